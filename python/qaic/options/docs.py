@@ -1,0 +1,144 @@
+"""The reference page of the options, written from the table: ``python -m qaic.options.docs``.
+
+The page is checked in as ``docs/reference/options.md``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from qaic.options.names import normalise
+from qaic.options.rules import RULES, Rule, Severity
+from qaic.options.spec import FlagForm, OptionSpec, Stage
+from qaic.options.table import SPECS
+from qaic.options.unsupported import UNSUPPORTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SECTIONS = {
+    Stage.SESSION: ("Session", "What to do, and with which other options."),
+    Stage.COMPILE: (
+        "Compiling",
+        "Used when the model is an ONNX file. A compiled container ignores them, with one warning.",
+    ),
+    Stage.RUNTIME: (
+        "Loading and running",
+        "Never stored in the container. Those that *can change* after construction are the keys of\n"
+        "`Session.backend_options()` and `Session.update_backend_options()`.",
+    ),
+}
+
+_COLUMNS = ("option", "value", "default", "flag", "effect", "meaning")
+
+_INTRODUCTION = """\
+# Options
+
+<!-- Written by `python -m qaic.options.docs`. Edit the table in python/qaic/options, not this page. -->
+
+Options are keyword arguments of `qaic.Session` or keys of a YAML file given as `options_path`. A keyword
+argument wins over the file, the file over the default. `None` as a keyword argument means "not given".
+
+Case, hyphens and underscores do not matter in a name, and leading dashes are dropped: `aic_num_cores`,
+`aic-num-cores` and `-aic-num-cores` are one option. An unknown keyword argument is an `UnknownOptionError`,
+which is a `TypeError` too; an unknown key of a file is ignored with a warning, or an error with
+`strict_options`.
+
+## Values
+
+| type | Python | YAML |
+|---|---|---|
+| true or false | `True`, `False`, `1`, `0` | `true`, `false`, `yes`, `no`, `on`, `off`, `1`, `0`, any case |
+| integer | `int` | decimal digits, which `_` may group; a leading zero means nothing |
+| number | `int` or `float`, finite | decimal, also with an exponent |
+| text | `str` | any text |
+| path | `str` or `os.PathLike` | text, relative to the current directory |
+| list | a sequence, or text with commas | a sequence, or text with commas |
+
+Text is accepted for every option, also from Python. In a YAML file every value is read as text and converted
+by the type of its option, so a symbol may be called `on` or `no`. `null`, `None`, `~` and nothing mean "not
+given" unless they are quoted. With the key `relative-path: true` the paths of a file start from the
+directory of the file. A key that stands twice, also in two spellings, is an error.
+
+`onnx_define_symbol` takes a mapping (`{"batch": 4}`), a list of pairs (`[("batch", 4)]`), a list of texts
+(`["batch,4"]`), or one text (`"batch,4"`, or `"batch 4 seq 128"` for several).
+
+`model_inputs` takes a list of mappings with `input_name`, `input_type` and `input_shape`, one such mapping,
+or texts of the form `"data,float32,[1,3,224,224]"`.
+
+```yaml
+aic_num_cores: 4
+convert-to-fp16: true
+onnx_define_symbol: {batch: 2, seq: 128}
+```
+"""
+
+
+def render() -> str:
+    """Return the page as Markdown."""
+    parts = [_INTRODUCTION]
+    for stage, (title, text) in _SECTIONS.items():
+        rows = [_row(spec) for spec in SPECS if spec.stage is stage]
+        parts.append(f"## {title}\n\n{text}\n\n" + _table(_COLUMNS, rows))
+    parts.append("## Rules between options\n\n" + _table(("rule", "when broken"), map(_rule, RULES)))
+    parts.append(_known_names())
+    return "\n".join(parts)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def _row(spec: OptionSpec) -> tuple[str, ...]:
+    meaning = spec.summary
+    if spec.updatable:
+        meaning += " *Can change.*"
+    if spec.ours:
+        meaning += " Not an option of the vendor's tools."
+    own = {spec.name} if spec.flag is None else {spec.name, normalise(spec.flag.text)}
+    others = [f"`{alias}`" for alias in spec.aliases if alias not in own]
+    if others:
+        meaning += f" Also: {', '.join(others)}."
+    effect = spec.effect.name.lower()
+    return f"`{spec.name}`", spec.codec.expected, _default(spec.default), _flag(spec), effect, meaning
+
+
+def _default(value: object) -> str:
+    if value is None or value in ((), {}):
+        return "unset"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`"
+
+
+def _flag(spec: OptionSpec) -> str:
+    if spec.flag is None:
+        return ""
+    text = f"-{spec.flag.text}"
+    if spec.flag.form is FlagForm.SWITCH:
+        return f"`{text}=false`" if spec.default is True else f"`{text}`"
+    return f"`{text}=…`" + (" (repeat)" if spec.flag.form is FlagForm.REPEAT else "")
+
+
+def _rule(rule: Rule) -> tuple[str, str]:
+    return rule.summary, "warning" if rule.severity is Severity.WARNING else "error"
+
+
+def _known_names() -> str:
+    text = (
+        "## Known names without an effect yet\n\n"
+        "Options that are documented for Cloud AI 100 or planned, and that this version does not support.\n"
+        "As a keyword argument they are an `UnknownOptionError` that says so; a YAML file that carries them\n"
+        "loads with one warning that lists them.\n\n"
+    )
+    rows = [
+        (stage.value, ", ".join(f"`{row.name}`" for row in UNSUPPORTED if row.stage is stage))
+        for stage in (Stage.COMPILE, Stage.RUNTIME, Stage.CLI)
+    ]
+    return text + _table(("used by", "options"), rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,67 @@
+"""Options as the user gave them: key, raw value and where they came from.
+
+The origin travels with the value to the last check, so that an error names the option the way the user wrote
+it (compile-options §8).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Source(enum.Enum):
+    """Kind of place an option came from."""
+
+    KEYWORD = "keyword argument"
+    YAML = "options file"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an option was given, and how it was spelled there.
+
+    Parameters
+    ----------
+    source
+        Kind of place.
+    spelling
+        The key as written.
+    file
+        Path of the options file as the user gave it.
+    line
+        Line in that file, from 1.
+    """
+
+    source: Source
+    spelling: str
+    file: Path | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return self.spelling
+        return f"{self.spelling} ({self.file}, line {self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One option as given.
+
+    Parameters
+    ----------
+    origin
+        Where and how it was written.
+    value
+        Raw value. In a YAML file every scalar is text; None is an empty or null value.
+    base
+        Directory that relative paths in the value start from; None is the current one.
+    """
+
+    origin: Origin
+    value: object
+    base: Path | None = None

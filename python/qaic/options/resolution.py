@@ -1,0 +1,395 @@
+"""From keyword arguments and an options file to typed options (compile-options §2, §8).
+
+Order of work: name every option, type every value, merge by precedence, then check the rules between
+options. Each step collects all it finds wrong before it raises, and nothing has been done when it does.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
+from qaic.options.codecs import FilePath, Json, ValueMismatchError
+from qaic.options.given import Given, Origin, Source
+from qaic.options.models import CompileOptions, RuntimeOptions, SessionOptions
+from qaic.options.names import respell
+from qaic.options.rules import RuleView, Severity, broken
+from qaic.options.spec import OptionSpec, Stage
+from qaic.options.table import SPECS, find, nearest_name
+from qaic.options.unsupported import UnsupportedOption
+from qaic.options.yaml_io import read_options_file
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_OPTIONS_PATH = next(spec for spec in SPECS if spec.name == "options_path")
+
+_LOG = logging.getLogger("qaic.options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedOptions:
+    """What a session or a compilation was asked to do.
+
+    Parameters
+    ----------
+    session, compile, runtime
+        Typed values, one attribute per option.
+    set_compile
+        JSON form of the compile options that were given and can change the container, by canonical name
+        (compile-options §2 rule 10). Part of the container and of the cache key.
+    origins
+        Where each option that was given came from, by canonical name.
+    warnings
+        What was logged.
+    """
+
+    session: SessionOptions
+    compile: CompileOptions
+    runtime: RuntimeOptions
+    set_compile: dict[str, Json]
+    origins: Mapping[str, Origin]
+    warnings: tuple[str, ...]
+
+    @property
+    def effective_compile(self) -> dict[str, Json]:
+        """JSON form of every option that can change the container, defaults included."""
+        return {
+            spec.name: spec.codec.to_json(getattr(self.compile, spec.name))
+            for spec in SPECS
+            if spec.stage is Stage.COMPILE
+            and spec.in_container
+            and getattr(self.compile, spec.name) is not None
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """An option that was given and has an effect."""
+
+    spec: OptionSpec
+    given: Given
+
+
+@dataclass(frozen=True, slots=True)
+class _TypedPath:
+    value: Path
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    spec: OptionSpec
+    value: object
+    origin: Origin
+
+
+def resolve(
+    kwargs: Mapping[str, object],
+    *,
+    options_path: str | os.PathLike[str] | None,
+    model_is_container: bool,
+) -> ResolvedOptions:
+    """Resolve options: keyword arguments win over the options file, the file over the defaults.
+
+    Warnings go to the logger ``qaic.options``: unknown and unsupported keys of the file, compile options
+    that a compiled container makes meaningless, and broken rules that are not errors.
+
+    Parameters
+    ----------
+    kwargs
+        Options by any spelling of their names. A value of None counts as not given.
+    options_path
+        YAML options file, or None.
+    model_is_container
+        Whether the model is a compiled container: compile options are then ignored.
+
+    Raises
+    ------
+    OSError
+        The options file cannot be read.
+    qaic.errors.UnknownOptionError
+        A keyword argument (with ``strict_options`` also a key of the file) is not an option, or is not
+        supported by this version. Also a ``TypeError``.
+    qaic.errors.OptionConflictError
+        An option was given twice, or options contradict each other.
+    qaic.errors.OptionError
+        A value is wrong, or the options file is.
+    """
+    keywords = [
+        Given(Origin(Source.KEYWORD, key), value) for key, value in kwargs.items() if value is not None
+    ]
+    chosen = _options_path(keywords, options_path)
+    in_file = [] if chosen is None else read_options_file(chosen.value)
+    _refuse_nested(in_file)
+
+    named, unnamed = _named([*keywords, *in_file])
+    named = [item for item in named if item.spec is not _OPTIONS_PATH]
+    ignored: list[Given] = []
+    if model_is_container:
+        ignored = [item.given for item in named if item.spec.stage is Stage.COMPILE]
+        named = [item for item in named if item.spec.stage is not Stage.COMPILE]
+        ignored += [item for item in unnamed if _stage(item) is Stage.COMPILE]
+        unnamed = [item for item in unnamed if _stage(item) is not Stage.COMPILE]
+    _refuse_unnamed([item for item in unnamed if item.origin.source is Source.KEYWORD])
+
+    merged = _merge(_typed(named))
+    if chosen is not None:
+        merged[_OPTIONS_PATH.name] = _Typed(_OPTIONS_PATH, chosen.value, chosen.origin)
+    values = {name: item.value for name, item in merged.items()}
+    left_over = [item for item in unnamed if item.origin.source is Source.YAML]
+    if values.get("strict_options"):
+        _refuse_unnamed(left_over)
+
+    warnings = [*_file_warnings(left_over), *_container_warnings(ignored)]
+    origins = {name: item.origin for name, item in merged.items()}
+    resolved = _build(values)
+    view = RuleView(
+        {spec.name: _attribute(resolved, spec) for spec in SPECS},
+        origins,
+        model_is_container=model_is_container,
+    )
+    _refuse_broken(view)
+    warnings += [text for _, text in broken(view, Severity.WARNING)]
+    for text in warnings:
+        _LOG.warning("%s", text)
+    session, compile_, runtime = resolved
+    return ResolvedOptions(
+        session=session,
+        compile=compile_,
+        runtime=runtime,
+        set_compile={
+            spec.name: spec.codec.to_json(values[spec.name])
+            for spec in SPECS
+            if spec.in_container and spec.name in values
+        },
+        origins=origins,
+        warnings=tuple(warnings),
+    )
+
+
+def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
+    """Type the values of `RuntimeOptions.update` and return them by canonical name.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        A name is unknown or cannot be changed after construction, or a value is wrong.
+    """
+    named: list[_Named] = []
+    wrong: list[str] = []
+    for key, value in changes.items():
+        found = find(key)
+        if isinstance(found, OptionSpec) and found.updatable:
+            if value is not None:
+                named.append(_Named(found, Given(Origin(Source.KEYWORD, key), value)))
+        elif found is None:
+            wrong.append(_unknown_text(key))
+        else:
+            wrong.append(f"{key} cannot be changed after construction")
+    if wrong:
+        valid = [spec.name for spec in SPECS if spec.updatable]
+        raise OptionError(
+            f"{'; '.join(wrong)}. Options that can be changed: {', '.join(valid)}",
+            code="option.not_updatable",
+            context={"options": list(changes), "valid": valid},
+        )
+    return {name: item.value for name, item in _merge(_typed(named)).items()}
+
+
+def _options_path(keywords: Sequence[Given], argument: str | os.PathLike[str] | None) -> _TypedPath | None:
+    """Find the options file, which a caller may also have put among the options under another spelling."""
+    named = [_Named(_OPTIONS_PATH, item) for item in keywords if find(item.origin.spelling) is _OPTIONS_PATH]
+    if argument is not None:
+        named.append(_Named(_OPTIONS_PATH, Given(Origin(Source.KEYWORD, _OPTIONS_PATH.name), argument)))
+    found = _merge(_typed(named)).get(_OPTIONS_PATH.name)
+    return None if found is None else _TypedPath(FilePath().parse(found.value), found.origin)
+
+
+def _refuse_nested(in_file: Sequence[Given]) -> None:
+    for item in in_file:
+        if item.value is not None and find(item.origin.spelling) is _OPTIONS_PATH:
+            raise OptionError(
+                f"{item.origin}: an options file cannot name another one",
+                code="option.nested_file",
+                context={"options": [_OPTIONS_PATH.name]},
+            )
+
+
+def _named(items: Sequence[Given]) -> tuple[list[_Named], list[Given]]:
+    """Split what was given into options with an effect and the rest."""
+    named: list[_Named] = []
+    unnamed: list[Given] = []
+    for item in items:
+        found = find(item.origin.spelling)
+        if not isinstance(found, OptionSpec):
+            unnamed.append(item)
+        elif item.value is not None or found.codec.takes_none:
+            named.append(_Named(found, item))
+    return named, unnamed
+
+
+def _stage(item: Given) -> Stage | None:
+    found = find(item.origin.spelling)
+    return None if found is None else found.stage
+
+
+def _typed(named: Sequence[_Named]) -> list[_Typed]:
+    typed: list[_Typed] = []
+    wrong: list[tuple[OptionSpec, str, ValueMismatchError]] = []
+    for item in named:
+        try:
+            value = item.spec.codec.parse(item.given.value)
+        except ValueMismatchError as error:
+            wrong.append((item.spec, str(item.given.origin), error))
+            continue
+        if item.given.base is not None:
+            value = item.spec.codec.rebase(value, item.given.base)
+        typed.append(_Typed(item.spec, value, item.given.origin))
+    if wrong:
+        raise OptionError(
+            _listed([f"{place}: {error}" for _, place, error in wrong], "options have wrong values"),
+            code="option.invalid_value",
+            context={
+                "options": [spec.name for spec, _, _ in wrong],
+                "expected": [error.expected for _, _, error in wrong],
+                "found": [error.found for _, _, error in wrong],
+            },
+        )
+    return typed
+
+
+def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:
+    """Keep one value per option: a keyword argument wins over the file; two in one place are a conflict.
+
+    Two spellings of one keyword argument are accepted while they agree (compile-options §1.1); in a file
+    they are not (§2 rule 2).
+    """
+    merged: dict[str, _Typed] = {}
+    conflicts: list[tuple[str, str]] = []
+    for source in (Source.YAML, Source.KEYWORD):
+        here: dict[str, _Typed] = {}
+        for item in typed:
+            if item.origin.source is not source:
+                continue
+            name = item.spec.name
+            first = here.setdefault(name, item)
+            if first is not item and (source is Source.YAML or first.value != item.value):
+                conflicts.append(
+                    (name, f"{first.origin} and {item.origin} are the same option: give it once")
+                )
+        merged.update(here)
+    if conflicts:
+        raise OptionConflictError(
+            _listed([text for _, text in conflicts], "options were given twice"),
+            code="option.duplicate",
+            context={"options": [name for name, _ in conflicts]},
+        )
+    return merged
+
+
+def _build(
+    values: Mapping[str, object],
+) -> tuple[SessionOptions, CompileOptions, RuntimeOptions]:
+    def of(stage: Stage) -> dict[str, object]:
+        return {spec.name: values[spec.name] for spec in SPECS if spec.stage is stage and spec.name in values}
+
+    # Every value was made by the codec of its field, so the types hold; the checker cannot see through the
+    # table.
+    return (
+        SessionOptions(**of(Stage.SESSION)),  # type: ignore[arg-type]
+        CompileOptions(**of(Stage.COMPILE)),  # type: ignore[arg-type]
+        RuntimeOptions(**of(Stage.RUNTIME)),  # type: ignore[arg-type]
+    )
+
+
+def _attribute(resolved: tuple[SessionOptions, CompileOptions, RuntimeOptions], spec: OptionSpec) -> object:
+    place = (Stage.SESSION, Stage.COMPILE, Stage.RUNTIME).index(spec.stage)
+    return getattr(resolved[place], spec.name)
+
+
+def _refuse_broken(view: RuleView) -> None:
+    found = broken(view, Severity.ERROR)
+    if found:
+        raise OptionConflictError(
+            _listed([text for _, text in found], "rules between options are broken"),
+            code=f"option.{found[0][0].name}" if len(found) == 1 else "option.conflict",
+            context={
+                "rules": [rule.name for rule, _ in found],
+                "options": [name for rule, _ in found for name in rule.options],
+            },
+        )
+
+
+def _refuse_unnamed(items: Sequence[Given]) -> None:
+    if items:
+        _raise_unnamed(items)
+
+
+def _raise_unnamed(items: Sequence[Given]) -> NoReturn:
+    unknown = [item for item in items if find(item.origin.spelling) is None]
+    texts = [
+        _unknown_text(item.origin.spelling, item.origin)
+        if item in unknown
+        else _unsupported_text(item.origin)
+        for item in items
+    ]
+    raise UnknownOptionError(
+        _listed(texts, "options cannot be used"),
+        code="option.unknown" if unknown else "option.unsupported",
+        context={
+            "options": [item.origin.spelling for item in items],
+            "nearest": [nearest_name(item.origin.spelling) for item in unknown],
+        },
+    )
+
+
+def _file_warnings(items: Sequence[Given]) -> list[str]:
+    """Describe the keys of the file that are not used.
+
+    Each unknown one gets its own text, with a suggestion; the unsupported ones share one.
+    """
+    texts = [
+        f"ignored: {_unknown_text(item.origin.spelling, item.origin)}"
+        for item in items
+        if find(item.origin.spelling) is None
+    ]
+    unsupported = [
+        item.origin
+        for item in items
+        if item.value is not None and isinstance(find(item.origin.spelling), UnsupportedOption)
+    ]
+    if unsupported:
+        names = ", ".join(origin.spelling for origin in unsupported)
+        texts.append(
+            f"{unsupported[0].file}: known options that this version does not support are ignored: {names}"
+        )
+    return texts
+
+
+def _container_warnings(items: Sequence[Given]) -> list[str]:
+    names = dict.fromkeys(item.origin.spelling for item in items if item.value is not None)
+    if not names:
+        return []
+    return [f"the model is already compiled; compile options are ignored: {', '.join(names)}"]
+
+
+def _unknown_text(key: str, origin: Origin | None = None) -> str:
+    near = nearest_name(key)
+    hint = "" if near is None else f"; did you mean {respell(near, key)}?"
+    return f"unknown option {key if origin is None else origin}{hint}"
+
+
+def _unsupported_text(origin: Origin) -> str:
+    return f"{origin} is a known option, but this version does not support it"
+
+
+def _listed(texts: Sequence[str], what: str) -> str:
+    """Join findings: one stands alone, several are counted and listed."""
+    if len(texts) == 1:
+        return texts[0]
+    return f"{len(texts)} {what}:" + "".join(f"\n  {text}" for text in texts)

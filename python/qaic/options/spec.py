@@ -1,0 +1,171 @@
+"""What the option table says about one option (compile-options §8).
+
+A row is a field of one of the classes in `models`, declared with `option`; everything else - parsing,
+precedence, errors, command lines, the reference page - is derived from it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qaic.options.names import normalise
+
+if TYPE_CHECKING:
+    from qaic.options.codecs import Codec
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Stage(enum.Enum):
+    """When an option is used."""
+
+    SESSION = "session"
+    COMPILE = "compile"
+    RUNTIME = "runtime"
+    CLI = "command line"
+
+
+class Effect(enum.Enum):
+    """What an option does on the CPU device; the letters of compile-options."""
+
+    BEHAVIOUR = "E"
+    TIMING = "T"
+    FILE = "F"
+    DIAGNOSTIC = "D"
+    VALIDATED = "V"
+    RECORDED = "R"
+
+
+class FlagForm(enum.Enum):
+    """How a value is written on a command line (compile-options §1.2)."""
+
+    SWITCH = "switch"  # -flag, -flag=false
+    VALUE = "value"  # -flag=value
+    REPEAT = "repeat"  # -flag=one -flag=two
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Command line flag of an option.
+
+    Parameters
+    ----------
+    text
+        Flag without leading dashes, in its documented case.
+    form
+        How the value follows.
+    separator
+        Between the values of a list in one flag.
+    """
+
+    text: str
+    form: FlagForm
+    separator: str = ","
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionSpec:
+    """One row of the option table.
+
+    Parameters
+    ----------
+    name
+        Canonical name: keyword argument and YAML key.
+    stage
+        When the option is used.
+    codec
+        Type of the value.
+    default
+        Value when not given; None where there is none.
+    summary
+        One sentence for the reference.
+    effect
+        What it does on the CPU device.
+    aliases
+        Lookup keys of other names (misspellings, field and JSON names).
+    flag
+        Command line flag, None when there is none.
+    in_container
+        Whether the value can change the bytes of the container (compile-options §2 rule 10).
+    updatable
+        Whether `RuntimeOptions.update` may change it (python-api §A.2.4).
+    ours
+        Not an option of the vendor's tools (compile-options §1.5).
+    """
+
+    name: str
+    stage: Stage
+    codec: Codec[Any]
+    default: object
+    summary: str
+    effect: Effect
+    aliases: tuple[str, ...] = ()
+    flag: Flag | None = None
+    in_container: bool = False
+    updatable: bool = False
+    ours: bool = False
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every lookup key of the option."""
+        keys = {self.name, *self.aliases}
+        # One-letter flags are a matter of the command line: as a keyword or YAML key they would be a riddle.
+        if self.flag is not None and len(self.flag.text) > 1:
+            keys.add(normalise(self.flag.text))
+        return frozenset(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What `option` keeps of a row until the class around it gives the name and the stage."""
+
+    codec: Codec[Any]
+    default: object
+    arguments: dict[str, Any]
+
+    def spec(self, name: str, stage: Stage) -> OptionSpec:
+        """Complete the row."""
+        return OptionSpec(name=name, stage=stage, codec=self.codec, default=self.default, **self.arguments)
+
+
+def option(
+    codec: Codec[T],
+    *,
+    default: D,
+    summary: str,
+    effect: Effect,
+    aliases: tuple[str, ...] = (),
+    flag: Flag | None = None,
+    in_container: bool = False,
+    updatable: bool = False,
+    ours: bool = False,
+) -> T | D:
+    """Declare a row of the option table as a dataclass field; the parameters are those of `OptionSpec`.
+
+    The return type is that of the field's value, so that the type checker compares the annotation of the
+    field with the codec and the default, as `dataclasses.field` does.
+    """
+    row = Row(
+        codec,
+        default,
+        {
+            "summary": summary,
+            "effect": effect,
+            "aliases": aliases,
+            "flag": flag,
+            "in_container": in_container,
+            "updatable": updatable,
+            "ours": ours,
+        },
+    )
+    metadata = {"option": row}
+    empty: Any = default
+    # A mutable default is copied for every instance.
+    return (
+        field(default_factory=empty.copy, metadata=metadata)
+        if isinstance(default, dict)
+        else field(default=default, metadata=metadata)
+    )

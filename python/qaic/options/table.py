@@ -1,0 +1,62 @@
+"""Lookup of options by any of their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.options.models import CompileOptions, RuntimeOptions, SessionOptions, specs_of
+from qaic.options.names import nearest, normalise
+from qaic.options.unsupported import UNSUPPORTED, UnsupportedOption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qaic.options.spec import OptionSpec
+
+
+def index(
+    rows: Iterable[OptionSpec | UnsupportedOption],
+) -> dict[str, OptionSpec | UnsupportedOption]:
+    """Map every lookup key to its option.
+
+    Raises
+    ------
+    ValueError
+        Two options claim one key, or a key could never be looked up: the table is wrong.
+    """
+    found: dict[str, OptionSpec | UnsupportedOption] = {}
+    for row in rows:
+        for key in row.keys:
+            if normalise(key) != key:
+                message = f"the key {key!r} of the option {row.name} is not in its normal form"
+                raise ValueError(message)
+            if found.setdefault(key, row) is not row:
+                message = f"the key {key!r} means two options: {found[key].name} and {row.name}"
+                raise ValueError(message)
+    return found
+
+
+#: Every option with an effect, in the order of the reference.
+SPECS: tuple[OptionSpec, ...] = tuple(
+    spec for model in (SessionOptions, CompileOptions, RuntimeOptions) for spec in specs_of(model)
+)
+
+_INDEX = index((*SPECS, *UNSUPPORTED))
+_SUPPORTED_NAMES = tuple(spec.name for spec in SPECS)
+
+
+def find(key: str) -> OptionSpec | UnsupportedOption | None:
+    """Return the option that a user's spelling means, or None."""
+    return _INDEX.get(normalise(key))
+
+
+def nearest_name(key: str) -> str | None:
+    """Return the canonical name of the option whose name or alias is nearest to a wrong key, or None.
+
+    Options with an effect are preferred: a suggestion that is then refused helps nobody.
+    """
+    supported = nearest(key, _SUPPORTED_NAMES)
+    if supported is not None:
+        return supported
+    found = nearest(key, _INDEX)
+    return None if found is None else _INDEX[found].name
