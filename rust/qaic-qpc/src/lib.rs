@@ -1,5 +1,48 @@
 //! Program container (QPC) of Cloud AI 100: container, network descriptor, metadata and `IoDesc`.
+//!
+//! Everything works on byte slices; nothing here opens files. Parsed results own small things and hold ranges of the
+//! bytes they came from, so payloads are never copied or even touched.
+//!
+//! Hostile input is the normal case: every offset is checked, every allocation is charged to [`limits::Limits`], and
+//! lints forbid plain indexing, casts and arithmetic.
+//!
+//! ```
+//! use qaic_qpc::{container::Container, limits::Limits, network_desc::NetworkDesc, writer};
+//!
+//! let network = NetworkDesc { network_name: "tiny".into(), ..NetworkDesc::default() };
+//! let descriptor = network.encode();
+//! let segments = [writer::SegmentData { name: "networkdesc.bin", offset: 0, payload: &descriptor }];
+//! let bytes = writer::build_in_memory(&segments, 64)?;
+//!
+//! let limits = Limits::default();
+//! let container = Container::parse(&bytes, &limits)?;
+//! let payload = container.required("networkdesc.bin")?.payload(&bytes);
+//! assert_eq!(NetworkDesc::decode(payload, &limits)?.network_name, "tiny");
+//! # Ok::<(), qaic_qpc::error::QpcError>(())
+//! ```
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::as_conversions,
+        clippy::cast_possible_truncation
+    )
+)]
 
+mod bytes;
+pub mod constants;
+pub mod container;
+pub mod crc;
 pub mod dtype;
+pub mod elf;
+pub mod error;
+pub mod limits;
+pub mod mappings;
+pub mod metadata;
 pub mod network_desc;
+pub mod shape;
+mod wire;
+pub mod writer;

@@ -4,6 +4,8 @@
 //! Field names are those of the format, so that the JSON form (serde) reads like the messages; zero values are
 //! left out of it as protobuf does.
 
+mod codec;
+
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::ElementType;
@@ -344,6 +346,7 @@ pub struct CrcEntry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs)]
+#[allow(clippy::struct_excessive_bools)] // One per compiler option it records.
 pub struct Stats {
     /// DMA buffer that holds the statistics.
     #[serde(skip_serializing_if = "is_default")]

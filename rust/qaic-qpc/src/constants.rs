@@ -1,0 +1,94 @@
+//! Constants: their descriptor (qpc-format §5.1) and how `constants.bin` splits (qpc-format §1.6).
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::{to_u64, u8_at, u64_at};
+use crate::container::names;
+use crate::error::QpcError;
+
+/// Bytes of the descriptor.
+pub const DESCRIPTOR_BYTES: u64 = 24;
+
+/// `constantsdesc.bin`: how much device memory the constants get.
+///
+/// The sizes may exceed the payload's, never the reverse (a compiler rounds them up, qpc-format §1.9).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct ConstantsDesc {
+    /// Bytes reserved for the static part.
+    pub static_constants_size: u64,
+    /// Bytes reserved for the dynamic part.
+    pub dynamic_constants_size: u64,
+    /// Whether the static part's memory is error-corrected (0 or 1 in known files).
+    #[serde(rename = "staticConstantsECCEnabled")]
+    pub static_ecc: u8,
+    /// Whether the dynamic part's memory is error-corrected (0 or 1 in known files).
+    #[serde(rename = "dynamicConstantsECCEnabled")]
+    pub dynamic_ecc: u8,
+}
+
+impl ConstantsDesc {
+    /// Reads the segment; bytes behind the descriptor are ignored.
+    pub fn decode(bytes: &[u8]) -> Result<Self, QpcError> {
+        if to_u64(bytes.len()) < DESCRIPTOR_BYTES {
+            return Err(QpcError::SegmentTooShort {
+                segment: names::CONSTANTS_DESC.to_owned(),
+                needed: DESCRIPTOR_BYTES,
+                found: to_u64(bytes.len()),
+            });
+        }
+        Ok(Self {
+            static_constants_size: u64_at(bytes, 0).unwrap_or_default(),
+            dynamic_constants_size: u64_at(bytes, 8).unwrap_or_default(),
+            static_ecc: u8_at(bytes, 16).unwrap_or_default(),
+            dynamic_ecc: u8_at(bytes, 17).unwrap_or_default(),
+        })
+    }
+
+    /// The segment's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        out.extend(self.static_constants_size.to_le_bytes());
+        out.extend(self.dynamic_constants_size.to_le_bytes());
+        out.extend([self.static_ecc, self.dynamic_ecc]);
+        out.resize(24, 0);
+        out
+    }
+}
+
+/// Bytes of the two parts of `constants.bin`; the static one is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConstantsSplit {
+    /// Bytes of the static part.
+    pub static_size: u64,
+    /// Bytes of the dynamic part.
+    pub dynamic_size: u64,
+}
+
+/// The split that a payload of `size` bytes and the entry's `offset` field mean: `offset` is where the dynamic part
+/// begins, so 0 makes everything dynamic and `size` everything static.
+pub const fn split(size: u64, offset: u64) -> Result<ConstantsSplit, QpcError> {
+    match size.checked_sub(offset) {
+        Some(dynamic_size) => Ok(ConstantsSplit { static_size: offset, dynamic_size }),
+        None => Err(QpcError::ConstantsOffset { offset, size }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_follows_the_table() {
+        for (size, offset, expected) in [
+            (256, 96, Ok((96, 160))),
+            (256, 256, Ok((256, 0))),
+            (256, 0, Ok((0, 256))),
+            (0, 0, Ok((0, 0))),
+            (5, 6, Err(QpcError::ConstantsOffset { offset: 6, size: 5 })),
+        ] {
+            let found = split(size, offset).map(|parts| (parts.static_size, parts.dynamic_size));
+            assert_eq!(found, expected);
+        }
+    }
+}

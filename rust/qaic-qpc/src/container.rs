@@ -1,0 +1,329 @@
+//! The container itself: header, segment table, names and where the payloads lie (qpc-format §1).
+//!
+//! Pointers in the file are addresses against a `base` that means nothing to the reader. They become ranges of the
+//! given bytes here, once, with every check of qpc-format §1.7; nothing else in the library touches them. Payloads are
+//! never read, so the cost does not depend on their size.
+
+use std::ops::Range;
+
+use crate::bytes::{range_within, to_u64, u8_at, u16_at, u32_at, u64_at};
+use crate::constants::{self, ConstantsSplit};
+use crate::error::{NameDefect, QpcError};
+use crate::limits::Limits;
+
+/// First four bytes of a container, as a little-endian number.
+pub const MAGIC: u32 = 0x00A1_CD7C;
+/// The only compression type that can be stored: nothing is compressed, everything is inside.
+pub const SLOWPATH: u16 = 1;
+/// Bytes of the header.
+pub const HEADER_BYTES: u64 = 40;
+/// Bytes of a segment table entry.
+pub const ENTRY_BYTES: u64 = 32;
+
+/// Segment names with a meaning (qpc-format §1.6).
+pub mod names {
+    /// Device program with the metadata sections.
+    pub const NETWORK_ELF: &str = "network.elf";
+    /// Network descriptor.
+    pub const NETWORK_DESC: &str = "networkdesc.bin";
+    /// Constants descriptor.
+    pub const CONSTANTS_DESC: &str = "constantsdesc.bin";
+    /// Constants; the only segment whose entry offset has a meaning.
+    pub const CONSTANTS: &str = "constants.bin";
+    /// Marks a container of several inner ones, one per device.
+    pub const MULTI_DEVICE: &str = "mdp_meta_info";
+    /// What a program must have to be opened.
+    pub const REQUIRED: [&str; 3] = [CONSTANTS_DESC, NETWORK_DESC, NETWORK_ELF];
+}
+
+/// The header's fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Major version, 0 in all known files.
+    pub major_version: u8,
+    /// Minor version, 1 in all known files.
+    pub minor_version: u8,
+    /// Always [`SLOWPATH`].
+    pub compression_type: u16,
+    /// Bytes of the container.
+    pub size: u64,
+    /// What the stored pointers are relative to.
+    pub base: u64,
+    /// Number of segments.
+    pub num_images: u64,
+    /// Position of the segment table.
+    pub table_offset: u64,
+}
+
+/// One named payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Name, unique in its container.
+    pub name: String,
+    /// The entry's offset field as stored; splits `constants.bin`, see [`Container::constants`].
+    pub offset: u64,
+    /// Position of the name.
+    pub name_offset: u64,
+    /// The payload in the container's bytes.
+    pub range: Range<usize>,
+}
+
+impl Segment {
+    /// Bytes of the payload.
+    pub fn size(&self) -> u64 {
+        to_u64(self.range.len())
+    }
+
+    /// The payload; `bytes` are those the container was parsed from (others give an empty slice or other bytes).
+    pub fn payload<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        bytes.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+/// Something legal that no known writer produces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// A major version other than 0.
+    Version {
+        /// The major version.
+        major: u8,
+    },
+    /// The segment table is not 8-byte aligned.
+    TableAlignment {
+        /// Position of the table.
+        offset: u64,
+    },
+    /// An offset field where it has no meaning; the whole payload counts (qpc-format §1.6).
+    UnusedOffset {
+        /// Segment name.
+        segment: String,
+        /// The field.
+        offset: u64,
+    },
+}
+
+/// A parsed container. Holds ranges, not bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// The header.
+    pub header: Header,
+    /// Segments in table order.
+    pub segments: Vec<Segment>,
+    /// What is odd about it.
+    pub warnings: Vec<Warning>,
+}
+
+impl Container {
+    /// Reads header and segment table and checks everything that decides where bytes lie.
+    ///
+    /// Which segments there are is not judged: see [`Container::require_program`].
+    pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
+        let header = parse_header(bytes)?;
+        let mut warnings = Vec::new();
+        if header.major_version != 0 {
+            warnings.push(Warning::Version { major: header.major_version });
+        }
+        if header.table_offset % 8 != 0 {
+            warnings.push(Warning::TableAlignment { offset: header.table_offset });
+        }
+        if header.num_images > limits.max_segments {
+            return Err(QpcError::LimitExceeded { what: "segments", max: limits.max_segments });
+        }
+        let table = bytes.get(table_range(bytes, &header)?).unwrap_or_default();
+        let entry_bytes = usize::try_from(ENTRY_BYTES).unwrap_or(usize::MAX);
+        let mut segments = Vec::with_capacity(table.len() / 32);
+        for (index, entry) in (0..).zip(table.chunks_exact(entry_bytes)) {
+            segments.push(parse_segment(bytes, entry, index, &header, limits, &mut warnings)?);
+        }
+        check_unique(&segments)?;
+        check_overlaps(&header, &segments)?;
+        Ok(Self { header, segments, warnings })
+    }
+
+    /// The segment with exactly this name.
+    pub fn segment(&self, name: &str) -> Option<&Segment> {
+        self.segments.iter().find(|segment| segment.name == name)
+    }
+
+    /// The segment with exactly this name, or an error naming it.
+    pub fn required(&self, name: &str) -> Result<&Segment, QpcError> {
+        self.segment(name).ok_or_else(|| QpcError::MissingSegment { name: name.to_owned() })
+    }
+
+    /// Checks that the segments are there that a program needs to be opened.
+    pub fn require_program(&self) -> Result<(), QpcError> {
+        names::REQUIRED.iter().try_for_each(|name| self.required(name).map(drop))
+    }
+
+    /// Whether the container holds one inner container per device instead of a program (qpc-format §8.1).
+    pub fn is_multi_device(&self) -> bool {
+        self.segment(names::MULTI_DEVICE).is_some()
+    }
+
+    /// Static and dynamic part of `constants.bin` as ranges of the container's bytes, `None` without that segment.
+    pub fn constants(&self) -> Option<ConstantsRanges> {
+        let segment = self.segment(names::CONSTANTS)?;
+        // Checked when parsed: the offset is within the payload.
+        let ConstantsSplit { static_size, .. } = constants::split(segment.size(), segment.offset).ok()?;
+        let start = segment.range.start;
+        let middle = start.checked_add(usize::try_from(static_size).ok()?)?;
+        Some(ConstantsRanges { static_part: start..middle, dynamic_part: middle..segment.range.end })
+    }
+}
+
+/// Where the two parts of the constants lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConstantsRanges {
+    /// Shared by all activations and never written.
+    pub static_part: Range<usize>,
+    /// Loaded again for every activation.
+    pub dynamic_part: Range<usize>,
+}
+
+fn parse_header(bytes: &[u8]) -> Result<Header, QpcError> {
+    let actual = to_u64(bytes.len());
+    let short = || QpcError::TooShort { needed: HEADER_BYTES, found: actual };
+    let magic = u32_at(bytes, 0).ok_or_else(short)?;
+    if magic != MAGIC {
+        return Err(QpcError::BadMagic { found: magic });
+    }
+    if actual < HEADER_BYTES {
+        return Err(short());
+    }
+    let declared = u64_at(bytes, 8).ok_or_else(short)?;
+    if declared != actual {
+        return Err(QpcError::SizeMismatch { declared, actual });
+    }
+    let compression_type = u16_at(bytes, 6).ok_or_else(short)?;
+    if compression_type != SLOWPATH {
+        return Err(QpcError::CompressionType { found: compression_type });
+    }
+    let base = u64_at(bytes, 16).ok_or_else(short)?;
+    let num_images = u64_at(bytes, 24).ok_or_else(short)?;
+    let pointer = u64_at(bytes, 32).ok_or_else(short)?;
+    let table_offset = pointer
+        .checked_sub(base)
+        .filter(|&rel| rel >= HEADER_BYTES && rel <= actual)
+        .ok_or(QpcError::TableOutOfBounds { pointer, base, count: num_images, size: actual })?;
+    Ok(Header {
+        major_version: u8_at(bytes, 4).ok_or_else(short)?,
+        minor_version: u8_at(bytes, 5).ok_or_else(short)?,
+        compression_type,
+        size: declared,
+        base,
+        num_images,
+        table_offset,
+    })
+}
+
+fn table_range(bytes: &[u8], header: &Header) -> Result<Range<usize>, QpcError> {
+    header
+        .num_images
+        .checked_mul(ENTRY_BYTES)
+        .and_then(|len| range_within(bytes.len(), header.table_offset, len))
+        .ok_or(QpcError::TableOutOfBounds {
+            pointer: header.base.wrapping_add(header.table_offset),
+            base: header.base,
+            count: header.num_images,
+            size: header.size,
+        })
+}
+
+fn parse_segment(
+    bytes: &[u8],
+    entry: &[u8],
+    index: u64,
+    header: &Header,
+    limits: &Limits,
+    warnings: &mut Vec<Warning>,
+) -> Result<Segment, QpcError> {
+    let field = |offset| u64_at(entry, offset).unwrap_or_default();
+    let (len, offset, name_pointer, start_pointer) = (field(0), field(8), field(16), field(24));
+    let name_error = |defect| QpcError::SegmentName { index, defect };
+    let name_offset = name_pointer.checked_sub(header.base).ok_or(name_error(NameDefect::OutOfBounds))?;
+    let name = parse_name(bytes, name_offset, limits).map_err(name_error)?;
+
+    let payload = start_pointer
+        .checked_sub(header.base)
+        .and_then(|start| range_within(bytes.len(), start, len))
+        .ok_or_else(|| QpcError::PayloadOutOfBounds {
+            segment: name.to_owned(),
+            pointer: start_pointer,
+            base: header.base,
+            len,
+            size: header.size,
+        })?;
+    if name == names::CONSTANTS {
+        constants::split(len, offset)?;
+    } else if offset != 0 {
+        warnings.push(Warning::UnusedOffset { segment: name.to_owned(), offset });
+    }
+    Ok(Segment { name: name.to_owned(), offset, name_offset, range: payload })
+}
+
+fn parse_name<'a>(bytes: &'a [u8], offset: u64, limits: &Limits) -> Result<&'a str, NameDefect> {
+    let start = usize::try_from(offset).map_err(|_| NameDefect::OutOfBounds)?;
+    let tail = bytes.get(start..).filter(|tail| !tail.is_empty()).ok_or(NameDefect::OutOfBounds)?;
+    // One byte more than the longest name, for its NUL: the search never runs through a payload.
+    let window = tail.get(..limits.max_name_bytes.saturating_add(1)).unwrap_or(tail);
+    let Some(len) = window.iter().position(|&byte| byte == 0) else {
+        return Err(if window.len() < tail.len() { NameDefect::TooLong } else { NameDefect::Unterminated });
+    };
+    let name = window.get(..len).unwrap_or_default();
+    if name.is_empty() {
+        return Err(NameDefect::Empty);
+    }
+    std::str::from_utf8(name).map_err(|_| NameDefect::NotUtf8)
+}
+
+fn check_unique(segments: &[Segment]) -> Result<(), QpcError> {
+    let mut sorted: Vec<&str> = segments.iter().map(|segment| segment.name.as_str()).collect();
+    sorted.sort_unstable();
+    for (first, second) in sorted.iter().zip(sorted.iter().skip(1)) {
+        if first == second {
+            return Err(QpcError::DuplicateSegment { name: (*first).to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Regions in order of their start must end before the next begins. Writers may share the bytes of equal names, so
+/// names are judged only against what is not a name.
+fn check_overlaps(header: &Header, segments: &[Segment]) -> Result<(), QpcError> {
+    let entries = header.num_images.saturating_mul(ENTRY_BYTES);
+    let mut regions: Vec<(Range<u64>, &str)> = Vec::with_capacity(segments.len().saturating_mul(2));
+    regions.push((0..HEADER_BYTES, "header"));
+    regions.push((header.table_offset..header.table_offset.saturating_add(entries), "segment table"));
+    for segment in segments {
+        regions.push((to_u64(segment.range.start)..to_u64(segment.range.end), &segment.name));
+        let name_end = segment.name_offset.saturating_add(to_u64(segment.name.len())).saturating_add(1);
+        regions.push((segment.name_offset..name_end, NAME_REGION));
+    }
+    regions.retain(|(range, _)| !range.is_empty());
+    regions.sort_by_key(|(range, _)| range.start);
+    // The region that reaches furthest so far, among names and among the rest.
+    let (mut furthest, mut furthest_name) = ((0, "header"), 0);
+    for (range, what) in &regions {
+        let is_name = *what == NAME_REGION;
+        let other = if furthest.0 > range.start {
+            Some(furthest.1)
+        } else {
+            (!is_name && furthest_name > range.start).then_some(NAME_REGION)
+        };
+        if let Some(first) = other {
+            let (first, second) = (first.to_owned(), (*what).to_owned());
+            return Err(QpcError::SegmentOverlap { first, second, at: range.start });
+        }
+        if is_name {
+            furthest_name = furthest_name.max(range.end);
+        } else {
+            furthest = (range.end, what);
+        }
+    }
+    Ok(())
+}
+
+/// No segment can have this name in a region list by accident and matter: it would only be judged less strictly
+/// against other names.
+const NAME_REGION: &str = "segment names";

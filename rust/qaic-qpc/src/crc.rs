@@ -1,0 +1,125 @@
+//! The CRC segments: which there are, what each covers, and the check (qpc-format §1.8).
+
+use crate::bytes::u32_at;
+use crate::container::{Container, names};
+use crate::elf;
+use crate::error::QpcError;
+
+/// A running CRC-32 (the one of zlib).
+#[derive(Clone, Debug, Default)]
+pub struct Crc32(crc32fast::Hasher);
+
+impl Crc32 {
+    /// The CRC of no bytes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Appends `count` zero bytes in time logarithmic in `count`, which may come from a hostile file.
+    pub fn update_zeros(&mut self, count: u64) {
+        let mut block = Self::new();
+        block.update(&[0]);
+        let mut left = count;
+        while left != 0 {
+            if left & 1 == 1 {
+                self.0.combine(&block.0);
+            }
+            left >>= 1;
+            let twin = block.clone();
+            block.0.combine(&twin.0);
+        }
+    }
+
+    /// The CRC of everything appended so far.
+    pub fn value(&self) -> u32 {
+        self.0.clone().finalize()
+    }
+}
+
+/// CRC-32 of `bytes`.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
+}
+
+/// A segment that holds the CRC of something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CrcSegment {
+    /// `constants.bin.crc`: the payload of `constants.bin`.
+    Constants,
+    /// `metadata.crc`: ELF section `metadata`.
+    Metadata,
+    /// `metadata_fb.crc`: ELF section `metadata_fb`.
+    MetadataFb,
+    /// `network.elf.crc`: the loadable segments of `network.elf` as they stand in memory.
+    NetworkElf,
+}
+
+impl CrcSegment {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Constants, Self::Metadata, Self::MetadataFb, Self::NetworkElf];
+
+    /// The segment's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Constants => "constants.bin.crc",
+            Self::Metadata => "metadata.crc",
+            Self::MetadataFb => "metadata_fb.crc",
+            Self::NetworkElf => "network.elf.crc",
+        }
+    }
+
+    /// The CRC of what this segment covers, `None` if the container does not have that.
+    pub fn compute(self, container: &Container, bytes: &[u8]) -> Result<Option<u32>, QpcError> {
+        let payload = |name| container.segment(name).map(|segment| segment.payload(bytes));
+        let section = |name| -> Result<Option<u32>, QpcError> {
+            let Some(file) = payload(names::NETWORK_ELF) else { return Ok(None) };
+            Ok(elf::section(file, name)?.and_then(|range| file.get(range)).map(crc32))
+        };
+        match self {
+            Self::Constants => Ok(payload(names::CONSTANTS).map(crc32)),
+            Self::Metadata => section(elf::METADATA_SECTION),
+            Self::MetadataFb => section(elf::METADATA_FB_SECTION),
+            Self::NetworkElf => payload(names::NETWORK_ELF).map(elf::load_image_crc).transpose(),
+        }
+    }
+
+    /// The CRC stored in a container, `None` if the segment is not there.
+    pub fn stored(self, container: &Container, bytes: &[u8]) -> Result<Option<u32>, QpcError> {
+        let Some(segment) = container.segment(self.name()) else { return Ok(None) };
+        let stored = u32_at(segment.payload(bytes), 0).ok_or_else(|| QpcError::SegmentTooShort {
+            segment: segment.name.clone(),
+            needed: 4,
+            found: segment.size(),
+        })?;
+        Ok(Some(stored))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_count_as_bytes() {
+        for count in [0_usize, 1, 2, 3, 7, 64, 1000, 65_537] {
+            let mut fast = Crc32::new();
+            fast.update(b"head");
+            fast.update_zeros(count.try_into().unwrap());
+            fast.update(b"tail");
+            let mut plain = b"head".to_vec();
+            plain.resize(4 + count, 0);
+            plain.extend(b"tail");
+            assert_eq!(fast.value(), crc32(&plain), "{count}");
+        }
+    }
+
+    #[test]
+    fn crc_is_the_common_one() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+}

@@ -1,0 +1,81 @@
+//! Which section of `network.elf` holds the metadata, and in which of the three encodings (qpc-format §5.2).
+
+use super::types::Metadata;
+use super::{legacy, schema};
+use crate::bytes::{to_u64, u16_at};
+use crate::elf;
+use crate::error::QpcError;
+use crate::limits::Limits;
+
+/// Bytes a writer may put before the `FlatBuffer`: version 1.0 and four zeros.
+const TERMINATOR_BYTES: usize = 8;
+
+/// How the metadata is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Encoding {
+    /// A `FlatBuffer`.
+    FlatBuffer,
+    /// A `FlatBuffer` behind the terminator.
+    TerminatedFlatBuffer,
+    /// The struct of early tools, which the open runtime itself cannot load.
+    Legacy,
+}
+
+/// Metadata and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocatedMetadata {
+    /// ELF section.
+    pub section: &'static str,
+    /// Bytes of the section.
+    pub section_size: u64,
+    /// Encoding found there.
+    pub encoding: Encoding,
+    /// The contents.
+    pub metadata: Metadata,
+}
+
+impl LocatedMetadata {
+    /// Finds and decodes the metadata of `network.elf`: section `metadata_fb` if there is one, else `metadata`.
+    pub fn from_elf(file: &[u8], limits: &Limits) -> Result<Self, QpcError> {
+        for section in [elf::METADATA_FB_SECTION, elf::METADATA_SECTION] {
+            if let Some(range) = elf::section(file, section)? {
+                let bytes = file.get(range).unwrap_or_default();
+                let (encoding, metadata) = decode_section(bytes, limits)?;
+                return Ok(Self { section, section_size: to_u64(bytes.len()), encoding, metadata });
+            }
+        }
+        Err(QpcError::MetadataMissing)
+    }
+}
+
+impl Metadata {
+    /// The metadata of `network.elf`; [`LocatedMetadata::from_elf`] also says where it was.
+    pub fn from_elf(file: &[u8], limits: &Limits) -> Result<Self, QpcError> {
+        LocatedMetadata::from_elf(file, limits).map(|located| located.metadata)
+    }
+
+    /// Decodes the contents of a metadata section in whichever encoding they are.
+    pub fn decode_section(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
+        decode_section(bytes, limits).map(|(_, metadata)| metadata)
+    }
+}
+
+/// Tries the encodings in the order of the reference. Only bytes that are no `FlatBuffer` at all are tried as the next;
+/// one of another version, or over the limits, is what it is.
+fn decode_section(bytes: &[u8], limits: &Limits) -> Result<(Encoding, Metadata), QpcError> {
+    let first = match schema::decode(bytes, limits) {
+        Ok(metadata) => return Ok((Encoding::FlatBuffer, metadata)),
+        Err(error @ QpcError::FlatBuffer { .. }) => error,
+        Err(error) => return Err(error),
+    };
+    if bytes.len() <= TERMINATOR_BYTES || u16_at(bytes, 0) != Some(1) || u16_at(bytes, 2) != Some(0) {
+        return Err(first);
+    }
+    match schema::decode(bytes.get(TERMINATOR_BYTES..).unwrap_or_default(), limits) {
+        Ok(metadata) => return Ok((Encoding::TerminatedFlatBuffer, metadata)),
+        Err(QpcError::FlatBuffer { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    legacy::decode(bytes, limits).map(|metadata| (Encoding::Legacy, metadata))
+}
