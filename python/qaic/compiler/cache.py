@@ -1,0 +1,153 @@
+"""Compiled programs by the content they were made from.
+
+Layout: ``<cache>/<key>/programqpc.bin``, ``<cache>/index/`` (see `digest`). The key covers the model's
+content, the options, the version of this package and of the plan, never a path. A program is written to a
+temporary file and renamed, so a reader sees a whole program or none; a lock file per key makes others wait
+instead of compiling the same twice, and where locks do not work the loser's rename is harmless because both
+files are equal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import struct
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.compiler.digest import DigestIndex
+from qaic.compiler.program import canonical_json
+from qaic.errors import QpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_log = logging.getLogger("qaic.compiler")
+
+PROGRAM_NAME: Final = "programqpc.bin"
+
+#: changes when the meaning of cached files changes without a change of version
+_FORMAT: Final = 1
+
+#: position of the u64 container size in the header, qpc-format §1.1
+_SIZE_AT: Final = 8
+
+
+class Cache:
+    """A folder of compiled programs.
+
+    Parameters
+    ----------
+    folder : Path
+        Existing, writable folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.index = DigestIndex(folder / "index")
+
+    def lookup(self, key: str) -> Path | None:
+        """Return the program of a key; a damaged one counts as absent."""
+        path = self.folder / key / PROGRAM_NAME
+        return path if is_whole(path) else None
+
+    def build(self, key: str, write: Callable[[Path], None]) -> Path:
+        """Return the program of a key, writing it if no other process did so meanwhile; may wait for that.
+
+        Parameters
+        ----------
+        key : str
+            Cache key.
+        write : callable
+            Writes the program to the path it is given, which does not exist.
+        """
+        entry = self.folder / key
+        entry.mkdir(parents=True, exist_ok=True)
+        path = entry / PROGRAM_NAME
+        with _locked(entry / ".lock") as alone:
+            if is_whole(path):
+                return path
+            if path.exists():
+                _log.warning("the cached program %s is damaged; it is compiled again", path)
+            if alone:
+                for leftover in entry.glob("*.tmp"):
+                    leftover.unlink(missing_ok=True)
+            write_replacing(path, write)
+        return path
+
+
+def write_replacing(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file beside `path` and rename it; on failure `path` is as before and nothing else is left."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def cache_key(model_digest: str, options: Mapping[str, object]) -> str:
+    """Derive the key of a compilation."""
+    identity = {"format": _FORMAT, "model": model_digest, "options": options, "version": _core.__version__}
+    return hashlib.sha256(canonical_json(identity)).hexdigest()
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file is a container of the size it states, with a table that can be read."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_SIZE_AT + 8)
+            size = os.fstat(file.fileno()).st_size
+        if len(header) < _SIZE_AT + 8 or struct.unpack_from("<Q", header, _SIZE_AT)[0] != size:
+            return False
+        _core.Qpc(str(path))
+    except (OSError, QpcError):
+        return False
+    return True
+
+
+def open_cache() -> Cache:
+    """Open the cache that the environment names; where it cannot be written, one of this process alone."""
+    configured = os.environ.get("QAIC_CACHE_DIR")
+    if configured:
+        folder = Path(configured)
+    else:
+        base = os.environ.get("XDG_CACHE_HOME")
+        folder = Path(base) if base and Path(base).is_absolute() else Path("~/.cache").expanduser()
+        folder /= "openqaic"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError) as error:
+        return Cache(_private_folder(str(folder), str(error)))
+    return Cache(folder)
+
+
+@lru_cache(maxsize=1)
+def _private_folder(wanted: str, reason: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="openqaic-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _log.warning("the compile cache %s cannot be written (%s); this process uses %s", wanted, reason, folder)
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold a lock file; yields whether it could be locked at all. Blocks until it is free."""
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            _log.debug("no locks at %s: %s", path, error)
+            yield False
+            return
+        yield True

@@ -1,0 +1,174 @@
+"""The network descriptor and the metadata of a CPU program (qpc-format §2, §5.4; design §4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.edges import MAX_BYTES, Edge
+from qaic.compiler.elem_types import BOOL, FLOAT, FLOAT16, INT8, INT16, INT32, INT64, TABLE, UINT8
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: every tensor starts at a cache line of its DMA buffer
+BUFFER_ALIGNMENT: Final = 64
+
+#: ONNX element type -> (buffer type code, scale, offset), qpc-format §2.1
+_BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
+    FLOAT: (0, 0.0, 0),
+    FLOAT16: (1, 0.0, 0),
+    UINT8: (3, 1.0, -128),
+    INT16: (4, 1.0, 0),
+    INT32: (6, 0.0, 0),
+    INT64: (7, 0.0, 0),
+    INT8: (8, 0.0, 0),
+    BOOL: (8, 0.0, 0),
+}
+
+_COPY_TO_DMA: Final = 6
+_TO_DEVICE: Final = 0
+_FROM_DEVICE: Final = 1
+
+#: per NSP: 8 MiB of vector memory and 1 MiB of second-level memory
+_VTCM_BYTES: Final = 8 << 20
+_L2TCM_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the tensors of one direction lie: buffer number and byte offset of each; sizes of the buffers."""
+
+    places: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
+
+
+def place(edges: Sequence[Edge], first_buffer: int, *, combine: bool) -> Placement:
+    """Lay out the tensors of one direction in DMA buffers.
+
+    Parameters
+    ----------
+    edges : Sequence[Edge]
+        Tensors in order.
+    first_buffer : int
+        Number of the first buffer.
+    combine : bool
+        One buffer for all, unless its size has no room in an u32.
+    """
+    if combine and edges:
+        places = []
+        end = 0
+        for edge in edges:
+            start = _aligned(end)
+            places.append((first_buffer, start))
+            end = start + edge.nbytes
+        if _aligned(end) <= MAX_BYTES:
+            return Placement(tuple(places), (_aligned(end),))
+    # The very last bytes of an u32 cannot be rounded up; such a buffer keeps its exact size.
+    sizes = [_aligned(edge.nbytes) if _aligned(edge.nbytes) <= MAX_BYTES else edge.nbytes for edge in edges]
+    return Placement(tuple((first_buffer + i, 0) for i in range(len(edges))), tuple(sizes))
+
+
+def network_descriptor(
+    name: str,
+    inputs: Sequence[Edge],
+    outputs: Sequence[Edge],
+    *,
+    cores: int,
+    batch: int,
+    combine_inputs: bool,
+    combine_outputs: bool,
+) -> dict[str, object]:
+    """Build the JSON form of the network descriptor; zero values may be left out of it.
+
+    Parameters
+    ----------
+    name : str
+        Program name.
+    inputs, outputs : Sequence[Edge]
+        Interface of the program.
+    cores : int
+        NSP cores of one activation.
+    batch : int
+        Batch the program was compiled for.
+    combine_inputs, combine_outputs : bool
+        Whether the tensors of a direction share one DMA buffer.
+    """
+    placed_in = place(inputs, 0, combine=combine_inputs)
+    placed_out = place(outputs, len(placed_in.sizes), combine=combine_outputs)
+    return {
+        "major_version": 9,
+        "network_name": name,
+        "inputs": [
+            _binding(edge, where, _TO_DEVICE) for edge, where in zip(inputs, placed_in.places, strict=True)
+        ],
+        "outputs": [
+            _binding(edge, where, _FROM_DEVICE)
+            for edge, where in zip(outputs, placed_out.places, strict=True)
+        ],
+        "dma_buffers": [
+            *({"size": size, "dir": _TO_DEVICE} for size in placed_in.sizes),
+            *({"size": size, "dir": _FROM_DEVICE} for size in placed_out.sizes),
+        ],
+        "num_cores": cores,
+        # Thread layout of a program for the card, as in containers of the vendor (qpc-format §1.9).
+        "num_threads": 6,
+        "num_hvx_threads": 4,
+        "thread_groups": [0, 0, 0, 0, 1, 2],
+        "thread_group_issue_count": 3,
+        "thread_group_names": ["HVX", "HMX", "DMAIssue"],
+        "batch_size": batch,
+        "cluster_offsets": [0],
+    }
+
+
+def metadata(name: str, *, cores: int, constants_size: int) -> dict[str, object]:
+    """Build the JSON form of the metadata; execution fields are zero, no card runs this program."""
+    return {
+        "versionMajor": 1,
+        "networkName": name,
+        "numNSPs": cores,
+        "hwVersionMajor": 2,
+        "staticConstantsSize": constants_size,
+        "hasHvxFP": 1,
+        "hasHmxFP": 1,
+        "VTCMSize": _VTCM_BYTES,
+        "L2TCMSize": _L2TCM_BYTES,
+    }
+
+
+def batch_of(inputs: Sequence[Edge]) -> int:
+    """Tell the batch: the first dim that all inputs with dims share, else 1."""
+    firsts = {edge.dims[0] for edge in inputs if edge.dims}
+    batch = firsts.pop() if len(firsts) == 1 else 1
+    return batch if 1 <= batch <= 0x7FFF_FFFF else 1
+
+
+def _aligned(size: int) -> int:
+    return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+
+
+def _binding(edge: Edge, where: tuple[int, int], direction: int) -> dict[str, object]:
+    """Describe one tensor that is copied as it is."""
+    code, scale, offset = _BUFFER_TYPES[edge.elem_type]
+    dims = list(edge.dims)
+    descriptor = {"type": code, "qscale": scale, "qoffset": offset, "dims": dims, "layout": 0}
+    buffer, start = where
+    binding: dict[str, object] = {
+        "name": edge.name,
+        "io_initial": descriptor,
+        "io_transformed": descriptor,
+        "transformseq": [
+            {
+                "kind": _COPY_TO_DMA,
+                "type": code,
+                "scale": 1.0,
+                "offset": offset,
+                "dims": dims,
+                "copy_dma_buffer": {"dir": direction, "offset": start, "buffer_num": buffer},
+            }
+        ],
+    }
+    if direction == _TO_DEVICE:
+        binding["align"] = TABLE[edge.elem_type][1] // 8
+    return binding

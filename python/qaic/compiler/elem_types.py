@@ -1,0 +1,66 @@
+"""Codes, names and widths of ONNX element types, readable without importing onnx."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLOAT: Final = 1
+UINT8: Final = 2
+INT8: Final = 3
+UINT16: Final = 4
+INT16: Final = 5
+INT32: Final = 6
+INT64: Final = 7
+STRING: Final = 8
+BOOL: Final = 9
+FLOAT16: Final = 10
+DOUBLE: Final = 11
+
+#: code -> (name, bits per element); strings have no width
+TABLE: Final[dict[int, tuple[str, int]]] = {
+    FLOAT: ("float32", 32),
+    UINT8: ("uint8", 8),
+    INT8: ("int8", 8),
+    UINT16: ("uint16", 16),
+    INT16: ("int16", 16),
+    INT32: ("int32", 32),
+    INT64: ("int64", 64),
+    STRING: ("string", 0),
+    BOOL: ("bool", 8),
+    FLOAT16: ("float16", 16),
+    DOUBLE: ("float64", 64),
+    12: ("uint32", 32),
+    13: ("uint64", 64),
+    14: ("complex64", 64),
+    15: ("complex128", 128),
+    16: ("bfloat16", 16),
+    17: ("float8e4m3fn", 8),
+    18: ("float8e4m3fnuz", 8),
+    19: ("float8e5m2", 8),
+    20: ("float8e5m2fnuz", 8),
+    21: ("uint4", 4),
+    22: ("int4", 4),
+    23: ("float4e2m1", 4),
+    24: ("float8e8m0", 8),
+    25: ("uint2", 2),
+    26: ("int2", 2),
+}
+
+CODES: Final[dict[str, int]] = {name: code for code, (name, _) in TABLE.items()}
+
+#: types a buffer of the card can have (qpc-format §2.1); everything else may only live inside the graph
+EDGE_TYPES: Final = frozenset({FLOAT, FLOAT16, INT8, UINT8, INT16, INT32, INT64, BOOL})
+
+
+def type_name(code: int) -> str:
+    """Name an element type, also one this table does not know."""
+    return TABLE[code][0] if code in TABLE else f"element type {code}"
+
+
+def tensor_bytes(code: int, dims: Sequence[int]) -> int:
+    """Size of a dense tensor in bytes; sub-byte types are packed and rounded up."""
+    return (math.prod(dims) * TABLE[code][1] + 7) // 8

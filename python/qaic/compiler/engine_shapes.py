@@ -1,0 +1,75 @@
+"""Types and shapes from the engine, for operators whose schemas onnx does not have (``com.microsoft``).
+
+Used only when onnx left something open: creating an engine session costs milliseconds even without weights.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from qaic.compiler.elem_types import CODES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+_log = logging.getLogger("qaic.compiler")
+
+#: where the engine's spelling of a type differs from ours
+_SPELLINGS = {"float": "float32", "double": "float64"}
+
+
+def complete(view: onnx.ModelProto, names: Sequence[str]) -> bool:
+    """Ask the engine for the types and shapes of values; writes them into `view`.
+
+    Parameters
+    ----------
+    view : onnx.ModelProto
+        Model with weights declared as inputs.
+    names : Sequence[str]
+        Values of the main graph that are not outputs.
+
+    Returns
+    -------
+    bool
+        Whether the engine could load the model and was asked; False leaves `view` as it is.
+    """
+    import onnx
+    import onnxruntime as ort
+
+    probe = onnx.ModelProto()
+    probe.CopyFrom(view)
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = ort.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
+        _log.debug("the engine could not infer shapes: %s", error)
+        return False
+    declared = {value.name: value for value in view.graph.output}
+    for found in session.get_outputs():
+        value = declared.get(found.name)
+        if value is None:
+            value = view.graph.value_info.add()
+            value.name = found.name
+        name = found.type.removeprefix("tensor(").removesuffix(")")
+        code = CODES.get(_SPELLINGS.get(name, name))
+        if code is None or not found.type.startswith("tensor("):
+            continue
+        tensor = value.type.tensor_type
+        tensor.elem_type = code
+        known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+        if known or found.shape is None:
+            continue
+        tensor.ClearField("shape")
+        tensor.shape.SetInParent()
+        for size in found.shape:
+            dim = tensor.shape.dim.add()
+            if isinstance(size, int) and size >= 0:
+                dim.dim_value = size
+    return True

@@ -1,0 +1,182 @@
+"""The way of a model through the compiler: find it in the cache, else lower it and write it there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.compiler import cache, digest, onnx_file
+from qaic.compiler.progress import Progress
+from qaic.compiler.refusal import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+    from qaic.compiler.onnx_file import ModelFile
+    from qaic.options.models import CompileOptions
+
+
+def compile_model(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    options: CompileOptions,
+    set_options: Mapping[str, object],
+    *,
+    output_dir: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Compile an ONNX model to a program container for the CPU device.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        Model file, or a model in memory (without external data).
+    options : CompileOptions
+        Compile options.
+    set_options : Mapping[str, object]
+        The compile options that were set, in canonical JSON form; recorded in the container.
+    output_dir : path or None
+        Folder that receives a copy of the container; created if needed.
+
+    Returns
+    -------
+    Path
+        The container: in `output_dir` if given, else in the compile cache.
+
+    Raises
+    ------
+    CompileError
+        The model cannot be compiled.
+    OptionError
+        An option contradicts the model.
+    OSError
+        A file cannot be read or written; raised for an unwritable `output_dir` before any work.
+    """
+    folder = None if output_dir is None else Path(output_dir)
+    created = None if folder is None else _prepare(folder)
+    try:
+        path = _compiled(model, options, set_options)
+        if folder is None:
+            return path
+        target = folder / cache.PROGRAM_NAME
+        # A copy, not a link: who edits the copy must not edit the cache.
+        cache.write_replacing(target, lambda temporary: _copy(path, temporary))
+    except BaseException:
+        for made in created or ():
+            try:
+                made.rmdir()
+            except OSError:
+                break
+        raise
+    return target
+
+
+def _compiled(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    options: CompileOptions,
+    set_options: Mapping[str, object],
+) -> Path:
+    """Return the container in the cache."""
+    store = cache.open_cache()
+    keyed = {"set": dict(set_options), "effective": effective_options(options)}
+    path = Path(model) if isinstance(model, str | os.PathLike) else None
+    if path is not None:
+        known = store.index.lookup(path)
+        found = known and store.lookup(cache.cache_key(known, keyed))
+        if found:
+            return found
+    with _opened(model) as source, Progress(f"compiling {path.name if path else 'model'}") as progress:
+        progress.stage("read")
+        if source.content is not None:
+            content = digest.content_digest(source.content)
+        else:
+            content = digest.files_digest(source.files)
+        key = cache.cache_key(content, keyed)
+        result = store.lookup(key) or store.build(
+            key, lambda temporary: _write(temporary, source, options, set_options, progress)
+        )
+        if path is not None and not any(file.changed() for file in source.files):
+            store.index.store(path, source.files, content)
+    return result
+
+
+def _write(
+    path: Path,
+    source: ModelFile,
+    options: CompileOptions,
+    set_options: Mapping[str, object],
+    progress: Progress,
+) -> None:
+    """Lower the model and write its program."""
+    from qaic.compiler import precision
+    from qaic.compiler.lowering import lower
+    from qaic.compiler.program import write_program
+
+    lowered = lower(source, options, progress)
+    write_program(path, lowered, options, set_options, effective_options(options), progress=progress)
+    for file in source.files:
+        if file.changed():
+            path.unlink()
+            raise refuse(
+                f"model file {str(file.path)!r}",
+                code="model_changed",
+                found="another content than when it was opened",
+                expected="the same",
+                fix="do not write to the model while it is compiled",
+            )
+    precision.report(lowered.overflows)
+
+
+def effective_options(options: CompileOptions) -> dict[str, object]:
+    """Say what the options amount to, defaults included, as far as it decides about the container."""
+    return {
+        "aic_num_cores": options.aic_num_cores,
+        "clip_fp16_constants": options.clip_fp16_constants,
+        "combine_inputs": options.combine_inputs,
+        "combine_outputs": options.combine_outputs,
+        "convert_to_fp16": options.convert_to_fp16,
+        "model_inputs": [
+            [spec.input_name, spec.input_type, list(spec.input_shape)] for spec in options.model_inputs
+        ],
+        "onnx_define_symbol": dict(options.onnx_define_symbol),
+    }
+
+
+def _opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFile:
+    if isinstance(model, str | os.PathLike):
+        return onnx_file.open_model(Path(model))
+    if isinstance(model, bytes):
+        return onnx_file.open_bytes(model)
+    from google.protobuf.message import EncodeError
+
+    try:
+        return onnx_file.open_bytes(model.SerializeToString(deterministic=True))
+    except (EncodeError, ValueError) as error:
+        raise refuse(
+            "model in memory",
+            code="graph_too_large",
+            found=f"a message that protobuf cannot serialize ({error})",
+            expected="at most 2 GiB",
+            fix="save it with external data and pass the path",
+        ) from error
+
+
+def _prepare(folder: Path) -> list[Path]:
+    """Make sure that `folder` exists and can be written; returns the folders created, the innermost first."""
+    missing = [at for at in (folder, *folder.parents) if not at.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        for made in missing:
+            made.rmdir()
+        raise
+    return missing
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)

@@ -1,0 +1,87 @@
+"""Walking a parsed model: every node in every nested graph, and the names values go by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import onnx
+
+#: AttributeProto.type of attributes that hold graphs
+_GRAPH: Final = 5
+_GRAPHS: Final = 10
+
+#: the two spellings of the standard operator set
+STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs directly inside a node (branches of If, bodies of Loop and Scan)."""
+    for attribute in node.attribute:
+        if attribute.type == _GRAPH:
+            yield attribute.g
+        elif attribute.type == _GRAPHS:
+            yield from attribute.graphs
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and every graph nested in it."""
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield current
+        for node in current.node:
+            pending.extend(subgraphs(node))
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and every node of the graphs nested in them."""
+    for node in nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner.node)
+
+
+def uses(graph: onnx.GraphProto) -> Counter[str]:
+    """Count how often each value is read by a node or is an output, nested graphs included."""
+    count: Counter[str] = Counter()
+    for current in all_graphs(graph):
+        for node in current.node:
+            count.update(node.input)
+        count.update(output.name for output in current.output)
+    count.pop("", None)
+    return count
+
+
+def value_names(graph: onnx.GraphProto) -> set[str]:
+    """Collect every name a value has anywhere in the graph."""
+    names: set[str] = set()
+    for current in all_graphs(graph):
+        names.update(value.name for value in current.input)
+        names.update(tensor.name for tensor in current.initializer)
+        names.update(tensor.values.name for tensor in current.sparse_initializer)
+        for node in current.node:
+            names.update(node.output)
+            names.update(node.input)
+    names.discard("")
+    return names
+
+
+class FreshNames:
+    """Gives out value names that do not occur in a graph; the same graph gets the same names."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._taken = value_names(graph)
+
+    def make(self, base: str, suffix: str) -> str:
+        """Make ``base/suffix`` unique, register and return it."""
+        name = f"{base}/{suffix}"
+        number = 1
+        while name in self._taken:
+            name = f"{base}/{suffix}_{number}"
+            number += 1
+        self._taken.add(name)
+        return name

@@ -1,0 +1,163 @@
+"""Models whose own type is float16: fp32 kernels with explicit rounding (compile-options §4.1, §5.1).
+
+The engine computes most float16 operators in fp32 and does not round between them, so a float16 tensor of
+the model becomes a float32 one that is put on the float16 grid. Only tensors that merely carry data -
+inputs, outputs, constants and what casts make of them - keep their type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.elem_types import FLOAT, FLOAT16
+from qaic.compiler.graph_walk import FreshNames, all_graphs, all_nodes
+from qaic.compiler.precision_ops import standard
+from qaic.compiler.weights import Weight
+
+if TYPE_CHECKING:
+    import onnx
+
+#: attributes that choose the element type of an output
+_TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
+
+
+def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
+    """Whether anything declared in a model is float16; types need not be inferred yet."""
+    return any(weight.elem_type == FLOAT16 for weight in weights.values()) or any(
+        any(v.type.tensor_type.elem_type == FLOAT16 for v in (*g.input, *g.output, *g.value_info))
+        or any(t.data_type == FLOAT16 for t in g.initializer)
+        or any(FLOAT16 in {a.t.data_type, a.i} for n in g.node for a in n.attribute)
+        for g in all_graphs(model.graph)
+    )
+
+
+def widen(model: onnx.ModelProto, weights: dict[str, Weight], types: dict[str, int]) -> set[str]:
+    """Turn float16 values into float32 ones; changes all arguments.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton without model-local functions.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+    types : dict[str, int]
+        Types of all values.
+
+    Returns
+    -------
+    set of str
+        The values that were float16, which must be on its grid.
+    """
+    halves = {name for name, elem_type in types.items() if elem_type == FLOAT16} - _carriers(model, types)
+    if not halves:
+        return set()
+    fresh = FreshNames(model.graph)
+    for node in all_nodes(model.graph.node):
+        if any(name in halves for name in node.output):
+            _widen_attributes(node)
+    for graph in all_graphs(model.graph):
+        main = graph is model.graph
+        front: list[onnx.NodeProto] = []
+        back: list[onnx.NodeProto] = []
+        constants = [tensor.name for tensor in graph.initializer] + (list(weights) if main else [])
+        renamed: dict[str, str] = {}
+        for name in constants:
+            if name in halves:
+                renamed[name] = fresh.make(name, "float16")
+                front.append(_cast(renamed[name], name, FLOAT))
+                types[renamed[name]] = FLOAT16
+        for tensor in graph.initializer:
+            tensor.name = renamed.get(tensor.name, tensor.name)
+        if main:
+            entries = list(weights.values())
+            weights.clear()
+            for weight in entries:
+                name = renamed.get(weight.name, weight.name)
+                weights[name] = Weight(name, weight.elem_type, weight.dims, weight.source)
+            front += _widen_inputs(graph, halves, types, fresh)
+            back += _widen_outputs(graph, halves, types, fresh)
+        else:
+            for value in (*graph.input, *graph.output):
+                if value.name in halves:
+                    value.type.tensor_type.elem_type = FLOAT
+        nodes = [type(node).FromString(node.SerializeToString()) for node in (*front, *graph.node, *back)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    for name in halves:
+        types[name] = FLOAT
+    return halves
+
+
+def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
+    """Names of float16 values that only casts, inputs and outputs touch."""
+    computed: set[str] = set()
+    for graph in all_graphs(model.graph):
+        for node in graph.node:
+            if not standard(node, "Cast"):
+                computed.update(node.input)
+                computed.update(node.output)
+        if graph is not model.graph:
+            computed.update(value.name for value in (*graph.input, *graph.output))
+    return {name for name, elem_type in types.items() if elem_type == FLOAT16 and name not in computed}
+
+
+def _widen_inputs(
+    graph: onnx.GraphProto, halves: set[str], types: dict[str, int], fresh: FreshNames
+) -> list[onnx.NodeProto]:
+    """Read float16 inputs through a cast; the program's interface stays as it is."""
+    casts = []
+    outputs = {value.name for value in graph.output}
+    for value in graph.input:
+        if value.name in halves and value.name not in outputs:
+            wide = fresh.make(value.name, "float32")
+            _rename(graph, value.name, wide)
+            casts.append(_cast(value.name, wide, FLOAT))
+            _move(value.name, wide, halves, types)
+    return casts
+
+
+def _widen_outputs(
+    graph: onnx.GraphProto, halves: set[str], types: dict[str, int], fresh: FreshNames
+) -> list[onnx.NodeProto]:
+    """Yield float16 outputs through a cast."""
+    casts = []
+    for value in graph.output:
+        if value.name in halves:
+            wide = fresh.make(value.name, "float32")
+            _rename(graph, value.name, wide)
+            casts.append(_cast(wide, value.name, FLOAT16))
+            _move(value.name, wide, halves, types)
+    return casts
+
+
+def _move(name: str, wide: str, halves: set[str], types: dict[str, int]) -> None:
+    halves.discard(name)
+    halves.add(wide)
+    types[wide] = FLOAT
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Rename a value of the main graph where nodes make or read it."""
+    for node in all_nodes(graph.node):
+        for names in (node.input, node.output):
+            for position, name in enumerate(names):
+                if name == old:
+                    names[position] = new
+
+
+def _widen_attributes(node: onnx.NodeProto) -> None:
+    """Change the attributes that say float16 to say float32."""
+    from onnx import numpy_helper
+
+    for attribute in node.attribute:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i == FLOAT16:
+            attribute.i = FLOAT
+        elif attribute.HasField("t") and attribute.t.data_type == FLOAT16:
+            values = numpy_helper.to_array(attribute.t).astype("float32")
+            attribute.t.CopyFrom(numpy_helper.from_array(values, attribute.t.name))
+
+
+def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node("Cast", [source], [target], to=elem_type)

@@ -1,0 +1,309 @@
+"""Reading a model without its weights.
+
+The outer messages of the file (model, graph, initializers, ``Constant`` nodes) are walked on the wire. What
+is left when every large payload is cut out - the skeleton - is a small protobuf message that the onnx
+library parses; the payloads stay where they are, described by a `Weight` each. So memory and time depend on
+the structure of the graph, and a model may be larger than the 2 GiB that protobuf can hold.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from qaic.compiler import elem_types, wire
+from qaic.compiler.refusal import refuse
+from qaic.compiler.tensor_record import TensorRecord, read_record
+from qaic.compiler.weights import (
+    FileRange,
+    InputFile,
+    MemoryRange,
+    Source,
+    Weight,
+    read_all,
+    resolve_external,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    import onnx
+
+    from qaic.errors import CompileError
+
+#: payloads below this size stay in the graph: shape inference must be able to read shape-carrying constants
+INLINE_LIMIT: Final = 1024
+
+_MODEL_GRAPH: Final = 7
+_MODEL_TRAINING: Final = 20
+_GRAPH_NODE: Final = 1
+_GRAPH_INITIALIZER: Final = 5
+_NODE_OUTPUT: Final = 2
+_NODE_OP_TYPE: Final = 4
+_NODE_ATTRIBUTE: Final = 5
+_NODE_DOMAIN: Final = 7
+_ATTRIBUTE_TENSOR: Final = 5
+
+#: beginnings of files that are given by mistake, and what they are
+_OTHER_FILES: Final = (
+    (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint or a .npz)"),
+    (b"version https://git-lfs", "a Git LFS pointer; the model itself was not downloaded"),
+    (b"\x89HDF\r\n", "an HDF5 file"),
+    (b"<", "an HTML or XML text"),
+    (b"{", "a JSON text"),
+    (b"\x7fELF", "an ELF file"),
+    (b"GGUF", "a GGUF file"),
+    (b"\x7c\xcd\xa1\x00", "a compiled program container"),
+)
+
+
+@dataclass(slots=True)
+class ModelFile:
+    """An opened model: its skeleton, its weights, and the files both come from.
+
+    Use as a context manager; the sources of the weights read from the open files.
+    """
+
+    label: str
+    skeleton: bytes = b""
+    weights: dict[str, Weight] = field(default_factory=dict)
+    #: the model file first, then external data files in order of first use; empty for a model from memory
+    files: list[InputFile] = field(default_factory=list)
+    #: the whole model when it does not come from a file
+    content: bytes | None = None
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self.files:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def parse(self) -> onnx.ModelProto:
+        """Parse the skeleton.
+
+        Raises
+        ------
+        CompileError
+            The bytes are a protobuf message, but not that of a model.
+        """
+        import onnx
+        from google.protobuf.message import DecodeError
+
+        try:
+            model = onnx.ModelProto.FromString(self.skeleton)
+        except DecodeError as error:
+            raise _not_onnx(self.label, f"bytes that protobuf cannot parse ({error})") from error
+        if not model.HasField("graph"):
+            raise _not_onnx(self.label, "a message without a graph")
+        return model
+
+
+def open_model(path: Path) -> ModelFile:
+    """Open a model file and find its weights.
+
+    Parameters
+    ----------
+    path : Path
+        ``.onnx`` file; external data files must lie in its folder.
+
+    Raises
+    ------
+    OSError
+        A file cannot be opened.
+    CompileError
+        The file is no ONNX model, or the place of a payload makes no sense.
+    """
+    main = InputFile(path)
+    model = ModelFile(label=f"model file {str(path)!r}", files=[main])
+    if main.size == 0:
+        model.close()
+        raise _not_onnx(model.label, "an empty file")
+    try:
+        folders = tuple(dict.fromkeys((path.parent.resolve(), path.resolve().parent)))
+        # The mapping is left to its last reference: the frames of an exception may still hold views of it.
+        _Walk(model, memoryview(mmap.mmap(main.fd, 0, prot=mmap.PROT_READ)), main, folders).model()
+    except BaseException:
+        model.close()
+        raise
+    return model
+
+
+def open_bytes(content: bytes, label: str = "model in memory") -> ModelFile:
+    """Do the same as `open_model` for a serialized model; external data is refused."""
+    model = ModelFile(label=label, content=content)
+    if not content:
+        raise _not_onnx(label, "no bytes")
+    _Walk(model, memoryview(content), None, ()).model()
+    return model
+
+
+class _Walk:
+    """One pass over the wire of a model; fills the skeleton and the weights of a `ModelFile`."""
+
+    def __init__(
+        self, model: ModelFile, view: memoryview, main: InputFile | None, folders: tuple[Path, ...]
+    ) -> None:
+        self.out = model
+        self.view = view
+        self.main = main
+        self.folders = folders
+        self.external: dict[Path, InputFile] = {}
+        self.names: set[str] = set()
+
+    def model(self) -> None:
+        head = bytes(self.view[:64])
+        for magic, description in _OTHER_FILES:
+            if head.startswith(magic):
+                raise _not_onnx(self.out.label, description)
+        pieces: list[bytes] = []
+        try:
+            for number, kind, begin, lo, hi in wire.fields(self.view, 0, len(self.view)):
+                if number == _MODEL_GRAPH and kind == wire.LEN:
+                    graph = self.graph(lo, hi)
+                    pieces += [wire.encode_len(_MODEL_GRAPH, len(graph)), graph]
+                elif number != _MODEL_TRAINING:
+                    pieces.append(bytes(self.view[begin:hi]))
+        except wire.WireError as error:
+            raise _not_onnx(self.out.label, f"bytes that are no protobuf message ({error})") from error
+        self.out.skeleton = b"".join(pieces)
+
+    def graph(self, lo: int, hi: int) -> bytes:
+        """Copy the graph, leaving out initializers and constants with a large payload."""
+        pieces: list[memoryview | bytes] = []
+        copied = lo  # everything before this position is in `pieces` or was cut out
+        for number, kind, begin, start, end in wire.fields(self.view, lo, hi):
+            if kind != wire.LEN:
+                continue
+            replacement: bytes | None = None
+            if number == _GRAPH_INITIALIZER:
+                replacement = self.initializer(start, end)
+            elif number == _GRAPH_NODE and end - start >= INLINE_LIMIT:
+                replacement = self.constant_node(start, end)
+            if replacement is not None:
+                pieces += [self.view[copied:begin], replacement]
+                copied = end
+        pieces.append(self.view[copied:hi])
+        return b"".join(pieces)
+
+    def initializer(self, lo: int, hi: int) -> bytes | None:
+        """Return what stands for an initializer in the skeleton; None keeps it as it is."""
+        record = read_record(self.view, lo, hi)
+        if record.name in self.names:
+            raise refuse(
+                f"initializer {record.name!r}",
+                code="invalid_model",
+                found="two of that name",
+                expected="unique names",
+            )
+        self.names.add(record.name)
+        return self.cut(record, record.name)
+
+    def constant_node(self, lo: int, hi: int) -> bytes | None:
+        """Turn a ``Constant`` node with a large tensor into an initializer named like its output."""
+        outputs: list[str] = []
+        op_type = domain = ""
+        attributes: list[tuple[int, int]] = []
+        for number, kind, _, start, end in wire.fields(self.view, lo, hi):
+            if kind != wire.LEN:
+                continue
+            if number == _NODE_OUTPUT:
+                outputs.append(_text(self.view, start, end))
+            elif number == _NODE_OP_TYPE:
+                op_type = _text(self.view, start, end)
+            elif number == _NODE_DOMAIN:
+                domain = _text(self.view, start, end)
+            elif number == _NODE_ATTRIBUTE:
+                attributes.append((start, end))
+        if op_type != "Constant" or domain not in {"", "ai.onnx"} or len(outputs) != 1:
+            return None
+        for attribute_lo, attribute_hi in attributes:
+            for number, kind, _, start, end in wire.fields(self.view, attribute_lo, attribute_hi):
+                if number == _ATTRIBUTE_TENSOR and kind == wire.LEN:
+                    return self.cut(read_record(self.view, start, end), outputs[0])
+        return None
+
+    def cut(self, record: TensorRecord, name: str) -> bytes | None:
+        """Register the payload as a weight; a small external one is read into the skeleton instead."""
+        what = f"initializer {name!r}"
+        if record.elem_type == elem_types.STRING or (not record.external and record.payload < INLINE_LIMIT):
+            return None
+        if record.elem_type not in elem_types.TABLE or any(dim < 0 for dim in record.dims):
+            raise refuse(
+                what,
+                code="invalid_model",
+                found=f"element type {record.elem_type} and dims {record.dims}",
+                expected="a known element type and dims of at least 0",
+            )
+        size = elem_types.tensor_bytes(record.elem_type, record.dims)
+        source: Source
+        if record.external:
+            source = self.external_range(record, name, size)
+        elif record.plain is not None:
+            lo, hi = record.plain
+            source = (
+                FileRange(self.main, lo, hi - lo) if self.main is not None else MemoryRange(self.view[lo:hi])
+            )
+        else:
+            source = MemoryRange(record.decode(self.view))
+        if source.nbytes != size:
+            raise refuse(
+                what,
+                code="invalid_model",
+                found=f"{source.nbytes} bytes of data",
+                expected=f"{size} bytes for {elem_types.type_name(record.elem_type)} {record.dims}",
+                fix="export the model again; the file is damaged",
+            )
+        if size < INLINE_LIMIT:
+            return record.inline(name, read_all(source))
+        self.out.weights[name] = Weight(name, record.elem_type, tuple(record.dims), source)
+        return b""
+
+    def external_range(self, record: TensorRecord, name: str, size: int) -> FileRange:
+        """Check where an external payload says it lies, and open its file."""
+        what = f"external data of initializer {name!r}"
+        location = record.external.get("location", "")
+        path = resolve_external(location, self.folders, name)
+        file = self.external.get(path)
+        if file is None:
+            file = self.external[path] = InputFile(path)
+            self.out.files.append(file)
+        numbers: dict[str, int] = {}
+        for key, default in (("offset", 0), ("length", size)):
+            text = record.external.get(key, str(default))
+            if not (text.isascii() and text.isdigit() and len(text) < 20):
+                raise refuse(
+                    what, code="external_data", found=f"{key} {text!r}", expected="a number of bytes"
+                )
+            numbers[key] = int(text)
+        if numbers["offset"] + numbers["length"] > file.size:
+            raise refuse(
+                what,
+                code="external_data",
+                found=f"bytes {numbers['offset']} to {numbers['offset'] + numbers['length']} of {location!r}",
+                expected=f"a range inside its {file.size} bytes",
+                fix="the data file belongs to another model or was cut off",
+            )
+        return FileRange(file, numbers["offset"], numbers["length"])
+
+
+def _text(view: memoryview, lo: int, hi: int) -> str:
+    return str(view[lo:hi], "utf-8", "replace")
+
+
+def _not_onnx(label: str, found: str) -> CompileError:
+    return refuse(
+        label,
+        code="not_onnx",
+        found=found,
+        expected="an ONNX model",
+        fix="export the network to ONNX first; other formats are not read",
+    )

@@ -1,0 +1,221 @@
+"""Writing a lowered program as a container (design §4, qpc-format §1.5 variant A).
+
+The same model, options and version give the same bytes: messages are serialized deterministically, nothing
+depends on paths, times or the order of a hash table. Constants are streamed; the rest is small and built in
+memory.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.compiler import descriptor
+from qaic.compiler.elem_types import type_name
+from qaic.compiler.refusal import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from qaic.compiler.edges import Edge
+    from qaic.compiler.lowering import Lowered
+    from qaic.compiler.progress import Progress
+    from qaic.options.models import CompileOptions
+
+PLAN_VERSION: Final = 1
+GRAPH_SECTION: Final = "openqaic_graph"
+PLAN_SECTION: Final = "openqaic_plan"
+
+#: alignment of payloads in the container and of initializers in `constants.bin`
+_ALIGNMENT: Final = 64
+#: protobuf cannot read a message larger than this
+_GRAPH_LIMIT: Final = (1 << 31) - 1
+
+
+def write_program(
+    path: Path,
+    lowered: Lowered,
+    options: CompileOptions,
+    set_options: Mapping[str, object],
+    effective: Mapping[str, object],
+    *,
+    progress: Progress,
+) -> None:
+    """Write a program and let the engine check it.
+
+    Parameters
+    ----------
+    path : Path
+        File to write; must not exist. Nothing is left there on failure.
+    lowered : Lowered
+        The program; its model is completed with the places of the constants.
+    options : CompileOptions
+        Compile options.
+    set_options : Mapping[str, object]
+        The options that were set, in canonical form.
+    effective : Mapping[str, object]
+        What the options amount to, defaults included.
+    progress : Progress
+        Told about the bytes written.
+
+    Raises
+    ------
+    CompileError
+        The engine cannot run the graph, or it is too large.
+    OSError
+        The file cannot be written.
+    """
+    progress.stage("write")
+    places, constants_size = _place_constants(lowered)
+    batch = descriptor.batch_of(lowered.inputs)
+    cores = options.aic_num_cores
+    plan = {
+        "version": PLAN_VERSION,
+        "target": "cpu",
+        "producer": f"openqaic {_core.__version__}",
+        "batch": batch,
+        "cores": cores,
+        "inputs": [_edge(edge) for edge in lowered.inputs],
+        "outputs": [_edge(edge) for edge in lowered.outputs],
+        "initializers": [
+            {
+                "name": weight.name,
+                "dtype": type_name(weight.elem_type),
+                "dims": list(weight.dims),
+                "offset": places[weight.name],
+                "size": weight.source.nbytes,
+            }
+            for weight in lowered.weights.values()
+        ],
+        "options": dict(set_options),
+        "effective": dict(effective),
+    }
+    graph = _graph_bytes(lowered, places)
+    metadata = bytes(
+        _core.encode_metadata(
+            json.dumps(descriptor.metadata(lowered.name, cores=cores, constants_size=constants_size))
+        )
+    )
+    elf = bytes(
+        _core.encode_elf(
+            [("metadata_fb", metadata), (GRAPH_SECTION, graph), (PLAN_SECTION, canonical_json(plan))]
+        )
+    )
+    network = _core.encode_network_desc(
+        json.dumps(
+            descriptor.network_descriptor(
+                lowered.name,
+                lowered.inputs,
+                lowered.outputs,
+                cores=cores,
+                batch=batch,
+                combine_inputs=options.combine_inputs,
+                combine_outputs=options.combine_outputs,
+            )
+        )
+    )
+    small = {
+        "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
+        "metadata_fb.crc": struct.pack("<I", zlib.crc32(metadata)),
+        "network.elf": elf,
+        # It covers what would be loaded on a card (qpc-format §1.8): nothing, here.
+        "network.elf.crc": struct.pack("<I", zlib.crc32(b"")),
+        "networkdesc.bin": bytes(network),
+    }
+    sizes = {name: len(data) for name, data in small.items()}
+    if constants_size:
+        sizes |= {"constants.bin": constants_size, "constants.bin.crc": 4}
+    segments = [
+        (name, sizes[name], constants_size if name == "constants.bin" else 0) for name in sorted(sizes)
+    ]
+    writer = _core.QpcWriter(str(path), segments, _ALIGNMENT)
+    try:
+        for name, data in small.items():
+            writer.write(name, data)
+        if constants_size:
+            _write_constants(writer, lowered, places, constants_size, progress)
+        writer.finish()
+        _core.check_program(str(path))
+    except BaseException:
+        # Dropping the writer removes the file; an exception's traceback would keep it alive.
+        del writer
+        path.unlink(missing_ok=True)
+        raise
+
+
+def canonical_json(value: object) -> bytes:
+    """Serialize with sorted keys and no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _write_constants(
+    writer: _core.QpcWriter, lowered: Lowered, places: Mapping[str, int], total: int, progress: Progress
+) -> None:
+    """Stream the weights, each to its place."""
+    done = 0
+    for weight in lowered.weights.values():
+        writer.write("constants.bin", bytes(places[weight.name] - done))
+        done = places[weight.name]
+        for piece in weight.source.chunks():
+            writer.write("constants.bin", piece)
+            done += len(piece)
+            progress.advance(done, total)
+        if done != places[weight.name] + weight.source.nbytes:
+            raise refuse(
+                f"initializer {weight.name!r}",
+                code="model_changed",
+                found=f"{done - places[weight.name]} bytes",
+                expected=f"{weight.source.nbytes} bytes as when the model was opened",
+                fix="do not write to the model while it is compiled",
+            )
+    writer.write("constants.bin.crc", struct.pack("<I", writer.crc32("constants.bin")))
+
+
+def _place_constants(lowered: Lowered) -> tuple[dict[str, int], int]:
+    """Give each weight an offset in ``constants.bin``; returns the offsets and the size of the payload."""
+    places: dict[str, int] = {}
+    end = 0
+    for weight in lowered.weights.values():
+        places[weight.name] = -(-end // _ALIGNMENT) * _ALIGNMENT
+        end = places[weight.name] + weight.source.nbytes
+    return places, end
+
+
+def _graph_bytes(lowered: Lowered, places: Mapping[str, int]) -> bytes:
+    """Serialize the graph with its weights declared as external data in ``constants.bin``."""
+    import onnx
+
+    graph = lowered.model.graph
+    for weight in lowered.weights.values():
+        tensor = onnx.TensorProto(
+            name=weight.name,
+            data_type=weight.elem_type,
+            dims=weight.dims,
+            data_location=onnx.TensorProto.EXTERNAL,
+        )
+        for key, value in (
+            ("location", "constants.bin"),
+            ("offset", str(places[weight.name])),
+            ("length", str(weight.source.nbytes)),
+        ):
+            tensor.external_data.add(key=key, value=value)
+        graph.initializer.append(tensor)
+    size = lowered.model.ByteSize()
+    if size > _GRAPH_LIMIT:
+        raise refuse(
+            "graph without its large initializers",
+            code="graph_too_large",
+            found=f"{size} bytes",
+            expected=f"at most {_GRAPH_LIMIT}",
+            fix="move constants out of control-flow bodies and functions to the main graph",
+        )
+    serialized: bytes = lowered.model.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _edge(edge: Edge) -> dict[str, object]:
+    return {"name": edge.name, "dtype": edge.dtype, "dims": list(edge.dims)}

@@ -1,0 +1,58 @@
+"""Progress on a terminal for compilations that take longer than a second; silence otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+#: seconds before anything is shown, and between two updates
+_PATIENCE: Final = 1.0
+_INTERVAL: Final = 0.1
+
+
+class Progress:
+    """Stages of one compilation: read, check, convert, write. Used as a context manager."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._stage = ""
+        self._started = time.monotonic()
+        self._shown_at = 0.0
+        self._visible = False
+        self._enabled = sys.stderr is not None and sys.stderr.isatty()
+
+    def stage(self, name: str) -> None:
+        """Enter a stage."""
+        self._stage = name
+        self._show(name)
+
+    def advance(self, done: int, total: int) -> None:
+        """Tell how many of the bytes of the stage are done."""
+        if total:
+            self._show(f"{self._stage} {100 * done // total} %")
+
+    def _show(self, text: str) -> None:
+        if not self._enabled:
+            return
+        now = time.monotonic()
+        if now - self._started < _PATIENCE or now - self._shown_at < _INTERVAL:
+            return
+        self._shown_at = now
+        self._visible = True
+        line = f"{self._title}: {text} ({now - self._started:.0f} s)"
+        sys.stderr.write(f"\r\x1b[K{line}")
+        sys.stderr.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._visible:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

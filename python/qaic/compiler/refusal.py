@@ -1,0 +1,58 @@
+"""One shape for every message of the compiler: what, found, expected, fix.
+
+A user of ``Session`` sees only the text of the exception, a user of the command line also the hints, and a
+program the code and the context; building all of them in one place keeps them in step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def refuse(
+    what: str,
+    *,
+    code: str,
+    found: str,
+    expected: str,
+    fix: str = "",
+    context: Mapping[str, object] | None = None,
+) -> CompileError:
+    """Build the exception for a model that cannot be compiled.
+
+    Parameters
+    ----------
+    what : str
+        The thing that is wrong, by its name in the model.
+    code : str
+        Stable code without the ``compile.`` prefix.
+    found, expected : str
+        The two sides of the disagreement.
+    fix : str
+        What the user can do; empty where nothing can be advised.
+    context : Mapping[str, object] or None
+        Data behind the message.
+
+    Returns
+    -------
+    CompileError
+        The exception, for the caller to raise.
+    """
+    message = f"{what}: found {found}, expected {expected}"
+    if fix:
+        message += f"; {fix}"
+    return CompileError(
+        message, code=f"compile.{code}", context=dict(context or {}), hints=(fix,) if fix else ()
+    )
+
+
+def listing(names: list[str], limit: int = 5) -> str:
+    """Write a list of names, cut to its first `limit` entries with the number of the rest."""
+    shown = ", ".join(repr(name) for name in names[:limit])
+    rest = len(names) - limit
+    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -1,0 +1,231 @@
+"""Giving numbers to the symbolic dimensions of a model, and working out every other shape from them.
+
+A container has buffers of fixed size, so every dimension of an input must be a number before anything else
+is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from qaic.compiler.elem_types import CODES, type_name
+from qaic.compiler.graph_walk import all_graphs
+from qaic.compiler.refusal import listing, refuse
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import onnx
+
+    from qaic.options.structures import ModelInput
+
+_log = logging.getLogger("qaic.compiler")
+
+
+def bind(model: onnx.ModelProto, symbols: Mapping[str, int], specs: Iterable[ModelInput]) -> None:
+    """Replace every symbolic dimension of the inputs by a number; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton whose inputs are the inputs of the program.
+    symbols : Mapping[str, int]
+        Values of ``onnx_define_symbol``.
+    specs : Iterable[ModelInput]
+        Entries of ``model_inputs``; they also give values to dimensions without a name, and to the symbols
+        they meet.
+
+    Raises
+    ------
+    CompileError
+        A dimension has no value.
+    OptionError
+        ``model_inputs`` names an unknown input or contradicts the model or a symbol.
+    """
+    values = dict(symbols)
+    present = _symbols_of(model.graph)
+    for name in symbols:
+        if name not in present:
+            _log.warning(
+                "onnx_define_symbol: the model has no symbol %r; its symbols are: %s",
+                name,
+                listing(sorted(present), 20) or "none",
+            )
+    for spec in specs:
+        _apply_spec(model.graph, spec, values)
+    for graph in all_graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in _dims(value):
+                if dim.dim_param in values:
+                    dim.dim_value = values[dim.dim_param]
+    for value in model.graph.input:
+        _require_static(value)
+
+
+def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, values: dict[str, int]) -> None:
+    """Write the dims of one ``model_inputs`` entry into its input."""
+    name, shape = spec.input_name, list(spec.input_shape)
+    option = f"model_inputs: input {name!r}"
+    for value in graph.input:
+        if value.name == name:
+            break
+    else:
+        raise _option_error(
+            f"{option} does not exist; the model has {listing([v.name for v in graph.input], 20)}", name
+        )
+    tensor = value.type.tensor_type
+    declared = type_name(tensor.elem_type)
+    if CODES.get(spec.input_type) != tensor.elem_type:
+        raise _option_error(f"{option}: found type {spec.input_type!r}, the model has {declared!r}", name)
+    if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
+        raise _option_error(
+            f"{option}: found {len(shape)} dims, the model has the shape {_shape_text(value)}",
+            name,
+        )
+    if not tensor.HasField("shape"):
+        tensor.shape.SetInParent()
+        for _ in shape:
+            tensor.shape.dim.add()
+    for position, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
+        if size < 0:
+            raise _option_error(f"{option}: dim {position} is {size}, it must be at least 0", name)
+        if dim.HasField("dim_value") and dim.dim_value != size:
+            raise _option_error(
+                f"{option}: dim {position} is {size}, the model fixes it to {dim.dim_value}", name
+            )
+        if dim.dim_param:
+            before = values.setdefault(dim.dim_param, size)
+            if before != size:
+                raise _option_error(
+                    f"{option}: dim {position} gives the symbol {dim.dim_param!r} the value {size}, "
+                    f"it already has {before}",
+                    name,
+                )
+        dim.dim_value = size
+
+
+def _require_static(value: onnx.ValueInfoProto) -> None:
+    """Refuse an input that still has a dimension without a value."""
+    what = f"input {value.name!r}"
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        return  # refused with its type later
+    if not tensor.HasField("shape"):
+        raise refuse(
+            what,
+            code="unbound_dimension",
+            found="no shape",
+            expected="a fixed shape",
+            fix=f"give it with model_inputs (input_name {value.name!r}, all dims)",
+            context={"tensor": value.name},
+        )
+    for position, dim in enumerate(tensor.shape.dim):
+        if dim.dim_param:
+            raise refuse(
+                what,
+                code="unbound_symbol",
+                found=f"the symbol {dim.dim_param!r} in its shape {_shape_text(value)}",
+                expected="a number for every dimension",
+                fix=f"give it a value, e.g. onnx_define_symbol=[({dim.dim_param!r}, 1)]",
+                context={"tensor": value.name, "symbol": dim.dim_param, "option": "onnx_define_symbol"},
+            )
+        if not dim.HasField("dim_value") or dim.dim_value < 0:
+            raise refuse(
+                what,
+                code="unbound_dimension",
+                found=f"no number for dim {position} of its shape {_shape_text(value)}",
+                expected="a number for every dimension",
+                fix=f"it has no name, so give the shape with model_inputs (input_name {value.name!r})",
+                context={"tensor": value.name, "dim": position, "option": "model_inputs"},
+            )
+
+
+def infer(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer the types and shapes of all values from those of the inputs.
+
+    Shapes the file claims for outputs and inner values are set aside, for they may speak of other input
+    shapes; a dimension of an output that cannot be inferred is taken from the file's claim again.
+
+    Parameters
+    ----------
+    view : onnx.ModelProto
+        Skeleton with weights declared as inputs; changed in place.
+
+    Returns
+    -------
+    onnx.ModelProto
+        A copy with types and shapes.
+    """
+    from onnx import shape_inference
+
+    claims: dict[str, list[int | None]] = {}
+    for graph in all_graphs(view.graph):
+        for value in graph.value_info:
+            value.type.tensor_type.ClearField("shape")
+    for value in view.graph.output:
+        if value.type.HasField("tensor_type"):
+            if value.type.tensor_type.HasField("shape"):
+                claims[value.name] = [d.dim_value if d.HasField("dim_value") else None for d in _dims(value)]
+            value.type.tensor_type.ClearField("shape")
+    try:
+        inferred = shape_inference.infer_shapes(view, check_type=True, strict_mode=True, data_prop=True)
+    except (shape_inference.InferenceError, ValueError) as strict_error:
+        # Strict mode also refuses what it merely does not know. A real contradiction is found by the
+        # engine's check.
+        _log.debug("strict shape inference: %s", strict_error)
+        inferred = shape_inference.infer_shapes(view, data_prop=True)
+    for value in inferred.graph.output:
+        _fill_claim(value, claims.get(value.name))
+    return inferred
+
+
+def _fill_claim(value: onnx.ValueInfoProto, claim: list[int | None] | None) -> None:
+    """Complete an inferred shape by the one the file claims."""
+    if claim is None or not value.type.HasField("tensor_type"):
+        return
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        tensor.shape.SetInParent()
+        for _ in claim:
+            tensor.shape.dim.add()
+    if len(tensor.shape.dim) != len(claim):
+        _log.warning(
+            "output %r: the model claims %d dims, it has %s", value.name, len(claim), _shape_text(value)
+        )
+        return
+    for dim, size in zip(tensor.shape.dim, claim, strict=True):
+        if size is None:
+            continue
+        if not dim.HasField("dim_value"):
+            dim.dim_value = size
+        elif dim.dim_value != size:
+            _log.warning("output %r: the model claims a dim of %d, it is %d", value.name, size, dim.dim_value)
+
+
+def _symbols_of(graph: onnx.GraphProto) -> set[str]:
+    """Collect every named dimension of the model."""
+    return {
+        dim.dim_param
+        for current in all_graphs(graph)
+        for value in (*current.input, *current.output, *current.value_info)
+        for dim in _dims(value)
+        if dim.dim_param
+    }
+
+
+def _dims(value: onnx.ValueInfoProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
+    if not value.type.HasField("tensor_type"):
+        return ()
+    dims: Iterable[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return dims
+
+
+def _shape_text(value: onnx.ValueInfoProto) -> str:
+    dims = (d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in _dims(value))
+    return f"[{', '.join(dims)}]"
+
+
+def _option_error(message: str, tensor: str) -> OptionError:
+    return OptionError(message, code="option.model_inputs", context={"tensor": tensor}, hints=())

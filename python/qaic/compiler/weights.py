@@ -1,0 +1,186 @@
+"""Where the bytes of an initializer come from, and how they reach the container without being held in memory.
+
+A weight is described by type, dims and a source. A source is read piece by piece when the container is
+written; the compiler itself never keeps a large payload. Files are read with positional reads rather than
+through a mapping: a file that shrinks under us then gives an error instead of a bus error.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from qaic.compiler.refusal import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+#: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache
+CHUNK: Final = 1 << 20
+
+
+class Source(Protocol):
+    """A payload that can be read from its start, as often as needed."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
+    def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
+        """Read the payload in order; a piece is valid until the next one is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """An initializer whose payload is not part of the graph's protobuf."""
+
+    name: str
+    elem_type: int
+    dims: tuple[int, ...]
+    source: Source
+
+
+class InputFile:
+    """A regular file open for positional reads, and what identified it when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        # O_NONBLOCK: opening a FIFO must not wait for a writer before its kind can be refused.
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.path = path
+        self.stat = os.fstat(self.fd)
+        if not stat.S_ISREG(self.stat.st_mode):
+            os.close(self.fd)
+            self.fd = -1
+            if stat.S_ISDIR(self.stat.st_mode):
+                raise IsADirectoryError(21, "Is a directory", str(path))
+            raise refuse(
+                f"model file {str(path)!r}",
+                code="not_onnx",
+                found="something that is not a regular file",
+                expected="an ONNX file",
+            )
+        self.size = self.stat.st_size
+
+    def close(self) -> None:
+        """Close the file; closing twice is allowed."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def changed(self) -> bool:
+        """Whether the file was written to since it was opened."""
+        now = os.fstat(self.fd)
+        return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """A payload in a file."""
+
+    file: InputFile
+    offset: int
+    nbytes: int
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Read with positional reads into one buffer that is reused."""
+        buffer = memoryview(bytearray(min(CHUNK, self.nbytes)))
+        done = 0
+        while done < self.nbytes:
+            want = min(CHUNK, self.nbytes - done)
+            got = os.preadv(self.file.fd, [buffer[:want]], self.offset + done)
+            if got == 0:
+                raise refuse(
+                    f"model file {str(self.file.path)!r}",
+                    code="model_changed",
+                    found=f"its end at byte {self.offset + done}",
+                    expected=f"{self.file.size} bytes as when it was opened",
+                    fix="do not write to the model while it is compiled",
+                )
+            yield buffer[:got]
+            done += got
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRange:
+    """A payload that is already in memory."""
+
+    data: bytes | memoryview
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return len(self.data)
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Hand out views of the bytes."""
+        view = memoryview(self.data)
+        for start in range(0, len(view), CHUNK):
+            yield view[start : start + CHUNK]
+
+
+def read_all(source: Source) -> bytes:
+    """Read a small payload whole."""
+    return b"".join(bytes(piece) for piece in source.chunks())
+
+
+def resolve_external(location: str, folders: tuple[Path, ...], tensor: str) -> Path:
+    """Turn the location of an external payload into a path inside the model's folder.
+
+    Parameters
+    ----------
+    location : str
+        Text of the ``location`` entry.
+    folders : tuple of Path
+        Resolved folders that may hold external files, the first being the one locations are relative to.
+        The second, if any, is where the model file really lies when the given path is a symbolic link.
+    tensor : str
+        Name for the message.
+
+    Raises
+    ------
+    CompileError
+        The location is absolute, climbs out with ``..``, or leads outside through a symbolic link.
+    FileNotFoundError
+        There is no such file.
+    """
+    relative = Path(location)
+    what = f"external data of initializer {tensor!r}"
+    if not folders:
+        raise refuse(
+            what,
+            code="external_data",
+            found=f"location {location!r} in a model that is not a file",
+            expected="all data inside the model",
+            fix="pass the path of the model instead of its content",
+        )
+    if not location or relative.is_absolute() or ".." in relative.parts or "\0" in location:
+        raise refuse(
+            what,
+            code="external_data",
+            found=f"location {location!r}",
+            expected="a relative path inside the model's folder",
+            fix="put the data file beside the model and store its plain name",
+        )
+    path = folders[0] / relative
+    real = path.resolve(strict=True)
+    if not any(real.is_relative_to(folder) for folder in folders):
+        raise refuse(
+            what,
+            code="external_data",
+            found=f"location {location!r}, a link that leads out of the model's folder",
+            expected="a file inside the model's folder",
+            fix="copy the data file beside the model",
+        )
+    return real

@@ -1,0 +1,87 @@
+"""Running what the compiler made, and saying what it should have made, without a container or a device."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper
+
+from qaic.compiler import onnx_file
+from qaic.compiler.lowering import Lowered, lower
+from qaic.compiler.progress import Progress
+from qaic.compiler.weights import read_all
+from qaic.options.models import CompileOptions
+
+FLOAT = onnx.TensorProto.FLOAT
+HALF = onnx.TensorProto.FLOAT16
+
+
+def info(name, shape, elem_type=FLOAT):
+    return helper.make_tensor_value_info(name, elem_type, shape)
+
+
+def model_of(nodes, inputs, outputs, initializers=(), opset=17, **more):
+    """Build a model; arrays given as (name, array) become initializers."""
+    tensors = [
+        onnx.numpy_helper.from_array(np.asarray(t[1]), t[0]) if isinstance(t, tuple) else t
+        for t in initializers
+    ]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, tensors)
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8, **more)
+    if "functions" in more:
+        model.opset_import.append(helper.make_opsetid("local", 1))
+    return model
+
+
+def node(op, inputs, outputs, **attributes):
+    return helper.make_node(op, inputs, outputs, **attributes)
+
+
+def lowered(model, **options) -> Lowered:
+    """Lower a model in memory."""
+    return lower(onnx_file.open_bytes(model.SerializeToString()), CompileOptions(**options), Progress("test"))
+
+
+def whole(program: Lowered) -> onnx.ModelProto:
+    """Put the weights back into the graph."""
+    model = onnx.ModelProto()
+    model.CopyFrom(program.model)
+    for weight in program.weights.values():
+        model.graph.initializer.append(
+            onnx.TensorProto(
+                name=weight.name,
+                data_type=weight.elem_type,
+                dims=weight.dims,
+                raw_data=read_all(weight.source),
+            )
+        )
+    return model
+
+
+def run(model, feeds, optimize=True):
+    """Run a model in the engine as it is."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def run_fp16(model, feeds, optimize=True, **options):
+    """Compile with convert_to_fp16 and run."""
+    return run(whole(lowered(model, convert_to_fp16=True, **options)), feeds, optimize)
+
+
+def half(array):
+    """Put an array on the float16 grid."""
+    with np.errstate(over="ignore"):
+        return np.asarray(array).astype(np.float16).astype(np.float32)
+
+
+def kinds(program: Lowered):
+    return [n.op_type for n in program.model.graph.node]
