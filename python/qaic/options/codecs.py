@@ -87,7 +87,7 @@ class Codec(ABC, Generic[T]):
         Parameters
         ----------
         value
-            A Python object, or the text of it. ``None`` stands for an empty or null value inside a YAML file.
+            A Python object, or the text of it.
 
         Raises
         ------

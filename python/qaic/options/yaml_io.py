@@ -94,7 +94,8 @@ class _Reader:
         base: Path | None = None
         given: list[Given] = []
         for key, line, node in pairs:
-            value = self.value(node, depth=0)
+            # Only a whole option can be "not given"; inside a value, None may well be the name of an input.
+            value = None if self.is_null(node) else self.value(node, depth=0)
             if normalise(key) == "relative_path":
                 # A key of the ONNX Runtime provider's files: not an option, but a rule for reading the
                 # others.
@@ -123,15 +124,16 @@ class _Reader:
     def refuse_duplicates(self, keys: list[tuple[str, int]], *, normalised: bool) -> None:
         seen: dict[str, tuple[str, int]] = {}
         for key, line in keys:
-            first, first_line = seen.setdefault(normalise(key) if normalised else key, (key, line))
-            if first_line != line or first is not key:
+            compared = normalise(key) if normalised else key
+            if compared in seen:
+                first, first_line = seen[compared]
                 other = "" if first == key else f" (as {first})"
-                message = f"{self.path}: {key} on line {line} was already given on line {first_line}{other}"
                 raise OptionConflictError(
-                    message,
+                    f"{self.path}: {key} on line {line} was already given on line {first_line}{other}",
                     code="option.duplicate",
                     context={"file": str(self.path), "option": key, "lines": [first_line, line]},
                 )
+            seen[compared] = (key, line)
 
     def value(self, node: Node, depth: int) -> object:
         import yaml
@@ -150,9 +152,13 @@ class _Reader:
             return {
                 key: self.value(item, depth + 1) for (key, _), (_, item) in zip(keys, node.value, strict=True)
             }
-        if isinstance(node, yaml.ScalarNode) and not _is_null(node):
-            return str(node.value)
-        return None
+        return str(node.value)
+
+    @staticmethod
+    def is_null(node: Node) -> bool:
+        import yaml
+
+        return isinstance(node, yaml.ScalarNode) and _is_null(node)
 
 
 def _is_null(node: ScalarNode) -> bool:

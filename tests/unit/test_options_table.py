@@ -1,0 +1,329 @@
+"""The table itself: names, lookup, and what is derived from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qaic.options import CompileOptions, RuntimeOptions, SessionOptions
+from qaic.options.codecs import Int
+from qaic.options.docs import render
+from qaic.options.models import specs_of
+from qaic.options.names import normalise
+from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Stage
+from qaic.options.table import SPECS, find, index, nearest_name
+from qaic.options.unsupported import UNSUPPORTED, UnsupportedOption
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
+
+# Every documented keyword argument of Session (compile-options §1, python-api §A.1).
+SESSION_KEYWORDS = [
+    "model_path",
+    "options_path",
+    "backend",
+    "compile",
+    "output_dir",
+    "output_node_names",
+    "model_inputs",
+    "onnx_define_symbol",
+    "dynamic_shape_input",
+    "always_expand_onnx_functions",
+    "custom_io_list_file",
+    "dump_custom_io_config_template_file",
+    "load_embedding_tables",
+    "dump_embedding_tables",
+    "host_preproc",
+    "aic_preproc",
+    "convert_to_fp16",
+    "execute_nodes_in_fp16",
+    "node_precision_info_file",
+    "keep_original_precision_for_nodes",
+    "external_quantization_file",
+    "quantization_schema_activations",
+    "quantization_schema_constants",
+    "quantization_calibration",
+    "percentile_calibration_value",
+    "num_histogram_bins",
+    "quantization_precision",
+    "quantization_precision_bias",
+    "enable_rowwise",
+    "enable_channelwise",
+    "dump_profile",
+    "load_profile",
+    "convert_to_quantize",
+    "profiling_threads",
+    "aic_num_cores",
+    "mos",
+    "ols",
+    "allocator_dealloc_delay",
+    "size_split_granularity",
+    "vtcm_working_set_limit_ratio",
+    "aic_enable_depth_first",
+    "aic_depth_first_mem",
+    "sdp_cluster_sizes",
+    "multicast_weights",
+    "use_producer_dma",
+    "combine_inputs",
+    "combine_outputs",
+    "compile_threads",
+    "mdp_load_partition_config",
+    "mdp_dump_partition_config",
+    "stats_batchsize",
+    "ddr_stats",
+    "aic_pmu_recipe",
+    "aic_pmu_events",
+    "aic_perf_warnings",
+    "aic_perf_metrics",
+    "time_passes",
+    "enable_debug",
+    "io_crc",
+    "io_crc_stride",
+    "dev_id",
+    "num_activations",
+    "set_size",
+    "enable_metrics",
+    "enable_profiling",
+]
+
+# Compiler and command line options that option files carry (compile-options §1, the names with a dagger).
+FURTHER_NAMES = [
+    "batchsize",
+    "network_specialization_config",
+    "json_input_file",
+    "retained_state",
+    "split_retained_state_io",
+    "sub_functions",
+    "register_custom_op",
+    "compile_only",
+    "aic_hw",
+    "aic_hw_version",
+    "qpc_crc",
+    "io_encrypt",
+    "mxfp6_matmul",
+    "exclude_mxfp6_matmul",
+    "allow_mxint8_mdp_io",
+    "mxint8_kv_cache",
+    "quantization_schema",
+    "input_list_file",
+    "use_random_input_data",
+    "mdts_mos",
+    "user_tiled",
+    "stats_level",
+    "verbose",
+    "oversubscription_name",
+    "submit_timeout",
+    "submit_num_retries",
+    "threads_per_queue",
+    "target",
+    "strict_options",
+    "allow_unknown_options",
+    "strict_aic",
+    "aic_operator_list",
+    "clip_fp16_constants",
+    "allow_profile_mismatch",
+    "allow_hw_mismatch",
+    "calibration_data",
+]
+
+# Fields of AicCompilerConfig and AicRuntimeConfig that are spelled differently from the keyword argument.
+CONFIG_FIELDS = {
+    "num_of_cores": "aic_num_cores",
+    "compilation_target": "aic_hw",
+    "hardware_version": "aic_hw_version",
+    "do_host_preproc": "host_preproc",
+    "mxfp6_matmul_weights": "mxfp6_matmul",
+    "mxint8_mdp_io": "allow_mxint8_mdp_io",
+    "max_out_channel_split": "mos",
+    "overlap_split_factor": "ols",
+    "buffer_dealloc_delay": "allocator_dealloc_delay",
+    "enable_depth_first": "aic_enable_depth_first",
+    "cluster_sizes": "sdp_cluster_sizes",
+    "do_ddr_to_multicast": "multicast_weights",
+    "user_dma_producer_dma_enabled": "use_producer_dma",
+    "stat_level": "stats_level",
+    "stats_batch_size": "stats_batchsize",
+    "print_ddr_stats": "ddr_stats",
+    "pmu_recipe_opt": "aic_pmu_recipe",
+    "pmu_events": "aic_pmu_events",
+    "perf_warnings": "aic_perf_warnings",
+    "print_perf_metrics": "aic_perf_metrics",
+    "gen_crc": "io_crc",
+    "crc_stride": "io_crc_stride",
+    "device_ids": "dev_id",
+}
+
+QUIRKS = {
+    "allocator_dealloac_delay": "allocator_dealloc_delay",
+    "model_inputs list": "model_inputs",
+    "model_input": "model_inputs",
+    "-model-input": "model_inputs",
+    "-aic-binary-dir": "output_dir",
+    "--custom-IO-list-file": "custom_io_list_file",
+    "custom-io-list": "custom_io_list_file",
+    "external-quantization": "external_quantization_file",
+    "node-precision-info": "node_precision_info_file",
+    "-output-node-name": "output_node_names",
+    "-device-id": "dev_id",
+    "runtime_device_id": "dev_id",
+    "num_activation": "num_activations",
+    "aic-num-of-activations": "num_activations",
+    "submit_retry_count": "submit_num_retries",
+    "mxfp6": "mxfp6_matmul",
+    "hwVersion": "aic_hw_version",
+    "compiler_convert_to_FP16": "convert_to_fp16",
+    "compiler_compilationOutputDir": "output_dir",
+    "compiler_VTCM_working_set_limit_ratio": "vtcm_working_set_limit_ratio",
+    "compiler_userDMAProducerDMAEnabled": "use_producer_dma",
+}
+
+
+@pytest.mark.parametrize("name", [*SESSION_KEYWORDS, *FURTHER_NAMES])
+def test_every_documented_name_is_known_under_itself(name):
+    found = find(name)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(("spelling", "name"), [*CONFIG_FIELDS.items(), *QUIRKS.items()])
+def test_other_documented_spellings_lead_to_the_canonical_name(spelling, name):
+    found = find(spelling)
+    assert found is not None
+    assert found.name == name
+
+
+def test_names_of_one_option_are_never_those_of_another():
+    rows = [*SPECS, *UNSUPPORTED]
+    assert len({row.name for row in rows}) == len(rows)
+    assert all(normalise(key) == key for row in rows for key in row.keys)
+
+
+def test_one_letter_flags_are_not_names():
+    assert find("m") is None
+    assert find("-m") is None
+
+
+def row(name: str, *aliases: str) -> OptionSpec:
+    return OptionSpec(
+        name=name,
+        stage=Stage.COMPILE,
+        codec=Int(),
+        default=0,
+        summary="A row.",
+        effect=Effect.BEHAVIOUR,
+        aliases=aliases,
+        flag=Flag(name, FlagForm.VALUE),
+    )
+
+
+def test_index_rejects_two_options_with_one_key():
+    with pytest.raises(ValueError, match="'beta' means two options: alpha and beta"):
+        index([row("alpha", "beta"), row("beta")])
+    with pytest.raises(ValueError, match="'gamma' means two options"):
+        index([row("alpha", "gamma"), UnsupportedOption("gamma", Stage.COMPILE)])
+
+
+def test_index_rejects_a_key_that_lookup_would_never_reach():
+    with pytest.raises(ValueError, match="'Gen-CRC' of the option alpha is not in its normal form"):
+        index([row("alpha", "Gen-CRC")])
+
+
+@pytest.mark.parametrize("model", [SessionOptions, CompileOptions, RuntimeOptions])
+def test_defaults_of_a_model_are_those_of_its_rows_and_valid(model):
+    built = model()
+    for spec in specs_of(model):
+        value = getattr(built, spec.name)
+        assert value == spec.default
+        if value is not None:
+            assert spec.codec.parse(value) == value
+
+
+@pytest.mark.parametrize("model", [SessionOptions, CompileOptions, RuntimeOptions])
+def test_models_are_frozen(model):
+    built = model()
+    for spec in specs_of(model):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(built, spec.name, spec.default)
+
+
+def test_default_mappings_are_not_shared():
+    assert CompileOptions().onnx_define_symbol is not CompileOptions().onnx_define_symbol
+
+
+def test_documented_defaults():
+    compile_, runtime = CompileOptions(), RuntimeOptions()
+    assert (compile_.aic_num_cores, compile_.combine_inputs, compile_.combine_outputs) == (1, True, True)
+    assert (compile_.convert_to_fp16, compile_.clip_fp16_constants, compile_.output_dir) == (
+        False,
+        False,
+        None,
+    )
+    assert runtime.backend_options() == {
+        "dev_id": 0,
+        "num_activations": 1,
+        "set_size": 10,
+        "submit_timeout": 0,
+        "submit_num_retries": 5,
+        "threads_per_queue": 4,
+    }
+
+
+def test_only_compile_options_reach_the_container_and_only_runtime_options_change():
+    assert {spec.name for spec in SPECS if spec.in_container} == {
+        "model_inputs",
+        "onnx_define_symbol",
+        "convert_to_fp16",
+        "clip_fp16_constants",
+        "aic_num_cores",
+        "combine_inputs",
+        "combine_outputs",
+    }
+    assert all(spec.stage is Stage.COMPILE for spec in SPECS if spec.in_container)
+    assert all(spec.stage is Stage.RUNTIME for spec in SPECS if spec.updatable)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("aic_num_core", "aic_num_cores"),
+        ("convert-to-fp-16", "convert_to_fp16"),
+        ("num_activatons", "num_activations"),
+        ("setsize", "set_size"),
+        ("onnx_define_symbols", "onnx_define_symbol"),
+        ("enable_profilng", "enable_profiling"),
+        ("allocator_deallocation_delay", "allocator_dealloc_delay"),
+        ("percentile_calibration", "percentile_calibration_value"),
+        ("zzzz", None),
+        ("", None),
+        ("x" * 100_000, None),
+    ],
+)
+def test_nearest_name(wrong, right):
+    assert nearest_name(wrong) == right
+
+
+def test_reference_page_is_the_generated_one():
+    assert REFERENCE.read_text(encoding="utf-8") == render(), (
+        "write it again: python -m qaic.options.docs > docs/reference/options.md"
+    )
+
+
+def test_reference_page_names_every_option():
+    page = render()
+    for found in (*SPECS, *UNSUPPORTED):
+        assert f"`{found.name}`" in page
+
+
+def test_importing_options_loads_no_heavy_module():
+    heavy = ["numpy", "onnx", "onnxruntime", "pydantic", "yaml"]
+    script = (
+        "import json, sys; before = set(sys.modules); import qaic.errors; base = set(sys.modules);"
+        "import qaic.options; print(json.dumps(sorted(set(sys.modules) - base)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert loaded.isdisjoint(heavy)
