@@ -1,0 +1,12 @@
+//! Memory: views of memory owned by others, aligned storage of ours, and mapped files.
+//!
+//! Together with the engine calls and the vector kernels this is the only place of the crate with unsafe code.
+
+mod mapping;
+mod slice;
+mod storage;
+
+pub use mapping::FileBytes;
+pub use slice::{HostSlice, HostSliceMut, Plain};
+pub(crate) use slice::{Sink, Source, copy_transposed};
+pub use storage::{Storage, StoragePool};

@@ -1,0 +1,469 @@
+//! The calls into ONNX Runtime: a graph that any number of activations share, and the bindings of one exec object.
+//!
+//! Raw calls, because an inference must cost the engine's own time and nothing else: tensors are bound once and
+//! bound again only when the memory behind them changes.
+
+use std::ffi::{CString, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ort_sys::{
+    GraphOptimizationLevel, ONNXTensorElementDataType, OrtIoBinding, OrtRunOptions, OrtSession,
+    OrtSessionOptions, OrtValue,
+};
+
+use super::loader::{Engine, check};
+use super::plan::{Dtype, Edge, Plan, dense_bytes};
+use crate::buffer::{HostSlice, HostSliceMut};
+use crate::device::LoadToken;
+use crate::error::RuntimeError;
+use crate::image::Image;
+
+/// How a graph is built.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GraphOptions<'a> {
+    /// Threads that work on one inference, the calling one included.
+    pub(super) intra_op_threads: u32,
+    /// Whether the engine optimizes the graph; off when it only has to say whether it could run it.
+    pub(super) optimize: bool,
+    /// Ends the build early.
+    pub(super) token: &'a LoadToken,
+}
+
+/// A graph ready to run. Any number of [`Bindings`] may execute it at the same time; weights exist once.
+#[derive(Debug)]
+pub(super) struct Graph {
+    engine: &'static Engine,
+    session: *mut OrtSession,
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    // The session uses these as long as it lives; they refer to the mapping of the image.
+    _weights: Vec<Value>,
+    _image: Arc<Image>,
+}
+
+// SAFETY: ONNX Runtime allows concurrent `Run` calls on one session; the graph is not changed after its creation.
+unsafe impl Send for Graph {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Graph {}
+
+#[derive(Debug)]
+struct Tensor {
+    name: CString,
+    dtype: ONNXTensorElementDataType,
+    dims: Vec<i64>,
+    size_bytes: usize,
+}
+
+/// Session options that are released whatever happens.
+struct Options {
+    engine: &'static Engine,
+    raw: *mut OrtSessionOptions,
+}
+
+impl Drop for Options {
+    fn drop(&mut self) {
+        // SAFETY: created by `Graph::build`, released once.
+        unsafe { (self.engine.api().ReleaseSessionOptions)(self.raw) };
+    }
+}
+
+/// Sets the flag that makes the creation of a session end early.
+struct CancelFlag {
+    engine: &'static Engine,
+    options: *mut OrtSessionOptions,
+}
+
+// SAFETY: the flag is made to be set from another thread than the one creating the session.
+unsafe impl Send for CancelFlag {}
+
+impl CancelFlag {
+    fn set(&self) {
+        // SAFETY: `LoadToken::during` guarantees that this runs only while the options are live.
+        let status = unsafe { (self.engine.api().SessionOptionsSetLoadCancellationFlag)(self.options, true) };
+        // Setting a flag has no failure mode; the check releases the status.
+        let _ = check(self.engine.api(), status);
+    }
+}
+
+/// A tensor over memory of somebody else.
+#[derive(Debug)]
+struct Value {
+    engine: &'static Engine,
+    raw: *mut OrtValue,
+}
+
+impl Value {
+    /// A tensor at `address`, where at least `tensor.size_bytes` bytes stay valid as long as the value is run with.
+    fn new(engine: &'static Engine, tensor: &Tensor, address: *mut u8) -> Result<Self, String> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: dims describe exactly `size_bytes` bytes, and the value only records pointers.
+        let status = unsafe {
+            (engine.api().CreateTensorWithDataAsOrtValue)(
+                engine.host_memory(),
+                address.cast::<c_void>(),
+                tensor.size_bytes,
+                tensor.dims.as_ptr(),
+                tensor.dims.len(),
+                tensor.dtype,
+                &raw mut raw,
+            )
+        };
+        check(engine.api(), status)?;
+        Ok(Self { engine, raw })
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        // SAFETY: created by `Value::new`, released once; a binding that still names it holds its own reference.
+        unsafe { (self.engine.api().ReleaseValue)(self.raw) };
+    }
+}
+
+impl Graph {
+    /// Builds the session of a CPU program.
+    ///
+    /// Blocking: reads the weights and prepares them for the kernels.
+    pub(super) fn build(
+        engine: &'static Engine,
+        image: &Arc<Image>,
+        plan: &Plan,
+        graph: &[u8],
+        constants: &[u8],
+        options: GraphOptions<'_>,
+    ) -> Result<Self, RuntimeError> {
+        Self::try_build(engine, image, plan, graph, constants, options).map_err(|message| {
+            if options.token.was_cancelled() {
+                RuntimeError::Interrupted
+            } else {
+                RuntimeError::EngineGraph { message }
+            }
+        })
+    }
+
+    fn try_build(
+        engine: &'static Engine,
+        image: &Arc<Image>,
+        plan: &Plan,
+        graph: &[u8],
+        constants: &[u8],
+        settings: GraphOptions<'_>,
+    ) -> Result<Self, String> {
+        let api = engine.api();
+        let inputs = plan.inputs.iter().map(Tensor::from_edge).collect::<Result<Vec<_>, _>>()?;
+        let outputs = plan.outputs.iter().map(Tensor::from_edge).collect::<Result<Vec<_>, _>>()?;
+
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is writable.
+        let status = unsafe { (api.CreateSessionOptions)(&raw mut raw) };
+        check(api, status)?;
+        let options = Options { engine, raw };
+        let threads = c_int::try_from(settings.intra_op_threads.max(1)).unwrap_or(c_int::MAX);
+        // SAFETY: the options are live.
+        let status = unsafe { (api.SetIntraOpNumThreads)(options.raw, threads) };
+        check(api, status)?;
+        let level = if settings.optimize {
+            GraphOptimizationLevel::ORT_ENABLE_ALL
+        } else {
+            GraphOptimizationLevel::ORT_DISABLE_ALL
+        };
+        // SAFETY: the options are live.
+        let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
+        check(api, status)?;
+        // Workers spin while an inference runs and sleep when the last one has ended.
+        let mut entries = vec![(c"session.force_spinning_stop", c"1")];
+        if !settings.optimize {
+            entries.push((c"session.disable_prepacking", c"1"));
+        }
+        for (key, value) in entries {
+            // SAFETY: the options are live, both texts are NUL-terminated.
+            let status = unsafe { (api.AddSessionConfigEntry)(options.raw, key.as_ptr(), value.as_ptr()) };
+            check(api, status)?;
+        }
+
+        let mut names = Vec::with_capacity(plan.initializers.len());
+        let mut values = Vec::with_capacity(plan.initializers.len());
+        for initializer in &plan.initializers {
+            let bytes = initializer_bytes(initializer.offset, initializer.size, constants)
+                .filter(|_| dense_bytes(initializer.dtype, &initializer.dims) == Some(initializer.size))
+                .ok_or_else(|| {
+                    format!(
+                        "initializer `{}`: {} bytes at offset {} do not describe a tensor inside constants.bin \
+                         ({} bytes)",
+                        initializer.name,
+                        initializer.size,
+                        initializer.offset,
+                        constants.len()
+                    )
+                })?;
+            let tensor = Tensor::new(&initializer.name, initializer.dtype, &initializer.dims)?;
+            // The C interface has no const tensors; kernels never write initializers. The image keeps the bytes mapped.
+            values.push(Value::new(engine, &tensor, bytes.as_ptr().cast_mut())?);
+            names.push(tensor.name);
+        }
+        if !values.is_empty() {
+            let name_pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+            let value_pointers: Vec<_> = values.iter().map(|value| value.raw.cast_const()).collect();
+            // SAFETY: both arrays have the given length and live past the creation of the session.
+            let status = unsafe {
+                (api.AddExternalInitializers)(
+                    options.raw,
+                    name_pointers.as_ptr(),
+                    value_pointers.as_ptr(),
+                    value_pointers.len(),
+                )
+            };
+            check(api, status)?;
+            // That alone lets the optimizer read the weights, but the session would then copy them; a shared initializer
+            // is used where it lies (measured: docs/adr/0005).
+            for (name, value) in name_pointers.iter().zip(value_pointers) {
+                // SAFETY: name and value live as long as the options, the value as long as the session.
+                let status = unsafe { (api.AddInitializer)(options.raw, *name, value) };
+                check(api, status)?;
+            }
+        }
+
+        let flag = CancelFlag { engine, options: options.raw };
+        let guard = settings.token.during(Box::new(move || flag.set())).map_err(|error| error.to_string())?;
+        let mut session = ptr::null_mut();
+        // SAFETY: the graph bytes are only read during the call; options and values are live.
+        let status = unsafe {
+            (api.CreateSessionFromArray)(
+                engine.env(),
+                graph.as_ptr().cast::<c_void>(),
+                graph.len(),
+                options.raw,
+                &raw mut session,
+            )
+        };
+        drop(guard);
+        check(api, status)?;
+        Ok(Self { engine, session, inputs, outputs, _weights: values, _image: Arc::clone(image) })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: created by `build`; every `Bindings` holds an `Arc` of the graph, so none is left.
+        unsafe { (self.engine.api().ReleaseSession)(self.session) };
+    }
+}
+
+fn initializer_bytes(offset: u64, size: u64, constants: &[u8]) -> Option<&[u8]> {
+    let start = usize::try_from(offset).ok()?;
+    let end = start.checked_add(usize::try_from(size).ok()?)?;
+    constants.get(start..end)
+}
+
+impl Tensor {
+    fn from_edge(edge: &Edge) -> Result<Self, String> {
+        Self::new(&edge.name, edge.dtype, &edge.dims)
+    }
+
+    fn new(name: &str, dtype: Dtype, dims: &[i64]) -> Result<Self, String> {
+        let size_bytes = dense_bytes(dtype, dims)
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .ok_or_else(|| format!("tensor `{name}`: dims {dims:?} are not a dense shape"))?;
+        let name = CString::new(name).map_err(|_| format!("tensor name {name:?} holds a NUL"))?;
+        Ok(Self { name, dtype: element_type(dtype), dims: dims.to_vec(), size_bytes })
+    }
+}
+
+const fn element_type(dtype: Dtype) -> ONNXTensorElementDataType {
+    use ONNXTensorElementDataType as E;
+    match dtype {
+        Dtype::Float32 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+        Dtype::Float64 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+        Dtype::Float16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+        Dtype::Bfloat16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
+        Dtype::Int8 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,
+        Dtype::Uint8 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+        Dtype::Int16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,
+        Dtype::Uint16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
+        Dtype::Int32 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+        Dtype::Uint32 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
+        Dtype::Int64 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+        Dtype::Uint64 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
+        Dtype::Bool => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,
+    }
+}
+
+/// Stops an execution from another thread.
+#[derive(Debug)]
+pub(super) struct Stop {
+    engine: &'static Engine,
+    run_options: *mut OrtRunOptions,
+    requested: AtomicBool,
+}
+
+// SAFETY: the terminate flag of run options is made to be set from another thread than the running one.
+unsafe impl Send for Stop {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Stop {}
+
+impl Stop {
+    fn new(engine: &'static Engine) -> Result<Self, String> {
+        let mut run_options = ptr::null_mut();
+        // SAFETY: `run_options` is writable.
+        let status = unsafe { (engine.api().CreateRunOptions)(&raw mut run_options) };
+        check(engine.api(), status)?;
+        Ok(Self { engine, run_options, requested: AtomicBool::new(false) })
+    }
+
+    /// Asks the running execution to end at its next node. Without one, nothing happens: an execution clears
+    /// what was asked before it began, so whoever must be sure asks again until the execution has ended.
+    pub(super) fn request(&self) {
+        self.requested.store(true, Ordering::Release);
+        // SAFETY: the options live as long as `self`.
+        let status = unsafe { (self.engine.api().RunOptionsSetTerminate)(self.run_options) };
+        // Setting a flag has no failure mode; the check releases the status.
+        let _ = check(self.engine.api(), status);
+    }
+
+    /// Whether a stop was asked for since the last reset; clears it.
+    fn take(&self) -> bool {
+        if !self.requested.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        // SAFETY: the options live as long as `self`; nobody runs with them now.
+        let status = unsafe { (self.engine.api().RunOptionsUnsetTerminate)(self.run_options) };
+        let _ = check(self.engine.api(), status);
+        true
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        // SAFETY: created by `new`, released once.
+        unsafe { (self.engine.api().ReleaseRunOptions)(self.run_options) };
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Input,
+    Output,
+}
+
+/// Memory bound to one input or output.
+#[derive(Debug)]
+struct Bound {
+    address: *mut u8,
+    // Kept because the binding refers to it.
+    _value: Value,
+}
+
+/// The tensors of one exec object. Executions of one `Bindings` never overlap (`&mut self`).
+#[derive(Debug)]
+pub(super) struct Bindings {
+    graph: Arc<Graph>,
+    raw: *mut OrtIoBinding,
+    inputs: Vec<Option<Bound>>,
+    outputs: Vec<Option<Bound>>,
+    stop: Arc<Stop>,
+}
+
+// SAFETY: an IoBinding has no thread affinity; it is used through `&mut self` only.
+unsafe impl Send for Bindings {}
+
+impl Bindings {
+    /// Bindings without memory; every binding must be bound before [`Self::execute`].
+    pub(super) fn new(graph: &Arc<Graph>) -> Result<Self, RuntimeError> {
+        let engine = graph.engine;
+        let internal = |what| RuntimeError::Internal { what };
+        let stop = Arc::new(Stop::new(engine).map_err(internal)?);
+        let mut raw = ptr::null_mut();
+        // SAFETY: the session lives as long as the graph, which `self` keeps.
+        let status = unsafe { (engine.api().CreateIoBinding)(graph.session, &raw mut raw) };
+        check(engine.api(), status).map_err(internal)?;
+        let unbound = |count| (0..count).map(|_| None).collect();
+        Ok(Self {
+            raw,
+            inputs: unbound(graph.inputs.len()),
+            outputs: unbound(graph.outputs.len()),
+            graph: Arc::clone(graph),
+            stop,
+        })
+    }
+
+    /// The handle that stops an execution of these bindings.
+    pub(super) fn stop(&self) -> Arc<Stop> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Binds memory to input `index`. A no-op when it is the memory already bound.
+    pub(super) fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<(), RuntimeError> {
+        // The engine has one type for tensors it reads and writes; it only reads inputs.
+        self.bind(Side::Input, index, memory.as_ptr().cast_mut(), memory.len())
+    }
+
+    /// Binds memory to output `index`. A no-op when it is the memory already bound.
+    pub(super) fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<(), RuntimeError> {
+        self.bind(Side::Output, index, memory.as_mut_ptr(), memory.len())
+    }
+
+    fn bind(&mut self, side: Side, index: usize, address: *mut u8, len: usize) -> Result<(), RuntimeError> {
+        let graph = &*self.graph;
+        let (tensors, bound) = match side {
+            Side::Input => (&graph.inputs, &mut self.inputs),
+            Side::Output => (&graph.outputs, &mut self.outputs),
+        };
+        let (Some(tensor), Some(slot)) = (tensors.get(index), bound.get_mut(index)) else {
+            return Err(RuntimeError::Internal { what: format!("binding {index} of {}", tensors.len()) });
+        };
+        if len < tensor.size_bytes {
+            return Err(RuntimeError::BufferSize {
+                buffer: tensor.name.to_string_lossy().into_owned(),
+                expected: tensor.size_bytes as u64,
+                found: len as u64,
+            });
+        }
+        if slot.as_ref().is_some_and(|bound| bound.address == address) {
+            return Ok(());
+        }
+        let api = graph.engine.api();
+        let internal = |what| RuntimeError::Internal { what };
+        let value = Value::new(graph.engine, tensor, address).map_err(internal)?;
+        let name = tensor.name.as_ptr();
+        let status = match side {
+            // SAFETY: binding and value are live, the name is NUL-terminated.
+            Side::Input => unsafe { (api.BindInput)(self.raw, name, value.raw) },
+            // SAFETY: as above.
+            Side::Output => unsafe { (api.BindOutput)(self.raw, name, value.raw) },
+        };
+        check(api, status).map_err(internal)?;
+        *slot = Some(Bound { address, _value: value });
+        Ok(())
+    }
+
+    /// Runs the graph once on the calling thread, from the bound inputs into the bound outputs.
+    ///
+    /// Blocking: as long as the graph takes. Ends early with [`RuntimeError::Interrupted`] after [`Stop::request`].
+    pub(super) fn execute(&mut self) -> Result<(), RuntimeError> {
+        if self.inputs.iter().chain(&self.outputs).any(Option::is_none) {
+            return Err(RuntimeError::Internal { what: "a binding has no memory".to_owned() });
+        }
+        self.stop.take();
+        let engine = self.graph.engine;
+        // SAFETY: session, options and binding are live; every bound memory is valid for the duration of the call by
+        // the contract of `HostSliceMut`.
+        let status =
+            unsafe { (engine.api().RunWithBinding)(self.graph.session, self.stop.run_options, self.raw) };
+        let result = check(engine.api(), status);
+        let stopped = self.stop.take();
+        match result {
+            Ok(()) => Ok(()),
+            Err(_) if stopped => Err(RuntimeError::Interrupted),
+            Err(message) => Err(RuntimeError::Inference { status: "QS_ERROR", message }),
+        }
+    }
+}
+
+impl Drop for Bindings {
+    fn drop(&mut self) {
+        // SAFETY: created by `new`, released once, before the graph's session.
+        unsafe { (self.graph.engine.api().ReleaseIoBinding)(self.raw) };
+    }
+}

@@ -1,0 +1,172 @@
+//! Loads ONNX Runtime: one shared library, one environment, one table of C functions per process.
+//!
+//! The library is the one inside the installed `onnxruntime` package; the caller finds it (without importing it) and
+//! passes the places to look at. `ort-sys` contributes the types of the function table and nothing else
+//! (docs/adr/0003).
+
+use std::ffi::{CStr, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use libloading::Library;
+use ort_sys::{
+    ORT_API_VERSION, OrtAllocatorType, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemType,
+    OrtMemoryInfo, OrtStatusPtr,
+};
+
+use crate::error::RuntimeError;
+
+/// The oldest onnxruntime whose function table has what we call.
+pub const MINIMUM_VERSION: &str = "1.24";
+
+/// The loaded library. It is never unloaded: worker threads of the engine may outlive every session.
+#[derive(Debug)]
+pub struct Engine {
+    api: &'static OrtApi,
+    env: *mut OrtEnv,
+    host_memory: *mut OrtMemoryInfo,
+    path: PathBuf,
+    version: String,
+}
+
+// SAFETY: ONNX Runtime documents its environment, memory-info and function table as usable from any thread;
+// all three are created once, never changed and never released.
+unsafe impl Send for Engine {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Engine {}
+
+static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
+
+impl Engine {
+    /// The engine of this process, loaded on first use from the first existing of `candidates`.
+    ///
+    /// Blocking: the first call maps the library (tens of milliseconds). A failure is not remembered, so a call
+    /// with better candidates can succeed.
+    pub fn get(candidates: &[PathBuf]) -> Result<&'static Self, RuntimeError> {
+        let mut slot = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = *slot {
+            return Ok(engine);
+        }
+        let Some(path) = candidates.iter().find(|path| path.is_file()) else {
+            return Err(RuntimeError::EngineMissing {
+                looked_at: candidates.iter().map(|path| path.display().to_string()).collect(),
+            });
+        };
+        let engine: &'static Self = Box::leak(Box::new(Self::load(path)?));
+        *slot = Some(engine);
+        Ok(engine)
+    }
+
+    /// Path of the library.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Version the library reports.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    pub(super) fn api(&self) -> &'static OrtApi {
+        self.api
+    }
+
+    pub(super) fn env(&self) -> *mut OrtEnv {
+        self.env
+    }
+
+    pub(super) fn host_memory(&self) -> *mut OrtMemoryInfo {
+        self.host_memory
+    }
+
+    fn load(path: &Path) -> Result<Self, RuntimeError> {
+        let unusable = |found: &str, reason: String| RuntimeError::EngineUnusable {
+            path: path.to_owned(),
+            found: found.to_owned(),
+            reason,
+        };
+        // SAFETY: loading runs the library's initialisers; the path is that of an onnxruntime package or one the
+        // user named in QAIC_ONNXRUNTIME_LIB.
+        let library = unsafe { Library::new(path) }.map_err(|error| unusable("", error.to_string()))?;
+        // SAFETY: the symbol has had this type since the first release of the C interface.
+        let entry = unsafe { library.get::<unsafe extern "C" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0") };
+        let entry = *entry.map_err(|_| {
+            unusable("", "it does not export OrtGetApiBase, so it is not onnxruntime".to_owned())
+        })?;
+        // Never unloaded: see the type's documentation.
+        std::mem::forget(library);
+
+        // SAFETY: takes no arguments and returns a static table.
+        let base = unsafe { entry() };
+        // SAFETY: the library returns a valid static table or null.
+        let base =
+            unsafe { base.as_ref() }.ok_or_else(|| unusable("", "it has no C interface".to_owned()))?;
+        // SAFETY: returns a static NUL-terminated text.
+        let version = unsafe { (base.GetVersionString)() };
+        // SAFETY: as above.
+        let version = unsafe { CStr::from_ptr(version) }.to_string_lossy().into_owned();
+        // SAFETY: any version number may be asked for; unknown ones give null.
+        let api = unsafe { (base.GetApi)(ORT_API_VERSION) };
+        // SAFETY: null or a valid static table of the version asked for.
+        let api: &'static OrtApi = unsafe { api.as_ref() }.ok_or_else(|| {
+            unusable(&version, format!("version {version} is too old, {MINIMUM_VERSION} or newer is needed"))
+        })?;
+
+        let mut env = ptr::null_mut();
+        // SAFETY: the logging function is a plain function without state, the id is NUL-terminated, `env` is writable.
+        let status = unsafe {
+            (api.CreateEnvWithCustomLogger)(
+                discard_log,
+                ptr::null_mut(),
+                OrtLoggingLevel::ORT_LOGGING_LEVEL_FATAL,
+                c"openqaic".as_ptr(),
+                &raw mut env,
+            )
+        };
+        check(api, status).map_err(|message| unusable(&version, message))?;
+        // SAFETY: `env` was just created.
+        let status = unsafe { (api.DisableTelemetryEvents)(env) };
+        check(api, status).map_err(|message| unusable(&version, message))?;
+
+        let mut host_memory = ptr::null_mut();
+        // SAFETY: `host_memory` is writable.
+        let status = unsafe {
+            (api.CreateCpuMemoryInfo)(
+                OrtAllocatorType::OrtArenaAllocator,
+                OrtMemType::OrtMemTypeDefault,
+                &raw mut host_memory,
+            )
+        };
+        check(api, status).map_err(|message| unusable(&version, message))?;
+        Ok(Self { api, env, host_memory, path: path.to_owned(), version })
+    }
+}
+
+/// Everything the engine has to say reaches callers through status values.
+unsafe extern "system" fn discard_log(
+    _: *mut c_void,
+    _: OrtLoggingLevel,
+    _: *const c_char,
+    _: *const c_char,
+    _: *const c_char,
+    _: *const c_char,
+) {
+}
+
+/// Turns a status into the engine's message and releases it.
+#[inline]
+pub(super) fn check(api: &OrtApi, status: OrtStatusPtr) -> Result<(), String> {
+    if status.0.is_null() { Ok(()) } else { Err(take_message(api, status)) }
+}
+
+#[cold]
+fn take_message(api: &OrtApi, status: OrtStatusPtr) -> String {
+    // SAFETY: the status is not null and not yet released; the text lives as long as it.
+    let text = unsafe { (api.GetErrorMessage)(status.0) };
+    // SAFETY: NUL-terminated, copied before the release below.
+    let message = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    // SAFETY: released once.
+    unsafe { (api.ReleaseStatus)(status.0) };
+    message
+}

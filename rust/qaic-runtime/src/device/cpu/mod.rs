@@ -1,0 +1,294 @@
+//! The `cpu` device: virtual cards whose cores are threads of the host and whose engine is ONNX Runtime.
+//!
+//! A loaded program is one session of the engine, whatever the number of activations: ONNX Runtime runs a session from
+//! many threads at once, so weights, their prepacked forms and the worker threads exist once (docs/adr/0005).
+
+mod engine;
+mod loader;
+pub mod plan;
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use qaic_qpc::container::names;
+use qaic_qpc::elf;
+
+use super::{
+    Activation, Canceller, CoreLease, Cores, Device, DeviceId, DeviceKind, Exec, LoadOptions, LoadToken,
+    LoadedProgram, Resources,
+};
+use crate::buffer::{HostSlice, HostSliceMut, Storage};
+use crate::error::RuntimeError;
+use crate::image::Image;
+use engine::{Bindings, Graph, GraphOptions, Stop};
+pub use loader::{Engine, MINIMUM_VERSION};
+use plan::Plan;
+
+/// Cores of a virtual card, as of a real one.
+pub const CORES: u32 = 16;
+
+/// One virtual card.
+#[derive(Debug)]
+pub struct CpuDevice {
+    id: DeviceId,
+    cores: Arc<Cores>,
+    engine_candidates: Vec<PathBuf>,
+}
+
+impl CpuDevice {
+    /// A card with all cores free. Loads nothing.
+    pub fn new(id: DeviceId, engine_candidates: Vec<PathBuf>) -> Self {
+        Self { id, cores: Cores::new(id, CORES), engine_candidates }
+    }
+}
+
+impl Resources {
+    /// The figures of a real card (python-api §B.13) with this many cores.
+    pub(crate) fn virtual_card(nsp_total: u32, nsp_free: u32) -> Self {
+        Self {
+            dram_total_mb: 32_692,
+            dram_free_mb: 32_692,
+            nsp_total,
+            nsp_free,
+            vc_total: 16,
+            vc_free: 16,
+            mcid_total: 3072,
+            mcid_free: 3072,
+            semaphore_total: 32,
+            semaphore_free: 32,
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
+    }
+
+    fn name(&self) -> String {
+        format!("openqaic virtual AI 100 {}", self.id.0)
+    }
+
+    fn resources(&self) -> Resources {
+        Resources::virtual_card(self.cores.total(), self.cores.free())
+    }
+
+    fn load(
+        &self,
+        image: &Arc<Image>,
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+        let cores = image.network().num_cores.max(1);
+        let intra_op_threads = session_threads(cores, options.activations, usable_cpus());
+        let graph = build_graph(
+            image,
+            self.id,
+            &self.engine_candidates,
+            GraphOptions { intra_op_threads, optimize: true, token: &options.token },
+        )?;
+        Ok(Arc::new(CpuProgram {
+            image: Arc::clone(image),
+            graph: Arc::new(graph),
+            cores: Arc::clone(&self.cores),
+            cores_needed: cores,
+        }))
+    }
+}
+
+/// Checks that the engine can run every node of a CPU program, without the cost of optimizing it.
+///
+/// Blocking: about a third of a load.
+pub fn check_program(
+    image: &Arc<Image>,
+    engine_candidates: &[PathBuf],
+    token: &LoadToken,
+) -> Result<(), RuntimeError> {
+    let options = GraphOptions { intra_op_threads: 1, optimize: false, token };
+    build_graph(image, DeviceId(0), engine_candidates, options).map(drop)
+}
+
+fn build_graph(
+    image: &Arc<Image>,
+    device: DeviceId,
+    engine_candidates: &[PathBuf],
+    options: GraphOptions<'_>,
+) -> Result<Graph, RuntimeError> {
+    let elf_bytes = image.segment(names::NETWORK_ELF).unwrap_or_default();
+    let section = |name| -> Result<Option<&[u8]>, RuntimeError> {
+        Ok(elf::section(elf_bytes, name)?.and_then(|range| elf_bytes.get(range)))
+    };
+    let (Some(plan), Some(graph)) = (section(plan::PLAN_SECTION)?, section(plan::GRAPH_SECTION)?) else {
+        return Err(RuntimeError::WrongTarget {
+            built_for: "a card".to_owned(),
+            device: device.0,
+            kind: DeviceKind::Cpu.name(),
+            reason: format!("network.elf has no section {}", plan::PLAN_SECTION),
+        });
+    };
+    let plan = Plan::decode(plan)?;
+    if plan.target != DeviceKind::Cpu.name() {
+        return Err(RuntimeError::WrongTarget {
+            built_for: plan.target,
+            device: device.0,
+            kind: DeviceKind::Cpu.name(),
+            reason: "the plan names another target".to_owned(),
+        });
+    }
+    check_edges(image, &plan)?;
+    let constants = image.segment(names::CONSTANTS).unwrap_or_default();
+    let engine = Engine::get(engine_candidates)?;
+    Graph::build(engine, image, &plan, graph, constants, options)
+}
+
+/// The plan and the network descriptor must agree, because buffers are sized by one and used by the other.
+fn check_edges(image: &Image, plan: &Plan) -> Result<(), RuntimeError> {
+    let network = image.network();
+    let disagree = |message| Err(RuntimeError::EngineGraph { message });
+    if plan.inputs.len() != network.inputs.len() || plan.outputs.len() != network.outputs.len() {
+        return disagree(format!(
+            "the plan has {} inputs and {} outputs, the network descriptor {} and {}",
+            plan.inputs.len(),
+            plan.outputs.len(),
+            network.inputs.len(),
+            network.outputs.len()
+        ));
+    }
+    let edges = plan
+        .inputs
+        .iter()
+        .zip(&network.inputs)
+        .map(|(edge, binding)| (edge, binding, &binding.io_transformed));
+    let outputs =
+        plan.outputs.iter().zip(&network.outputs).map(|(edge, binding)| (edge, binding, &binding.io_initial));
+    for (edge, binding, device_side) in edges.chain(outputs) {
+        let same_dims = edge.dims.iter().copied().eq(device_side.dims.iter().copied().map(i64::from));
+        let same_size = device_side.dtype.size_bytes() == Some(edge.dtype.size_bytes());
+        if edge.name != binding.name || !same_dims || !same_size {
+            return disagree(format!(
+                "binding `{}` of the network descriptor is not tensor `{}` of the plan",
+                binding.name, edge.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// CPUs this process may use, respecting affinity and control groups.
+fn usable_cpus() -> u32 {
+    thread::available_parallelism().map_or(1, |count| u32::try_from(NonZero::get(count)).unwrap_or(u32::MAX))
+}
+
+/// Threads of the session that `activations` activations of `cores` cores share.
+///
+/// Each activation may use min(cores, CPUs / activations) threads (compile-options row 56). One of them is the thread
+/// that calls, so the pool holds the others of all activations, plus one because the engine counts its caller.
+fn session_threads(cores: u32, activations: u32, cpus: u32) -> u32 {
+    let activations = activations.max(1);
+    let per_activation = cores.min(cpus / activations).max(1);
+    (per_activation - 1).saturating_mul(activations).min(cpus.saturating_sub(1)) + 1
+}
+
+#[derive(Debug)]
+struct CpuProgram {
+    image: Arc<Image>,
+    graph: Arc<Graph>,
+    cores: Arc<Cores>,
+    cores_needed: u32,
+}
+
+impl LoadedProgram for CpuProgram {
+    fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError> {
+        let lease = self.cores.take(self.cores_needed)?;
+        Ok(Arc::new(CpuActivation {
+            image: Arc::clone(&self.image),
+            graph: Arc::clone(&self.graph),
+            _lease: lease,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct CpuActivation {
+    image: Arc<Image>,
+    graph: Arc<Graph>,
+    _lease: CoreLease,
+}
+
+impl Activation for CpuActivation {
+    fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
+        let dma_buffers = self.image.network().dma_buffers.iter().map(|_| None).collect();
+        Ok(Box::new(CpuExec {
+            image: Arc::clone(&self.image),
+            bindings: Bindings::new(&self.graph)?,
+            dma_buffers,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct CpuExec {
+    image: Arc<Image>,
+    bindings: Bindings,
+    // Most programs bind everything in place, so these are made on first use.
+    dma_buffers: Vec<Option<Storage>>,
+}
+
+impl Exec for CpuExec {
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut, RuntimeError> {
+        let outside = || RuntimeError::Internal { what: format!("DMA buffer {index} does not exist") };
+        let slot = self.dma_buffers.get_mut(index).ok_or_else(outside)?;
+        if let Some(storage) = slot {
+            return Ok(storage.memory());
+        }
+        let size = self.image.network().dma_buffers.get(index).ok_or_else(outside)?.size;
+        Ok(slot.insert(Storage::new(size as usize)?).memory())
+    }
+
+    fn binds_in_place(&self) -> bool {
+        true
+    }
+
+    fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<(), RuntimeError> {
+        self.bindings.bind_input(index, memory)
+    }
+
+    fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<(), RuntimeError> {
+        self.bindings.bind_output(index, memory)
+    }
+
+    fn execute(&mut self) -> Result<(), RuntimeError> {
+        self.bindings.execute()
+    }
+
+    fn canceller(&self) -> Arc<dyn Canceller> {
+        self.bindings.stop()
+    }
+}
+
+impl Canceller for Stop {
+    fn cancel(&self) {
+        self.request();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::session_threads;
+
+    #[test]
+    fn threads_follow_cores_and_are_capped_by_the_host() {
+        assert_eq!(session_threads(1, 1, 2), 1);
+        assert_eq!(session_threads(2, 1, 2), 2);
+        assert_eq!(session_threads(16, 1, 2), 2);
+        assert_eq!(session_threads(2, 2, 2), 1);
+        assert_eq!(session_threads(4, 4, 16), 13);
+        assert_eq!(session_threads(16, 14, 2), 1);
+        assert_eq!(session_threads(0, 0, 0), 1);
+    }
+}

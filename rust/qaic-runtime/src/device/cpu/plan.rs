@@ -1,0 +1,108 @@
+//! The resolved plan of a CPU program: what the compiler decided, as section `openqaic_plan` of `network.elf`.
+
+use serde::Deserialize;
+
+use crate::error::RuntimeError;
+
+/// ELF section with the ONNX graph, its large initializers moved to `constants.bin`.
+pub const GRAPH_SECTION: &str = "openqaic_graph";
+/// ELF section with this plan as JSON.
+pub const PLAN_SECTION: &str = "openqaic_plan";
+/// Plan version this library reads.
+pub const VERSION: u32 = 1;
+
+/// Plan of a CPU program. Fields that only inform people are not decoded.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Plan {
+    /// Version of this structure.
+    pub version: u32,
+    /// Target the program was compiled for.
+    pub target: String,
+    /// Inputs in binding order.
+    pub inputs: Vec<Edge>,
+    /// Outputs in binding order.
+    pub outputs: Vec<Edge>,
+    /// Initializers that live in `constants.bin`.
+    pub initializers: Vec<Initializer>,
+}
+
+/// One graph input or output.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Edge {
+    /// Tensor name.
+    pub name: String,
+    /// Type in the graph, which tells `bool` from `int8`.
+    pub dtype: Dtype,
+    /// Static dimensions.
+    pub dims: Vec<i64>,
+}
+
+/// One initializer used from the mapping.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Initializer {
+    /// Tensor name.
+    pub name: String,
+    /// Type in the graph.
+    pub dtype: Dtype,
+    /// Dimensions.
+    pub dims: Vec<i64>,
+    /// Byte offset in the payload of `constants.bin`.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Tensor types by their ONNX names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Dtype {
+    Float32,
+    Float64,
+    Float16,
+    Bfloat16,
+    Int8,
+    Uint8,
+    Int16,
+    Uint16,
+    Int32,
+    Uint32,
+    Int64,
+    Uint64,
+    Bool,
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    pub const fn size_bytes(self) -> u64 {
+        match self {
+            Self::Int8 | Self::Uint8 | Self::Bool => 1,
+            Self::Float16 | Self::Bfloat16 | Self::Int16 | Self::Uint16 => 2,
+            Self::Float32 | Self::Int32 | Self::Uint32 => 4,
+            Self::Float64 | Self::Int64 | Self::Uint64 => 8,
+        }
+    }
+}
+
+impl Plan {
+    /// Decodes the section.
+    pub fn decode(json: &[u8]) -> Result<Self, RuntimeError> {
+        let plan: Self = serde_json::from_slice(json).map_err(|error| RuntimeError::EngineGraph {
+            message: format!("section {PLAN_SECTION} is not a plan: {error}"),
+        })?;
+        if plan.version != VERSION {
+            return Err(RuntimeError::EngineGraph {
+                message: format!(
+                    "section {PLAN_SECTION} has version {}, this library reads version {VERSION}",
+                    plan.version
+                ),
+            });
+        }
+        Ok(plan)
+    }
+}
+
+/// Bytes of a dense tensor, `None` when the product overflows or a dimension is negative.
+pub fn dense_bytes(dtype: Dtype, dims: &[i64]) -> Option<u64> {
+    dims.iter().try_fold(dtype.size_bytes(), |product, &dim| product.checked_mul(u64::try_from(dim).ok()?))
+}

@@ -1,0 +1,178 @@
+//! The device seam: what the runtime asks of anything that can run a program.
+//!
+//! # Contract
+//!
+//! **Nouns.** A [`Device`] has cores. [`Device::load`] turns a container into a [`LoadedProgram`], which holds what all
+//! its activations share (weights, a prepared graph). [`LoadedProgram::activate`] takes cores and gives an
+//! [`Activation`]; dropping the activation gives the cores back. An activation makes [`Exec`]s; each carries one
+//! inference at a time.
+//!
+//! **Who validates.** The layer above. It has parsed the container, checked every transform sequence and every buffer
+//! size, and converts between the caller's tensors and the device's. A device may assume that the memory it is given
+//! has the size the network descriptor says. It must not assume anything about the *content* of that memory, which the
+//! caller may change at any time, nor about the container beyond what `qaic-qpc` checked.
+//!
+//! **Two ways in.** Every device has DMA buffers ([`Exec::dma_buffer`]). A device that works on host memory also says
+//! [`Exec::binds_in_place`]; then a tensor that needs no conversion is handed over where it lies ([`Exec::bind_input`],
+//! [`Exec::bind_output`]) and
+//! its part of the DMA buffer is never touched.
+//!
+//! **What blocks.** `load`, `activate` and [`Exec::execute`] may take long; nothing else may. `execute` works on the
+//! calling thread where the device is synchronous. It ends early, with [`RuntimeError::Interrupted`], after
+//! [`Canceller::cancel`].
+//!
+//! **Which errors.** What a caller cannot foresee: the device is busy, lost, out of memory, timed out, or the inference
+//! failed. After `DeviceLost` every later call on the program fails the same way; it can be dropped and loaded again.
+//!
+//! **Threads.** Devices, loaded programs and activations may be used from any number of threads. An `Exec` moves between
+//! threads and is used by one at a time.
+//!
+//! **Drop order.** Exec before activation before loaded program before device; the handles keep each other alive in
+//! this order, so owners need not care.
+//!
+//! The traits are object-safe and used as trait objects: one indirect call per inference costs about a nanosecond
+//! (docs/adr/0004).
+
+mod cores;
+#[cfg(feature = "cpu")]
+pub mod cpu;
+pub mod noop;
+mod registry;
+mod token;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::buffer::{HostSlice, HostSliceMut};
+use crate::error::RuntimeError;
+use crate::image::Image;
+
+pub use cores::{CoreLease, Cores};
+pub use registry::{Registry, RegistryOptions};
+pub use token::LoadToken;
+
+/// Number of a device; the field calls it QID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId(pub u32);
+
+/// Kinds of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    /// Virtual cards on the host.
+    Cpu,
+    /// Test device with real memory and no computation; only by explicit name.
+    Noop,
+}
+
+impl DeviceKind {
+    /// Name as in `QAIC_DEVICE`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Noop => "noop",
+        }
+    }
+}
+
+/// What a device has and what of it is free. The figures of a virtual card are those of a real one
+/// (python-api §B.13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// Device memory in MB.
+    pub dram_total_mb: u64,
+    /// Free device memory in MB.
+    pub dram_free_mb: u64,
+    /// Cores.
+    pub nsp_total: u32,
+    /// Free cores.
+    pub nsp_free: u32,
+    /// Virtual channels.
+    pub vc_total: u32,
+    /// Free virtual channels.
+    pub vc_free: u32,
+    /// Multicast ids.
+    pub mcid_total: u32,
+    /// Free multicast ids.
+    pub mcid_free: u32,
+    /// Semaphores.
+    pub semaphore_total: u32,
+    /// Free semaphores.
+    pub semaphore_free: u32,
+}
+
+/// How a program is to be loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Activations the caller is going to ask for; a host device divides its threads among them.
+    pub activations: u32,
+    /// Whether a container for another generation of the hardware is accepted.
+    pub allow_hw_mismatch: bool,
+    /// Ends the load early, with [`RuntimeError::Interrupted`].
+    pub token: Arc<LoadToken>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { activations: 1, allow_hw_mismatch: false, token: LoadToken::new() }
+    }
+}
+
+/// One device.
+pub trait Device: Debug + Send + Sync {
+    /// Its number.
+    fn id(&self) -> DeviceId;
+
+    /// Its kind.
+    fn kind(&self) -> DeviceKind;
+
+    /// A name for people.
+    fn name(&self) -> String;
+
+    /// What it has and what is free.
+    fn resources(&self) -> Resources;
+
+    /// Prepares a program. Takes no cores.
+    fn load(&self, image: &Arc<Image>, options: &LoadOptions)
+    -> Result<Arc<dyn LoadedProgram>, RuntimeError>;
+}
+
+/// A program on a device.
+pub trait LoadedProgram: Debug + Send + Sync {
+    /// Takes the program's cores.
+    fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError>;
+}
+
+/// A program that holds cores.
+pub trait Activation: Debug + Send + Sync {
+    /// A carrier for one inference at a time.
+    fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError>;
+}
+
+/// Ends an execution from another thread.
+pub trait Canceller: Debug + Send + Sync {
+    /// Asks the running execution to end soon. Without one, nothing happens: an execution that begins later is not
+    /// affected, so a canceller that must be sure asks again until the execution has ended.
+    fn cancel(&self);
+}
+
+/// Carries one inference at a time.
+pub trait Exec: Debug + Send {
+    /// Host view of a DMA buffer. Zeroed when it is new; it keeps its content between inferences.
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut, RuntimeError>;
+
+    /// Whether [`Exec::bind_input`] and [`Exec::bind_output`] may be used.
+    fn binds_in_place(&self) -> bool;
+
+    /// Lets the device read input `index` right here until it is bound elsewhere. The memory must be aligned for the
+    /// element type and stay valid during every `execute` until then.
+    fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<(), RuntimeError>;
+
+    /// Lets the device write output `index` right here; as [`Exec::bind_input`].
+    fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<(), RuntimeError>;
+
+    /// Runs one inference.
+    fn execute(&mut self) -> Result<(), RuntimeError>;
+
+    /// The handle that ends an execution early.
+    fn canceller(&self) -> Arc<dyn Canceller>;
+}

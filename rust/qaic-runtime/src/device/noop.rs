@@ -1,0 +1,140 @@
+//! The `noop` device: real buffers, no computation. It runs any container, for tests of everything around the device.
+//!
+//! It is chosen by name only and never found by enumeration, so that nobody measures it by accident.
+//!
+//! What it does with an inference is fixed, so that tests can predict it: the bytes of all inbound DMA buffers, in
+//! order, are written to the outbound DMA buffers, in order, repeated as often as they fit.
+
+use std::sync::Arc;
+
+use qaic_qpc::network_desc::Direction;
+
+use super::{
+    Activation, Canceller, CoreLease, Cores, Device, DeviceId, DeviceKind, Exec, LoadOptions, LoadedProgram,
+    Resources,
+};
+use crate::buffer::{HostSlice, HostSliceMut, Storage};
+use crate::error::RuntimeError;
+use crate::image::Image;
+
+const CORES: u32 = 16;
+
+/// One `noop` device.
+#[derive(Debug)]
+pub struct NoopDevice {
+    id: DeviceId,
+    cores: Arc<Cores>,
+}
+
+impl NoopDevice {
+    /// A device with 16 cores.
+    pub fn new(id: DeviceId) -> Self {
+        Self { id, cores: Cores::new(id, CORES) }
+    }
+}
+
+impl Device for NoopDevice {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Noop
+    }
+
+    fn name(&self) -> String {
+        format!("openqaic noop test device {}", self.id.0)
+    }
+
+    fn resources(&self) -> Resources {
+        Resources::virtual_card(self.cores.total(), self.cores.free())
+    }
+
+    fn load(&self, image: &Arc<Image>, _: &LoadOptions) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+        Ok(Arc::new(NoopProgram { image: Arc::clone(image), cores: Arc::clone(&self.cores) }))
+    }
+}
+
+#[derive(Debug)]
+struct NoopProgram {
+    image: Arc<Image>,
+    cores: Arc<Cores>,
+}
+
+impl LoadedProgram for NoopProgram {
+    fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError> {
+        let lease = self.cores.take(self.image.network().num_cores)?;
+        Ok(Arc::new(NoopActivation { image: Arc::clone(&self.image), _lease: lease }))
+    }
+}
+
+#[derive(Debug)]
+struct NoopActivation {
+    image: Arc<Image>,
+    _lease: CoreLease,
+}
+
+impl Activation for NoopActivation {
+    fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
+        let buffers = self
+            .image
+            .network()
+            .dma_buffers
+            .iter()
+            .map(|buffer| Ok((buffer.dir, Storage::new(buffer.size as usize)?)))
+            .collect::<Result<Vec<_>, RuntimeError>>()?;
+        Ok(Box::new(NoopExec { buffers }))
+    }
+}
+
+#[derive(Debug)]
+struct NoopExec {
+    buffers: Vec<(Direction, Storage)>,
+}
+
+impl Exec for NoopExec {
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut, RuntimeError> {
+        self.buffers.get(index).map(|(_, storage)| storage.memory()).ok_or_else(|| RuntimeError::Internal {
+            what: format!("DMA buffer {index} of {}", self.buffers.len()),
+        })
+    }
+
+    fn binds_in_place(&self) -> bool {
+        false
+    }
+
+    fn bind_input(&mut self, index: usize, _: HostSlice) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Internal { what: format!("input {index} of the noop device bound in place") })
+    }
+
+    fn bind_output(&mut self, index: usize, _: HostSliceMut) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Internal { what: format!("output {index} of the noop device bound in place") })
+    }
+
+    fn execute(&mut self) -> Result<(), RuntimeError> {
+        let inbound: Vec<u8> = self
+            .buffers
+            .iter()
+            .filter(|(direction, _)| *direction == Direction::In)
+            .flat_map(|(_, storage)| storage.memory().as_const().to_vec())
+            .collect();
+        let mut source = inbound.iter().copied().cycle();
+        for (_, storage) in self.buffers.iter().filter(|(direction, _)| *direction == Direction::Out) {
+            let bytes: Vec<u8> = source.by_ref().take(storage.memory().len()).collect();
+            // Same length on both sides, so nothing can be refused.
+            storage.memory().write_from(0, &bytes);
+        }
+        Ok(())
+    }
+
+    fn canceller(&self) -> Arc<dyn Canceller> {
+        Arc::new(NothingToCancel)
+    }
+}
+
+#[derive(Debug)]
+struct NothingToCancel;
+
+impl Canceller for NothingToCancel {
+    fn cancel(&self) {}
+}

@@ -1,0 +1,109 @@
+//! Which devices this process has.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::noop::NoopDevice;
+use super::{Device, DeviceId, DeviceKind};
+use crate::error::RuntimeError;
+
+/// Virtual cards a process may have at most; a host has at most that many real ones.
+const MAX_VIRTUAL_CARDS: u32 = 64;
+
+/// What decides the devices of a process. The caller reads the environment (python-api §0.3) and fills this.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegistryOptions {
+    /// `QAIC_DEVICE`: kind of device behind the ids; unset means `cpu`.
+    pub kind: Option<String>,
+    /// `QAIC_CPU_DEVICES`: number of virtual cards; unset means 1.
+    pub virtual_cards: Option<u32>,
+    /// Places where the engine's library may be, best first.
+    pub engine_candidates: Vec<PathBuf>,
+}
+
+/// The devices, ids 0..n.
+#[derive(Debug)]
+pub struct Registry {
+    kind: DeviceKind,
+    devices: Vec<Arc<dyn Device>>,
+}
+
+impl Registry {
+    /// Names [`RegistryOptions::kind`] may have.
+    pub const KINDS: &'static str = "cpu, noop";
+
+    /// Makes the devices. Loads nothing.
+    pub fn new(options: &RegistryOptions) -> Result<Self, RuntimeError> {
+        let kind = match options.kind.as_deref() {
+            #[cfg(feature = "cpu")]
+            None | Some("" | "cpu") => DeviceKind::Cpu,
+            Some("noop") => DeviceKind::Noop,
+            other => {
+                return Err(RuntimeError::DeviceKind {
+                    kind: other.unwrap_or("cpu").to_owned(),
+                    known: Self::KINDS,
+                });
+            }
+        };
+        let count = options.virtual_cards.unwrap_or(1);
+        if !(1..=MAX_VIRTUAL_CARDS).contains(&count) {
+            return Err(RuntimeError::Argument {
+                what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} are possible"),
+            });
+        }
+        let devices = (0..count)
+            .map(|id| -> Arc<dyn Device> {
+                match kind {
+                    #[cfg(feature = "cpu")]
+                    DeviceKind::Cpu => {
+                        Arc::new(super::cpu::CpuDevice::new(DeviceId(id), options.engine_candidates.clone()))
+                    }
+                    _ => Arc::new(NoopDevice::new(DeviceId(id))),
+                }
+            })
+            .collect();
+        Ok(Self { kind, devices })
+    }
+
+    /// Kind of all devices.
+    pub fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    /// All devices in order of id.
+    pub fn devices(&self) -> &[Arc<dyn Device>] {
+        &self.devices
+    }
+
+    /// The device with this id.
+    pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
+        self.devices.iter().find(|device| device.id() == id).ok_or_else(|| RuntimeError::DeviceNotFound {
+            id: id.0,
+            existing: self.devices.iter().map(|device| device.id().0).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(kind: &str, cards: u32) -> RegistryOptions {
+        RegistryOptions { kind: Some(kind.to_owned()), virtual_cards: Some(cards), ..Default::default() }
+    }
+
+    #[test]
+    fn makes_as_many_cards_as_asked() {
+        let registry = Registry::new(&options("noop", 3)).unwrap();
+        let ids: Vec<_> = registry.devices().iter().map(|device| device.id().0).collect();
+        assert_eq!(ids, [0, 1, 2]);
+        assert_eq!(registry.device(DeviceId(3)).unwrap_err().code(), "device.not_found");
+    }
+
+    #[test]
+    fn refuses_unknown_kinds_and_counts() {
+        assert_eq!(Registry::new(&options("gpu", 1)).unwrap_err().code(), "device.kind");
+        assert_eq!(Registry::new(&options("noop", 0)).unwrap_err().code(), "call.argument");
+        assert_eq!(Registry::new(&options("noop", 65)).unwrap_err().code(), "call.argument");
+    }
+}

@@ -1,0 +1,226 @@
+//! The one error type of the runtime.
+//!
+//! Variants carry data, not sentences, so that the Python layer can fill `context` and callers can branch on
+//! [`RuntimeError::code`]. They follow four meanings: the environment failed (device, engine, file), the input was
+//! malformed, the caller asked for something impossible, or a bug of ours showed.
+
+use std::path::PathBuf;
+
+use qaic_qpc::error::QpcError;
+
+/// What went wrong, with the figures needed to say so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// The container is malformed or beyond the limits.
+    #[error(transparent)]
+    Qpc(#[from] QpcError),
+
+    /// A file could not be read or mapped.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+
+    /// A sequence of transform steps has no host implementation.
+    #[error("binding `{binding}`: transform step {step} ({kind}) cannot run on the host")]
+    UnsupportedTransform {
+        /// Binding name.
+        binding: String,
+        /// Position in the sequence.
+        step: usize,
+        /// Kind of the step as the descriptor names it.
+        kind: String,
+    },
+
+    /// A sequence of transform steps contradicts itself or its program.
+    #[error("binding `{binding}`: transform step {step}: {reason}")]
+    InvalidTransform {
+        /// Binding name.
+        binding: String,
+        /// Position in the sequence.
+        step: usize,
+        /// What does not fit.
+        reason: String,
+    },
+
+    /// A buffer has the wrong number of bytes.
+    #[error("buffer `{buffer}`: {found} bytes given, {expected} expected")]
+    BufferSize {
+        /// Binding or DMA buffer.
+        buffer: String,
+        /// Bytes the program needs.
+        expected: u64,
+        /// Bytes given.
+        found: u64,
+    },
+
+    /// A required input was not given.
+    #[error("input `{name}` is missing")]
+    MissingInput {
+        /// Binding name.
+        name: String,
+    },
+
+    /// The container was built for something this device cannot run.
+    #[error("the container was built for {built_for}; device {device} ({kind}) cannot run it: {reason}")]
+    WrongTarget {
+        /// Target the container names.
+        built_for: String,
+        /// Device asked.
+        device: u32,
+        /// Kind of that device.
+        kind: &'static str,
+        /// What is missing.
+        reason: String,
+    },
+
+    /// No device with this id.
+    #[error("device {id} does not exist; existing ids: {existing:?}")]
+    DeviceNotFound {
+        /// Id asked for.
+        id: u32,
+        /// Ids that exist.
+        existing: Vec<u32>,
+    },
+
+    /// `QAIC_DEVICE` or an argument names a kind of device that does not exist.
+    #[error("device kind `{kind}` does not exist; known kinds: {known}")]
+    DeviceKind {
+        /// Kind asked for.
+        kind: String,
+        /// Kinds that exist.
+        known: &'static str,
+    },
+
+    /// Not enough free cores.
+    #[error("device {id} has {free} free cores of {total}; {needed} are needed")]
+    DeviceBusy {
+        /// Device.
+        id: u32,
+        /// Cores needed.
+        needed: u32,
+        /// Cores free.
+        free: u32,
+        /// Cores of the device.
+        total: u32,
+    },
+
+    /// The device went away.
+    #[error("device {id} is lost: {reason}")]
+    DeviceLost {
+        /// Device.
+        id: u32,
+        /// What was seen.
+        reason: String,
+    },
+
+    /// Memory for a buffer could not be had.
+    #[error("{bytes} bytes for {what} could not be allocated")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What they were for.
+        what: &'static str,
+    },
+
+    /// A wait ended without its event.
+    #[error("timed out after {timeout_ms} ms waiting for {what}")]
+    Timeout {
+        /// What was awaited.
+        what: &'static str,
+        /// The limit.
+        timeout_ms: u64,
+    },
+
+    /// The caller interrupted the call.
+    #[error("interrupted")]
+    Interrupted,
+
+    /// The engine of the host device is missing.
+    #[error("onnxruntime library not found; looked at: {}", looked_at.join(", "))]
+    EngineMissing {
+        /// Places looked at.
+        looked_at: Vec<String>,
+    },
+
+    /// The engine of the host device cannot be used.
+    #[error("{}: {reason}", path.display())]
+    EngineUnusable {
+        /// Library file.
+        path: PathBuf,
+        /// Version it reports, if it got that far.
+        found: String,
+        /// Why not.
+        reason: String,
+    },
+
+    /// The engine refused the graph of a program.
+    #[error("the engine refused the graph: {message}")]
+    EngineGraph {
+        /// The engine's words.
+        message: String,
+    },
+
+    /// The engine failed during an inference.
+    #[error("inference failed: {message}")]
+    Inference {
+        /// Status name.
+        status: &'static str,
+        /// The engine's words.
+        message: String,
+    },
+
+    /// The call is not valid in the object's present state.
+    #[error("{what}")]
+    State {
+        /// What is not valid.
+        what: String,
+    },
+
+    /// An argument is not valid.
+    #[error("{what}")]
+    Argument {
+        /// Which argument, what was found, what was expected.
+        what: String,
+    },
+
+    /// A bug of ours.
+    #[error("internal error: {what}")]
+    Internal {
+        /// What was seen.
+        what: String,
+    },
+}
+
+impl RuntimeError {
+    /// Stable slug of the variant; texts may change, slugs do not.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Qpc(source) => source.code(),
+            Self::Io { .. } => "file.io",
+            Self::UnsupportedTransform { .. } => "program.unsupported_transform",
+            Self::InvalidTransform { .. } => "program.invalid_transform",
+            Self::BufferSize { .. } => "input.size",
+            Self::MissingInput { .. } => "input.missing",
+            Self::WrongTarget { .. } => "device.wrong_target",
+            Self::DeviceNotFound { .. } => "device.not_found",
+            Self::DeviceKind { .. } => "device.kind",
+            Self::DeviceBusy { .. } => "device.busy",
+            Self::DeviceLost { .. } => "device.lost",
+            Self::OutOfMemory { .. } => "device.memory",
+            Self::Timeout { .. } => "device.timeout",
+            Self::Interrupted => "call.interrupted",
+            Self::EngineMissing { .. } => "engine.missing",
+            Self::EngineUnusable { .. } => "engine.unusable",
+            Self::EngineGraph { .. } => "engine.graph",
+            Self::Inference { .. } => "inference.failed",
+            Self::State { .. } => "call.state",
+            Self::Argument { .. } => "call.argument",
+            Self::Internal { .. } => "internal",
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Programs, activations and inferences of Cloud AI 100 containers.
+//!
+//! ```text
+//! caller's arrays -> (convert, one pass) -> device -> (convert back) -> caller's arrays
+//! ```
+//!
+//! A [`context::Context`] holds devices. An [`image::Image`] is an opened container. A [`program::Program`] puts one on
+//! a device, an [`exec_obj::ExecObj`] carries an inference, an [`inference_set::InferenceSet`] shares many of them among
+//! threads. What a device must do is written at the top of [`device`].
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+pub mod buffer;
+pub mod context;
+pub mod convert;
+#[allow(unsafe_code)]
+pub mod device;
+pub mod error;
+pub mod exec_obj;
+pub mod image;
+pub mod inference_set;
+pub mod program;
+mod sync;
+pub mod tensors;
+pub mod transfer;

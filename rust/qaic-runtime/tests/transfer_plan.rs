@@ -1,0 +1,467 @@
+//! Plans from descriptors: conversions end to end, partial inputs, and every way a descriptor or a buffer can be wrong.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+mod transfer_support;
+
+use proptest::prelude::*;
+use qaic_qpc::dtype::ElementType;
+use qaic_qpc::network_desc::{
+    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
+};
+use qaic_runtime::convert::ElementOp;
+use qaic_runtime::convert::quantize::{QuantParams, QuantType};
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::transfer::{Route, TransferPlan};
+use transfer_support::{elements, f32_bytes, transpose, view, view_mut};
+
+use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
+use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
+
+fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {
+    IoDescriptor { dtype, dims: dims.to_vec(), ..IoDescriptor::default() }
+}
+
+fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
+    Transform { kind, dtype, dims: dims.to_vec(), scale: 1.0, ..Transform::default() }
+}
+
+fn scaled(kind: TransformKind, dtype: ElementType, dims: &[i32], scale: f32, offset: i32) -> Transform {
+    Transform { scale, offset, ..step(kind, dtype, dims) }
+}
+
+fn copy(dir: Direction, buffer_num: u32, offset: u32, dtype: ElementType, dims: &[i32]) -> Transform {
+    let copy_dma_buffer = Some(CopyDmaBuffer { dir, offset, buffer_num });
+    Transform { copy_dma_buffer, ..step(Copy, dtype, dims) }
+}
+
+fn binding(initial: IoDescriptor, transformed: IoDescriptor, transformseq: Vec<Transform>) -> IoBinding {
+    IoBinding {
+        name: "edge".into(),
+        io_initial: initial,
+        io_transformed: transformed,
+        transformseq,
+        align: 1,
+        ..IoBinding::default()
+    }
+}
+
+/// One input into a buffer of `size` bytes.
+fn with_input(input: IoBinding, size: u32) -> NetworkDesc {
+    let dma_buffers = vec![DmaBuffer { size, dir: Direction::In }];
+    NetworkDesc { inputs: vec![input], dma_buffers, ..NetworkDesc::default() }
+}
+
+/// One output from a buffer of `size` bytes.
+fn with_output(output: IoBinding, size: u32) -> NetworkDesc {
+    let dma_buffers = vec![DmaBuffer { size, dir: Direction::Out }];
+    NetworkDesc { outputs: vec![output], dma_buffers, ..NetworkDesc::default() }
+}
+
+/// A plain f32 input of `dims` at `offset`.
+fn plain_input(dims: &[i32], offset: u32) -> IoBinding {
+    let sequence = vec![copy(Direction::In, 0, offset, Float32, dims)];
+    binding(tensor(Float32, dims), tensor(Float32, dims), sequence)
+}
+
+/// The DMA buffer after `input` went into it.
+fn staged(network: &NetworkDesc, input: &[u8]) -> Vec<u8> {
+    let plan = TransferPlan::new(network).unwrap();
+    let mut dma = vec![0xee; network.dma_buffers[0].size as usize];
+    plan.pre_process(&[view(input)], &[view_mut(&mut dma)], &mut Vec::new()).unwrap();
+    dma
+}
+
+/// The caller's buffer of `size` bytes after the output came into it.
+fn fetched(network: &NetworkDesc, device: &mut [u8], size: usize) -> Vec<u8> {
+    let plan = TransferPlan::new(network).unwrap();
+    let mut user = vec![0xcc; size];
+    plan.post_process(&[view_mut(device)], &[view_mut(&mut user)]).unwrap();
+    user
+}
+
+fn code(network: &NetworkDesc) -> &'static str {
+    TransferPlan::new(network).expect_err("the descriptor is wrong").code()
+}
+
+#[test]
+fn a_plain_copy_is_direct_and_keeps_the_gaps() {
+    let network = with_input(plain_input(&[2], 4), 16);
+    assert!(matches!(TransferPlan::new(&network).unwrap().inputs()[0].route(), Route::Direct));
+    let dma = staged(&network, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(dma, [0xee, 0xee, 0xee, 0xee, 1, 2, 3, 4, 5, 6, 7, 8, 0xee, 0xee, 0xee, 0xee]);
+}
+
+#[test]
+fn convert_halves_the_bytes_and_back() {
+    let values = [1.0, -2.5, 65520.0, 1e-8];
+    let sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 2, Float16, &[4])];
+    let network = with_input(binding(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 12);
+    let source = f32_bytes(&values);
+    let mut dma = staged(&network, &source);
+    assert_eq!(dma[2..10], elements(ElementOp::F32ToF16, &source));
+    assert_eq!((&dma[..2], &dma[10..]), (&[0xee; 2][..], &[0xee; 2][..]));
+
+    let sequence = vec![copy(Direction::Out, 0, 2, Float16, &[4]), step(Convert, Float32, &[4])];
+    let network = with_output(binding(tensor(Float16, &[4]), tensor(Float32, &[4]), sequence), 12);
+    let back = fetched(&network, &mut dma, 16);
+    assert_eq!(back, f32_bytes(&[1.0, -2.5, f32::INFINITY, 0.0]));
+}
+
+#[test]
+fn quantized_edges_follow_scale_and_offset_of_the_tensor() {
+    let dims = [3];
+    let sequence = vec![
+        scaled(Quantize, Int8Q, &dims, 0.05, -3),
+        Transform { scale: 0.05, offset: -3, ..copy(Direction::In, 0, 0, Int8Q, &dims) },
+    ];
+    let network = with_input(binding(tensor(Float32, &dims), tensor(Int8Q, &dims), sequence), 3);
+    assert_eq!(staged(&network, &f32_bytes(&[1.0, 100.0, f32::NAN])), [17, 127, 0x80]);
+
+    let initial = IoDescriptor { qscale: 0.125, qoffset: 7, ..tensor(Int8Q, &dims) };
+    // Some compilers leave the copy at scale 1 and offset 0: the tensor's own parameters hold.
+    for (scale, offset) in [(0.125, 7), (1.0, 0)] {
+        let sequence = vec![
+            Transform { scale, offset, ..copy(Direction::Out, 0, 0, Int8Q, &dims) },
+            step(Dequantize, Float32, &dims),
+        ];
+        let network = with_output(binding(initial.clone(), tensor(Float32, &dims), sequence), 3);
+        assert_eq!(fetched(&network, &mut [7, 15, 0], 12), f32_bytes(&[0.0, 1.0, -0.875]));
+    }
+}
+
+#[test]
+fn unsigned_edges_refer_to_the_signed_value() {
+    let dims = [2];
+    let sequence =
+        vec![scaled(Quantize, UInt8Q, &dims, 1.0 / 255.0, -128), copy(Direction::In, 0, 0, UInt8Q, &dims)];
+    let network = with_input(binding(tensor(Float32, &dims), tensor(UInt8Q, &dims), sequence), 2);
+    assert_eq!(staged(&network, &f32_bytes(&[0.0, 1.0])), [0, 255]);
+}
+
+#[test]
+fn a_long_sequence_is_one_pass_with_the_result_of_all() {
+    let sequence = vec![
+        step(Convert, Float16, &[2, 3, 4]),
+        Transform { shuffle: vec![0, 2, 1], ..step(Transpose, Float16, &[2, 4, 3]) },
+        scaled(Quantize, UInt8Q, &[2, 4, 3], 0.5, 4),
+        Transform { shuffle: vec![1, 0, 2], ..step(Transpose, UInt8Q, &[4, 2, 3]) },
+        copy(Direction::In, 0, 0, UInt8Q, &[4, 2, 3]),
+    ];
+    let network = with_input(binding(tensor(Float32, &[2, 3, 4]), tensor(UInt8Q, &[4, 2, 3]), sequence), 24);
+    let values: Vec<f32> = (0..24_u8).map(|i| f32::from(i) * 1.37 - 9.0).collect();
+    let halves = elements(ElementOp::F32ToF16, &f32_bytes(&values));
+    let turned = transpose(&halves, 2, &[2, 3, 4], &[0, 2, 1]);
+    let op = ElementOp::Quantize(QuantType::U8, QuantParams::new(0.5, 4));
+    let quantized = elements(op, &elements(ElementOp::F16ToF32, &turned));
+    assert_eq!(staged(&network, &f32_bytes(&values)), transpose(&quantized, 1, &[2, 4, 3], &[1, 0, 2]));
+}
+
+#[test]
+fn a_short_output_gets_the_first_bytes_of_the_result() {
+    let sequence = vec![
+        copy(Direction::Out, 0, 0, Float16, &[2, 3]),
+        Transform { shuffle: vec![1, 0], ..step(Transpose, Float16, &[3, 2]) },
+        step(Convert, Float32, &[3, 2]),
+    ];
+    let network = with_output(binding(tensor(Float16, &[2, 3]), tensor(Float32, &[3, 2]), sequence), 12);
+    let mut device = elements(ElementOp::F32ToF16, &f32_bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    let all = f32_bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    for size in [0, 1, 4, 9, 12, 23, 24] {
+        assert_eq!(fetched(&network, &mut device, size), all[..size], "{size} bytes");
+    }
+    let long = fetched(&network, &mut device, 26);
+    assert_eq!((&long[..24], &long[24..]), (&all[..], &[0xcc; 2][..]));
+}
+
+#[test]
+fn tensors_without_elements_move_nothing() {
+    let network = with_input(plain_input(&[0, 4], 0), 8);
+    assert_eq!(staged(&network, &[]), [0xee; 8]);
+    // The mapping of such a tensor is not empty (qpc-format §6.2), so callers may pass bytes.
+    assert_eq!(staged(&network, &[1; 16]), [0xee; 8]);
+    let sequence = vec![step(Convert, Float16, &[0, 4]), copy(Direction::In, 0, 8, Float16, &[0, 4])];
+    let network = with_input(binding(tensor(Float32, &[0, 4]), tensor(Float16, &[0, 4]), sequence), 8);
+    assert_eq!(staged(&network, &[]), [0xee; 8]);
+}
+
+#[test]
+fn a_copy_passes_other_layouts_through() {
+    let mut input = plain_input(&[2], 0);
+    input.io_initial.layout = 3;
+    input.io_transformed.layout = 3;
+    input.transformseq[0].layout = 3;
+    assert_eq!(staged(&with_input(input, 8), &[9; 8]), [9; 8]);
+}
+
+#[test]
+fn single_bindings_can_be_moved_alone() {
+    let plan = TransferPlan::new(&with_input(plain_input(&[2], 4), 12)).unwrap();
+    let mut dma = [0_u8; 12];
+    plan.stage_input(0, view(&[5; 8]), view_mut(&mut dma)).unwrap();
+    assert_eq!(dma, [0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5]);
+    assert_eq!(plan.stage_input(1, view(&[]), view_mut(&mut dma)).unwrap_err().code(), "call.argument");
+    assert_eq!(plan.fetch_output(0, view(&[]), view_mut(&mut dma)).unwrap_err().code(), "call.argument");
+}
+
+#[test]
+fn rejects_steps_that_no_host_can_do() {
+    for (at, kind) in [TransformKind::ConvertToD32, TransformKind::ConvertFromD32, TransformKind::Unknown(77)]
+        .into_iter()
+        .enumerate()
+    {
+        let mut sequence = vec![step(Convert, Float32, &[4]); at];
+        sequence.extend([step(kind, Float32, &[4]), copy(Direction::In, 0, 0, Float32, &[4])]);
+        let network = with_input(binding(tensor(Float32, &[4]), tensor(Float32, &[4]), sequence), 16);
+        match TransferPlan::new(&network) {
+            Err(RuntimeError::UnsupportedTransform { binding, step, kind: named }) => {
+                assert_eq!((binding.as_str(), step, named), ("edge", at, format!("{kind:?}")));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn rejects_conversions_between_types_without_a_rule() {
+    let sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 0, Float16, &[4])];
+    let network = with_input(binding(tensor(Int32Index, &[4]), tensor(Float16, &[4]), sequence), 16);
+    assert_eq!(code(&network), "program.unsupported_transform");
+    let sequence = vec![scaled(Quantize, Float16, &[4], 1.0, 0), copy(Direction::In, 0, 0, Float16, &[4])];
+    let network = with_input(binding(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 16);
+    assert_eq!(code(&network), "program.unsupported_transform");
+    let mut sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 0, Float16, &[4])];
+    sequence[0].layout = 2;
+    let network = with_input(binding(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 16);
+    assert_eq!(code(&network), "program.unsupported_transform");
+}
+
+/// A plain f32[4] input after `change`, in a buffer of 16 bytes.
+fn rejects(change: impl FnOnce(&mut IoBinding)) {
+    let mut input = plain_input(&[4], 0);
+    change(&mut input);
+    let network = with_input(input.clone(), 16);
+    assert_eq!(code(&network), "program.invalid_transform", "{input:?}");
+}
+
+#[test]
+fn rejects_places_outside_the_dma_buffers() {
+    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().offset = 1);
+    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().offset = u32::MAX);
+    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().buffer_num = 1);
+    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().buffer_num = u32::MAX);
+    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().dir = Direction::Out);
+    rejects(|input| input.transformseq[0].copy_dma_buffer = None);
+    let mut network = with_input(plain_input(&[4], 0), 16);
+    network.dma_buffers[0].dir = Direction::Out;
+    assert_eq!(code(&network), "program.invalid_transform");
+}
+
+#[test]
+fn rejects_sequences_that_contradict_themselves() {
+    rejects(|input| input.transformseq[0].dims = vec![3]);
+    rejects(|input| input.transformseq[0].dims = vec![-4]);
+    rejects(|input| input.transformseq[0].dtype = Float16);
+    rejects(|input| input.io_initial.dims = vec![5]);
+    rejects(|input| input.io_initial.dtype = ElementType::Unknown(99));
+    rejects(|input| input.io_transformed.dims = vec![4, 2]);
+    rejects(|input| input.io_transformed.dtype = Float16);
+    rejects(|input| input.transformseq.push(input.transformseq[0].clone()));
+    rejects(|input| input.transformseq.push(step(Convert, Float32, &[4])));
+    rejects(|input| input.transformseq = vec![step(Convert, Float32, &[4]); 2]);
+    rejects(|input| input.transformseq.insert(0, step(Transpose, Float32, &[4])));
+    let turn = |shuffle: &[i32]| Transform { shuffle: shuffle.to_vec(), ..step(Transpose, Float32, &[2, 2]) };
+    for shuffle in [&[0, 0][..], &[0, 2], &[-1, 0], &[0], &[0, 1, 2]] {
+        rejects(|input| {
+            input.io_initial.dims = vec![2, 2];
+            input.transformseq.insert(0, turn(shuffle));
+        });
+    }
+}
+
+#[test]
+fn rejects_scales_that_are_no_positive_number() {
+    for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        rejects(|input| {
+            input.io_transformed.dtype = Int8Q;
+            input.transformseq =
+                vec![scaled(Quantize, Int8Q, &[4], scale, 0), copy(Direction::In, 0, 0, Int8Q, &[4])];
+        });
+    }
+}
+
+#[test]
+fn rejects_tensors_beyond_all_memory() {
+    let huge = [i32::MAX; 9];
+    rejects(|input| {
+        input.io_initial.dims = huge.to_vec();
+        input.io_transformed.dims = huge.to_vec();
+        input.transformseq[0].dims = huge.to_vec();
+    });
+    rejects(|input| {
+        let dims = [i32::MAX, i32::MAX, 2];
+        input.io_initial.dims = dims.to_vec();
+        input.io_transformed.dims = dims.to_vec();
+        input.transformseq[0].dims = dims.to_vec();
+    });
+}
+
+fn partial(dims: &[i32], offset: u32, align: u32) -> IoBinding {
+    IoBinding { is_partial_allowed: true, align, ..plain_input(dims, offset) }
+}
+
+#[test]
+fn rejects_partial_inputs_that_cannot_shrink() {
+    assert_eq!(code(&with_input(partial(&[4, 2], 0, 4), 64)), "program.invalid_transform");
+    assert_eq!(code(&with_input(partial(&[0], 0, 4), 64)), "program.invalid_transform");
+    assert_eq!(code(&with_input(partial(&[4], 1, 4), 8)), "program.invalid_transform");
+    let mut converted = partial(&[4], 0, 4);
+    converted.transformseq = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 0, Float16, &[4])];
+    converted.io_transformed = tensor(Float16, &[4]);
+    assert_eq!(code(&with_input(converted, 64)), "program.invalid_transform");
+}
+
+#[test]
+fn partial_inputs_that_do_not_fit_are_refused_and_leave_the_buffer() {
+    // Room for a header and three of the four elements.
+    let plan = TransferPlan::new(&with_input(partial(&[4], 0, 0), 20)).unwrap();
+    let mut dma = [0xee_u8; 20];
+    let mut run = |given: usize| {
+        let mut resize = Vec::new();
+        let outcome = plan.pre_process(&[view(&[1; 64][..given])], &[view_mut(&mut dma)], &mut resize);
+        (outcome.map_err(|error| error.code()), resize, dma)
+    };
+    assert_eq!(run(16), (Err("input.size"), vec![0], [0xee; 20]));
+    assert_eq!(run(20).0, Err("input.size"));
+    let (outcome, resize, dma) = run(12);
+    assert_eq!((outcome, resize), (Ok(()), vec![20]));
+    assert_eq!(dma, [8, 0, 0, 0, 12, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    let alone = plan.stage_input(0, view(&[1; 12]), view_mut(&mut [0; 20]));
+    assert_eq!(alone.unwrap_err().code(), "call.argument");
+}
+
+#[test]
+fn an_empty_partial_input_never_asks_for_more_than_the_buffer() {
+    let plan = TransferPlan::new(&with_input(partial(&[4], 0, u32::MAX), 20)).unwrap();
+    assert_eq!(plan.lay_out(&[view(&[])]).unwrap().resize, [20]);
+}
+
+#[test]
+fn rejects_buffers_that_are_too_short_or_too_few() {
+    let plan = TransferPlan::new(&with_input(plain_input(&[4], 0), 16)).unwrap();
+    let mut dma = [0_u8; 16];
+    let mut run = |given: usize, size: usize, inputs: usize, buffers: usize| {
+        let (input, dma) = (view(&[0; 16][..given]), view_mut(&mut dma[..size]));
+        let mut resize = Vec::new();
+        plan.pre_process(&vec![input; inputs], &vec![dma; buffers], &mut resize).map_err(|error| error.code())
+    };
+    assert_eq!(run(16, 16, 1, 1), Ok(()));
+    assert_eq!(run(15, 16, 1, 1), Err("input.size"));
+    assert_eq!(run(16, 15, 1, 1), Err("input.size"));
+    assert_eq!(run(16, 16, 2, 1), Err("call.argument"));
+    assert_eq!(run(16, 16, 1, 0), Err("call.argument"));
+    let plan = TransferPlan::new(&with_output(
+        binding(
+            tensor(Float32, &[1]),
+            tensor(Float32, &[1]),
+            vec![copy(Direction::Out, 0, 0, Float32, &[1])],
+        ),
+        4,
+    ))
+    .unwrap();
+    let short = plan.post_process(&[view_mut(&mut [0; 3])], &[view_mut(&mut [0; 4])]);
+    assert_eq!(short.unwrap_err().code(), "input.size");
+    assert_eq!(plan.post_process(&[view_mut(&mut [0; 4])], &[]).unwrap_err().code(), "call.argument");
+}
+
+/// Descriptors that are nearly right, so that many pass the checks and the rest fail at different ones.
+fn descriptors() -> impl Strategy<Value = NetworkDesc> {
+    let dtype = || {
+        proptest::sample::select(vec![0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 50]).prop_map(ElementType::from)
+    };
+    let dims = proptest::sample::select(vec![
+        vec![],
+        vec![4],
+        vec![2, 3],
+        vec![3, 2],
+        vec![0],
+        vec![-1, 2],
+        vec![6],
+    ]);
+    let one = (
+        proptest::collection::vec((0_i32..8, dtype(), dims.clone(), any::<bool>()), 0..3),
+        (dtype(), dims.clone()),
+        (dtype(), dims),
+        (0_u32..40, 0_u32..3, any::<bool>(), 0_u32..9),
+        (any::<bool>(), proptest::sample::select(vec![0.0_f32, 0.05, 1.0, f32::NAN])),
+    );
+    let bindings = proptest::collection::vec(one, 0..4);
+    let buffers = proptest::collection::vec((0_u32..64, 0_i32..2), 0..3);
+    (bindings.clone(), bindings, buffers).prop_map(|(inputs, outputs, buffers)| {
+        let make = |dir: Direction, list: Vec<_>| {
+            list.into_iter()
+                .map(
+                    |(
+                        steps,
+                        initial,
+                        transformed,
+                        (offset, buffer_num, is_partial_allowed, align),
+                        (same, scale),
+                    )| {
+                        let steps: Vec<(i32, ElementType, Vec<i32>, bool)> = steps;
+                        let (initial, mut transformed): ((ElementType, Vec<i32>), (ElementType, Vec<i32>)) =
+                            (initial, transformed);
+                        let mut seq: Vec<Transform> = steps
+                            .into_iter()
+                            .map(|(kind, dtype, dims, keep)| Transform {
+                                shuffle: (0..i32::try_from(dims.len()).unwrap()).rev().collect(),
+                                ..scaled(kind.into(), dtype, if keep { &initial.1 } else { &dims }, scale, 1)
+                            })
+                            .collect();
+                        let (at, end) = match dir {
+                            Direction::In => (seq.len(), seq.last().map_or(initial.0, |step| step.dtype)),
+                            _ => (0, initial.0),
+                        };
+                        seq.insert(at, copy(dir, buffer_num, offset, end, &initial.1));
+                        if same {
+                            transformed = (seq[seq.len() - 1].dtype, seq[seq.len() - 1].dims.clone());
+                        }
+                        let made = binding(
+                            IoDescriptor { qscale: scale, ..tensor(initial.0, &initial.1) },
+                            tensor(transformed.0, &transformed.1),
+                            seq,
+                        );
+                        IoBinding { is_partial_allowed, align, ..made }
+                    },
+                )
+                .collect()
+        };
+        NetworkDesc {
+            inputs: make(Direction::In, inputs),
+            outputs: make(Direction::Out, outputs),
+            dma_buffers: buffers.into_iter().map(|(size, dir)| DmaBuffer { size, dir: dir.into() }).collect(),
+            ..NetworkDesc::default()
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn no_descriptor_panics_or_writes_outside_its_buffers(network in descriptors(), length in 0_usize..50) {
+        let Ok(plan) = TransferPlan::new(&network) else { return Ok(()) };
+        let guarded = |size: usize| { let mut bytes = vec![0xee_u8; size + 16]; bytes[..8].fill(0xa5); bytes[size + 8..].fill(0xa5); bytes };
+        let mut dma: Vec<_> = network.dma_buffers.iter().map(|buffer| guarded(buffer.size as usize)).collect();
+        let mut outputs: Vec<_> = plan.outputs().iter().map(|_| guarded(length)).collect();
+        let inside = |bytes: &mut Vec<u8>| { let size = bytes.len() - 16; view_mut(bytes).subslice(8, size).unwrap() };
+        let views: Vec<_> = dma.iter_mut().map(inside).collect();
+        let input = vec![0x3f_u8; length];
+        let _ = plan.pre_process(&vec![view(&input); plan.inputs().len()], &views, &mut Vec::new());
+        let user: Vec<_> = outputs.iter_mut().map(inside).collect();
+        let _ = plan.post_process(&views, &user);
+        for bytes in dma.iter().chain(&outputs) {
+            prop_assert_eq!(&bytes[..8], &[0xa5; 8]);
+            prop_assert_eq!(&bytes[bytes.len() - 8..], &[0xa5; 8]);
+        }
+    }
+}
