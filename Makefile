@@ -1,0 +1,59 @@
+# The one list of developer commands; `make help` shows it. CI calls the same targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One build of the wheel serves every target; it is rebuilt when a source is newer.
+SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name Cargo.toml) \
+	Cargo.toml Cargo.lock pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-rust test-py lint fmt fuzz-smoke bench docs clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("openqaic needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.installed: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet '.[demo,test,dev]'
+	@touch $@
+
+setup: $(VENV)/.installed ## Build the package and install it with all its tools into .venv
+
+demo: setup ## Compile a real model, classify this repository's files, compare with onnxruntime
+	$(BIN)/python -m qaic demo
+
+test: test-rust test-py ## Run all tests, Rust and Python
+
+test-rust: $(BIN)/python
+	cargo test --workspace --quiet
+
+test-py: setup
+	$(BIN)/python -m pytest -q
+
+lint: setup ## Check formatting, lints, types and the stub
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(BIN)/ruff format --check python tests benches examples
+	$(BIN)/ruff check python tests benches examples
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest qaic._core --concise
+	$(BIN)/python -m qaic.options.docs --check docs/reference/options.md
+
+fmt: setup ## Format everything
+	cargo fmt --all
+	$(BIN)/ruff format python tests benches examples
+	$(BIN)/ruff check --fix-only python tests benches examples
+
+fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
+	fuzz/smoke.sh 10
+
+bench: setup ## Measure everything and rewrite docs/performance.md
+	$(BIN)/python benches/report.py
+
+clean: ## Remove what was built
+	rm -rf $(VENV) target fuzz/target

@@ -1,0 +1,50 @@
+"""Open user-space stack for Qualcomm Cloud AI 100.
+
+>>> import qaic
+>>> session = qaic.Session("model.onnx")  # doctest: +SKIP
+>>> outputs = session.run({"x": array})  # doctest: +SKIP
+
+``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``Qpc`` looks into a container. Every
+exception is a :class:`qaic.errors.QaicError`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from qaic._core import __version__
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from qaic import errors
+    from qaic.qpc import Qpc
+    from qaic.session import Session
+
+__all__ = ["Qpc", "Session", "__version__", "errors"]
+
+# Loaded on first use, so that `import qaic` costs little more than numpy (design.md §5).
+_HOMES = {"Session": "qaic.session", "Qpc": "qaic.qpc"}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home on first use."""
+    if name in _HOMES:
+        value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name == "errors":
+        value = _submodule(name)
+    else:
+        message = f"module 'qaic' has no attribute {name!r}"
+        raise AttributeError(message)
+    globals()[name] = value
+    return value
+
+
+def _submodule(name: str) -> ModuleType:
+    return importlib.import_module(f"qaic.{name}")
+
+
+def __dir__() -> list[str]:
+    """Public names, loaded or not."""
+    return sorted(__all__)

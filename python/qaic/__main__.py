@@ -1,0 +1,37 @@
+"""Front door: ``python -m qaic info | demo``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from qaic.cli import _common
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _parser() -> _common.Parser:
+    parser = _common.Parser(prog="python -m qaic", description="Open user-space stack for Cloud AI 100.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    info = commands.add_parser("info", help="versions, the engine found, devices and free cores")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    demo = commands.add_parser("demo", help="compile a real model and classify files with it")
+    demo.add_argument("paths", nargs="*", metavar="PATH", help="files or folders; default: the present folder")
+    demo.add_argument("--limit", type=int, default=12, help="files shown one by one (default %(default)s)")
+    return parser
+
+
+def _front_door(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "info":
+        from qaic.cli.info import info
+
+        return info(as_json=arguments.json)
+    from qaic.cli.demo import demo
+
+    return demo(arguments.paths, shown=arguments.limit)
+
+
+if __name__ == "__main__":
+    sys.exit(_common.run(_front_door, None))

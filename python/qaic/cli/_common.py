@@ -1,0 +1,109 @@
+"""The one printer of all tools, their exit codes, and the rendering of errors.
+
+Nothing else in the package prints. Exit codes: 0 success, 1 failure caused by the input, 2 usage, 3 device, 70 a bug
+(design.md §6, architecture-anchors §3.5); 130 after Ctrl-C, as shells expect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, NoReturn
+
+from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SUCCESS = 0
+FAILURE = 1
+USAGE = 2
+DEVICE = 3
+INTERNAL = 70
+INTERRUPTED = 130
+
+
+def show(text: str = "") -> None:
+    """Print one line of output."""
+    sys.stdout.write(text + "\n")
+
+
+def show_json(value: object) -> None:
+    """Print a value as JSON."""
+    show(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def complain(kind: str, text: str) -> None:
+    """Print one line about what went wrong, to stderr."""
+    sys.stderr.write(f"{kind}: {text}\n")
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser with our exit code and our words."""
+
+    def error(self, message: str) -> NoReturn:
+        """Report wrong usage."""
+        complain("error", message)
+        sys.stderr.write(f"hint: {self.prog} --help shows the options\n")
+        raise SystemExit(USAGE)
+
+
+def table(rows: Sequence[Sequence[object]], *, header: Sequence[str]) -> str:
+    """Columns aligned on their widest cell; numbers to the right."""
+    cells = [list(header), *[[str(cell) for cell in row] for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    numeric = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join(line(row) for row in cells)
+
+
+def exit_code(error: BaseException) -> int:
+    """Exit code of an exception."""
+    match error:
+        case InternalError():
+            return INTERNAL
+        case UnknownOptionError() | OptionError():
+            return USAGE
+        case DeviceError():
+            return DEVICE
+        case QaicError() | OSError():
+            return FAILURE
+        case KeyboardInterrupt():
+            return INTERRUPTED
+        case _:
+            return INTERNAL
+
+
+def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
+    """Run a tool: exceptions become lines on stderr and an exit code."""
+    warnings.showwarning = lambda message, *_args, **_kwargs: complain("warning", str(message))
+    try:
+        code = tool(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone, for example `| head`; nothing is wrong and nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SUCCESS
+    except KeyboardInterrupt as error:
+        complain("error", "interrupted")
+        return exit_code(error)
+    except QaicError as error:
+        complain("error", error.message)
+        for hint in error.hints:
+            complain("hint", hint)
+        return exit_code(error)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        complain("error", f"{where}{error.strerror or error}")
+        return exit_code(error)
+    return code

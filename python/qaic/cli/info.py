@@ -1,0 +1,60 @@
+"""``python -m qaic info``: what is installed and what it can use."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+
+from qaic import __version__, _core
+from qaic.cli._common import show, show_json, table
+from qaic.errors import DeviceError
+
+
+def info(*, as_json: bool) -> int:
+    """Print versions, the engine and the devices. Exit code 0 even without an engine, which is then said."""
+    facts = gather()
+    if as_json:
+        show_json(facts)
+        return 0
+    show(f"openqaic   {facts['openqaic']}")
+    show(f"python     {facts['python']} on {facts['platform']}")
+    for package, version in facts["packages"].items():
+        show(f"{package:<10} {version or 'not installed'}")
+    engine = facts["engine"]
+    if "error" in engine:
+        show(f"engine     none: {engine['error']}")
+    else:
+        show(f"engine     onnxruntime {engine['version']}, {engine['path']}")
+    show()
+    show(
+        table(
+            [[d["id"], d["kind"], d["nsp_total"], d["nsp_free"], d["dram_total_mb"], d["name"]] for d in facts["devices"]],
+            header=["device", "kind", "cores", "free", "memory MB", "name"],
+        )
+    )
+    return 0
+
+
+def gather() -> dict[str, object]:
+    """All facts as JSON-able values."""
+    try:
+        path, version = _core.engine_info()
+        engine = {"path": str(path), "version": version}
+    except DeviceError as error:
+        engine = {"error": error.message}
+    return {
+        "openqaic": __version__,
+        "python": sys.version.split()[0],
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": {name: _version(name) for name in ("numpy", "onnx", "onnxruntime")},
+        "engine": engine,
+        "devices": _core.Context().devices(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

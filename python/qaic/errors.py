@@ -1,0 +1,59 @@
+"""The exception tree of openqaic.
+
+Every class derives from :class:`QaicError` and from the built-in class one would expect there (an input error is also a
+``ValueError``). Every exception has a stable ``code``, a ``context`` dictionary and ``hints``; see :class:`QaicError`.
+"""
+
+from qaic._core import (
+    CompileError,
+    DeviceBusyError,
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    DeviceNotFoundError,
+    DeviceTimeoutError,
+    InferenceError,
+    InputError,
+    InputShapeError,
+    InputTypeError,
+    InternalError,
+    MissingInputError,
+    OptionConflictError,
+    OptionError,
+    QaicError,
+    QpcError,
+    QpcFormatError,
+    QpcLimitError,
+    QpcVersionError,
+    StateError,
+    StatsError,
+    UnknownOptionError,
+    UnknownStatsLayoutError,
+)
+
+__all__ = [
+    "CompileError",
+    "DeviceBusyError",
+    "DeviceError",
+    "DeviceLostError",
+    "DeviceMemoryError",
+    "DeviceNotFoundError",
+    "DeviceTimeoutError",
+    "InferenceError",
+    "InputError",
+    "InputShapeError",
+    "InputTypeError",
+    "InternalError",
+    "MissingInputError",
+    "OptionConflictError",
+    "OptionError",
+    "QaicError",
+    "QpcError",
+    "QpcFormatError",
+    "QpcLimitError",
+    "QpcVersionError",
+    "StateError",
+    "StatsError",
+    "UnknownOptionError",
+    "UnknownStatsLayoutError",
+]

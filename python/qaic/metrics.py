@@ -1,0 +1,99 @@
+"""What a session measured: latencies and call profiles of its ``run`` calls (python-api §A.3)."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from qaic.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PERCENTILES = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P999": 99.9}
+
+
+class LatencyRecord:
+    """Wall times of ``run`` calls, in seconds.
+
+    The first run after each load is a warm-up: it counts only while it is the only one recorded.
+    """
+
+    def __init__(self) -> None:
+        self._warm_up: list[float] = []
+        self._latencies_s: list[float] = []
+
+    def add(self, latency_s: float, *, warm_up: bool) -> None:
+        """Record one run. Appending to a list is atomic, so threads need no lock."""
+        (self._warm_up if warm_up else self._latencies_s).append(latency_s)
+
+    def summary(self) -> dict[str, float | int]:
+        """Count, extremes, mean, sum and percentiles (linear interpolation); times in seconds."""
+        latencies = self._latencies_s or self._warm_up
+        if not latencies:
+            raise StateError(
+                "no run was recorded yet",
+                code="metrics.empty",
+                hints=("call run() first",),
+            )
+        values = np.array(latencies)
+        return {
+            "num_of_inferences": len(values),
+            "min_latency": float(values.min()),
+            "max_latency": float(values.max()),
+            **{name: float(np.percentile(values, rank)) for name, rank in _PERCENTILES.items()},
+            "total_inference_time": float(values.sum()),
+            "avg_latency": float(values.mean()),
+        }
+
+
+def format_summary(summary: dict[str, float | int]) -> str:
+    """Lines of ``print_metrics``; the average appears twice, as documented."""
+    average = f"Average latency / inference time observed is {summary['avg_latency']} s"
+    percentiles = [
+        f"{name} / {name[1:]}% of inferences observed latency less than {summary[name]} s"
+        for name in _PERCENTILES
+        if name != "P999"
+    ]
+    return "\n".join(
+        [
+            f"Number of inferences utilized for calculation are {summary['num_of_inferences']}",
+            f"Minimum latency observed {summary['min_latency']} s",
+            f"Maximum latency observed {summary['max_latency']} s",
+            average,
+            *percentiles,
+            f"Sum of all the inference times {summary['total_inference_time']} s",
+            average,
+        ]
+    )
+
+
+class CallProfile:
+    """Calls of one ``run``: ``(file, line, function)`` -> ``(calls, own seconds, cumulative seconds)``."""
+
+    def __init__(self, profiler: cProfile.Profile) -> None:
+        stats: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+        self.calls: dict[tuple[str, int, str], tuple[int, float, float]] = {
+            where: (calls, own, cumulative) for where, (_, calls, own, cumulative, _) in stats.items()
+        }
+
+    @classmethod
+    def record(cls, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R, CallProfile]:
+        """Run ``work`` under the standard profiler."""
+        profiler = cProfile.Profile()
+        result = profiler.runcall(work, *args, **kwargs)
+        return result, cls(profiler)
+
+    def __str__(self) -> str:
+        """Documented table, rows by cumulative time, largest first."""
+        header = "|  File-Line-Function  | |  num calls  | |  func time  | |  tot time  |"
+        rows = sorted(self.calls.items(), key=lambda item: -item[1][2])
+        return "\n\n".join(
+            [header, *(f"{where} {calls} {own:.9f} {total:.9f}" for where, (calls, own, total) in rows)]
+        )

@@ -1,0 +1,78 @@
+"""From what a user calls a model to the file that holds it (python-api §A.1)."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from qaic.errors import OptionError
+
+QPC_MAGIC = bytes.fromhex("7ccda100")
+"""First four bytes of a container (qpc-format §1.1)."""
+
+QPC_FILE_NAME = "programqpc.bin"
+"""Name of the container inside a program directory."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A file and whether it is a compiled container."""
+
+    path: Path
+    is_container: bool
+
+
+def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
+    """Find the one file that ``model_path`` means.
+
+    Parameters
+    ----------
+    model_path
+        An ``.onnx`` file, a container file, a directory that holds ``programqpc.bin``, or a glob that matches exactly
+        one of these.
+
+    Raises
+    ------
+    FileNotFoundError
+        Nothing is there.
+    OptionError
+        Several files match, or the file is neither a container nor an ONNX model.
+    """
+    path = Path(os.fspath(model_path))
+    if not path.exists() and glob.has_magic(str(path)):
+        path = _only_match(str(path))
+    if path.is_dir():
+        path = path / QPC_FILE_NAME
+    with path.open("rb") as file:
+        head = file.read(len(QPC_MAGIC))
+    if head == QPC_MAGIC:
+        return ModelFile(path, is_container=True)
+    if path.suffix.lower() == ".onnx":
+        return ModelFile(path, is_container=False)
+    if path.suffix.lower() == ".bin":
+        # It is named like a container: opening it says what is wrong with it.
+        return ModelFile(path, is_container=True)
+    raise OptionError(
+        f"{path} is neither a program container (it starts with {head.hex(' ') or 'nothing'}, a container with "
+        f"{QPC_MAGIC.hex(' ')}) nor a file with the suffix .onnx",
+        code="option.model_path",
+        context={"path": str(path), "found": head.hex(), "expected": QPC_MAGIC.hex()},
+        hints=("models of other frameworks must be exported to ONNX first",),
+    )
+
+
+def _only_match(pattern: str) -> Path:
+    matches = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
+    if not matches:
+        raise FileNotFoundError(errno.ENOENT, "no file matches this pattern", pattern)
+    if len(matches) > 1:
+        shown = ", ".join(matches[:5]) + (", ..." if len(matches) > 5 else "")
+        raise OptionError(
+            f"model_path {pattern!r} matches {len(matches)} files, exactly one is expected: {shown}",
+            code="option.model_path",
+            context={"pattern": pattern, "matches": matches},
+        )
+    return Path(matches[0])

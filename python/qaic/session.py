@@ -1,0 +1,367 @@
+"""``qaic.Session``: compile if needed, load when needed, run (python-api §A)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qaic import _core
+from qaic.errors import OptionConflictError, OptionError, StateError
+from qaic.metrics import CallProfile, LatencyRecord, format_summary
+from qaic.model_path import find_model
+from qaic.options import resolve
+from qaic.shapes import ShapeDict, coerce
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Any, Self
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from qaic.options import ResolvedOptions
+
+_DEFAULT_BENCHMARK_INFERENCES = 40
+
+
+class Session:
+    """A compiled model that can be run.
+
+    Parameters
+    ----------
+    model_path
+        An ONNX model, which is compiled now; or a container file, a directory that holds ``programqpc.bin``, or a glob
+        that matches exactly one file.
+    backend
+        ``"aic"``; the only value, kept because documented calls pass it.
+    options_path
+        YAML file with the same keys as ``options``; explicit keywords win.
+    **options
+        Run-time and compile options; ``docs/reference/options.md`` lists them. Compile options are ignored, with one
+        warning, for a compiled container.
+
+    Raises
+    ------
+    FileNotFoundError
+        ``model_path`` or ``options_path`` does not exist.
+    qaic.errors.UnknownOptionError
+        An option does not exist; the message names the nearest one.
+    qaic.errors.CompileError
+        The model cannot be compiled.
+    qaic.errors.QpcError
+        The container is damaged.
+
+    Notes
+    -----
+    Construction loads nothing on the device; the first ``run``, ``run_benchmark`` or ``setup`` does. All methods may be
+    called from any number of threads. Blocking calls release the GIL and answer Ctrl-C.
+
+    Examples
+    --------
+    >>> import numpy as np, qaic
+    >>> with qaic.Session("model.onnx") as session:  # doctest: +SKIP
+    ...     out = session.run({"x": np.zeros((1, 16), np.float32)})
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        backend: str = "aic",
+        options_path: str | os.PathLike[str] | None = None,
+        **options: object,
+    ) -> None:
+        model = find_model(model_path)
+        resolved = resolve(
+            {"backend": backend, **options}, options_path=options_path, model_is_container=model.is_container
+        )
+        path = model.path if model.is_container else _compile(model.path, resolved)
+        self._qpc = _core.Qpc(path)
+        inputs, outputs = self._qpc.tensors()
+        self._inputs = ShapeDict.of(inputs)
+        self._outputs = ShapeDict.of(outputs)
+        self._runtime = resolved.runtime
+        self._allow_hw_mismatch = resolved.runtime.allow_hw_mismatch
+        # Guards what changes with setup, reset and update_backend_options; never held while an inference runs.
+        self._lock = threading.Lock()
+        self._loaded: _core.InferenceSet | None = None
+        self._latencies = LatencyRecord()
+        self._warm = False
+        self.profiling_results: list[CallProfile] = []
+
+    # --- what the model looks like -----------------------------------------------------------------------------------
+
+    @property
+    def model_input_shape_dict(self) -> ShapeDict:
+        """Name -> ``(shape, dtype)`` of the inputs, in order. May also be called: ``model_input_shape_dict()``."""
+        return self._inputs
+
+    @property
+    def model_output_shape_dict(self) -> ShapeDict:
+        """Name -> ``(shape, dtype)`` of the outputs, in order. May also be called."""
+        return self._outputs
+
+    # --- life cycle --------------------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Load and activate the program now; a no-op when it is.
+
+        Raises
+        ------
+        qaic.errors.DeviceBusyError
+            Fewer cores are free than ``num_activations`` x the program's cores; the message names both.
+        qaic.errors.DeviceNotFoundError
+            ``dev_id`` does not exist.
+        qaic.errors.DeviceError
+            The container was built for another target, or the engine is missing or too old.
+        """
+        self._ensure_loaded()
+
+    def reset(self) -> None:
+        """Release the device: cores, exec objects, weights. The next ``run`` loads again.
+
+        Inferences under way end normally; their cores are free when the last of them has ended.
+        """
+        with self._lock:
+            self._loaded = None
+            self._warm = False
+
+    def __enter__(self) -> Self:
+        """Return the session; leaving the block resets it."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Reset the session."""
+        self.reset()
+
+    def _ensure_loaded(self) -> _core.InferenceSet:
+        loaded = self._loaded
+        if loaded is not None:
+            return loaded
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = _core.InferenceSet(
+                    _core.Context(),
+                    self._qpc,
+                    self._runtime.dev_id,
+                    self._runtime.set_size,
+                    self._runtime.num_activations,
+                    coerce,
+                    allow_hw_mismatch=self._allow_hw_mismatch,
+                )
+            return self._loaded
+
+    # --- inference ---------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        input_dict: Mapping[str, ArrayLike],
+        *,
+        out: Mapping[str, NDArray[Any]] | None = None,
+        output_names: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Run one inference and return its outputs.
+
+        Blocking: loads on first use, waits while all ``num_activations * set_size`` exec objects are busy, then runs.
+        The GIL is released; any number of threads may call.
+
+        Parameters
+        ----------
+        input_dict
+            Name -> array. An array of the program's dtype and shape is used in place; others are converted
+            (``same_kind`` casts, integers in range, same number of elements).
+        out
+            Name -> array that receives that output: exact shape and dtype, C-contiguous, writable. The result holds
+            the same array objects.
+        output_names
+            Return only these outputs.
+        timeout
+            Seconds for the whole call; ``None`` for no limit.
+
+        Returns
+        -------
+        dict
+            Name -> array in binding order. Arrays are fresh, writable and C-contiguous; no later run changes them.
+
+        Raises
+        ------
+        qaic.errors.MissingInputError
+            Inputs are missing; all are listed.
+        qaic.errors.InputShapeError
+            An input has the wrong number of elements.
+        qaic.errors.InputTypeError
+            An input's type does not convert.
+        qaic.errors.InputError
+            A name is unknown, an integer does not fit, or an ``out`` array cannot be used.
+        qaic.errors.DeviceTimeoutError
+            ``timeout`` passed.
+        qaic.errors.InferenceError
+            The device failed.
+        """
+        loaded = self._loaded
+        if loaded is None:
+            loaded = self._ensure_loaded()
+        if self._runtime.enable_metrics or self._runtime.enable_profiling:
+            return self._run_recorded(loaded, input_dict, out, output_names, timeout)
+        return loaded.run(input_dict, out, output_names, timeout)
+
+    def _run_recorded(
+        self,
+        loaded: _core.InferenceSet,
+        input_dict: Mapping[str, ArrayLike],
+        out: Mapping[str, NDArray[Any]] | None,
+        output_names: Sequence[str] | None,
+        timeout: float | None,
+    ) -> dict[str, NDArray[Any]]:
+        started = time.perf_counter()
+        if self._runtime.enable_profiling:
+            result, profile = CallProfile.record(loaded.run, input_dict, out, output_names, timeout)
+            self.profiling_results.append(profile)
+        else:
+            result = loaded.run(input_dict, out, output_names, timeout)
+        latency_s = time.perf_counter() - started
+        with self._lock:
+            warm_up, self._warm = not self._warm, True
+        self._latencies.add(latency_s, warm_up=warm_up)
+        return result
+
+    def run_benchmark(
+        self,
+        num_inferences: int | None = None,
+        inf_time: float | None = None,
+        input_dict: Mapping[str, ArrayLike] | None = None,
+    ) -> tuple[int, float, int, int]:
+        """Run many inferences without Python work between them, with everything the session may have in flight.
+
+        Parameters
+        ----------
+        num_inferences
+            How many; default 40.
+        inf_time
+            How long instead, in seconds.
+        input_dict
+            Inputs of every inference; default random data.
+
+        Returns
+        -------
+        tuple
+            ``(inf_completed, inf_rate, inf_time, batch_size)``: inferences that ended, inferences per second (without
+            the batch factor), microseconds they took together, and the batch the model was compiled for.
+
+        Raises
+        ------
+        qaic.errors.OptionConflictError
+            Both ``num_inferences`` and ``inf_time`` were given.
+        """
+        if num_inferences is not None and inf_time is not None:
+            raise OptionConflictError(
+                "num_inferences and inf_time exclude each other", code="benchmark.conflict"
+            )
+        if inf_time is None and num_inferences is None:
+            num_inferences = _DEFAULT_BENCHMARK_INFERENCES
+        if num_inferences is not None and num_inferences < 1:
+            raise OptionError(
+                f"num_inferences is {num_inferences}; at least 1 is expected", code="benchmark.count"
+            )
+        if inf_time is not None and inf_time <= 0:
+            raise OptionError(
+                f"inf_time is {inf_time}; a positive number of seconds is expected", code="benchmark.time"
+            )
+        loaded = self._ensure_loaded()
+        inputs = _random_inputs(self._inputs) if input_dict is None else dict(input_dict)
+        completed, elapsed_ns = loaded.run_benchmark(inputs, num_inferences, inf_time)
+        rate = completed / (elapsed_ns / 1e9) if elapsed_ns else 0.0
+        return completed, rate, round(elapsed_ns / 1000), self._qpc.batch_size
+
+    # --- options that may change -------------------------------------------------------------------------------------
+
+    def backend_options(self) -> dict[str, object]:
+        """Run-time options and their present values."""
+        return self._runtime.backend_options()
+
+    def update_backend_options(self, **options: object) -> None:
+        """Change run-time options. A loaded program is loaded again, with the new values, at the next use.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            A key is unknown or is a compile option; the message lists the valid keys.
+        """
+        with self._lock:
+            updated = self._runtime.update(**options)
+            if updated != self._runtime:
+                self._runtime = updated
+                self._loaded = None
+                self._warm = False
+
+    # --- what was measured -------------------------------------------------------------------------------------------
+
+    def get_metrics(self) -> dict[str, float | int]:
+        """Latencies of ``run`` so far, in seconds.
+
+        Returns
+        -------
+        dict
+            ``num_of_inferences``, ``min_latency``, ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``, ``P99``,
+            ``P999``, ``total_inference_time``, ``avg_latency``. The first run after each load is left out, unless it
+            is the only one. Figures accumulate over the life of the session.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            Neither ``enable_metrics`` nor ``enable_profiling`` was passed, or nothing ran yet.
+        """
+        if not (self._runtime.enable_metrics or self._runtime.enable_profiling):
+            raise StateError(
+                "latencies are not recorded",
+                code="metrics.off",
+                hints=("pass enable_metrics=True (or enable_profiling=True) to Session",),
+            )
+        return self._latencies.summary()
+
+    def print_metrics(self) -> None:
+        """Print :meth:`get_metrics` in the documented form."""
+        print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
+
+    def print_profile_data(self, n: int) -> None:
+        """Print the call profiles of the first ``n`` runs; of all, when there are fewer.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            ``enable_profiling`` was not passed.
+        """
+        if not self._runtime.enable_profiling:
+            raise StateError(
+                "call profiles are not recorded",
+                code="profiling.off",
+                hints=("pass enable_profiling=True to Session",),
+            )
+        for profile in self.profiling_results[:n]:
+            print(profile)  # noqa: T201 (printing is what this method is for)
+
+
+def _compile(path: Path, options: ResolvedOptions) -> Path:
+    from qaic.compiler import compile_model
+
+    return compile_model(path, options.compile, options.set_compile, output_dir=options.compile.output_dir)
+
+
+def _random_inputs(shapes: ShapeDict) -> dict[str, NDArray[Any]]:
+    """Data for a benchmark: floats in [0, 1), integers 0 or 1, which are valid indices of almost any model."""
+    generator = np.random.default_rng(0)
+    return {
+        name: (generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)).astype(dtype)
+        for name, (shape, dtype) in shapes.items()
+    }

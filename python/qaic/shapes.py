@@ -1,0 +1,113 @@
+"""Shape dictionaries, and arrays made to fit them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qaic.errors import InputError, InputShapeError, InputTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Self
+
+    from numpy.typing import NDArray
+
+    from qaic import _core
+
+
+class ShapeDict(dict[str, tuple[tuple[int, ...], "np.dtype[Any]"]]):
+    """Name -> ``(shape, dtype)``, in binding order.
+
+    Public code uses ``model_input_shape_dict`` both as an attribute and as a method, so calling the dictionary returns
+    it (python-api §A.2.1).
+    """
+
+    @classmethod
+    def of(cls, tensors: Iterable[_core.Tensor]) -> Self:
+        """Dictionary of the tensors that belong to the model."""
+        return cls((t.name, (t.shape, np.dtype(t.dtype))) for t in tensors if t.visible)
+
+    def __call__(self) -> Self:
+        return self
+
+
+def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
+    """Make ``value`` an array that input ``name`` accepts.
+
+    Called for values that are not already exactly that. Casts when numpy calls it ``same_kind``, when both types are
+    integers (a narrowing cast checks the range) or both are floats; ``bool`` and ``int8`` are interchangeable
+    (python-api §A.2.2). A shape with the right number of elements is reshaped.
+
+    Parameters
+    ----------
+    name
+        Input name, for messages.
+    value
+        Anything numpy makes an array of.
+    dtype, shape
+        What the program expects.
+    partial
+        Whether fewer elements are allowed.
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous, aligned, of ``dtype``; of ``shape`` unless it is shorter and ``partial``.
+
+    Raises
+    ------
+    InputTypeError
+        The type does not convert.
+    InputShapeError
+        The number of elements is wrong.
+    InputError
+        An integer does not fit.
+    """
+    expected_dtype, expected_shape = np.dtype(dtype), tuple(shape)
+    array = np.asarray(value)
+    found = f"{array.dtype} of shape {array.shape}"
+    expected = f"{expected_dtype} of shape {expected_shape}"
+    context = {"name": name, "expected": expected, "found": found}
+    if not _converts(array.dtype, expected_dtype):
+        raise InputTypeError(
+            f"input {name!r} is {found}; {expected} is expected, and {array.dtype} does not convert to "
+            f"{expected_dtype} without loss",
+            code="input.type",
+            context=context,
+            hints=(f"convert it on purpose with .astype(numpy.{expected_dtype})",),
+        )
+    count = math.prod(expected_shape)
+    if array.size != count and not (partial and array.size < count):
+        raise InputShapeError(
+            f"input {name!r} is {found} ({array.size} elements); {expected} ({count} elements) is expected",
+            code="input.shape",
+            context=context,
+        )
+    _check_range(name, array, expected_dtype, context)
+    array = np.require(array.astype(expected_dtype, copy=False), requirements=["C", "A"])
+    return array.reshape(expected_shape if array.size == count else -1)
+
+
+def _converts(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    if np.can_cast(source, target, "same_kind"):
+        return True
+    both_integers = source.kind in "iu" and target.kind in "iu"
+    both_floats = source.kind == "f" and target.kind == "f"
+    return both_integers or both_floats or {source.name, target.name} == {"bool", "int8"}
+
+
+def _check_range(name: str, array: NDArray[Any], target: np.dtype[Any], context: dict[str, object]) -> None:
+    if array.dtype.kind not in "iu" or target.kind not in "iu" or np.can_cast(array.dtype, target) or not array.size:
+        return
+    smallest, largest = int(array.min()), int(array.max())
+    limits = np.iinfo(target)
+    if smallest < limits.min or largest > limits.max:
+        raise InputError(
+            f"input {name!r} holds {array.dtype} values from {smallest} to {largest}; {target} holds {limits.min} to "
+            f"{limits.max}",
+            code="input.range",
+            context={**context, "smallest": smallest, "largest": largest},
+        )
