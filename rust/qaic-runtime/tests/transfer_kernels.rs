@@ -30,7 +30,7 @@ const EDGES: [f32; 22] = [
     5.960_464_5e-8,
     2.980_232_2e-8,
     6.103_515_6e-5,
-    6.097_555_2e-5,
+    6.097_555e-5,
 ];
 
 /// Runs one operation with every family on unaligned memory and compares with `expected`.
@@ -81,7 +81,7 @@ fn narrowing_rounds_every_kind_of_f32() {
     let near = (0..0x7c00_u16).flat_map(|bits| {
         let (low, high) = (f64::from(widen(bits)), f64::from(widen(bits + 1).min(65536.0)));
         #[allow(clippy::cast_possible_truncation)] // exact
-        let middle = ((low + high) / 2.0) as f32;
+        let middle = f64::midpoint(low, high) as f32;
         [
             middle,
             middle.next_down(),
