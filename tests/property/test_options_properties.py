@@ -268,6 +268,8 @@ JUNK = st.recursive(
 
 
 @given(st.sampled_from(CODECS), JUNK)
+@example(CODECS[-1], "x,float,[1,2]")
+@example(CODECS[-2], "a,1")
 def test_a_codec_accepts_or_names_what_it_expected(codec, value):
     refused: ValueMismatchError | None = None
     try:

@@ -92,6 +92,8 @@ def test_symbol_map_does_not_share_the_callers_mapping():
         {"input_name": "data", "input_type": np.dtype("float32"), "input_shape": ["1", "3", "8", "8"]},
         "data,float32,[1,3,8,8]",
         [" data , float , [1, 3, 8, 8] "],
+        [IMAGE],
+        [ModelInput("data", "float", [1, 3, 8, 8])],  # type: ignore[arg-type]
     ],
 )
 def test_model_inputs_forms(value):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import qaic.options
 from qaic.options import CompileOptions, RuntimeOptions, SessionOptions
 from qaic.options.codecs import Int
 from qaic.options.docs import render
@@ -318,12 +319,32 @@ def test_reference_page_names_every_option():
         assert f"`{found.name}`" in page
 
 
-def test_importing_options_loads_no_heavy_module():
-    heavy = ["numpy", "onnx", "onnxruntime", "pydantic", "yaml"]
+def modules_after(statement: str) -> set[str]:
+    """Return what a statement imports in a new interpreter, beyond what the exceptions need."""
     script = (
-        "import json, sys; before = set(sys.modules); import qaic.errors; base = set(sys.modules);"
-        "import qaic.options; print(json.dumps(sorted(set(sys.modules) - base)))"
+        "import json, sys, qaic.errors; base = set(sys.modules);"
+        f"{statement}; print(json.dumps(sorted(set(sys.modules) - base)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
-    assert loaded.isdisjoint(heavy)
+    return set(json.loads(done.stdout))
+
+
+def test_resolving_keywords_loads_no_heavy_module():
+    loaded = modules_after(
+        "from qaic.options import resolve;resolve({'dev_id': 1}, options_path=None, model_is_container=False)"
+    )
+    assert "qaic.options.models" in loaded
+    heavy = {"numpy", "onnx", "onnxruntime", "pydantic", "yaml"}
+    assert {name.partition(".")[0] for name in loaded}.isdisjoint(heavy)
+
+
+def test_importing_options_does_not_build_the_table():
+    loaded = modules_after("from qaic.options import resolve")
+    assert {name for name in loaded if name.startswith("qaic.options")} == {"qaic.options"}
+
+
+def test_public_names_are_those_listed():
+    for name in qaic.options.__all__:
+        assert getattr(qaic.options, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'resolved'"):
+        qaic.options.resolved  # noqa: B018

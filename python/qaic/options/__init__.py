@@ -7,10 +7,53 @@
 (4, 2)
 >>> options.set_compile
 {'aic_num_cores': 4}
+
+The table takes longer to build than the rest of ``import qaic``, so it is loaded with the first use, not
+with the import.
 """
 
-from qaic.options.models import CompileOptions, RuntimeOptions, SessionOptions
-from qaic.options.resolution import ResolvedOptions, resolve
-from qaic.options.structures import ModelInput
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from qaic.options.models import CompileOptions, RuntimeOptions, SessionOptions
+    from qaic.options.resolution import ResolvedOptions
+    from qaic.options.structures import ModelInput
 
 __all__ = ["CompileOptions", "ModelInput", "ResolvedOptions", "RuntimeOptions", "SessionOptions", "resolve"]
+
+_HOMES = {
+    "CompileOptions": "qaic.options.models",
+    "RuntimeOptions": "qaic.options.models",
+    "SessionOptions": "qaic.options.models",
+    "ModelInput": "qaic.options.structures",
+    "ResolvedOptions": "qaic.options.resolution",
+}
+
+
+def resolve(
+    kwargs: Mapping[str, object],
+    *,
+    options_path: str | os.PathLike[str] | None,
+    model_is_container: bool,
+) -> ResolvedOptions:
+    """Resolve options: keyword arguments win over the options file, the file over the defaults.
+
+    See `qaic.options.resolution.resolve` for the parameters and errors.
+    """
+    from qaic.options import resolution
+
+    return resolution.resolve(kwargs, options_path=options_path, model_is_container=model_is_container)
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(importlib.import_module(home), name)

@@ -162,6 +162,8 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
         ]
 
     def _input(self, item: object) -> ModelInput:
+        if isinstance(item, ModelInput):
+            item = {part.name: getattr(item, part.name) for part in fields(item)}
         if isinstance(item, str):
             match = _INPUT_TEXT.fullmatch(item)
             if match is None:
