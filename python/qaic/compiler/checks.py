@@ -66,6 +66,41 @@ def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     drop_unused(model, weights)
 
 
+def check_texts(model: onnx.ModelProto) -> None:
+    """Refuse names that are not UTF-8; protobuf hands those out as bytes, which no pass expects.
+
+    Raises
+    ------
+    CompileError
+        A name of a value, operator, attribute or domain is not text.
+    """
+    texts: list[object] = [model.graph.name, *(entry.domain for entry in model.opset_import)]
+    for function in model.functions:
+        texts += [function.name, function.domain, *function.input, *function.output]
+        texts += [entry.domain for entry in function.opset_import]
+    for graph in all_graphs(model.graph):
+        texts += [value.name for value in (*graph.input, *graph.output, *graph.value_info)]
+        texts += [
+            dim.dim_param
+            for value in (*graph.input, *graph.output, *graph.value_info)
+            for dim in value.type.tensor_type.shape.dim
+        ]
+        texts += [tensor.name for tensor in graph.initializer]
+    nodes = (*model.graph.node, *(node for function in model.functions for node in function.node))
+    for node in all_nodes(nodes):
+        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        texts += [attribute.name for attribute in node.attribute]
+    broken = next((text for text in texts if not isinstance(text, str)), None)
+    if broken is not None:
+        raise refuse(
+            "names in the model",
+            code="invalid_model",
+            found=f"{broken!r}",
+            expected="UTF-8 text",
+            fix="the file is damaged; export the model again",
+        )
+
+
 def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Remove initializers of the main graph that nothing reads."""
     used = uses(model.graph)

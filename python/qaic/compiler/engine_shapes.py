@@ -47,7 +47,10 @@ def complete(view: onnx.ModelProto, names: Sequence[str]) -> bool:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
-        session = ort.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        # Without this switch the package retries and says so on standard output.
+        session = ort.InferenceSession(
+            probe.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
         _log.debug("the engine could not infer shapes: %s", error)
         return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.elem_types import FLOAT, FLOAT16
 from qaic.compiler.graph_walk import FreshNames, all_graphs, all_nodes
+from qaic.compiler.initializers import dense
 from qaic.compiler.precision_ops import standard
 from qaic.compiler.weights import Weight
 
@@ -153,7 +154,7 @@ def _widen_attributes(node: onnx.NodeProto) -> None:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i == FLOAT16:
             attribute.i = FLOAT
         elif attribute.HasField("t") and attribute.t.data_type == FLOAT16:
-            values = numpy_helper.to_array(attribute.t).astype("float32")
+            values = dense(attribute.t).astype("float32")
             attribute.t.CopyFrom(numpy_helper.from_array(values, attribute.t.name))
 
 

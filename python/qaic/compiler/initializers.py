@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler import elem_types
 from qaic.compiler.graph_walk import all_graphs
 from qaic.compiler.onnx_file import INLINE_LIMIT
 from qaic.compiler.precision_ops import standard
+from qaic.compiler.refusal import refuse
 from qaic.compiler.weights import MemoryRange, Weight, read_all
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import onnx
+
+    from qaic.errors import CompileError
 
 #: types of weights the engine takes from the mapping; sub-byte and 8-bit float types stay in the graph
 _MAPPED_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
@@ -21,15 +25,51 @@ _FLOATS: Final = frozenset({elem_types.FLOAT, elem_types.DOUBLE, elem_types.FLOA
 
 def as_weight(tensor: onnx.TensorProto) -> Weight:
     """Describe a tensor of the skeleton like a weight."""
+    if tensor.data_type == elem_types.STRING:
+        data = b""
+    elif tensor.HasField("raw_data") and tensor.data_type in elem_types.TABLE:
+        data = tensor.raw_data
+        expected = elem_types.tensor_bytes(tensor.data_type, tensor.dims)
+        if len(data) != expected:
+            raise _damaged(tensor, f"{len(data)} bytes of data, {expected} needed")
+    else:
+        data = dense(tensor).tobytes()
+    return Weight(tensor.name, tensor.data_type, tuple(tensor.dims), MemoryRange(data))
+
+
+def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
+    """Read a tensor of the skeleton.
+
+    Raises
+    ------
+    CompileError
+        Its payload does not fit its dims, or lies outside the model.
+    """
+    import numpy as np
     from onnx import numpy_helper
 
-    if tensor.HasField("raw_data"):
-        data = tensor.raw_data
-    elif tensor.data_type == elem_types.STRING:
-        data = b""
-    else:
-        data = numpy_helper.to_array(tensor).tobytes()
-    return Weight(tensor.name, tensor.data_type, tuple(tensor.dims), MemoryRange(data))
+    if tensor.data_location == tensor.EXTERNAL:
+        raise refuse(
+            f"initializer {tensor.name!r} of a nested graph",
+            code="external_data",
+            found="external data",
+            expected="its data in the model",
+            fix="move the initializer to the main graph or save the model without external data",
+        )
+    try:
+        return np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(tensor, str(error)) from error
+
+
+def _damaged(tensor: onnx.TensorProto, found: str) -> CompileError:
+    return refuse(
+        f"initializer {tensor.name!r}",
+        code="invalid_model",
+        found=found,
+        expected=f"the data of {elem_types.type_name(tensor.data_type)} {list(tensor.dims)}",
+        fix="export the model again; the file is damaged",
+    )
 
 
 def lift_float_constants(model: onnx.ModelProto) -> None:

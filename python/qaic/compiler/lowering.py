@@ -58,6 +58,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     weights = source.weights
     progress.stage("check")
     floats = FloatPrecision(options.convert_to_fp16, options.clip_fp16_constants)
+    checks.check_texts(model)
     checks.normalize(model, weights)
     checks.check_operators(model)
     symbols.bind(model, options.onnx_define_symbol, options.model_inputs)

@@ -253,7 +253,7 @@ class _Walk:
                 FileRange(self.main, lo, hi - lo) if self.main is not None else MemoryRange(self.view[lo:hi])
             )
         else:
-            source = MemoryRange(record.decode(self.view))
+            source = MemoryRange(self.decoded(record, what))
         if source.nbytes != size:
             raise refuse(
                 what,
@@ -266,6 +266,21 @@ class _Walk:
             return record.inline(name, read_all(source))
         self.out.weights[name] = Weight(name, record.elem_type, tuple(record.dims), source)
         return b""
+
+    def decoded(self, record: TensorRecord, what: str) -> bytes:
+        """Decode a payload in number fields."""
+        from google.protobuf.message import DecodeError
+
+        try:
+            return record.decode(self.view)
+        except (DecodeError, KeyError, TypeError, ValueError) as error:
+            raise refuse(
+                what,
+                code="invalid_model",
+                found=f"data that cannot be decoded ({error})",
+                expected=f"the data of {elem_types.type_name(record.elem_type)} {record.dims}",
+                fix="export the model again; the file is damaged",
+            ) from error
 
     def external_range(self, record: TensorRecord, name: str, size: int) -> FileRange:
         """Check where an external payload says it lies, and open its file."""

@@ -12,7 +12,7 @@ from qaic.compiler.graph_walk import all_nodes
 from qaic.compiler.half_models import mentions_half, widen
 from qaic.compiler.half_weights import Overflows
 from qaic.compiler.initializers import lift_float_constants
-from qaic.compiler.refusal import listing
+from qaic.compiler.refusal import listing, refuse
 from qaic.compiler.rounding import Rounder
 from qaic.compiler.value_types import ValueFacts, collect_shapes, collect_types
 
@@ -48,7 +48,17 @@ def inline_functions(
         return model
     from onnx import inliner
 
-    return inliner.inline_local_functions(model)
+    try:
+        inlined: onnx.ModelProto = inliner.inline_local_functions(model)
+    except (RuntimeError, ValueError) as error:
+        raise refuse(
+            "functions of the model",
+            code="invalid_model",
+            found=f"bodies that cannot be inlined ({str(error).strip()})",
+            expected="functions without recursion, with all their operator sets",
+            fix="export the model without functions",
+        ) from error
+    return inlined
 
 
 def apply(

@@ -14,6 +14,7 @@ from qaic.compiler.constness import Constness, casts_to_half, classify, node_key
 from qaic.compiler.elem_types import DOUBLE, FLOAT, FLOAT16
 from qaic.compiler.graph_walk import FreshNames, subgraphs, uses
 from qaic.compiler.half_weights import HalfSource, Overflows
+from qaic.compiler.initializers import dense
 from qaic.compiler.precision_ops import BIAS_TAKERS, COMMUTING, parameter_inputs, parameter_outputs, standard
 from qaic.compiler.weights import Weight
 
@@ -244,7 +245,7 @@ class Rounder:
                 kept.append(tensor)
                 continue
             half = self._constant_cast(scope, tensor.name)
-            values = self.overflows.to_half(tensor.name, numpy_helper.to_array(tensor))
+            values = self.overflows.to_half(tensor.name, dense(tensor))
             if tensor.name in self.constness.read_plain:
                 kept.append(tensor)
             kept.append(numpy_helper.from_array(values, half))

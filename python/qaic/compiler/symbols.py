@@ -175,10 +175,26 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
         # Strict mode also refuses what it merely does not know. A real contradiction is found by the
         # engine's check.
         _log.debug("strict shape inference: %s", strict_error)
-        inferred = shape_inference.infer_shapes(view, data_prop=True)
+        inferred = _infer_leniently(view)
     for value in inferred.graph.output:
         _fill_claim(value, claims.get(value.name))
     return inferred
+
+
+def _infer_leniently(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer what can be inferred; refuse a model that contradicts itself."""
+    from onnx import shape_inference
+
+    try:
+        return shape_inference.infer_shapes(view, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise refuse(
+            "shapes of the model",
+            code="invalid_model",
+            found=f"a contradiction ({str(error).strip()})",
+            expected="operators that fit their inputs",
+            fix="check the shapes given with onnx_define_symbol and model_inputs",
+        ) from error
 
 
 def _fill_claim(value: onnx.ValueInfoProto, claim: list[int | None] | None) -> None:

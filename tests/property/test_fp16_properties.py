@@ -1,0 +1,115 @@
+"""Random graphs against node-wise rounding in numpy; all operators used are exact in IEEE arithmetic."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from qaic.compiler import onnx_file
+from qaic.compiler.half_weights import HalfSource, Overflows
+from qaic.compiler.lowering import lower
+from qaic.compiler.progress import Progress
+from qaic.compiler.weights import MemoryRange, read_all
+from qaic.options.models import CompileOptions
+
+FLOAT = onnx.TensorProto.FLOAT
+SIZE = 4
+
+COMPUTING = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Sqrt": np.sqrt,
+}
+SELECTING = {
+    "Relu": lambda a: np.where(np.isnan(a), a, np.maximum(a, np.float32(0))),
+    "Neg": np.negative,
+    "Abs": np.abs,
+    "Identity": np.array,
+    "Floor": np.floor,
+}
+UNARY = {"Sqrt", *SELECTING}
+
+floats = st.one_of(
+    st.sampled_from([0.0, 1.0, -1.0, 300.0, 2048.0, 2049.0, 65504.0, 65520.0, 6e-8, 1 / 3]),
+    st.floats(-70000, 70000, width=32),
+    st.floats(-1, 1, width=32),
+)
+vectors = st.lists(floats, min_size=SIZE, max_size=SIZE).map(np.float32)
+
+
+def half(array):
+    return array.astype(np.float16).astype(np.float32)
+
+
+@st.composite
+def programs(draw):
+    """A graph as a list of (operator, operands, output), its constants and its outputs."""
+    constants = {f"c{i}": draw(vectors) for i in range(draw(st.integers(0, 3)))}
+    values = ["x", *constants]
+    nodes = []
+    for i in range(draw(st.integers(1, 8))):
+        op = draw(st.sampled_from(sorted(COMPUTING | SELECTING)))
+        operands = [draw(st.sampled_from(values)) for _ in range(1 if op in UNARY else 2)]
+        nodes.append((op, operands, f"v{i}"))
+        values.append(f"v{i}")
+    # Something must depend on the input.
+    nodes.append(("Add", ["x", values[-1]], "last"))
+    outputs = draw(st.lists(st.sampled_from([n[2] for n in nodes]), unique=True, max_size=3))
+    return nodes, constants, sorted({*outputs, "last"})
+
+
+def expected(nodes, constants, x):
+    """Evaluate node by node; constants are folded in fp32 and rounded where data meets them."""
+    values = {"x": half(x)}
+    folded = dict(constants)
+    for op, operands, name in nodes:
+        compute = COMPUTING.get(op) or SELECTING[op]
+        if all(operand in folded for operand in operands):
+            folded[name] = compute(*(folded[operand] for operand in operands))
+        else:
+            values[name] = half(compute(*(values[o] if o in values else half(folded[o]) for o in operands)))
+    return values | {name: half(value) for name, value in folded.items()}
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs(), vectors)
+def test_random_graph_equals_rounding_after_each_node(program, x):
+    nodes, constants, outputs = program
+    graph = helper.make_graph(
+        [helper.make_node(op, operands, [name]) for op, operands, name in nodes],
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, [SIZE])],
+        [helper.make_tensor_value_info(name, FLOAT, [SIZE]) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with onnx_file.open_bytes(model.SerializeToString()) as source:
+        compiled = lower(source, CompileOptions(convert_to_fp16=True), Progress("test")).model
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(compiled.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    actual = dict(zip(outputs, session.run(outputs, {"x": x}), strict=True))
+    with np.errstate(all="ignore"):
+        wanted = expected(nodes, constants, x)
+    for name in outputs:
+        np.testing.assert_array_equal(actual[name], wanted[name], err_msg=name)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(width=32), max_size=50).map(np.float32), st.booleans())
+def test_weights_are_rounded_like_a_cast(values, clip):
+    overflows = Overflows(clip=clip)
+    source = HalfSource(MemoryRange(values.tobytes()), FLOAT, "w", overflows)
+    actual = np.frombuffer(read_all(source), np.float16)
+    with np.errstate(all="ignore"):
+        wanted = values.astype(np.float16)
+        lost = np.isinf(wanted) & np.isfinite(values)
+        if clip:
+            wanted = np.where(lost, np.copysign(np.float16(65504), wanted), wanted)
+    np.testing.assert_array_equal(actual, wanted)
+    assert source.nbytes == len(values) * 2
+    assert overflows.counts == ({"w": int(lost.sum())} if lost.any() else {})
