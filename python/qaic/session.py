@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from qaic.options import ResolvedOptions
+    from qaic.options import ResolvedOptions, RuntimeOptions
 
 _DEFAULT_BENCHMARK_INFERENCES = 40
 
@@ -86,6 +86,7 @@ class Session:
         self._inputs = ShapeDict.of(inputs)
         self._outputs = ShapeDict.of(outputs)
         self._runtime = resolved.runtime
+        self._submit_limit = _submit_limit(self._runtime)
         self._allow_hw_mismatch = resolved.runtime.allow_hw_mismatch
         # Guards what changes with setup, reset and update_backend_options; never held while an inference runs.
         self._lock = threading.Lock()
@@ -187,7 +188,8 @@ class Session:
         output_names
             Return only these outputs.
         timeout
-            Seconds for the whole call; ``None`` for no limit.
+            Seconds for the whole call; ``None``: the options ``submit_timeout`` and ``submit_num_retries`` decide, and
+            without them there is no limit.
 
         Returns
         -------
@@ -212,6 +214,8 @@ class Session:
         loaded = self._loaded
         if loaded is None:
             loaded = self._ensure_loaded()
+        if timeout is None:
+            timeout = self._submit_limit
         if self._runtime.enable_metrics or self._runtime.enable_profiling:
             return self._run_recorded(loaded, input_dict, out, output_names, timeout)
         return loaded.run(input_dict, out, output_names, timeout)
@@ -302,6 +306,7 @@ class Session:
             updated = self._runtime.update(**options)
             if updated != self._runtime:
                 self._runtime = updated
+                self._submit_limit = _submit_limit(updated)
                 self._loaded = None
                 self._warm = False
 
@@ -350,6 +355,13 @@ class Session:
             )
         for profile in self.profiling_results[:n]:
             print(profile)  # noqa: T201 (printing is what this method is for)
+
+
+def _submit_limit(options: RuntimeOptions) -> float | None:
+    """Seconds one ``run`` may take: a wait of ``submit_timeout``, and as many again as there are retries."""
+    if not options.submit_timeout:
+        return None
+    return float(options.submit_timeout * (1 + options.submit_num_retries))
 
 
 def _compile(path: Path, options: ResolvedOptions) -> Path:

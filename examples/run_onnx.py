@@ -1,0 +1,30 @@
+"""Compile an ONNX model, run it on the host, compare two precisions.
+
+    python examples/run_onnx.py model.onnx
+"""
+
+import sys
+
+import numpy as np
+
+import qaic
+
+
+def main(path: str) -> None:
+    """Run the model once in float32 and once with the rounding of fp16, on the same random inputs."""
+    generator = np.random.default_rng(0)
+    with qaic.Session(path) as exact, qaic.Session(path, convert_to_fp16=True) as rounded:
+        inputs = {
+            name: generator.integers(0, 2, shape).astype(dtype)
+            if dtype.kind in "iub"
+            else generator.random(shape).astype(dtype)
+            for name, (shape, dtype) in exact.model_input_shape_dict.items()
+        }
+        expected, found = exact.run(inputs), rounded.run(inputs)
+        for name, values in expected.items():
+            difference = np.abs(values.astype(np.float64) - found[name]).max(initial=0)
+            print(f"{name}: {values.dtype} {values.shape}, largest difference in fp16 {difference:.3g}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
