@@ -1,0 +1,258 @@
+//! The buffer protocol in both directions; the only file of this crate with unsafe code.
+//!
+//! Arrays come in as [`Exports`] and go out as [`OutputBuffer`] or [`BytesView`]. numpy's own structures are never read, so
+//! any numpy works (architecture-anchors §3.7).
+
+use std::ffi::{CStr, CString, c_int};
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage};
+use qaic_runtime::image::Image;
+
+/// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.
+#[derive(Default)]
+pub(crate) struct Exports {
+    // Filled in place and never moved while filled: an exporter may let `shape` point into the structure.
+    buffers: Vec<ffi::Py_buffer>,
+}
+
+// SAFETY: the structures are only filled, read and released by attached threads (`take`, `clear`, `drop`).
+unsafe impl Send for Exports {}
+
+/// What an exported buffer looks like.
+pub(crate) struct Exported<'a> {
+    pub(crate) memory: HostSliceMut,
+    pub(crate) item_bytes: usize,
+    /// Element format, without byte-order prefix when it is the native one.
+    pub(crate) format: &'a [u8],
+    pub(crate) shape: &'a [isize],
+}
+
+impl Exports {
+    /// Room for `count` buffers without further allocation.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        Self { buffers: Vec::with_capacity(count) }
+    }
+
+    /// Takes the C-contiguous buffer of `value`; `None` when it has none (or, for `writable`, is read-only).
+    ///
+    /// More buffers than [`Exports::with_capacity`] made room for are refused the same way.
+    pub(crate) fn take(&mut self, value: &Bound<'_, PyAny>, writable: bool) -> Option<Exported<'_>> {
+        if self.buffers.len() == self.buffers.capacity() {
+            return None;
+        }
+        let flags =
+            ffi::PyBUF_C_CONTIGUOUS | ffi::PyBUF_FORMAT | if writable { ffi::PyBUF_WRITABLE } else { 0 };
+        let slot = self.buffers.spare_capacity_mut().first_mut()?.as_mut_ptr();
+        // SAFETY: `slot` is writable room for one structure; the thread is attached, as `value` proves.
+        let status = unsafe { ffi::PyObject_GetBuffer(value.as_ptr(), slot, flags) };
+        if status != 0 {
+            // The reason is of no use: the caller converts the value or names its type.
+            drop(PyErr::take(value.py()));
+            return None;
+        }
+        let filled = self.buffers.len() + 1;
+        // SAFETY: the first spare element was just initialized, and there was room for it.
+        unsafe { self.buffers.set_len(filled) };
+        self.buffers.last().map(describe)
+    }
+
+    /// Releases the buffers.
+    pub(crate) fn clear(&mut self, _attached: Python<'_>) {
+        for buffer in &mut self.buffers {
+            // SAFETY: filled by `take`, released once because the vector is emptied below.
+            unsafe { ffi::PyBuffer_Release(buffer) };
+        }
+        self.buffers.clear();
+    }
+}
+
+impl Drop for Exports {
+    fn drop(&mut self) {
+        if !self.buffers.is_empty() {
+            Python::attach(|py| self.clear(py));
+        }
+    }
+}
+
+fn describe(buffer: &ffi::Py_buffer) -> Exported<'_> {
+    let len = usize::try_from(buffer.len).unwrap_or(0);
+    // SAFETY: the exporter keeps `len` bytes at `buf` valid until the release, and whoever holds the slice holds the
+    // export. It may be memory that Python threads write, which `HostSliceMut` allows. Read-only buffers are only
+    // read: `take(.., writable = false)` callers turn the view into a `HostSlice`.
+    let memory = unsafe { HostSliceMut::new(buffer.buf.cast(), len) };
+    let format = if buffer.format.is_null() {
+        c"B"
+    } else {
+        // SAFETY: a non-null format is NUL-terminated and lives as long as the export.
+        unsafe { CStr::from_ptr(buffer.format) }
+    };
+    let ndim = usize::try_from(buffer.ndim).unwrap_or(0);
+    let shape = if ndim == 0 || buffer.shape.is_null() {
+        &[][..]
+    } else {
+        // SAFETY: PyBUF_C_CONTIGUOUS implies a shape of `ndim` entries that lives as long as the export.
+        unsafe { slice::from_raw_parts(buffer.shape.cast_const(), ndim) }
+    };
+    let native = if cfg!(target_endian = "little") { b'<' } else { b'>' };
+    let format = match format.to_bytes() {
+        [b'@' | b'=', rest @ ..] => rest,
+        [prefix, rest @ ..] if *prefix == native => rest,
+        all => all,
+    };
+    Exported { memory, item_bytes: usize::try_from(buffer.itemsize).unwrap_or(0), format, shape }
+}
+
+/// Reads any bytes-like object.
+pub(crate) fn with_bytes<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(HostSlice) -> T) -> PyResult<T> {
+    let mut exports = Exports::with_capacity(1);
+    let Some(exported) = exports.take(value, false) else {
+        return Err(PyBufferError::new_err(format!(
+            "a contiguous bytes-like object is needed, not {}",
+            value.get_type().name()?
+        )));
+    };
+    let result = read(exported.memory.as_const());
+    exports.clear(value.py());
+    Ok(result)
+}
+
+/// Shape, strides and element format of the arrays that show an output.
+#[derive(Debug)]
+pub(crate) struct ArrayLayout {
+    shape: Box<[isize]>,
+    strides: Box<[isize]>,
+    format: CString,
+    item_bytes: isize,
+}
+
+impl ArrayLayout {
+    /// C order.
+    pub(crate) fn new(shape: &[isize], format: &CStr, item_bytes: usize) -> Arc<Self> {
+        let item_bytes = isize::try_from(item_bytes).unwrap_or(1);
+        let mut step = item_bytes;
+        let mut strides = vec![0; shape.len()];
+        for (stride, &dim) in strides.iter_mut().zip(shape).rev() {
+            *stride = step;
+            step = step.saturating_mul(dim.max(1));
+        }
+        Arc::new(Self { shape: shape.into(), strides: strides.into(), format: format.to_owned(), item_bytes })
+    }
+}
+
+/// Fills a buffer view of memory that `owner` keeps alive.
+///
+/// # Safety
+///
+/// `view` is what a `__getbuffer__` call was given; `memory` and `layout` live as long as `owner`.
+unsafe fn fill(
+    owner: &Bound<'_, PyAny>,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    memory: HostSliceMut,
+    layout: &ArrayLayout,
+    readonly: bool,
+) -> PyResult<()> {
+    // SAFETY: the interpreter passes a structure to fill, or null.
+    let Some(view) = (unsafe { view.as_mut() }) else {
+        return Err(PyBufferError::new_err("no view to fill"));
+    };
+    if readonly && flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+        view.obj = ptr::null_mut();
+        return Err(PyBufferError::new_err("the memory is read-only"));
+    }
+    view.buf = memory.as_mut_ptr().cast();
+    view.len = isize::try_from(memory.len()).unwrap_or(isize::MAX);
+    view.readonly = readonly.into();
+    view.itemsize = layout.item_bytes;
+    view.ndim = c_int::try_from(layout.shape.len()).unwrap_or(0);
+    let wanted = |flag: c_int| flags & flag == flag;
+    view.format = if wanted(ffi::PyBUF_FORMAT) { layout.format.as_ptr().cast_mut() } else { ptr::null_mut() };
+    view.shape = if wanted(ffi::PyBUF_ND) { layout.shape.as_ptr().cast_mut() } else { ptr::null_mut() };
+    view.strides =
+        if wanted(ffi::PyBUF_STRIDES) { layout.strides.as_ptr().cast_mut() } else { ptr::null_mut() };
+    view.suboffsets = ptr::null_mut();
+    view.internal = ptr::null_mut();
+    view.obj = owner.clone().into_ptr();
+    Ok(())
+}
+
+/// An output of an inference. Its memory goes back to its pool when the last array over it is gone.
+#[pyclass(frozen, module = "qaic._core")]
+pub(crate) struct OutputBuffer {
+    storage: Storage,
+    layout: Arc<ArrayLayout>,
+}
+
+#[pymethods]
+impl OutputBuffer {
+    // SAFETY: called by the interpreter as `bf_getbuffer`, with a structure to fill.
+    #[allow(clippy::needless_pass_by_value)] // the signature the binding asks for
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let this = slf.get();
+        // SAFETY: storage and layout belong to `slf`, which the view keeps alive.
+        unsafe { fill(slf.as_any(), view, flags, this.storage.memory(), &this.layout, false) }
+    }
+}
+
+static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// A numpy array over `storage`, without a copy. The array keeps the storage.
+pub(crate) fn array_over<'py>(
+    py: Python<'py>,
+    storage: Storage,
+    layout: &Arc<ArrayLayout>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let asarray =
+        ASARRAY.get_or_try_init(py, || py.import("numpy")?.getattr("asarray").map(Bound::unbind))?;
+    let owner = Bound::new(py, OutputBuffer { storage, layout: Arc::clone(layout) })?;
+    asarray.bind(py).call1((owner,))
+}
+
+/// Read-only view of bytes of a container. Keeps the container mapped.
+#[pyclass(frozen, module = "qaic._core")]
+pub(crate) struct BytesView {
+    image: Arc<Image>,
+    start: usize,
+    layout: Arc<ArrayLayout>,
+    len: usize,
+}
+
+impl BytesView {
+    /// View of `range` of the container's bytes; `None` when it does not lie inside.
+    pub(crate) fn new(image: &Arc<Image>, range: std::ops::Range<usize>) -> Option<Self> {
+        let len = image.bytes().get(range.clone())?.len();
+        let shape = [isize::try_from(len).ok()?];
+        Some(Self {
+            image: Arc::clone(image),
+            start: range.start,
+            len,
+            layout: ArrayLayout::new(&shape, c"B", 1),
+        })
+    }
+}
+
+#[pymethods]
+impl BytesView {
+    // SAFETY: called by the interpreter as `bf_getbuffer`, with a structure to fill.
+    #[allow(clippy::needless_pass_by_value)] // the signature the binding asks for
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let this = slf.get();
+        let address = this.image.bytes().as_ptr().wrapping_add(this.start).cast_mut();
+        // SAFETY: the range was checked against the image, which `slf` keeps; the view is marked read-only, so nobody
+        // writes through it.
+        let memory = unsafe { HostSliceMut::new(address, this.len) };
+        // SAFETY: image and layout belong to `slf`, which the view keeps alive.
+        unsafe { fill(slf.as_any(), view, flags, memory, &this.layout, true) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.len
+    }
+}

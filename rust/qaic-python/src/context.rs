@@ -1,0 +1,162 @@
+//! `_core.Context` and what a process's environment says about devices.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pyo3::marker::Ungil;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::cpu::{self, Engine};
+use qaic_runtime::device::{Canceller, LoadToken, RegistryOptions};
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::image::Image;
+
+use crate::errors::{Raise, from_runtime};
+use crate::gil::Door;
+
+/// The devices of this process. Reads `QAIC_DEVICE`, `QAIC_CPU_DEVICES` and `QAIC_ONNXRUNTIME_LIB` when it is made.
+#[pyclass(frozen, name = "Context", module = "qaic._core")]
+pub(crate) struct PyContext {
+    context: Arc<Context>,
+}
+
+impl PyContext {
+    pub(crate) fn inner(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+#[pymethods]
+impl PyContext {
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let virtual_cards = match env::var("QAIC_CPU_DEVICES") {
+            Ok(text) if !text.trim().is_empty() => Some(text.trim().parse().map_err(|_| {
+                Raise::new(
+                    py,
+                    "OptionError",
+                    "option.cpu_devices",
+                    format!("QAIC_CPU_DEVICES is {text:?}; a number of virtual cards is expected"),
+                )
+                .build()
+            })?),
+            _ => None,
+        };
+        let options = RegistryOptions {
+            kind: env::var("QAIC_DEVICE").ok().map(|kind| kind.trim().to_owned()),
+            virtual_cards,
+            engine_candidates: engine_candidates(py)?,
+        };
+        let context = Context::new(&options).map_err(|error| from_runtime(py, error))?;
+        Ok(Self { context })
+    }
+
+    /// One dictionary per device: `id`, `kind`, `name`, and the figures of its resources.
+    fn devices<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.context
+            .devices()
+            .iter()
+            .map(|device| {
+                let resources = device.resources();
+                let entry = PyDict::new(py);
+                entry.set_item("id", device.id().0)?;
+                entry.set_item("kind", device.kind().name())?;
+                entry.set_item("name", device.name())?;
+                entry.set_item("nsp_total", resources.nsp_total)?;
+                entry.set_item("nsp_free", resources.nsp_free)?;
+                entry.set_item("dram_total_mb", resources.dram_total_mb)?;
+                entry.set_item("dram_free_mb", resources.dram_free_mb)?;
+                Ok(entry)
+            })
+            .collect()
+    }
+}
+
+/// Places where the library of ONNX Runtime may be, best first.
+///
+/// `QAIC_ONNXRUNTIME_LIB` alone when it is set; else the `capi` folder of the installed package, found without importing
+/// it (that would cost 200 ms and load a second copy).
+fn engine_candidates(py: Python<'_>) -> PyResult<Vec<PathBuf>> {
+    if let Some(path) = env::var_os("QAIC_ONNXRUNTIME_LIB").filter(|path| !path.is_empty()) {
+        return Ok(vec![PathBuf::from(path)]);
+    }
+    let spec = py.import("importlib.util")?.call_method1("find_spec", ("onnxruntime",))?;
+    if spec.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let locations = spec.getattr("submodule_search_locations")?;
+    if !locations.is_none() {
+        for location in locations.try_iter()? {
+            folders.push(location?.extract::<OsString>()?.into());
+        }
+    }
+    Ok(folders.iter().flat_map(|folder| libraries_in(&folder.join("capi"))).collect())
+}
+
+/// Files named `libonnxruntime.so*`, the one with the longest version first.
+fn libraries_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(|name| name == "libonnxruntime.so" || name.starts_with("libonnxruntime.so."))
+        })
+        .collect();
+    found.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
+    found
+}
+
+/// Runs a load so that Ctrl-C ends it; `load` is given the token to pass on.
+pub(crate) fn cancellable_load<T: Ungil + Send>(
+    py: Python<'_>,
+    load: impl FnOnce(Arc<LoadToken>) -> Result<T, RuntimeError> + Ungil + Send,
+) -> PyResult<T> {
+    let token = LoadToken::new();
+    let canceller: Arc<dyn Canceller> = Arc::clone(&token) as Arc<dyn Canceller>;
+    py.watched(&canceller, None, move || load(token))
+}
+
+/// Path and version of the engine of the `cpu` device, loading it if necessary.
+///
+/// Blocking: the first call maps the library.
+#[pyfunction]
+pub(crate) fn engine_info(py: Python<'_>) -> PyResult<(PathBuf, String)> {
+    let candidates = engine_candidates(py)?;
+    py.detached(move || {
+        Engine::get(&candidates).map(|engine| (engine.path().to_owned(), engine.version().to_owned()))
+    })
+}
+
+/// Checks that the engine of the `cpu` device can run every node of the program in a container file.
+///
+/// Blocking, without the interpreter lock; Ctrl-C ends it.
+#[pyfunction]
+pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    let candidates = engine_candidates(py)?;
+    cancellable_load(py, move |token| {
+        let image = Image::open(&path, true)?;
+        match cpu::check_program(&image, &candidates, &token) {
+            Err(RuntimeError::EngineGraph { message }) => Ok(Some(message)),
+            other => other.map(|()| None),
+        }
+    })
+    .and_then(|refusal| match refusal {
+        None => Ok(()),
+        Some(message) => Err(Raise::new(
+            py,
+            "CompileError",
+            "compile.engine_refused",
+            format!("the engine of the cpu device cannot run this model: {message}"),
+        )
+        .hint("export the model with another opset, or replace the operator that is named")
+        .build()),
+    })
+}

@@ -1,0 +1,218 @@
+//! The exception classes and the only mapping from Rust errors to them.
+//!
+//! The classes have several bases each (an input error is also a `ValueError`), which the stable ABI can only make by
+//! running Python source: `exceptions.py` beside this file, compiled into the module.
+
+use std::ffi::CString;
+
+use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+use qaic_qpc::error::{ErrorKind, QpcError};
+use qaic_runtime::error::RuntimeError;
+
+/// Names of all classes, base first.
+pub(crate) const CLASSES: [&str; 24] = [
+    "QaicError",
+    "QpcError",
+    "QpcFormatError",
+    "QpcVersionError",
+    "QpcLimitError",
+    "OptionError",
+    "UnknownOptionError",
+    "OptionConflictError",
+    "CompileError",
+    "InputError",
+    "MissingInputError",
+    "InputShapeError",
+    "InputTypeError",
+    "StateError",
+    "DeviceError",
+    "DeviceNotFoundError",
+    "DeviceBusyError",
+    "DeviceLostError",
+    "DeviceMemoryError",
+    "DeviceTimeoutError",
+    "InferenceError",
+    "StatsError",
+    "UnknownStatsLayoutError",
+    "InternalError",
+];
+
+static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
+fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    MODULE
+        .get_or_try_init(py, || {
+            let source = CString::new(include_str!("exceptions.py"))?;
+            // The module name appears in tracebacks and in pickles, so it is the public one.
+            PyModule::from_code(py, &source, c"qaic/exceptions.py", c"qaic._core").map(Bound::unbind)
+        })
+        .map(|module| module.bind(py))
+}
+
+/// The class of this name.
+pub(crate) fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    module(py)?.getattr(name)
+}
+
+/// Adds every class, and the function that unpickles them, to the compiled module.
+pub(crate) fn register(target: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = target.py();
+    for name in CLASSES {
+        target.add(name, class(py, name)?)?;
+    }
+    target.add("_rebuild", class(py, "_rebuild")?)
+}
+
+/// One exception of the tree, ready to raise.
+pub(crate) struct Raise<'py> {
+    py: Python<'py>,
+    class: &'static str,
+    code: &'static str,
+    message: String,
+    context: Bound<'py, PyDict>,
+    hints: Vec<String>,
+}
+
+impl<'py> Raise<'py> {
+    pub(crate) fn new(
+        py: Python<'py>,
+        class: &'static str,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { py, class, code, message: message.into(), context: PyDict::new(py), hints: Vec::new() }
+    }
+
+    /// Adds a figure to the context.
+    pub(crate) fn with(self, key: &str, value: impl IntoPyObject<'py>) -> Self {
+        // A value that cannot be converted is a missing detail, not a reason to hide the error itself.
+        let _ = self.context.set_item(key, value);
+        self
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    pub(crate) fn build(self) -> PyErr {
+        let make = || -> PyResult<PyErr> {
+            let keywords = PyDict::new(self.py);
+            keywords.set_item("code", self.code)?;
+            keywords.set_item("context", &self.context)?;
+            keywords.set_item("hints", PyTuple::new(self.py, &self.hints)?)?;
+            let exception = class(self.py, self.class)?.call((&self.message,), Some(&keywords))?;
+            Ok(PyErr::from_value(exception))
+        };
+        make().unwrap_or_else(|error| error)
+    }
+}
+
+/// The exception for a container error.
+pub(crate) fn from_qpc(py: Python<'_>, error: &QpcError) -> PyErr {
+    Raise::new(py, qpc_class(error), error.code(), error.to_string()).build()
+}
+
+/// The exception for a container error in a file.
+pub(crate) fn from_qpc_file(py: Python<'_>, error: &QpcError, path: &str) -> PyErr {
+    Raise::new(py, qpc_class(error), error.code(), format!("{path}: {error}")).with("path", path).build()
+}
+
+fn qpc_class(error: &QpcError) -> &'static str {
+    match error.kind() {
+        ErrorKind::Version => "QpcVersionError",
+        ErrorKind::Limit => "QpcLimitError",
+        ErrorKind::Misuse => "QpcError",
+        _ => "QpcFormatError",
+    }
+}
+
+/// The exception for a runtime error.
+pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
+    let code = error.code();
+    let text = error.to_string();
+    let raise = |class| Raise::new(py, class, code, text.clone());
+    match error {
+        RuntimeError::Qpc(source) => from_qpc(py, &source),
+        RuntimeError::Io { path, source } => os_error(py, &path.display().to_string(), &source),
+        RuntimeError::Interrupted => PyKeyboardInterrupt::new_err(()),
+        RuntimeError::UnsupportedTransform { binding, step, kind } => {
+            raise("DeviceError").with("binding", binding).with("step", step).with("kind", kind).build()
+        }
+        RuntimeError::BufferSize { buffer, expected, found } => raise("InputShapeError")
+            .with("buffer", buffer)
+            .with("expected", expected)
+            .with("found", found)
+            .build(),
+        RuntimeError::MissingInput { name } => raise("MissingInputError").with("missing", vec![name]).build(),
+        RuntimeError::WrongTarget { built_for, device, .. } => raise("DeviceError")
+            .with("built_for", built_for)
+            .with("device", device)
+            .hint("compile the ONNX model for this device, or inspect the container with qaic.Qpc")
+            .build(),
+        RuntimeError::DeviceNotFound { id, existing } => raise("DeviceNotFoundError")
+            .with("device", id)
+            .with("existing", existing)
+            .hint("QAIC_CPU_DEVICES sets the number of virtual cards")
+            .build(),
+        RuntimeError::DeviceKind { kind, .. } => {
+            raise("DeviceNotFoundError").with("kind", kind).hint("set QAIC_DEVICE to one of them").build()
+        }
+        RuntimeError::DeviceBusy { id, needed, free, total } => raise("DeviceBusyError")
+            .with("device", id)
+            .with("needed", needed)
+            .with("free", free)
+            .with("total", total)
+            .hint("lower num_activations or aic_num_cores, or reset a session that holds cores")
+            .build(),
+        RuntimeError::DeviceLost { id, .. } => raise("DeviceLostError").with("device", id).build(),
+        RuntimeError::OutOfMemory { bytes, .. } => raise("DeviceMemoryError").with("bytes", bytes).build(),
+        RuntimeError::Timeout { timeout_ms, .. } => {
+            raise("DeviceTimeoutError").with("timeout_ms", timeout_ms).build()
+        }
+        RuntimeError::EngineMissing { looked_at } => raise("DeviceError")
+            .with("looked_at", looked_at)
+            .hint("install onnxruntime (pip install onnxruntime), or set QAIC_ONNXRUNTIME_LIB to its library")
+            .build(),
+        RuntimeError::EngineUnusable { path, found, .. } => raise("DeviceError")
+            .with("path", path)
+            .with("found", found)
+            .with("needed", qaic_runtime::device::cpu::MINIMUM_VERSION)
+            .hint("pip install --upgrade onnxruntime, or set QAIC_ONNXRUNTIME_LIB to a newer library")
+            .build(),
+        RuntimeError::EngineGraph { .. } => raise("DeviceError").build(),
+        RuntimeError::Inference { status, .. } => raise("InferenceError").with("status", status).build(),
+        RuntimeError::State { .. } => raise("StateError").build(),
+        RuntimeError::Argument { .. } => raise("OptionError").build(),
+        _ => raise("InternalError").build(),
+    }
+}
+
+/// The built-in `OSError` subclass of an I/O error, with errno and file name.
+pub(crate) fn os_error(py: Python<'_>, path: &str, source: &std::io::Error) -> PyErr {
+    let errno = source.raw_os_error().unwrap_or(match source.kind() {
+        std::io::ErrorKind::IsADirectory => 21,
+        _ => 5,
+    });
+    let text = py
+        .import("os")
+        .and_then(|os| os.call_method1("strerror", (errno,)))
+        .and_then(|text| text.extract::<String>())
+        .unwrap_or_else(|_| source.to_string());
+    PyOSError::new_err((errno, text, path.to_owned()))
+}
+
+/// Raised when Rust code of ours panicked.
+pub(crate) fn panicked(py: Python<'_>, payload: &(dyn std::any::Any + Send)) -> PyErr {
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    Raise::new(py, "InternalError", "internal.panic", format!("a bug of openqaic showed: {text}"))
+        .hint("please report it with this message")
+        .build()
+}

@@ -1,0 +1,133 @@
+"""The exception tree of openqaic (design.md §6).
+
+Every exception carries a stable ``code`` (a slug such as ``"qpc.segment_overlap"``), a ``context`` dictionary with the
+figures behind the message, and ``hints``, what the user may do. Texts may change between versions, codes do not.
+
+The compiled module runs this source once when it is imported and owns the classes; ``qaic.errors`` exports them.
+"""
+
+
+class QaicError(Exception):
+    """Base of every error openqaic raises on purpose.
+
+    Parameters
+    ----------
+    message
+        What went wrong: the thing, what was found, what was expected.
+    code
+        Stable slug.
+    context
+        Figures and names behind the message.
+    hints
+        What may help, one sentence each.
+    """
+
+    def __init__(self, message="", *, code="", context=None, hints=()):
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.context = dict(context or {})
+        self.hints = tuple(hints)
+
+    def __str__(self):
+        # KeyError would show the repr of the message.
+        return "\n".join([self.message, *(f"hint: {hint}" for hint in self.hints)])
+
+    def __reduce__(self):
+        return (_rebuild, (type(self), self.message, self.code, self.context, self.hints))
+
+
+def _rebuild(cls, message, code, context, hints):
+    return cls(message, code=code, context=context, hints=hints)
+
+
+class QpcError(QaicError, ValueError):
+    """A program container cannot be used."""
+
+
+class QpcFormatError(QpcError):
+    """The bytes are not a well-formed container."""
+
+
+class QpcVersionError(QpcError):
+    """The container has a version this library does not read."""
+
+
+class QpcLimitError(QpcError):
+    """The container is larger or deeper than the limits allow."""
+
+
+class OptionError(QaicError, ValueError):
+    """An option has a value it cannot have."""
+
+
+class UnknownOptionError(OptionError, TypeError):
+    """An option of this name does not exist."""
+
+
+class OptionConflictError(OptionError):
+    """Options that exclude each other were given together; the message lists all conflicts."""
+
+
+class CompileError(QaicError, RuntimeError):
+    """A model cannot be compiled."""
+
+
+class InputError(QaicError, ValueError):
+    """Data given to an inference does not fit the program."""
+
+
+class MissingInputError(InputError, KeyError):
+    """An input of the program was not given."""
+
+
+class InputShapeError(InputError):
+    """An array has the wrong shape."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An array has a type that does not convert to the input's."""
+
+
+class StateError(QaicError, RuntimeError):
+    """The call is not valid now: metrics are off, nothing was recorded yet, or the object is closed."""
+
+
+class DeviceError(QaicError, RuntimeError):
+    """A device cannot do what was asked."""
+
+
+class DeviceNotFoundError(DeviceError):
+    """No device has this id."""
+
+
+class DeviceBusyError(DeviceError):
+    """The device has too few free cores."""
+
+
+class DeviceLostError(DeviceError):
+    """The device went away."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """Memory could not be had."""
+
+
+class DeviceTimeoutError(DeviceError, TimeoutError):
+    """A time limit passed."""
+
+
+class InferenceError(QaicError, RuntimeError):
+    """An inference failed; the message holds the status name and the device's words."""
+
+
+class StatsError(QaicError, ValueError):
+    """Statistics cannot be decoded."""
+
+
+class UnknownStatsLayoutError(StatsError):
+    """No layout knows these statistics."""
+
+
+class InternalError(QaicError, RuntimeError):
+    """A bug of openqaic; please report it with the message."""

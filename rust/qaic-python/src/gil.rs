@@ -1,0 +1,190 @@
+//! The one door through which calls leave the interpreter lock: panics, errors and Ctrl-C are handled here, once.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pyo3::marker::Ungil;
+use pyo3::prelude::*;
+use qaic_runtime::device::Canceller;
+use qaic_runtime::error::RuntimeError;
+
+use crate::errors;
+
+/// How often a waiting main thread looks for signals.
+const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(50);
+
+/// Extension of the interpreter token.
+pub(crate) trait Door<'py> {
+    /// Runs `work` without the interpreter lock on the calling thread.
+    ///
+    /// For work that ends by itself within milliseconds, or that asks [`signal_pending`] while it waits.
+    fn detached<T: Ungil + Send>(
+        self,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<T>;
+
+    /// Runs `work`, which may take long and knows nothing of signals, so that Ctrl-C and `deadline` end it.
+    ///
+    /// On the main thread, or with a deadline, the work moves to another thread while this one watches; elsewhere no
+    /// signal can arrive and it runs right here. `cancel` is asked again and again until the work has ended.
+    fn watched<T: Ungil + Send>(
+        self,
+        cancel: &Arc<dyn Canceller>,
+        deadline: Option<Deadline>,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<T>;
+}
+
+/// A point in time and the limit it came from.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    pub(crate) at: Instant,
+    pub(crate) limit: Duration,
+}
+
+impl Deadline {
+    /// `seconds` from now; `None` when there is no limit.
+    pub(crate) fn after(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Self>> {
+        let Some(seconds) = seconds else { return Ok(None) };
+        let limit = Duration::try_from_secs_f64(seconds).map_err(|_| {
+            errors::Raise::new(
+                py,
+                "OptionError",
+                "option.timeout",
+                format!("timeout is {seconds}; it must be a number of seconds, 0 or more"),
+            )
+            .build()
+        })?;
+        // A limit beyond what the clock can express is no limit.
+        Ok(Instant::now().checked_add(limit).map(|at| Self { at, limit }))
+    }
+
+    fn passed(self) -> bool {
+        Instant::now() >= self.at
+    }
+}
+
+impl<'py> Door<'py> for Python<'py> {
+    fn detached<T: Ungil + Send>(
+        self,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<T> {
+        match self.detach(|| catch_unwind(AssertUnwindSafe(work))) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(to_exception(self, error)),
+            Err(payload) => Err(errors::panicked(self, payload.as_ref())),
+        }
+    }
+
+    fn watched<T: Ungil + Send>(
+        self,
+        cancel: &Arc<dyn Canceller>,
+        deadline: Option<Deadline>,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<T> {
+        if deadline.is_none() && !on_main_thread(self)? {
+            return self.detached(work);
+        }
+        let mut reason = None;
+        let outcome = self.detach(|| {
+            thread::scope(|scope| {
+                let (done, ended) = channel();
+                let worker = scope.spawn(move || {
+                    let result = catch_unwind(AssertUnwindSafe(work));
+                    // The watcher may have stopped listening only after the worker was joined.
+                    let _ = done.send(());
+                    result
+                });
+                loop {
+                    let wait = deadline.map_or(SIGNAL_CHECK_PERIOD, |deadline| {
+                        deadline
+                            .at
+                            .saturating_duration_since(Instant::now())
+                            .clamp(Duration::from_millis(1), SIGNAL_CHECK_PERIOD)
+                    });
+                    if !matches!(ended.recv_timeout(wait), Err(RecvTimeoutError::Timeout)) {
+                        break;
+                    }
+                    if reason.is_none() {
+                        reason = Python::attach(check_signals).err().map(Reason::Signal);
+                    }
+                    if reason.is_none() && deadline.is_some_and(Deadline::passed) {
+                        reason = deadline.map(Reason::Deadline);
+                    }
+                    if reason.is_some() {
+                        cancel.cancel();
+                    }
+                }
+                worker.join().unwrap_or_else(Err)
+            })
+        });
+        match (reason, outcome) {
+            (_, Err(payload)) => Err(errors::panicked(self, payload.as_ref())),
+            (Some(Reason::Signal(signal)), _) => Err(signal),
+            // The work may have ended well while it was being cancelled.
+            (_, Ok(Ok(value))) => Ok(value),
+            (Some(Reason::Deadline(deadline)), Ok(Err(RuntimeError::Interrupted))) => Err(to_exception(
+                self,
+                RuntimeError::Timeout {
+                    what: "the inference",
+                    timeout_ms: u64::try_from(deadline.limit.as_millis()).unwrap_or(u64::MAX),
+                },
+            )),
+            (_, Ok(Err(error))) => Err(to_exception(self, error)),
+        }
+    }
+}
+
+/// Runs the Python handlers of signals that arrived; the exception one of them raised is the error.
+fn check_signals(py: Python<'_>) -> PyResult<()> {
+    py.check_signals()
+}
+
+enum Reason {
+    Signal(PyErr),
+    Deadline(Deadline),
+}
+
+/// Maps an error; an interrupted wait raises what the signal handler raised.
+fn to_exception(py: Python<'_>, error: RuntimeError) -> PyErr {
+    if matches!(error, RuntimeError::Interrupted)
+        && let Some(signal) = PENDING.take()
+    {
+        return signal;
+    }
+    errors::from_runtime(py, error)
+}
+
+thread_local! {
+    // The exception a signal handler raised during a wait of this thread, until the wait has unwound.
+    static PENDING: std::cell::Cell<Option<PyErr>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether a signal handler raised on this thread. For waits inside [`Door::detached`].
+pub(crate) fn signal_pending() -> bool {
+    match Python::attach(check_signals) {
+        Ok(()) => false,
+        Err(error) => {
+            PENDING.set(Some(error));
+            true
+        }
+    }
+}
+
+/// Whether signals are delivered to this thread. Asked once per thread.
+fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
+    thread_local! {
+        static ANSWER: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
+    }
+    if let Some(answer) = ANSWER.get() {
+        return Ok(answer);
+    }
+    let threading = py.import("threading")?;
+    let main = threading.call_method0("main_thread")?.getattr("ident")?;
+    let answer = threading.call_method0("get_ident")?.eq(main)?;
+    ANSWER.set(Some(answer));
+    Ok(answer)
+}

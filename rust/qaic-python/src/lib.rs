@@ -1,0 +1,34 @@
+//! `qaic._core`: the Python binding. Conversions between Python and the runtime, and nothing else.
+//!
+//! The whole surface is the block below; `python/qaic/_core.pyi` describes it for people and type checkers.
+
+mod buffers;
+mod context;
+mod errors;
+mod gil;
+mod qpc;
+mod session;
+mod writer;
+
+/// The compiled module.
+#[pyo3::pymodule(gil_used = false)]
+mod _core {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::buffers::{BytesView, OutputBuffer};
+    #[pymodule_export]
+    use super::context::{PyContext, check_program, engine_info};
+    #[pymodule_export]
+    use super::qpc::{PyQpc, PyTensor, validate_container};
+    #[pymodule_export]
+    use super::session::PyInferenceSet;
+    #[pymodule_export]
+    use super::writer::{PyQpcWriter, encode_elf, encode_metadata, encode_network_desc};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::errors::register(module)
+    }
+}

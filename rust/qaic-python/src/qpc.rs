@@ -1,0 +1,293 @@
+//! `_core.Qpc`: what a container holds, as views and JSON. Python gives it its public face.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use qaic_qpc::constants::ConstantsDesc;
+use qaic_qpc::container::{MAGIC, Warning, names};
+use qaic_qpc::error::QpcError;
+use qaic_qpc::io_desc::IoDesc;
+use qaic_qpc::limits::Limits;
+use qaic_qpc::metadata::{Encoding, LocatedMetadata};
+use qaic_qpc::program_info::QpcInfo;
+use qaic_qpc::{elf, validate};
+use qaic_runtime::buffer::FileBytes;
+use qaic_runtime::buffer::HostSlice;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::image::Image;
+use qaic_runtime::tensors::{Tensor, user_tensors};
+use serde_json::json;
+
+use crate::buffers::{BytesView, with_bytes};
+use crate::errors::{Raise, from_qpc, from_qpc_file, from_runtime};
+use crate::gil::Door;
+
+/// An opened container.
+#[pyclass(frozen, name = "Qpc", module = "qaic._core")]
+pub(crate) struct PyQpc {
+    image: Arc<Image>,
+}
+
+impl PyQpc {
+    /// The program inside; an error when there is one container per device instead.
+    pub(crate) fn program(&self, py: Python<'_>) -> PyResult<&Arc<Image>> {
+        if self.image.is_program() {
+            return Ok(&self.image);
+        }
+        let message = "this is no program but a container of one container per device";
+        Err(Raise::new(py, "QpcError", "qpc.multi_device", message)
+            .hint("qaic.Qpc(...).slices holds the containers inside; each is a program")
+            .build())
+    }
+
+    fn fail(py: Python<'_>) -> impl Fn(QpcError) -> PyErr {
+        move |error| from_qpc(py, &error)
+    }
+
+    fn network_elf(&self) -> &[u8] {
+        self.image.segment(names::NETWORK_ELF).unwrap_or_default()
+    }
+}
+
+#[pymethods]
+impl PyQpc {
+    /// Opens a path, or takes the bytes of a container.
+    ///
+    /// Blocking, without the interpreter lock: reads headers and descriptors.
+    #[new]
+    #[pyo3(signature = (source, mmap = true))]
+    fn new(py: Python<'_>, source: &Bound<'_, PyAny>, mmap: bool) -> PyResult<Self> {
+        if let Ok(path) = source.extract::<PathBuf>() {
+            let shown = path.display().to_string();
+            let image = py.detached(move || keep_format_errors(Image::inspect(&path, mmap)))?;
+            return image.map(|image| Self { image }).map_err(|error| from_qpc_file(py, &error, &shown));
+        }
+        let bytes = with_bytes(source, HostSlice::to_vec)?;
+        Ok(Self { image: py.detached(move || Image::inspect_bytes(bytes))? })
+    }
+
+    /// Whether there is a program in it, and not one container per device.
+    #[getter]
+    fn is_program(&self) -> bool {
+        self.image.is_program()
+    }
+
+    /// The container that a segment is, over the same bytes.
+    fn inner(&self, py: Python<'_>, name: &str) -> PyResult<Option<Self>> {
+        let image = self.image.inner(name).map_err(Self::fail(py))?;
+        Ok(image.map(|image| Self { image }))
+    }
+
+    /// Everything that is wrong with it, CRCs included.
+    ///
+    /// Blocking, without the interpreter lock: reads every byte.
+    fn validate(&self, py: Python<'_>) -> PyResult<Vec<Finding>> {
+        let image = Arc::clone(&self.image);
+        py.detached(move || Ok(findings(image.bytes())))
+    }
+
+    #[getter]
+    fn path(&self) -> Option<PathBuf> {
+        self.image.path().map(ToOwned::to_owned)
+    }
+
+    #[getter]
+    fn header<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let header = &self.image.container().header;
+        let fields = PyDict::new(py);
+        fields.set_item("magic", MAGIC)?;
+        fields.set_item("major_version", header.major_version)?;
+        fields.set_item("minor_version", header.minor_version)?;
+        fields.set_item("compression_type", header.compression_type)?;
+        fields.set_item("size", header.size)?;
+        fields.set_item("base", header.base)?;
+        fields.set_item("num_images", header.num_images)?;
+        fields.set_item("images", header.table_offset)?;
+        Ok(fields)
+    }
+
+    #[getter]
+    fn segments(&self) -> Vec<(String, u64, u64, usize)> {
+        let segments = self.image.container().segments.iter();
+        segments.map(|s| (s.name.clone(), s.size(), s.offset, s.range.start)).collect()
+    }
+
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.image.container().warnings.iter().map(describe).collect()
+    }
+
+    #[getter]
+    fn batch_size(&self) -> i32 {
+        self.image.network().batch_size
+    }
+
+    #[getter]
+    fn num_cores(&self) -> u32 {
+        self.image.network().num_cores
+    }
+
+    fn payload(&self, name: &str) -> PyResult<BytesView> {
+        let segment = self.image.container().segment(name);
+        segment
+            .and_then(|segment| BytesView::new(&self.image, segment.range.clone()))
+            .ok_or_else(|| PyKeyError::new_err(name.to_owned()))
+    }
+
+    fn elf_section(&self, py: Python<'_>, name: &str) -> PyResult<Option<BytesView>> {
+        let Some(segment) = self.image.container().segment(names::NETWORK_ELF) else { return Ok(None) };
+        let section = elf::section(self.network_elf(), name).map_err(Self::fail(py))?;
+        Ok(section.and_then(|range| {
+            let start = segment.range.start;
+            BytesView::new(&self.image, start + range.start..start + range.end)
+        }))
+    }
+
+    fn tensors(&self, py: Python<'_>) -> PyResult<(Vec<PyTensor>, Vec<PyTensor>)> {
+        let tensors = user_tensors(self.program(py)?).map_err(|error| from_runtime(py, error))?;
+        let wrap = |list: Vec<Tensor>| list.into_iter().map(|tensor| PyTensor { tensor }).collect();
+        Ok((wrap(tensors.inputs), wrap(tensors.outputs)))
+    }
+
+    fn network_desc_json(&self, py: Python<'_>) -> PyResult<String> {
+        to_json(py, self.program(py)?.network())
+    }
+
+    fn program_info_json(&self, py: Python<'_>) -> PyResult<String> {
+        let image = self.program(py)?;
+        let info = QpcInfo::new(image.container(), image.bytes(), image.network());
+        to_json(py, &info.map_err(Self::fail(py))?)
+    }
+
+    fn constants_json(&self, py: Python<'_>) -> PyResult<String> {
+        let descriptor = self.program(py)?.segment(names::CONSTANTS_DESC).unwrap_or_default();
+        let descriptor = ConstantsDesc::decode(descriptor).map_err(Self::fail(py))?;
+        let ranges = self.image.container().constants();
+        let static_size = ranges.map(|ranges| ranges.static_part.len());
+        to_json(py, &json!({ "descriptor": descriptor, "static_size": static_size }))
+    }
+
+    fn metadata_json(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.program(py)?;
+        match LocatedMetadata::from_elf(self.network_elf(), &Limits::default()) {
+            Ok(located) => {
+                let value = json!({
+                    "section": located.section,
+                    "section_size": located.section_size,
+                    "encoding": encoding_name(located.encoding),
+                    "fields": located.metadata,
+                });
+                to_json(py, &value).map(Some)
+            }
+            Err(QpcError::MetadataMissing) => Ok(None),
+            Err(error) => Err(from_qpc(py, &error)),
+        }
+    }
+
+    fn io_desc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let io_desc = IoDesc::from_network(self.program(py)?.network()).map_err(Self::fail(py))?;
+        Ok(PyBytes::new(py, &io_desc.encode()))
+    }
+
+    fn io_desc_json(&self, py: Python<'_>) -> PyResult<String> {
+        let io_desc = IoDesc::from_network(self.program(py)?.network()).map_err(Self::fail(py))?;
+        to_json(py, &io_desc)
+    }
+}
+
+fn to_json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value)
+        .map_err(|error| Raise::new(py, "InternalError", "internal.json", error.to_string()).build())
+}
+
+fn describe(warning: &Warning) -> String {
+    match warning {
+        Warning::Version { major } => format!("major version {major} is not known; 0 is expected"),
+        Warning::TableAlignment { offset } => {
+            format!("the segment table at {offset} is not aligned to 8 bytes")
+        }
+        Warning::UnusedOffset { segment, offset } => {
+            format!("segment {segment} has the offset {offset}, which has no meaning there")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// One input or output as an array of a host program.
+#[pyclass(frozen, name = "Tensor", module = "qaic._core")]
+pub(crate) struct PyTensor {
+    tensor: Tensor,
+}
+
+#[pymethods]
+impl PyTensor {
+    #[getter]
+    fn name(&self) -> &str {
+        &self.tensor.name
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.tensor.dims)
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.tensor.dtype.numpy().1
+    }
+
+    #[getter]
+    fn partial(&self) -> bool {
+        self.tensor.partial
+    }
+
+    #[getter]
+    fn visible(&self) -> bool {
+        self.tensor.visible
+    }
+}
+
+/// (severity, code, segment, message) of one finding.
+type Finding = (String, String, Option<String>, String);
+
+fn findings(bytes: &[u8]) -> Vec<Finding> {
+    validate::validate(bytes)
+        .into_iter()
+        .map(|finding| {
+            (finding.severity.to_string(), finding.code.to_string(), finding.segment, finding.message)
+        })
+        .collect()
+}
+
+/// Everything that is wrong with a container, also with one that does not open.
+///
+/// Blocking, without the interpreter lock: reads every byte.
+#[pyfunction]
+pub(crate) fn validate_container(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Vec<Finding>> {
+    let bytes = if let Ok(path) = source.extract::<PathBuf>() {
+        py.detached(move || FileBytes::open(&path, true))?
+    } else {
+        FileBytes::Owned(with_bytes(source, HostSlice::to_vec)?.into_boxed_slice())
+    };
+    py.detached(move || Ok(findings(&bytes)))
+}
+
+/// Lets format errors out of a call without the interpreter lock, to name the file in them.
+fn keep_format_errors<T>(result: Result<T, RuntimeError>) -> Result<Result<T, QpcError>, RuntimeError> {
+    match result {
+        Err(RuntimeError::Qpc(error)) => Ok(Err(error)),
+        other => other.map(Ok),
+    }
+}
+
+const fn encoding_name(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::FlatBuffer => "flatbuffer",
+        Encoding::TerminatedFlatBuffer => "terminated flatbuffer",
+        Encoding::Legacy => "legacy struct",
+        _ => "other",
+    }
+}
