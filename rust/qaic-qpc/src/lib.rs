@@ -47,5 +47,6 @@ pub mod network_desc;
 pub mod program_info;
 pub mod shape;
 pub mod transform;
+pub mod validate;
 mod wire;
 pub mod writer;

@@ -1,0 +1,68 @@
+//! Whether the program for the `cpu` device, if there is one, is complete.
+//!
+//! Its plan and graph are sections of `network.elf`; the plan says where in `constants.bin` each initializer lies.
+
+use serde::Deserialize;
+
+use super::{Image, Report};
+use crate::bytes::range_within;
+use crate::container::names::{CONSTANTS, NETWORK_ELF};
+use crate::elf;
+
+/// ELF section with the resolved plan, as JSON.
+const PLAN_SECTION: &str = "openqaic_plan";
+/// ELF section with the ONNX graph.
+const GRAPH_SECTION: &str = "openqaic_graph";
+/// The version of the plan this library knows.
+const PLAN_VERSION: u64 = 1;
+/// Initializers start at multiples of this, so that kernels may use them from the mapped file.
+const INITIALIZER_ALIGNMENT: u64 = 64;
+
+/// The part of the plan that the container can contradict; the device that runs it reads the rest.
+#[derive(Deserialize)]
+struct Plan {
+    version: u64,
+    #[serde(default)]
+    initializers: Vec<Initializer>,
+}
+
+#[derive(Deserialize)]
+struct Initializer {
+    name: String,
+    offset: u64,
+    size: u64,
+}
+
+pub(super) fn validate(image: Image<'_>, file: &[u8], report: &mut Report) {
+    let Some(plan) = report.take(NETWORK_ELF, elf::section(file, PLAN_SECTION)).flatten() else { return };
+    let plan: Plan = match serde_json::from_slice(file.get(plan).unwrap_or_default()) {
+        Ok(plan) => plan,
+        Err(error) => {
+            return report.wrong("qpc.cpu_plan", NETWORK_ELF, format!("the plan cannot be read: {error}"));
+        }
+    };
+    if plan.version != PLAN_VERSION {
+        let message = format!("plan version {} is not known, {PLAN_VERSION} is", plan.version);
+        return report.wrong("qpc.cpu_plan_version", NETWORK_ELF, message);
+    }
+    match elf::section(file, GRAPH_SECTION) {
+        Ok(Some(graph)) if !graph.is_empty() => {}
+        Ok(_) => report.wrong("qpc.cpu_graph", NETWORK_ELF, "there is a plan but no graph".to_owned()),
+        Err(error) => report.error(Some(NETWORK_ELF), &error),
+    }
+    let constants = image.payload(CONSTANTS).unwrap_or_default();
+    for Initializer { name, offset, size } in &plan.initializers {
+        if range_within(constants.len(), *offset, *size).is_none() {
+            let message = format!(
+                "initializer {name}: {size} bytes at {offset} lie outside the {} bytes",
+                constants.len()
+            );
+            report.wrong("qpc.initializer_out_of_bounds", CONSTANTS, message);
+        }
+        if offset.checked_rem(INITIALIZER_ALIGNMENT) != Some(0) {
+            let message =
+                format!("initializer {name} at {offset} is not aligned to {INITIALIZER_ALIGNMENT} bytes");
+            report.odd("qpc.initializer_alignment", CONSTANTS, message);
+        }
+    }
+}
