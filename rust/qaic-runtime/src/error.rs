@@ -36,17 +36,6 @@ pub enum RuntimeError {
         kind: String,
     },
 
-    /// A sequence of transform steps contradicts itself or its program.
-    #[error("binding `{binding}`: transform step {step}: {reason}")]
-    InvalidTransform {
-        /// Binding name.
-        binding: String,
-        /// Position in the sequence.
-        step: usize,
-        /// What does not fit.
-        reason: String,
-    },
-
     /// A buffer has the wrong number of bytes.
     #[error("buffer `{buffer}`: {found} bytes given, {expected} expected")]
     BufferSize {
@@ -203,7 +192,6 @@ impl RuntimeError {
             Self::Qpc(source) => source.code(),
             Self::Io { .. } => "file.io",
             Self::UnsupportedTransform { .. } => "program.unsupported_transform",
-            Self::InvalidTransform { .. } => "program.invalid_transform",
             Self::BufferSize { .. } => "input.size",
             Self::MissingInput { .. } => "input.missing",
             Self::WrongTarget { .. } => "device.wrong_target",

@@ -235,43 +235,66 @@ fn rejects_conversions_between_types_without_a_rule() {
     assert_eq!(code(&network), "program.unsupported_transform");
 }
 
-/// A plain f32[4] input after `change`, in a buffer of 16 bytes.
-fn rejects(change: impl FnOnce(&mut IoBinding)) {
+#[test]
+fn rejects_transposes_that_do_not_fuse() {
+    let turn = |dims: &[i32], shuffle: &[i32]| Transform {
+        shuffle: shuffle.to_vec(),
+        ..step(Transpose, Float32, dims)
+    };
+    let sequence = vec![
+        turn(&[3, 2], &[1, 0]),
+        step(Convert, Float32, &[6, 1]),
+        turn(&[1, 6], &[1, 0]),
+        copy(Direction::In, 0, 0, Float32, &[1, 6]),
+    ];
+    let network = with_input(binding(tensor(Float32, &[2, 3]), tensor(Float32, &[1, 6]), sequence), 24);
+    assert_eq!(code(&network), "program.unsupported_transform");
+    let nine = [1; 9];
+    let sequence = vec![turn(&nine, &[0, 1, 2, 3, 4, 5, 6, 7, 8]), copy(Direction::In, 0, 0, Float32, &nine)];
+    let network = with_input(binding(tensor(Float32, &nine), tensor(Float32, &nine), sequence), 4);
+    assert_eq!(code(&network), "program.unsupported_transform");
+}
+
+/// A plain f32[4] input after `change`, in a buffer of 16 bytes, is refused with `expected`.
+fn rejects(expected: &str, change: impl FnOnce(&mut IoBinding)) {
     let mut input = plain_input(&[4], 0);
     change(&mut input);
     let network = with_input(input.clone(), 16);
-    assert_eq!(code(&network), "program.invalid_transform", "{input:?}");
+    assert_eq!(code(&network), expected, "{input:?}");
 }
 
 #[test]
 fn rejects_places_outside_the_dma_buffers() {
-    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().offset = 1);
-    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().offset = u32::MAX);
-    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().buffer_num = 1);
-    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().buffer_num = u32::MAX);
-    rejects(|input| input.transformseq[0].copy_dma_buffer.as_mut().unwrap().dir = Direction::Out);
-    rejects(|input| input.transformseq[0].copy_dma_buffer = None);
+    let place = |change: fn(&mut CopyDmaBuffer)| {
+        move |input: &mut IoBinding| change(input.transformseq[0].copy_dma_buffer.as_mut().unwrap())
+    };
+    rejects("qpc.dma_out_of_bounds", place(|copy| copy.offset = 1));
+    rejects("qpc.dma_out_of_bounds", place(|copy| copy.offset = u32::MAX));
+    rejects("qpc.dma_buffer_index", place(|copy| copy.buffer_num = 1));
+    rejects("qpc.dma_buffer_index", place(|copy| copy.buffer_num = u32::MAX));
+    rejects("qpc.dma_direction", place(|copy| copy.dir = Direction::Out));
+    rejects("qpc.transform_mismatch", |input| input.transformseq[0].copy_dma_buffer = None);
     let mut network = with_input(plain_input(&[4], 0), 16);
     network.dma_buffers[0].dir = Direction::Out;
-    assert_eq!(code(&network), "program.invalid_transform");
+    assert_eq!(code(&network), "qpc.dma_direction");
 }
 
 #[test]
 fn rejects_sequences_that_contradict_themselves() {
-    rejects(|input| input.transformseq[0].dims = vec![3]);
-    rejects(|input| input.transformseq[0].dims = vec![-4]);
-    rejects(|input| input.transformseq[0].dtype = Float16);
-    rejects(|input| input.io_initial.dims = vec![5]);
-    rejects(|input| input.io_initial.dtype = ElementType::Unknown(99));
-    rejects(|input| input.io_transformed.dims = vec![4, 2]);
-    rejects(|input| input.io_transformed.dtype = Float16);
-    rejects(|input| input.transformseq.push(input.transformseq[0].clone()));
-    rejects(|input| input.transformseq.push(step(Convert, Float32, &[4])));
-    rejects(|input| input.transformseq = vec![step(Convert, Float32, &[4]); 2]);
-    rejects(|input| input.transformseq.insert(0, step(Transpose, Float32, &[4])));
+    rejects("qpc.transform_mismatch", |input| input.transformseq[0].dims = vec![3]);
+    rejects("qpc.negative_dim", |input| input.transformseq[0].dims = vec![-4]);
+    rejects("qpc.transform_mismatch", |input| input.transformseq[0].dtype = Float16);
+    rejects("qpc.transform_mismatch", |input| input.io_initial.dims = vec![5]);
+    rejects("qpc.unknown_element_type", |input| input.io_initial.dtype = ElementType::Unknown(99));
+    rejects("qpc.transform_mismatch", |input| input.io_transformed.dims = vec![4, 2]);
+    rejects("qpc.transform_mismatch", |input| input.io_transformed.dtype = Float16);
+    rejects("qpc.transform_mismatch", |input| input.transformseq.push(input.transformseq[0].clone()));
+    rejects("qpc.transform_mismatch", |input| input.transformseq.push(step(Convert, Float32, &[4])));
+    rejects("qpc.transform_mismatch", |input| input.transformseq = vec![step(Convert, Float32, &[4]); 2]);
+    rejects("qpc.transform_mismatch", |input| input.transformseq.insert(0, step(Transpose, Float32, &[4])));
     let turn = |shuffle: &[i32]| Transform { shuffle: shuffle.to_vec(), ..step(Transpose, Float32, &[2, 2]) };
     for shuffle in [&[0, 0][..], &[0, 2], &[-1, 0], &[0], &[0, 1, 2]] {
-        rejects(|input| {
+        rejects("qpc.transform_mismatch", |input| {
             input.io_initial.dims = vec![2, 2];
             input.transformseq.insert(0, turn(shuffle));
         });
@@ -281,7 +304,7 @@ fn rejects_sequences_that_contradict_themselves() {
 #[test]
 fn rejects_scales_that_are_no_positive_number() {
     for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-        rejects(|input| {
+        rejects("qpc.transform_mismatch", |input| {
             input.io_transformed.dtype = Int8Q;
             input.transformseq =
                 vec![scaled(Quantize, Int8Q, &[4], scale, 0), copy(Direction::In, 0, 0, Int8Q, &[4])];
@@ -292,12 +315,12 @@ fn rejects_scales_that_are_no_positive_number() {
 #[test]
 fn rejects_tensors_beyond_all_memory() {
     let huge = [i32::MAX; 9];
-    rejects(|input| {
+    rejects("qpc.tensor_too_large", |input| {
         input.io_initial.dims = huge.to_vec();
         input.io_transformed.dims = huge.to_vec();
         input.transformseq[0].dims = huge.to_vec();
     });
-    rejects(|input| {
+    rejects("qpc.tensor_too_large", |input| {
         let dims = [i32::MAX, i32::MAX, 2];
         input.io_initial.dims = dims.to_vec();
         input.io_transformed.dims = dims.to_vec();
@@ -311,13 +334,13 @@ fn partial(dims: &[i32], offset: u32, align: u32) -> IoBinding {
 
 #[test]
 fn rejects_partial_inputs_that_cannot_shrink() {
-    assert_eq!(code(&with_input(partial(&[4, 2], 0, 4), 64)), "program.invalid_transform");
-    assert_eq!(code(&with_input(partial(&[0], 0, 4), 64)), "program.invalid_transform");
-    assert_eq!(code(&with_input(partial(&[4], 1, 4), 8)), "program.invalid_transform");
+    assert_eq!(code(&with_input(partial(&[4, 2], 0, 4), 64)), "qpc.partial_input");
+    assert_eq!(code(&with_input(partial(&[], 0, 4), 64)), "qpc.partial_input");
+    assert_eq!(code(&with_input(partial(&[4], 1, 4), 8)), "qpc.dma_out_of_bounds");
     let mut converted = partial(&[4], 0, 4);
     converted.transformseq = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 0, Float16, &[4])];
     converted.io_transformed = tensor(Float16, &[4]);
-    assert_eq!(code(&with_input(converted, 64)), "program.invalid_transform");
+    assert_eq!(code(&with_input(converted, 64)), "qpc.partial_input");
 }
 
 #[test]
@@ -330,7 +353,7 @@ fn partial_inputs_that_do_not_fit_are_refused_and_leave_the_buffer() {
         let outcome = plan.pre_process(&[view(&[1; 64][..given])], &[view_mut(&mut dma)], &mut resize);
         (outcome.map_err(|error| error.code()), resize, dma)
     };
-    assert_eq!(run(16), (Err("input.size"), vec![0], [0xee; 20]));
+    assert_eq!(run(16), (Err("qpc.dma_out_of_bounds"), vec![0], [0xee; 20]));
     assert_eq!(run(20).0, Err("input.size"));
     let (outcome, resize, dma) = run(12);
     assert_eq!((outcome, resize), (Ok(()), vec![20]));

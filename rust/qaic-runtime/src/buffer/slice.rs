@@ -306,6 +306,8 @@ pub(crate) fn copy_transposed<T: Plain>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::float_cmp)] // bit for bit is what is promised
+
     use super::*;
 
     fn view(bytes: &[u8]) -> HostSlice {

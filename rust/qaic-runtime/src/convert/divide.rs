@@ -83,6 +83,8 @@ fn divide_by_two(value: u64, times: u32, modulus: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::float_cmp)] // bit for bit is what is promised
+
     use super::*;
 
     /// Scales with a proof and scales without, each checked against every significand.

@@ -36,7 +36,7 @@ mod tests {
             (5.960_464_5e-8, 1),          // smallest subnormal
             (2.980_232_2e-8, 0),          // half of it: tie to even
             (2.980_232_6e-8, 1),          // just above the tie
-            (6.097_555_2e-5, 0x03ff),     // largest subnormal
+            (6.097_555e-5, 0x03ff),       // largest subnormal
             (1.0 + 1.0 / 2048.0, 0x3c00), // tie, even below
             (1.0 + 3.0 / 2048.0, 0x3c02), // tie, even above
         ];

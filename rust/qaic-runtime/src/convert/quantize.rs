@@ -150,6 +150,8 @@ impl QuantParams {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::float_cmp)] // bit for bit is what is promised
+
     use super::*;
 
     #[test]

@@ -1,66 +1,44 @@
 //! How the caller's tensors reach the DMA buffers of a program and come back (qpc-format §3).
 //!
-//! A [`TransferPlan`] is made once per program: every sequence of transform steps is checked and fused into one
-//! [`Route`], every place in a DMA buffer is checked against that buffer. What is left for an inference is to check the
-//! lengths of the buffers at hand and move the bytes. Nothing a descriptor or a caller says can make a transfer touch
-//! memory outside the buffers given.
+//! `qaic_qpc::transform` checks a descriptor and does the arithmetic of places; here the bytes are moved. A
+//! [`TransferPlan`] is made once per program: every sequence of transform steps is fused into one [`Route`]. What is left
+//! for an inference is to check the lengths of the buffers at hand. Nothing a descriptor or a caller says can make a
+//! transfer touch memory outside the buffers given.
 //!
 //! Several bindings may lie in one DMA buffer; bytes between them are never written. Short output arrays get the first
-//! bytes of the result. Partial inputs are packed behind each other, see [`partial`].
+//! bytes of the result. Partial inputs are packed behind the others, anew for each inference.
 //!
 //! The original runtime executes single copies only; conversions follow the arithmetic of qpc-format §3.6.
 
 mod binding;
-pub mod partial;
 
-use qaic_qpc::network_desc::{Direction, NetworkDesc};
+use qaic_qpc::error::QpcError;
+use qaic_qpc::network_desc::{NetworkDesc, TransformKind};
+use qaic_qpc::transform::TransferPlan as Checked;
+use qaic_qpc::transform::partial::{PartialLayout, Slice};
 
 use crate::buffer::{HostSlice, HostSliceMut};
 use crate::convert::PipelineError;
 use crate::error::RuntimeError;
 
 pub use binding::{BindingTransfer, Place, Route};
-use partial::{Layout, PartialInput};
 
 /// All transfers of a program.
 #[derive(Clone, Debug)]
 pub struct TransferPlan {
+    checked: Checked,
     inputs: Vec<BindingTransfer>,
     outputs: Vec<BindingTransfer>,
-    /// Bytes of each DMA buffer.
-    dma_bytes: Vec<u32>,
-    /// End of the last full-size input in each DMA buffer.
-    extents: Vec<u64>,
-    /// Inputs that may be short, in input order.
-    partial: Vec<PartialInput>,
 }
 
 impl TransferPlan {
     /// The transfers of `network`. Fails when a sequence has no host implementation or is not consistent, naming the
     /// binding and the step.
     pub fn new(network: &NetworkDesc) -> Result<Self, RuntimeError> {
-        let buffers = &network.dma_buffers;
-        let build = |bindings: &[_], direction| {
-            bindings
-                .iter()
-                .map(|binding| BindingTransfer::new(binding, direction, buffers))
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let inputs = build(&network.inputs, Direction::In)?;
-        let outputs = build(&network.outputs, Direction::Out)?;
-        let mut extents = vec![0; buffers.len()];
-        for place in inputs.iter().filter(|input| !input.is_partial()).filter_map(BindingTransfer::place) {
-            let extent: &mut u64 = &mut extents[place.buffer];
-            *extent = (*extent).max((place.offset + place.bytes) as u64);
-        }
-        let partial = partial::inputs(&inputs, &network.inputs);
-        Ok(Self {
-            inputs,
-            outputs,
-            dma_bytes: buffers.iter().map(|buffer| buffer.size).collect(),
-            extents,
-            partial,
-        })
+        let checked = Checked::new(network).map_err(refused)?;
+        let inputs = checked.inputs.iter().map(BindingTransfer::new).collect::<Result<_, _>>()?;
+        let outputs = checked.outputs.iter().map(BindingTransfer::new).collect::<Result<_, _>>()?;
+        Ok(Self { checked, inputs, outputs })
     }
 
     /// Inputs in binding order.
@@ -75,12 +53,12 @@ impl TransferPlan {
 
     /// Bytes of each DMA buffer.
     pub fn dma_bytes(&self) -> &[u32] {
-        &self.dma_bytes
+        &self.checked.dma_sizes
     }
 
     /// Whether some input may be given short; then the place of inputs depends on the lengths of each inference.
     pub fn has_partial_inputs(&self) -> bool {
-        !self.partial.is_empty()
+        self.checked.has_partial_inputs()
     }
 
     /// Moves all inputs into the DMA buffers.
@@ -94,9 +72,9 @@ impl TransferPlan {
         resize: &mut Vec<u32>,
     ) -> Result<(), RuntimeError> {
         expect_count("input", self.inputs.len(), user.len())?;
-        expect_count("DMA buffer", self.dma_bytes.len(), dma.len())?;
+        expect_count("DMA buffer", self.checked.dma_sizes.len(), dma.len())?;
         resize.clear();
-        resize.resize(self.dma_bytes.len(), 0);
+        resize.resize(self.checked.dma_sizes.len(), 0);
         for (index, (input, &src)) in self.inputs.iter().zip(user).enumerate() {
             if let Some(place) = input.place().filter(|_| !input.is_partial()) {
                 self.stage_input(index, src, dma[place.buffer])?;
@@ -104,8 +82,8 @@ impl TransferPlan {
         }
         if self.has_partial_inputs() {
             let layout = self.lay_out(user)?;
-            for slice in &layout.slices {
-                slice.write(user[slice.input], dma[slice.buffer])?;
+            for slice in layout.slices.iter().filter(|slice| slice.bytes > 0) {
+                write_slice(slice, user[slice.input], dma[slice.buffer as usize])?;
             }
             resize.copy_from_slice(&layout.resize);
         }
@@ -114,15 +92,16 @@ impl TransferPlan {
 
     /// Layout of the partial inputs for the lengths of `user`, one per input. Fails when an input is longer than its
     /// tensor or the data do not fit.
-    pub fn lay_out(&self, user: &[HostSlice]) -> Result<Layout, RuntimeError> {
+    pub fn lay_out(&self, user: &[HostSlice]) -> Result<PartialLayout, RuntimeError> {
         expect_count("input", self.inputs.len(), user.len())?;
-        partial::lay_out(self, user)
+        let given: Vec<u64> = user.iter().map(|input| input.len() as u64).collect();
+        self.checked.pack(&given).map_err(refused)
     }
 
     /// Moves all outputs from the DMA buffers to the caller.
     pub fn post_process(&self, dma: &[HostSliceMut], user: &[HostSliceMut]) -> Result<(), RuntimeError> {
         expect_count("output", self.outputs.len(), user.len())?;
-        expect_count("DMA buffer", self.dma_bytes.len(), dma.len())?;
+        expect_count("DMA buffer", self.checked.dma_sizes.len(), dma.len())?;
         for (index, (output, &dst)) in self.outputs.iter().zip(user).enumerate() {
             if let Some(place) = output.place() {
                 self.fetch_output(index, dma[place.buffer].as_const(), dst)?;
@@ -167,6 +146,35 @@ impl TransferPlan {
             Route::Convert(pipeline) => pipeline.run_prefix(src, dst).map_err(|error| sizes(&error))?,
         }
         Ok(())
+    }
+}
+
+/// Writes the slice header and the data of one partial input. Without data neither is written (qpc-format §3.3).
+fn write_slice(slice: &Slice, src: HostSlice, dma: HostSliceMut) -> Result<(), RuntimeError> {
+    let place = Place {
+        buffer: slice.buffer as usize,
+        offset: slice.data_offset as usize,
+        bytes: slice.bytes as usize,
+    };
+    let data = dma.subslice(place.offset, place.bytes).ok_or_else(|| place.too_short(dma.len()))?;
+    let header = dma.write_from(slice.header_offset as usize, &slice.header());
+    header.ok_or_else(|| place.too_short(dma.len()))?;
+    data.copy_from(src);
+    Ok(())
+}
+
+/// The runtime's own words for what a caller may want to tell apart.
+fn refused(error: QpcError) -> RuntimeError {
+    match error {
+        QpcError::UnsupportedTransform { binding, step, kind } => RuntimeError::UnsupportedTransform {
+            binding,
+            step: usize::try_from(step).unwrap_or(usize::MAX),
+            kind: format!("{:?}", TransformKind::from(kind)),
+        },
+        QpcError::BufferSize { binding, found, max } => {
+            RuntimeError::BufferSize { buffer: binding, expected: max, found }
+        }
+        other => other.into(),
     }
 }
 
