@@ -5,7 +5,6 @@ Used only when onnx left something open: creating an engine session costs millis
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from qaic.compiler.elem_types import CODES
@@ -15,13 +14,11 @@ if TYPE_CHECKING:
 
     import onnx
 
-_log = logging.getLogger("qaic.compiler")
-
 #: where the engine's spelling of a type differs from ours
 _SPELLINGS = {"float": "float32", "double": "float64"}
 
 
-def complete(view: onnx.ModelProto, names: Sequence[str]) -> bool:
+def complete(view: onnx.ModelProto, names: Sequence[str]) -> str:
     """Ask the engine for the types and shapes of values; writes them into `view`.
 
     Parameters
@@ -33,8 +30,8 @@ def complete(view: onnx.ModelProto, names: Sequence[str]) -> bool:
 
     Returns
     -------
-    bool
-        Whether the engine could load the model and was asked; False leaves `view` as it is.
+    str
+        What the engine said when it could not load the model, which leaves `view` as it is; else empty.
     """
     import onnx
     import onnxruntime as ort
@@ -52,8 +49,7 @@ def complete(view: onnx.ModelProto, names: Sequence[str]) -> bool:
             probe.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
-        _log.debug("the engine could not infer shapes: %s", error)
-        return False
+        return str(error).strip()
     declared = {value.name: value for value in view.graph.output}
     for found in session.get_outputs():
         value = declared.get(found.name)
@@ -75,4 +71,4 @@ def complete(view: onnx.ModelProto, names: Sequence[str]) -> bool:
             dim = tensor.shape.dim.add()
             if isinstance(size, int) and size >= 0:
                 dim.dim_value = size
-    return True
+    return ""

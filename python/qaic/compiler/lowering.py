@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler import checks, engine_shapes, initializers, precision, symbols
 from qaic.compiler.edges import Edge, read_edge
 from qaic.compiler.precision import FloatPrecision
+from qaic.compiler.refusal import refuse
 from qaic.compiler.value_types import collect_types, untyped_values
 
 if TYPE_CHECKING:
@@ -82,14 +83,30 @@ def _inferred(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelP
     """Infer types and shapes, with the engine's help where onnx does not know an operator."""
     inferred = symbols.infer(checks.with_weights_as_inputs(model, weights))
     missing = untyped_values(inferred.graph, collect_types(inferred))
-    open_outputs = any(
-        not value.type.tensor_type.HasField("shape")
-        or not all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
-        for value in inferred.graph.output
-    )
-    if missing or open_outputs:
-        engine_shapes.complete(inferred, missing)
+    if missing or _open_outputs(inferred):
+        problem = engine_shapes.complete(inferred, missing)
+        if problem and _open_outputs(inferred):
+            raise refuse(
+                f"shape of output {_open_outputs(inferred)[0]!r}",
+                code="invalid_model",
+                found=f"a graph the engine refuses ({problem})",
+                expected="operators that fit their inputs",
+                fix="check the model, and the shapes given with onnx_define_symbol and model_inputs",
+            )
     return inferred
+
+
+def _open_outputs(inferred: onnx.ModelProto) -> list[str]:
+    """List the outputs that are tensors without a complete shape."""
+    return [
+        value.name
+        for value in inferred.graph.output
+        if value.type.HasField("tensor_type")
+        and not (
+            value.type.tensor_type.HasField("shape")
+            and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
+        )
+    ]
 
 
 def _fix_interface(model: onnx.ModelProto, inferred: onnx.ModelProto) -> None:
