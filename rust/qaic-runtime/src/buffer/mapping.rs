@@ -37,7 +37,11 @@ impl FileBytes {
             let mapping = unsafe { Mmap::map(&file) }.map_err(failed)?;
             return Ok(Self::Mapped(mapping));
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+        let mut bytes = Vec::new();
+        let len_bytes = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+        bytes
+            .try_reserve_exact(len_bytes)
+            .map_err(|_| RuntimeError::OutOfMemory { bytes: metadata.len(), what: "the container" })?;
         file.read_to_end(&mut bytes).map_err(failed)?;
         Ok(Self::Owned(bytes.into_boxed_slice()))
     }

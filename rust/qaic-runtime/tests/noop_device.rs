@@ -1,0 +1,204 @@
+//! Everything around a device, on the `noop` device: loading, cores, exec objects, the inference set.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+mod transfer_support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, LoadOptions, RegistryOptions};
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::program::Program;
+use transfer_support::{view, view_mut};
+
+/// Contexts with equal options share devices, so every test asks for other ones.
+fn context() -> Arc<Context> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let marker = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let options = RegistryOptions {
+        kind: Some("noop".to_owned()),
+        virtual_cards: Some(2),
+        engine_candidates: vec![marker.into()],
+    };
+    Context::new(&options).unwrap()
+}
+
+fn fixture(name: &str) -> Arc<Image> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc").join(name);
+    Image::open(&path, true).unwrap()
+}
+
+fn activations(count: u32) -> LoadOptions {
+    LoadOptions { activations: count, ..LoadOptions::default() }
+}
+
+fn free_cores(context: &Context, device: u32) -> u32 {
+    context.device(DeviceId(device)).unwrap().resources().nsp_free
+}
+
+#[test]
+fn plain_tensors_pass_through() {
+    // f32[1,3,8,8] in, f32[1,10] out: the output is the first bytes of the input.
+    let context = context();
+    let set =
+        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 1, activations(1))
+            .unwrap();
+    let input: Vec<u8> = (0..768_u32).map(|k| k.to_le_bytes()[0]).collect();
+    let mut output = vec![0xcc; 40];
+    let views = [Some(view_mut(&mut output))];
+    set.try_acquire().unwrap().run(&[view(&input)], &views).unwrap();
+    assert_eq!(output, input[..40]);
+}
+
+#[test]
+fn converted_tensors_pass_through_their_device_form() {
+    // f32 -> i8 with 0.05, -3 on the way in; i8 -> f32 with 0.125, 7 on the way out.
+    let context = context();
+    let set =
+        InferenceSet::new(&context, &fixture("s05_quant_i8.qpc"), DeviceId(0), 1, activations(1)).unwrap();
+    let input: Vec<u8> = [1.0_f32; 48].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let mut output = vec![0; 160];
+    let views = [Some(view_mut(&mut output))];
+    set.try_acquire().unwrap().run(&[view(&input)], &views).unwrap();
+    let expected: Vec<u8> =
+        [0.125_f32 * (17.0 - 7.0); 40].iter().flat_map(|value| value.to_le_bytes()).collect();
+    assert_eq!(output, expected);
+}
+
+#[test]
+fn wrong_buffers_are_refused_before_the_device_runs() {
+    let context = context();
+    let set =
+        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 1, activations(1))
+            .unwrap();
+    let mut handle = set.try_acquire().unwrap();
+    assert_eq!(handle.run(&[], &[None]).unwrap_err().code(), "call.argument");
+    assert_eq!(handle.run(&[view(&[0; 767])], &[None]).unwrap_err().code(), "input.size");
+    handle.run(&[view(&[0; 768])], &[None]).unwrap();
+}
+
+#[test]
+fn cores_are_taken_by_activation_and_given_back() {
+    let context = context();
+    let image = fixture("s01_simple_f32_file.qpc");
+    let needed = image.network().num_cores.max(1);
+    let program = Program::new(&context, &image, DeviceId(1), LoadOptions::default()).unwrap();
+    assert_eq!(program.create_exec_obj().unwrap_err().code(), "call.state");
+    program.load().unwrap();
+    assert_eq!(free_cores(&context, 1), 16);
+    program.activate().unwrap();
+    program.activate().unwrap();
+    assert_eq!(free_cores(&context, 1), 16 - needed);
+    assert_eq!(free_cores(&context, 0), 16);
+    let exec = program.create_exec_obj().unwrap();
+    drop(program);
+    drop(exec);
+    assert_eq!(free_cores(&context, 1), 16);
+}
+
+#[test]
+fn a_set_too_large_for_the_device_names_needed_and_free_and_takes_nothing() {
+    let context = context();
+    let image = fixture("s01_simple_f32_file.qpc");
+    let cores = image.network().num_cores.max(1);
+    let too_many = 16 / cores + 1;
+    match InferenceSet::new(&context, &image, DeviceId(0), 1, activations(too_many)).unwrap_err() {
+        RuntimeError::DeviceBusy { id: 0, needed, free: 16, total: 16 } => {
+            assert_eq!(needed, cores * too_many)
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(free_cores(&context, 0), 16);
+}
+
+#[test]
+fn missing_devices_and_empty_sets_are_refused() {
+    let context = context();
+    let image = fixture("s01_simple_f32_file.qpc");
+    let refused = |device, set_size, count| {
+        InferenceSet::new(&context, &image, DeviceId(device), set_size, activations(count))
+            .unwrap_err()
+            .code()
+    };
+    assert_eq!(refused(2, 1, 1), "device.not_found");
+    assert_eq!(refused(0, 0, 1), "call.argument");
+    assert_eq!(refused(0, 1, 0), "call.argument");
+}
+
+#[test]
+fn waiting_for_an_exec_object_ends_by_deadline_interrupt_or_return() {
+    let context = context();
+    let set =
+        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 1, activations(1))
+            .unwrap();
+    let held = set.try_acquire().unwrap();
+    assert!(set.try_acquire().is_none());
+    let soon = Instant::now() + Duration::from_millis(1);
+    assert_eq!(set.acquire(Some(soon), || false).unwrap_err().code(), "device.timeout");
+    assert_eq!(set.acquire(None, || true).unwrap_err().code(), "call.interrupted");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| set.acquire(None, || false).map(drop));
+        drop(held);
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn many_threads_share_few_exec_objects() {
+    let context = context();
+    let set =
+        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 2, activations(1))
+            .unwrap();
+    assert_eq!(set.handle_count(), 2);
+    let in_flight = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for seed in 0..16_u8 {
+            let (set, in_flight) = (&set, &in_flight);
+            scope.spawn(move || {
+                let input = [seed; 768];
+                for _ in 0..50 {
+                    let mut handle = set.acquire(None, || false).unwrap();
+                    assert!(in_flight.fetch_add(1, Ordering::SeqCst) < 2);
+                    let mut output = [0; 40];
+                    handle.run(&[view(&input)], &[Some(view_mut(&mut output))]).unwrap();
+                    assert_eq!(output, [seed; 40]);
+                    in_flight.fetch_sub(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn benchmark_runs_exactly_what_was_asked() {
+    let context = context();
+    let set =
+        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 4, activations(2))
+            .unwrap();
+    let input = [0; 768];
+    let outcome = set.benchmark(&[view(&input)], Some(1000), None, || false).unwrap();
+    assert_eq!(outcome.completed, 1000);
+    let already = Instant::now();
+    assert_eq!(set.benchmark(&[view(&input)], None, Some(already), || false).unwrap().completed, 0);
+    assert_eq!(set.benchmark(&[view(&[0; 3])], Some(5), None, || false).unwrap_err().code(), "input.size");
+    assert!(set.try_acquire().is_some());
+}
+
+#[test]
+fn a_container_for_a_card_is_refused_by_the_cpu_device() {
+    let options = RegistryOptions { kind: Some("cpu".to_owned()), ..RegistryOptions::default() };
+    let context = Context::new(&options).unwrap();
+    let program =
+        Program::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), LoadOptions::default())
+            .unwrap();
+    match program.load().unwrap_err() {
+        RuntimeError::WrongTarget { built_for, kind: "cpu", .. } => assert_eq!(built_for, "a card"),
+        other => panic!("{other:?}"),
+    }
+}
