@@ -98,6 +98,13 @@ class Qpc:
     def batch_size(self) -> int: ...
     @property
     def num_cores(self) -> int: ...
+    @property
+    def is_program(self) -> bool:
+        """Whether there is a program in it, and not one container per device."""
+    def inner(self, name: str) -> Qpc | None:
+        """The container that a segment is, over the same bytes; ``None`` when it is not one."""
+    def validate(self) -> list[tuple[str, str, str | None, str]]:
+        """Findings (severity, code, segment, message), CRCs included. Blocking: reads every byte."""
     def payload(self, name: str) -> BytesView:
         """View of a segment's payload; ``KeyError`` when there is none of this name."""
     def elf_section(self, name: str) -> BytesView | None:
@@ -108,9 +115,9 @@ class Qpc:
     def program_info_json(self) -> str:
         """Program info, user and DMA buffer mappings, constants infos (qpc-format §4, §6)."""
     def constants_json(self) -> str:
-        """Constants descriptor and the static and dynamic ranges (qpc-format §1.6, §5.1)."""
+        """``descriptor`` and ``static_size``, where ``constants.bin`` splits (qpc-format §1.6, §5.1)."""
     def metadata_json(self) -> str | None:
-        """Metadata of ``network.elf`` and the section it came from; ``None`` when there is none."""
+        """``section``, ``section_size``, ``encoding`` and ``fields`` of the metadata; ``None`` when there is none."""
     def io_desc(self) -> bytes:
         """``IoDesc`` as its protobuf bytes."""
     def io_desc_json(self) -> str: ...

@@ -1,21 +1,29 @@
 //! An opened container: its bytes and what was parsed of them. Shared by everything made from it.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qaic_qpc::container::{Container, names};
+use qaic_qpc::container::{Container, MAGIC, names};
+use qaic_qpc::error::QpcError;
 use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::NetworkDesc;
 
 use crate::buffer::FileBytes;
 use crate::error::RuntimeError;
 
+/// Containers inside containers are opened this deep (qpc-format §8.1).
+pub const MAX_NESTING: u32 = 2;
+
 /// A container. Opening one reads its header, tables and descriptors, never its constants, so the cost does not depend
 /// on the size of the file.
 #[derive(Debug)]
 pub struct Image {
     path: Option<PathBuf>,
-    bytes: FileBytes,
+    // Shared with the container this one lies in.
+    bytes: Arc<FileBytes>,
+    range: Range<usize>,
+    depth: u32,
     container: Container,
     network: NetworkDesc,
 }
@@ -25,21 +33,68 @@ impl Image {
     ///
     /// Blocking: reads the file's descriptors.
     pub fn open(path: &Path, mmap: bool) -> Result<Arc<Self>, RuntimeError> {
-        Self::parse(FileBytes::open(path, mmap)?, Some(path.to_owned()))
+        Self::inspect(path, mmap)?.into_program()
     }
 
     /// Takes a container that is in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Arc<Self>, RuntimeError> {
-        Self::parse(FileBytes::Owned(bytes.into_boxed_slice()), None)
+        Self::inspect_bytes(bytes)?.into_program()
     }
 
-    fn parse(bytes: FileBytes, path: Option<PathBuf>) -> Result<Arc<Self>, RuntimeError> {
+    /// Opens a file that may also hold one container per device instead of a program.
+    ///
+    /// Blocking: reads the file's descriptors.
+    pub fn inspect(path: &Path, mmap: bool) -> Result<Arc<Self>, RuntimeError> {
+        let bytes = FileBytes::open(path, mmap)?;
+        let range = 0..bytes.len();
+        Ok(Self::parse(Arc::new(bytes), range, Some(path.to_owned()), 0)?)
+    }
+
+    /// [`Image::inspect`] for bytes in memory.
+    pub fn inspect_bytes(bytes: Vec<u8>) -> Result<Arc<Self>, RuntimeError> {
+        let range = 0..bytes.len();
+        Ok(Self::parse(Arc::new(FileBytes::Owned(bytes.into_boxed_slice())), range, None, 0)?)
+    }
+
+    fn parse(
+        bytes: Arc<FileBytes>,
+        range: Range<usize>,
+        path: Option<PathBuf>,
+        depth: u32,
+    ) -> Result<Arc<Self>, QpcError> {
         let limits = Limits::default();
-        let container = Container::parse(&bytes, &limits)?;
-        container.require_program()?;
-        let descriptor = container.required(names::NETWORK_DESC)?.payload(&bytes);
-        let network = NetworkDesc::decode(descriptor, &limits)?;
-        Ok(Arc::new(Self { path, bytes, container, network }))
+        let view = bytes.get(range.clone()).unwrap_or_default();
+        let container = Container::parse(view, &limits)?;
+        let network = match container.require_program() {
+            Ok(()) => NetworkDesc::decode(container.required(names::NETWORK_DESC)?.payload(view), &limits)?,
+            Err(_) if holds_containers(&container, view) => NetworkDesc::default(),
+            Err(missing) => return Err(missing),
+        };
+        Ok(Arc::new(Self { path, bytes, range, depth, container, network }))
+    }
+
+    fn into_program(self: Arc<Self>) -> Result<Arc<Self>, RuntimeError> {
+        self.container.require_program()?;
+        Ok(self)
+    }
+
+    /// Whether it can be loaded, and not only opened to reach the containers inside.
+    pub fn is_program(&self) -> bool {
+        self.container.require_program().is_ok()
+    }
+
+    /// The container that segment `name` is, over the same bytes; `None` when it is not one.
+    pub fn inner(&self, name: &str) -> Result<Option<Arc<Self>>, QpcError> {
+        let Some(segment) = self.container.segment(name) else { return Ok(None) };
+        if !is_container(segment.payload(self.bytes())) {
+            return Ok(None);
+        }
+        if self.depth >= MAX_NESTING {
+            return Err(QpcError::LimitExceeded { what: "nested containers", max: MAX_NESTING.into() });
+        }
+        let start = self.range.start;
+        let range = start + segment.range.start..start + segment.range.end;
+        Self::parse(Arc::clone(&self.bytes), range, None, self.depth + 1).map(Some)
     }
 
     /// The file, if it came from one.
@@ -49,7 +104,7 @@ impl Image {
 
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.get(self.range.clone()).unwrap_or_default()
     }
 
     /// Header and segment table.
@@ -57,13 +112,23 @@ impl Image {
         &self.container
     }
 
-    /// The network descriptor.
+    /// The network descriptor, empty when this is not a program.
     pub fn network(&self) -> &NetworkDesc {
         &self.network
     }
 
     /// Payload of a segment.
     pub fn segment(&self, name: &str) -> Option<&[u8]> {
-        self.container.segment(name).map(|segment| segment.payload(&self.bytes))
+        self.container.segment(name).map(|segment| segment.payload(self.bytes()))
     }
+}
+
+fn is_container(payload: &[u8]) -> bool {
+    payload.starts_with(&MAGIC.to_le_bytes())
+}
+
+/// There is no other sign of inner containers in the format than their first bytes and the segment that orders them.
+fn holds_containers(container: &Container, bytes: &[u8]) -> bool {
+    container.is_multi_device()
+        || container.segments.iter().any(|segment| is_container(segment.payload(bytes)))
 }
