@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 #: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache
-CHUNK: Final = 1 << 20
+CHUNK: Final = 1 << 17
 
 
 class Source(Protocol):

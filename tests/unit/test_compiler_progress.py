@@ -1,0 +1,77 @@
+import io
+import sys
+
+import pytest
+
+from qaic.compiler import progress
+from qaic.compiler.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test sets."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def plain_terminal(monkeypatch):
+    """Stand in for a terminal; called inside the test, for pytest puts its own stream back after fixtures."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    # As if rich were not installed.
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    return stream
+
+
+def test_nothing_is_shown_within_the_first_second(clock, monkeypatch):
+    terminal = plain_terminal(monkeypatch)
+    with Progress("compiling net") as shown:
+        shown.stage("read")
+        clock[0] += 0.9
+        shown.stage("check")
+    assert terminal.getvalue() == ""
+
+
+def test_long_stages_are_shown_and_removed_at_the_end(clock, monkeypatch):
+    terminal = plain_terminal(monkeypatch)
+    with Progress("compiling net") as shown:
+        shown.stage("write")
+        clock[0] += 2
+        shown.advance(50, 200)
+        clock[0] += 0.01
+        shown.advance(51, 200)
+        assert terminal.getvalue() == "\r\x1b[Kcompiling net: write 25 % (2 s)"
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_stream_that_is_no_terminal_stays_silent(clock, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress("compiling net") as shown:
+        clock[0] += 5
+        shown.stage("write")
+        shown.advance(1, 0)
+    assert stream.getvalue() == ""
+
+
+def test_a_process_without_standard_error_is_no_problem(clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with Progress("compiling net") as shown:
+        clock[0] += 5
+        shown.stage("write")
+
+
+def test_rich_draws_the_line_where_it_is_installed(clock, monkeypatch):
+    pytest.importorskip("rich")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress("compiling [net]") as shown:
+        clock[0] += 5
+        shown.stage("write")
+    assert "compiling [net]: write" in stream.getvalue()
