@@ -1,0 +1,310 @@
+//! Defects of the container (qpc-format §1.7).
+
+use qaic_qpc::constants::ConstantsDesc;
+use qaic_qpc::container::{Container, Warning};
+use qaic_qpc::crc::CrcSegment;
+use qaic_qpc::error::{ErrorKind, NameDefect, QpcError};
+use qaic_qpc::limits::Limits;
+use qaic_qpc::writer::{self, Layout, SegmentData, SegmentSpec};
+
+use super::code;
+
+/// Position of a field of segment table entry `index`.
+const fn entry(index: usize, field: usize) -> usize {
+    40 + 32 * index + field
+}
+
+const SIZE: usize = 0;
+const OFFSET: usize = 8;
+const NAME: usize = 16;
+const START: usize = 24;
+
+fn get(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+/// A container that nothing is wrong with: constants (two static bytes of three) and two other segments.
+fn sound() -> Vec<u8> {
+    let segments = [
+        SegmentData { name: "constants.bin", offset: 2, payload: b"abc" },
+        SegmentData { name: "network.elf", offset: 0, payload: b"elf" },
+        SegmentData { name: "other", offset: 0, payload: b"12345678" },
+    ];
+    writer::build_in_memory(&segments, 8).unwrap()
+}
+
+fn parse(bytes: &[u8]) -> Result<Container, QpcError> {
+    Container::parse(bytes, &Limits::default())
+}
+
+/// The error after `damage` was done to a sound container.
+fn damaged(damage: impl FnOnce(&mut Vec<u8>)) -> QpcError {
+    let mut bytes = sound();
+    parse(&bytes).unwrap();
+    damage(&mut bytes);
+    parse(&bytes).unwrap_err()
+}
+
+#[test]
+fn rejects_fewer_bytes_than_a_header() {
+    for len in 0..40 {
+        let error = parse(&sound()[..len]).unwrap_err();
+        assert_eq!(code(&error), "qpc.too_short", "{len}");
+    }
+}
+
+#[test]
+fn rejects_another_magic() {
+    let error = damaged(|bytes| bytes[3] = 1);
+    assert_eq!(error, QpcError::BadMagic { found: 0x01a1_cd7c });
+}
+
+#[test]
+fn rejects_truncation_and_trailing_bytes() {
+    let full = sound().len() as u64;
+    let cut = damaged(|bytes| bytes.truncate(bytes.len() - 1));
+    assert_eq!(cut, QpcError::SizeMismatch { declared: full, actual: full - 1 });
+    let longer = damaged(|bytes| bytes.push(0));
+    assert_eq!(longer, QpcError::SizeMismatch { declared: full, actual: full + 1 });
+}
+
+#[test]
+fn rejects_every_compression_type_but_the_stored_one() {
+    for (kind, low) in [(0, 0), (2, 2), (0xffff, 0xff)] {
+        let error = damaged(|bytes| bytes[6..8].copy_from_slice(&[low, if kind > 255 { 0xff } else { 0 }]));
+        assert_eq!(error, QpcError::CompressionType { found: kind });
+    }
+}
+
+#[test]
+fn rejects_a_table_before_base() {
+    let error = damaged(|bytes| put(bytes, 16, 41));
+    assert!(matches!(error, QpcError::TableOutOfBounds { pointer: 40, base: 41, count: 3, .. }), "{error}");
+}
+
+#[test]
+fn rejects_a_table_inside_the_header() {
+    assert_eq!(code(&damaged(|bytes| put(bytes, 32, 32))), "qpc.table_out_of_bounds");
+}
+
+#[test]
+fn rejects_a_table_behind_the_end() {
+    for pointer in [sound().len() as u64 - 8, sound().len() as u64 + 8, u64::MAX] {
+        assert_eq!(code(&damaged(|bytes| put(bytes, 32, pointer))), "qpc.table_out_of_bounds", "{pointer}");
+    }
+}
+
+#[test]
+fn rejects_more_segments_than_fit() {
+    assert_eq!(code(&damaged(|bytes| put(bytes, 24, 100))), "qpc.table_out_of_bounds");
+}
+
+#[test]
+fn rejects_more_segments_than_the_limit() {
+    for count in [4097, 1 << 59, u64::MAX] {
+        let error = damaged(|bytes| put(bytes, 24, count));
+        assert_eq!(error, QpcError::LimitExceeded { what: "segments", max: 4096 });
+        assert_eq!(error.kind(), ErrorKind::Limit);
+    }
+}
+
+fn name_defect(damage: impl FnOnce(&mut Vec<u8>)) -> NameDefect {
+    match damaged(damage) {
+        QpcError::SegmentName { index: 1, defect } => defect,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn rejects_names_outside() {
+    for pointer in [sound().len() as u64, u64::MAX] {
+        assert_eq!(name_defect(|bytes| put(bytes, entry(1, NAME), pointer)), NameDefect::OutOfBounds);
+    }
+}
+
+#[test]
+fn rejects_names_before_base() {
+    let error = damaged(|bytes| {
+        writer::rebase(bytes, 1000).unwrap();
+        put(bytes, entry(1, NAME), 999);
+    });
+    assert_eq!(error, QpcError::SegmentName { index: 1, defect: NameDefect::OutOfBounds });
+}
+
+#[test]
+fn rejects_names_without_end() {
+    let defect = name_defect(|bytes| {
+        // The last eight bytes are a payload without zeros.
+        let at = bytes.len() as u64 - 3;
+        put(bytes, entry(1, NAME), at);
+    });
+    assert_eq!(defect, NameDefect::Unterminated);
+}
+
+#[test]
+fn rejects_empty_names() {
+    assert_eq!(
+        name_defect(|bytes| {
+            let at = get(bytes, entry(1, NAME));
+            bytes[usize::try_from(at).unwrap()] = 0;
+        }),
+        NameDefect::Empty
+    );
+}
+
+#[test]
+fn rejects_names_that_are_not_utf8() {
+    let defect = name_defect(|bytes| {
+        let at = usize::try_from(get(bytes, entry(1, NAME))).unwrap();
+        bytes[at] = 0xff;
+    });
+    assert_eq!(defect, NameDefect::NotUtf8);
+}
+
+#[test]
+fn rejects_names_over_255_bytes() {
+    let name = "n".repeat(255);
+    let segments = [SegmentData { name: &name, offset: 0, payload: b"" }];
+    let mut bytes = writer::build_in_memory(&segments, 8).unwrap();
+    assert_eq!(parse(&bytes).unwrap().segments[0].name, name);
+    // The NUL is overwritten and moved into a tail of the same file.
+    let end = bytes.len() - 1;
+    bytes[end] = b'n';
+    bytes.extend([0; 8]);
+    let len = bytes.len() as u64;
+    put(&mut bytes, 8, len);
+    let expected = QpcError::SegmentName { index: 0, defect: NameDefect::TooLong };
+    assert_eq!(parse(&bytes).unwrap_err(), expected);
+}
+
+#[test]
+fn rejects_payloads_outside() {
+    let total = sound().len() as u64;
+    for (start, size) in [(total + 1, 0), (total - 4, 5), (u64::MAX, 1), (0, u64::MAX)] {
+        let error = damaged(|bytes| {
+            put(bytes, entry(2, START), start);
+            put(bytes, entry(2, SIZE), size);
+        });
+        assert_eq!(code(&error), "qpc.payload_out_of_bounds", "{start} {size}");
+    }
+}
+
+#[test]
+fn rejects_payloads_before_base() {
+    let error = damaged(|bytes| {
+        writer::rebase(bytes, 1000).unwrap();
+        put(bytes, entry(2, START), 0);
+    });
+    assert_eq!(code(&error), "qpc.payload_out_of_bounds");
+}
+
+#[test]
+fn rejects_a_static_part_larger_than_the_constants() {
+    let error = damaged(|bytes| put(bytes, entry(0, OFFSET), 4));
+    assert_eq!(error, QpcError::ConstantsOffset { offset: 4, size: 3 });
+}
+
+fn overlap(start: u64, size: u64) -> (String, String) {
+    let error = damaged(|bytes| {
+        put(bytes, entry(2, START), start);
+        put(bytes, entry(2, SIZE), size);
+    });
+    match error {
+        QpcError::SegmentOverlap { first, second, .. } => (first, second),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn rejects_payloads_over_the_header() {
+    assert_eq!(overlap(32, 4), ("header".into(), "other".into()));
+}
+
+#[test]
+fn rejects_payloads_over_the_table() {
+    assert_eq!(overlap(48, 4), ("segment table".into(), "other".into()));
+}
+
+#[test]
+fn rejects_payloads_over_names() {
+    let bytes = sound();
+    let (_, second) = overlap(get(&bytes, entry(0, NAME)) + 1, 2);
+    assert_eq!(second, "other");
+}
+
+#[test]
+fn rejects_payloads_over_each_other() {
+    let start = get(&sound(), entry(0, START));
+    assert_eq!(overlap(start + 1, 1), ("constants.bin".into(), "other".into()));
+    // A large region hides a later one that lies wholly inside it.
+    let error = damaged(|bytes| put(bytes, entry(0, SIZE), 24));
+    assert_eq!(code(&error), "qpc.segment_overlap");
+}
+
+#[test]
+fn keeps_empty_payloads_that_share_a_start() {
+    let segments = [("a", &b""[..]), ("b", b""), ("c", b"x"), ("d", b"")]
+        .map(|(name, payload)| SegmentData { name, offset: 0, payload });
+    let bytes = writer::build_in_memory(&segments, 8).unwrap();
+    let container = parse(&bytes).unwrap();
+    assert_eq!(container.segments[0].range, container.segments[1].range);
+}
+
+#[test]
+fn rejects_duplicate_names() {
+    let error = damaged(|bytes| {
+        let name = get(bytes, entry(1, NAME));
+        put(bytes, entry(2, NAME), name);
+    });
+    assert_eq!(error, QpcError::DuplicateSegment { name: "network.elf".into() });
+}
+
+#[test]
+fn rejects_short_constants_descriptors() {
+    for len in 0..24 {
+        assert_eq!(code(&ConstantsDesc::decode(&vec![0; len]).unwrap_err()), "qpc.segment_too_short");
+    }
+    assert!(ConstantsDesc::decode(&[0; 30]).is_ok());
+}
+
+#[test]
+fn rejects_short_crc_segments() {
+    let segments = [SegmentData { name: "constants.bin.crc", offset: 0, payload: b"abc" }];
+    let bytes = writer::build_in_memory(&segments, 8).unwrap();
+    let error = CrcSegment::Constants.stored(&parse(&bytes).unwrap(), &bytes).unwrap_err();
+    assert_eq!(code(&error), "qpc.segment_too_short");
+}
+
+#[test]
+fn warns_of_versions_offsets_and_alignment() {
+    let mut bytes = sound();
+    bytes[4] = 3;
+    put(&mut bytes, entry(1, OFFSET), 9);
+    let warnings = parse(&bytes).unwrap().warnings;
+    let expected =
+        [Warning::Version { major: 3 }, Warning::UnusedOffset { segment: "network.elf".into(), offset: 9 }];
+    assert_eq!(warnings, expected);
+}
+
+#[test]
+fn rejects_what_cannot_be_written() {
+    let spec = |name: &str, size, offset| SegmentSpec { name: name.to_owned(), size, offset };
+    let error = |segments: &[SegmentSpec], alignment| Layout::in_memory(segments, alignment).unwrap_err();
+    assert_eq!(code(&error(&[spec("", 1, 0)], 8)), "qpc.invalid_name");
+    assert_eq!(code(&error(&[spec("a\0b", 1, 0)], 8)), "qpc.invalid_name");
+    assert_eq!(code(&error(&[spec(&"n".repeat(256), 1, 0)], 8)), "qpc.invalid_name");
+    assert_eq!(code(&error(&[spec("a", 1, 0), spec("a", 2, 0)], 8)), "qpc.duplicate_segment");
+    assert_eq!(code(&error(&[spec("constants.bin", 1, 2)], 8)), "qpc.constants_offset");
+    assert_eq!(code(&error(&[spec("a", u64::MAX, 0)], 8)), "qpc.too_large");
+    for alignment in [0, 1, 4, 12, 65] {
+        let error = error(&[spec("a", 1, 0)], alignment);
+        assert_eq!(error, QpcError::InvalidAlignment { found: alignment });
+        assert_eq!(error.kind(), ErrorKind::Misuse);
+    }
+    assert_eq!(Layout::file(&[]).unwrap_err(), QpcError::EmptyContainer);
+    assert_eq!(code(&Layout::file(&[spec("a", 1, 0)]).unwrap_err()), "qpc.missing_segment");
+}
