@@ -2,6 +2,9 @@
 //!
 //! The whole surface is the block below; `python/qaic/_core.pyi` describes it for people and type checkers.
 
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)] // the buffer protocol; every block says why it is sound
 mod buffers;
 mod context;
 mod errors;

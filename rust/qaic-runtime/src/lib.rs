@@ -9,11 +9,10 @@
 //! threads. What a device must do is written at the top of [`device`].
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code)] // foreign memory, allocation and mapping; every block says why it is sound
 pub mod buffer;
 pub mod context;
 pub mod convert;
-#[allow(unsafe_code)]
 pub mod device;
 pub mod error;
 pub mod exec_obj;
