@@ -14,6 +14,8 @@ pub struct ExecObj {
     transfers: Arc<TransferPlan>,
     // Views of the device's DMA buffers, taken when they are first needed.
     dma_buffers: Vec<Option<HostSliceMut>>,
+    // All of them in order, for runs that use all.
+    staging: Vec<HostSliceMut>,
     // Per DMA buffer, the bytes in use where partial inputs were packed, else 0.
     resize: Vec<u32>,
 }
@@ -25,7 +27,13 @@ impl ExecObj {
     ) -> Result<Self, RuntimeError> {
         let exec = activation.create_exec()?;
         let dma_buffers = vec![None; transfers.dma_bytes().len()];
-        Ok(Self { exec, transfers: Arc::clone(transfers), dma_buffers, resize: Vec::new() })
+        Ok(Self {
+            exec,
+            transfers: Arc::clone(transfers),
+            dma_buffers,
+            staging: Vec::new(),
+            resize: Vec::new(),
+        })
     }
 
     /// Runs one inference on the calling thread.
@@ -69,9 +77,11 @@ impl ExecObj {
         inputs: &[HostSlice],
         outputs: &[Option<HostSliceMut>],
     ) -> Result<(), RuntimeError> {
-        let buffers =
-            (0..self.dma_buffers.len()).map(|index| self.dma_buffer(index)).collect::<Result<Vec<_>, _>>()?;
-        self.transfers.pre_process(inputs, &buffers, &mut self.resize)?;
+        for index in self.staging.len()..self.dma_buffers.len() {
+            let buffer = self.dma_buffer(index)?;
+            self.staging.push(buffer);
+        }
+        self.transfers.pre_process(inputs, &self.staging, &mut self.resize)?;
         self.exec.execute()?;
         let transfers = Arc::clone(&self.transfers);
         for (index, (transfer, memory)) in transfers.outputs().iter().zip(outputs).enumerate() {

@@ -112,17 +112,24 @@ impl Exec for NoopExec {
     }
 
     fn execute(&mut self) -> Result<(), RuntimeError> {
-        let inbound: Vec<u8> = self
-            .buffers
-            .iter()
-            .filter(|(direction, _)| *direction == Direction::In)
-            .flat_map(|(_, storage)| storage.memory().as_const().to_vec())
-            .collect();
-        let mut source = inbound.iter().copied().cycle();
-        for (_, storage) in self.buffers.iter().filter(|(direction, _)| *direction == Direction::Out) {
-            let bytes: Vec<u8> = source.by_ref().take(storage.memory().len()).collect();
-            // Same length on both sides, so nothing can be refused.
-            storage.memory().write_from(0, &bytes);
+        let memories = |wanted: Direction| {
+            let is_wanted = move |(direction, _): &&(Direction, Storage)| *direction == wanted;
+            self.buffers.iter().filter(is_wanted).map(|(_, storage)| storage.memory())
+        };
+        // Empty buffers would make the search for the next bytes endless.
+        let mut sources = memories(Direction::In).filter(|memory| !memory.is_empty()).cycle();
+        let mut source = HostSlice::empty();
+        for mut target in memories(Direction::Out) {
+            while !target.is_empty() {
+                if source.is_empty() {
+                    let Some(next) = sources.next() else { return Ok(()) };
+                    source = next.as_const();
+                }
+                let copied = target.copy_from(source);
+                // Both are at least this long, so the rest exists.
+                source = source.subslice(copied, source.len() - copied).unwrap_or(HostSlice::empty());
+                target = target.subslice(copied, target.len() - copied).unwrap_or(HostSliceMut::empty());
+            }
         }
         Ok(())
     }

@@ -1,0 +1,103 @@
+//! An inference into the caller's arrays allocates nothing, on any device.
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+mod counting;
+
+use std::sync::Arc;
+
+use counting::allocations;
+use qaic_qpc::container::names;
+use qaic_qpc::dtype::ElementType;
+use qaic_qpc::network_desc::{
+    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
+};
+use qaic_qpc::{constants::ConstantsDesc, elf, writer};
+use qaic_runtime::buffer::Storage;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, LoadOptions, RegistryOptions};
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+
+const ELEMENTS: u32 = 64;
+
+fn tensor(dtype: ElementType) -> IoDescriptor {
+    let dims = vec![1, i32::try_from(ELEMENTS).unwrap()];
+    IoDescriptor { dtype, qscale: 1.0, dims, ..IoDescriptor::default() }
+}
+
+fn step(kind: TransformKind, dtype: ElementType) -> Transform {
+    Transform { kind, dtype, scale: 1.0, dims: tensor(dtype).dims, ..Transform::default() }
+}
+
+/// A program of one f32 input and one f32 output that lie in device memory as `device` says.
+fn image(device: ElementType) -> Arc<Image> {
+    let user = ElementType::Float32;
+    let bytes = ELEMENTS * u32::try_from(device.size_bytes().unwrap()).unwrap();
+    let copy = |dir, buffer_num| Transform {
+        copy_dma_buffer: Some(CopyDmaBuffer { dir, offset: 0, buffer_num }),
+        ..step(TransformKind::CopyDmaBuffer, device)
+    };
+    let mut inward = vec![step(TransformKind::Convert, device), copy(Direction::In, 0)];
+    let mut outward = vec![copy(Direction::Out, 1), step(TransformKind::Convert, user)];
+    if device == user {
+        inward.remove(0);
+        outward.pop();
+    }
+    let binding = |name: &str, from, to, transformseq| IoBinding {
+        name: name.into(),
+        io_initial: tensor(from),
+        io_transformed: tensor(to),
+        transformseq,
+        ..IoBinding::default()
+    };
+    let network = NetworkDesc {
+        major_version: 9,
+        inputs: vec![binding("x", user, device, inward)],
+        outputs: vec![binding("y", device, user, outward)],
+        dma_buffers: vec![
+            DmaBuffer { size: bytes, dir: Direction::In },
+            DmaBuffer { size: bytes, dir: Direction::Out },
+        ],
+        num_cores: 1,
+        batch_size: 1,
+        ..NetworkDesc::default()
+    };
+    let payloads = [
+        (names::CONSTANTS_DESC, ConstantsDesc::default().encode()),
+        (names::NETWORK_ELF, elf::build(&[]).unwrap()),
+        (names::NETWORK_DESC, network.encode()),
+    ];
+    let segments =
+        payloads.each_ref().map(|(name, payload)| writer::SegmentData { name, offset: 0, payload });
+    Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
+}
+
+/// Allocations of 100 inferences, after a first one, with outputs that take turns.
+fn allocations_of_runs(image: &Arc<Image>) -> u64 {
+    let options = RegistryOptions { kind: Some("noop".into()), ..RegistryOptions::default() };
+    let context = Context::new(&options).unwrap();
+    let set = InferenceSet::new(&context, image, DeviceId(0), 2, LoadOptions::default()).unwrap();
+    let bytes = ELEMENTS as usize * 4;
+    let (input, outputs) = (Storage::new(bytes).unwrap(), [(); 2].map(|()| Storage::new(bytes).unwrap()));
+    let run = |turn: usize| {
+        let mut handle = set.try_acquire().unwrap();
+        handle.run(&[input.memory().as_const()], &[Some(outputs[turn % 2].memory())]).unwrap();
+    };
+    run(0);
+    allocations(|| (0..100).for_each(run))
+}
+
+#[test]
+fn counting_sees_allocations() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1_u64)))), 1);
+}
+
+#[test]
+fn a_run_without_conversion_allocates_nothing() {
+    assert_eq!(allocations_of_runs(&image(ElementType::Float32)), 0);
+}
+
+#[test]
+fn a_run_with_conversions_allocates_nothing() {
+    assert_eq!(allocations_of_runs(&image(ElementType::Float16)), 0);
+}
