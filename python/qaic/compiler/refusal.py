@@ -34,7 +34,7 @@ def refuse(
     found, expected : str
         The two sides of the disagreement.
     fix : str
-        What the user can do; empty where nothing can be advised.
+        What the user can do, shown with the message; empty where nothing can be advised.
     context : Mapping[str, object] or None
         Data behind the message.
 
@@ -43,11 +43,11 @@ def refuse(
     CompileError
         The exception, for the caller to raise.
     """
-    message = f"{what}: found {found}, expected {expected}"
-    if fix:
-        message += f"; {fix}"
     return CompileError(
-        message, code=f"compile.{code}", context=dict(context or {}), hints=(fix,) if fix else ()
+        f"{what}: found {found}, expected {expected}",
+        code=f"compile.{code}",
+        context=dict(context or {}),
+        hints=(fix,) if fix else (),
     )
 
 
