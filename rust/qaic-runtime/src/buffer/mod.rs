@@ -5,8 +5,10 @@
 mod mapping;
 mod slice;
 mod storage;
+mod transposed;
 
 pub use mapping::FileBytes;
 pub use slice::{HostSlice, HostSliceMut, Plain};
-pub(crate) use slice::{Sink, Source, copy_transposed};
+pub(crate) use slice::{Sink, Source};
 pub use storage::{Storage, StoragePool};
+pub(crate) use transposed::copy_transposed;

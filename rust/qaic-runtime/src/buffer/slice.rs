@@ -270,40 +270,6 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Copies a matrix so that its rows become columns: `dst[c][r] = src[r][c]`.
-///
-/// Strides are in elements. `None`, and nothing copied, when a matrix does not lie inside its memory.
-pub(crate) fn copy_transposed<T: Plain>(
-    src: Source<'_>,
-    src_stride: usize,
-    dst: &mut Sink<'_>,
-    dst_stride: usize,
-    rows: usize,
-    cols: usize,
-) -> Option<()> {
-    if rows == 0 || cols == 0 {
-        return Some(());
-    }
-    let extent = |stride: usize, outer: usize, inner: usize| {
-        (outer - 1).checked_mul(stride)?.checked_add(inner)?.checked_mul(size_of::<T>())
-    };
-    if extent(src_stride, rows, cols)? > src.len || extent(dst_stride, cols, rows)? > dst.len {
-        return None;
-    }
-    let (from, to) = (src.ptr.cast::<T>(), dst.ptr.cast::<T>());
-    for c in 0..cols {
-        let column = from.wrapping_add(c);
-        let line = to.wrapping_add(c * dst_stride);
-        for r in 0..rows {
-            // SAFETY: element (r, c) lies below the extent of `src` checked above.
-            let value = unsafe { column.wrapping_add(r * src_stride).read_unaligned() };
-            // SAFETY: element (c, r) lies below the extent of `dst` checked above.
-            unsafe { line.wrapping_add(r).write_unaligned(value) };
-        }
-    }
-    Some(())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::float_cmp)] // bit for bit is what is promised
@@ -363,16 +329,5 @@ mod tests {
         assert_eq!(all.as_const().read_into(1, &mut back), Some(()));
         assert_eq!(back, [1.5, -2.0]);
         assert_eq!(all.as_const().read_into(2, &mut back), None);
-    }
-
-    #[test]
-    fn transposed_copy_refuses_matrices_that_stick_out() {
-        let (src, mut dst) = ([0_u8; 6], [0_u8; 6]);
-        let fits = |rows, cols, dst: &mut [u8]| {
-            copy_transposed::<u8>(Source::block(&src), cols, &mut Sink::block(dst), rows, rows, cols)
-        };
-        assert!(fits(2, 3, &mut dst).is_some());
-        assert!(fits(2, 4, &mut dst).is_none());
-        assert!(fits(usize::MAX, 2, &mut dst).is_none());
     }
 }

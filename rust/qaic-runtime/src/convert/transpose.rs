@@ -10,6 +10,10 @@ use crate::buffer::{Sink, Source, copy_transposed};
 /// Most dimensions a tensor may have.
 pub const MAX_RANK: usize = 8;
 
+/// A tile is at least this many bytes and elements wide and high.
+const TILE_LINE: usize = 64;
+const TILE_SIDE: usize = 16;
+
 /// One dimension of the reduced tensor; strides in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
@@ -80,10 +84,12 @@ impl Permutation {
                 Some(())
             }
             Kind::Matrix { turned, kept } => {
-                const TILE: usize = 32;
-                for r in (0..turned.len).step_by(TILE) {
-                    for c in (0..kept.len).step_by(TILE) {
-                        let (rows, cols) = (TILE.min(turned.len - r), TILE.min(kept.len - c));
+                let tile = (TILE_LINE / size).max(TILE_SIDE);
+                // Few rows fill their cache lines over many columns.
+                let wide = if turned.len < tile { usize::MAX } else { tile };
+                for r in (0..turned.len).step_by(tile) {
+                    for c in (0..kept.len).step_by(wide) {
+                        let (rows, cols) = (tile.min(turned.len - r), wide.min(kept.len - c));
                         let from = from + r * turned.src_stride + c;
                         let to = to + r + c * kept.dst_stride;
                         let (src, mut dst) = (tail(src, from * size)?, sink_tail(dst, to * size)?);
@@ -98,7 +104,7 @@ impl Permutation {
     /// Gathers the elements block by block into `scratch` and hands every contiguous run of the result to
     /// `consume(elements so far in destination order, run)`. `None` when `src` is too short or `consume` says so.
     ///
-    /// `scratch` must hold at least `MIN_SCRATCH` elements.
+    /// `scratch` holds some tiles, at least one row of one.
     pub(super) fn run(
         &self,
         src: Source<'_>,
@@ -110,7 +116,7 @@ impl Permutation {
         match self.kind {
             Kind::Rows(len) => self.gather_rows(len, room, src, scratch, consume),
             Kind::Matrix { turned, kept } => {
-                let mut tile_rows = turned.len.min(32);
+                let mut tile_rows = turned.len.min((TILE_LINE / size).max(TILE_SIDE));
                 let tile_cols = kept.len.min(room / tile_rows);
                 tile_rows = turned.len.min(room / tile_cols);
                 self.for_each_outer(|from, to| {

@@ -69,6 +69,9 @@ pub(super) fn apply(wide: bool, op: ElementOp, src: Source<'_>, mut dst: Sink<'_
         _ => 0,
     };
     let left = count - done;
+    if left == 0 {
+        return;
+    }
     let (size_in, size_out) = (op.source_size(), op.result_size());
     if let (Some(src), Some(dst)) =
         (src.sub(done * size_in, left * size_in), dst.sub(done * size_out, left * size_out))
