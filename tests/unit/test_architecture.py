@@ -1,0 +1,129 @@
+"""The layers point one way, imports stay lazy, versions agree, and file sizes stay readable."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import qaic
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "python" / "qaic"
+
+# Each layer may import from itself and from those after it.
+LAYERS = [
+    ["cli", "__main__"],
+    ["backend"],
+    ["session"],
+    ["qpc", "qpc_extract", "qpc_initializers", "metrics", "shapes", "model_path"],
+    ["compiler"],
+    ["options"],
+    ["errors"],
+    ["_core"],
+]
+RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
+
+RUST_DEPENDENCIES = {
+    "qaic-qpc": set(),
+    "qaic-runtime": {"qaic-qpc"},
+    "qaic-python": {"qaic-qpc", "qaic-runtime"},
+}
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_layers(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        # `qaic.Session` and the other public names are made of `qaic/__init__.py`, which belongs to no layer.
+        found |= {parts[1] for name in names if (parts := name.split("."))[0] == "qaic" and len(parts) > 1}
+    return found & RANK.keys()
+
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path):
+    layer = layer_of(path)
+    assert layer in RANK, f"{path} belongs to no layer; add it to LAYERS"
+    above = {other for other in imported_layers(path) if RANK[other] < RANK[layer]}
+    assert not above, f"{path} imports from the layers above it: {above}"
+
+
+@pytest.mark.parametrize("crate", RUST_DEPENDENCIES)
+def test_crates_depend_downwards(crate):
+    manifest = tomllib.loads((ROOT / "rust" / crate / "Cargo.toml").read_text())
+    ours = {name for name in manifest.get("dependencies", {}) if name.startswith("qaic-")}
+    assert ours <= RUST_DEPENDENCIES[crate]
+
+
+def test_only_the_binding_names_pyo3():
+    for crate in RUST_DEPENDENCIES:
+        manifest = tomllib.loads((ROOT / "rust" / crate / "Cargo.toml").read_text())
+        assert ("pyo3" in manifest["dependencies"]) == (crate == "qaic-python")
+
+
+def loaded_by(statement: str) -> set[str]:
+    program = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return set(output.stdout.split())
+
+
+HEAVY = {"onnx", "onnxruntime", "pydantic", "yaml", "rich", "matplotlib", "google"}
+
+
+def test_import_loads_nothing_heavy():
+    assert not loaded_by("import qaic") & (HEAVY | {"numpy"})
+    assert not loaded_by("import qaic; qaic.Session; qaic.Qpc") & HEAVY
+
+
+def test_a_compiled_container_opens_without_the_compiler(tmp_path):
+    container = ROOT / "tests" / "data" / "qpc" / "s01_simple_f32_file.qpc"
+    target = tmp_path / "programqpc.bin"
+    target.write_bytes(container.read_bytes())
+    assert not loaded_by(f"import qaic; qaic.Session({str(target)!r})") & (HEAVY - {"yaml"})
+
+
+def test_versions_agree():
+    workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())
+    assert qaic.__version__ == metadata.version("openqaic") == workspace["workspace"]["package"]["version"]
+
+
+def test_unknown_attributes_are_refused():
+    with pytest.raises(AttributeError, match="no attribute 'Sesion'"):
+        _ = qaic.Sesion
+    assert {"Session", "Qpc", "errors"} <= set(dir(qaic))
+
+
+# Rust up to 800 lines, Python up to 600, tests up to 800; a table of facts would need a reason here.
+CAPS = {"rust/**/src/**/*.rs": 800, "python/**/*.py": 600, "tests/**/*.py": 800, "rust/*/tests/**/*.rs": 800}
+
+
+@pytest.mark.parametrize("pattern", CAPS)
+def test_files_can_be_read_in_one_sitting(pattern):
+    too_long = {
+        str(path.relative_to(ROOT)): lines
+        for path in ROOT.glob(pattern)
+        if "target" not in path.parts and (lines := len(path.read_text().splitlines())) > CAPS[pattern]
+    }
+    assert not too_long
+
+
+def test_the_stub_names_what_the_module_has():
+    stub = ast.parse((PACKAGE / "_core.pyi").read_text())
+    described = {node.name for node in stub.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    compiled = {name for name in vars(qaic._core) if not name.startswith("_")}
+    assert described == compiled
