@@ -1,12 +1,13 @@
 """The one printer of all tools, their exit codes, and the rendering of errors.
 
-Nothing else in the package prints. Exit codes: 0 success, 1 failure caused by the input, 2 usage, 3 device, 70 a bug
-(design.md §6, architecture-anchors §3.5); 130 after Ctrl-C, as shells expect.
+Nothing else in the package prints. Exit codes: 0 success, 1 failure caused by the input, 2 usage, 3 device,
+70 a bug; 130 after Ctrl-C, as shells expect.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -86,6 +87,9 @@ def exit_code(error: BaseException) -> int:
 
 def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """Run a tool: exceptions become lines on stderr and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names come from files; a terminal that cannot show one gets its escape.
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: complain("warning", str(message))
     try:
         code = tool(sys.argv[1:] if argv is None else argv)

@@ -1,0 +1,206 @@
+"""The facts about a container as text for people.
+
+Names come from files that are not trusted; what a terminal would obey instead of showing is escaped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qaic.cli._common import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_Json = dict[str, Any]
+
+
+def clean(text: str) -> str:
+    """Escape what is not printable."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def human_bytes(count: int | None) -> str:
+    """Give a size in the unit people read best."""
+    if count is None:
+        return "unknown"
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def shape_text(dims: Sequence[int]) -> str:
+    """Write dims as ``1x3x8x8``."""
+    return "x".join(str(dim) for dim in dims) or "scalar"
+
+
+def info_text(facts: _Json) -> str:
+    """Everything ``qaic-qpc info`` shows."""
+    return "\n".join(_info_lines(facts))
+
+
+def segments_text(segments: Sequence[_Json]) -> str:
+    """Table of payloads."""
+    rows = [[clean(s["name"]), s["bytes"], s["start"], _segment_note(s)] for s in segments]
+    return table(rows, header=["segment", "bytes", "start", ""])
+
+
+def summary_lines(facts: _Json) -> list[str]:
+    """Facts of one line each, aligned."""
+    pairs = list(_summary(facts))
+    width = max(len(key) for key, _ in pairs)
+    return [f"{key:<{width}}  {value}" for key, value in pairs]
+
+
+def _info_lines(facts: _Json) -> Iterator[str]:
+    yield from summary_lines(facts)
+    for text in facts["warnings"]:
+        yield f"warning: {clean(text)}"
+    for text in facts["problems"]:
+        yield f"problem: {clean(text)}"
+    if facts["kind"] == "program":
+        for side in ("inputs", "outputs"):
+            yield from _section(side, _bindings_text(facts[side]))
+        yield from _section("allowed shapes", _shapes_text(facts["shapes"]))
+        yield from _section("DMA buffers", _dma_text(facts["dma_buffers"]))
+        yield from _section("options", _options_text(facts["options"] or {}))
+    yield from _section("segments", segments_text(facts["segments"]))
+    for name, inner in facts.get("slices", {}).items():
+        yield ""
+        yield f"--- {clean(name)}"
+        yield from _info_lines(inner)
+
+
+def _section(title: str, text: str) -> Iterator[str]:
+    if text:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in text.splitlines())
+
+
+def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
+    if facts["file"]:
+        yield "file", clean(facts["file"])
+    size = human_bytes(facts["bytes"])
+    count = len(facts["segments"])
+    yield "size", f"{size}, {count} segment{'' if count == 1 else 's'}"
+    if facts["kind"] == "slices":
+        yield "kind", f"container of {len(facts['slices'])} containers, one per device"
+        return
+    yield "target", _target(facts)
+    yield "program", clean(facts["name"]) or "(no name)"
+    yield "cores", str(facts["cores"])
+    yield "batch", str(facts["batch"])
+    if facts["memory_bytes"]:
+        yield "memory", f"{human_bytes(facts['memory_bytes'])} on the device per activation"
+    if facts["constants"] is not None:
+        yield "constants", _constants_text(facts["constants"])
+    metadata = facts["metadata"]
+    if metadata is not None:
+        yield (
+            "metadata",
+            f"{metadata['encoding']} in {metadata['section']}, hardware version {metadata['hardware']}, "
+            f"{metadata['semaphores']} semaphores",
+        )
+    elif not any(problem.startswith("metadata:") for problem in facts["problems"]):
+        yield "metadata", "none"
+    yield "stats", "compiled in" if facts["stats"] else "none"
+
+
+def _target(facts: _Json) -> str:
+    target = facts["target"]
+    if target is None:
+        return "unknown"
+    producer = f", compiled by {clean(str(facts['producer']))}" if facts["producer"] else ""
+    return clean(target) + producer
+
+
+def _constants_text(constants: _Json) -> str:
+    parts = [
+        f"{human_bytes(constants[f'{kind}_bytes'])} {kind}"
+        for kind in ("static", "dynamic")
+        if constants[f"{kind}_bytes"]
+    ]
+    if not parts:
+        return "none"
+    count = constants["initializers"]
+    weights = f" in {count} initializer{'' if count == 1 else 's'}" if count else ""
+    return ", ".join(parts) + weights
+
+
+def _bindings_text(bindings: Sequence[_Json]) -> str:
+    if not bindings:
+        return ""
+    rows = [
+        [
+            clean(binding["name"]) or "(no name)",
+            clean(binding["dtype"]),
+            shape_text(binding["shape"]),
+            "?" if binding["bytes"] is None else binding["bytes"],
+            _place(binding),
+            ", ".join(_notes(binding)),
+        ]
+        for binding in bindings
+    ]
+    return table(rows, header=["name", "dtype", "shape", "bytes", "DMA buffer", ""])
+
+
+def _place(binding: _Json) -> str:
+    dma = binding["dma"]
+    return "none" if dma is None else f"{dma['buffer']} at {dma['offset']}"
+
+
+def _notes(binding: _Json) -> Iterator[str]:
+    if binding["partial"]:
+        yield "partial allowed"
+    if not binding["stages"]:
+        yield "optimized away"
+    for stage in binding["stages"]:
+        if stage["kind"] == "copy":
+            continue
+        text = f"{stage['kind']} to {stage['dtype']}" if stage["kind"] != "transpose" else "transpose"
+        if stage["kind"] == "quantize":
+            text += f" (scale {_number(stage['scale'])}, offset {stage['offset']})"
+        yield text
+
+
+def _number(value: float | None) -> str:
+    return "not a number" if value is None else f"{value:g}"
+
+
+def _shapes_text(shapes: Sequence[_Json]) -> str:
+    if not shapes:
+        return ""
+    # Programs have more bindings than combinations; those that are always the same are in the tables above.
+    rows = []
+    for name in shapes[0]:
+        cells = [shape_text(shape[name]) if name in shape else "-" for shape in shapes]
+        if len(set(cells)) > 1:
+            rows.append([clean(name), *cells])
+    header = ["binding", *(f"#{number}" for number in range(1, len(shapes) + 1))]
+    return table(rows, header=header) if rows else ""
+
+
+def _dma_text(buffers: Sequence[_Json]) -> str:
+    if not buffers:
+        return ""
+    return table(
+        [[b["index"], b["direction"], b["bytes"]] for b in buffers], header=["buffer", "dir", "bytes"]
+    )
+
+
+def _options_text(options: _Json) -> str:
+    if not options:
+        return ""
+    return table(
+        [[clean(key), clean(str(value))] for key, value in options.items()], header=["option", "value"]
+    )
+
+
+def _segment_note(segment: _Json) -> str:
+    if segment["name"] != "constants.bin" or segment["offset"] == segment["bytes"]:
+        return ""
+    return f"dynamic from {segment['offset']}"

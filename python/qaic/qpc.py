@@ -1,0 +1,433 @@
+"""``qaic.Qpc``: what a program container holds, as read-only views and plain values.
+
+Nothing is copied: payloads, constants and initializers are numpy views of the mapped file, and each keeps the
+mapping alive by itself. Nothing is decoded before it is asked for, so opening costs the same at any size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic import _core
+from qaic.errors import QpcError
+from qaic.model_path import find_model
+from qaic.qpc_initializers import CONSTANTS, Initializers, bad_plan, check_records
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+PLAN_SECTION: Final = "openqaic_plan"
+GRAPH_SECTION: Final = "openqaic_graph"
+
+#: what an empty payload is shown as; read-only as all views
+EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]
+
+
+class IoType(IntEnum):
+    """Role of a buffer (qpc-format §6.1)."""
+
+    INPUT = 1
+    OUTPUT = 2
+
+
+class DataType(IntEnum):
+    """Element type of a buffer (qpc-format §2.1)."""
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    INT8_Q = 2
+    UINT8_Q = 3
+    INT16_Q = 4
+    INT32_Q = 5
+    INT32 = 6
+    INT64 = 7
+    INT8 = 8
+    NONE = 9
+    """DMA buffers have no element type."""
+    BFLOAT16 = 11
+
+
+@dataclass(frozen=True, slots=True)
+class BufferMapping:
+    """A buffer the caller fills or reads, or a DMA buffer."""
+
+    name: str
+    index: int
+    io_type: IoType
+    size: int
+    """Bytes."""
+    is_partial_allowed: bool
+    data_type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantsInfo:
+    """A segment of constants."""
+
+    name: str
+    index: int
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInfo:
+    """Facts about the program (qpc-format §4)."""
+
+    name: str
+    program_index: int
+    num_cores: int
+    size: int
+    """Always 0; the sizes of the segments tell the rest."""
+    batch_size: int
+    num_semaphores: int
+    num_mc_id: int
+    """Multicast ids."""
+    total_required_memory: int
+    """Device memory of one activation in bytes; 0 when the metadata cannot be read."""
+    stats_available: bool
+    buffer_mappings: tuple[BufferMapping, ...]
+    buffer_mappings_dma: tuple[BufferMapping, ...]
+    constants: tuple[ConstantsInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with a container."""
+
+    severity: str
+    """``"error"``: damaged or unusable; ``"warning"``: legal, and some reader will stumble."""
+    code: str
+    segment: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A named payload."""
+
+    name: str
+    size: int
+    """Bytes."""
+    offset: int
+    """The entry's offset field: where the dynamic part of ``constants.bin`` begins."""
+    start: int
+    """Position of the payload in the container."""
+    _container: _core.Qpc = field(repr=False)
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Read-only view of the payload."""
+        return _bytes_array(self._container.payload(self.name))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constants:
+    """The constants and how they are split (qpc-format §1.6)."""
+
+    descriptor: dict[str, int]
+    """Contents of ``constantsdesc.bin``: what the device reserves, which may be more than the payload."""
+    static: NDArray[np.uint8] | None
+    """Read-only view of the part that all activations share; ``None`` without ``constants.bin``."""
+    dynamic: NDArray[np.uint8] | None
+    """Read-only view of the part that each activation gets anew."""
+
+
+class Qpc:
+    """A program container, opened for inspection.
+
+    Parameters
+    ----------
+    source
+        A container file, a directory that holds ``programqpc.bin``, a glob that matches one of these, or the
+        bytes of a container (which are copied).
+    mmap
+        Map files of 1 MiB and more instead of reading them. A mapped file must not be truncated while views
+        of it are in use; ``False`` avoids that.
+
+    Raises
+    ------
+    FileNotFoundError
+        Nothing is there.
+    qaic.errors.QpcError
+        It is not a well-formed container. :func:`validate` lists everything that is wrong.
+
+    Examples
+    --------
+    >>> qpc = qaic.Qpc("program/")  # doctest: +SKIP
+    >>> qpc.initializers["fc.weight"].mean()  # doctest: +SKIP
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | Buffer | _core.Qpc, *, mmap: bool = True) -> None:
+        if isinstance(source, _core.Qpc):
+            self._core = source
+        elif isinstance(source, str | os.PathLike):
+            self._core = _open_path(Path(os.fspath(source)), mmap=mmap)
+        else:
+            self._core = _core.Qpc(memoryview(source), mmap)
+
+    def __repr__(self) -> str:
+        where = f"{str(self.path)!r}, " if self.path else ""
+        size = self.header["size"]
+        if not self.is_program:
+            return f"<Qpc {where}{len(self.slices)} slices, {size} bytes>"
+        try:
+            target = self.target
+        except QpcError:
+            target = "unreadable"
+        network = self.network_descriptor
+        inputs, outputs = (len(network.get(key, ())) for key in ("inputs", "outputs"))
+        return (
+            f"<Qpc {where}{target} program {network.get('network_name', '')!r}: {inputs} in, {outputs} out, "
+            f"{self._core.num_cores} cores, {size} bytes>"
+        )
+
+    # --- the container --------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path | None:
+        """The file, if it came from one."""
+        path = self._core.path
+        return None if path is None else Path(path)
+
+    @property
+    def header(self) -> dict[str, int]:
+        """Header fields (qpc-format §1.1); ``images`` is the position of the segment table."""
+        return self._core.header
+
+    @property
+    def is_program(self) -> bool:
+        """Whether there is a program in it; otherwise :attr:`slices` has the containers it is made of."""
+        return self._core.is_program
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is legal and odd about the container."""
+        return tuple(self._core.warnings)
+
+    @cached_property
+    def segments(self) -> Mapping[str, Segment]:
+        """Name -> segment, in the order of the table."""
+        return MappingProxyType({entry[0]: Segment(*entry, self._core) for entry in self._core.segments})
+
+    @cached_property
+    def slices(self) -> Mapping[str, Qpc]:
+        """Segment name -> the container in it, one per device; empty for a program (qpc-format §8.1)."""
+        if self.is_program:
+            return MappingProxyType({})
+        inner = {name: self._core.inner(name) for name in self.segments}
+        return MappingProxyType({name: Qpc(core) for name, core in inner.items() if core is not None})
+
+    def validate(self) -> list[Finding]:
+        """Examine everything, CRCs included. Blocking: reads every byte."""
+        return [Finding(*finding) for finding in self._core.validate()]
+
+    def extract(
+        self, directory: str | os.PathLike[str], pattern: str = "*", *, force: bool = False
+    ) -> list[Path]:
+        """Write payloads to files, and what is in them to folders ``<segment>_dir`` beside them.
+
+        Parameters
+        ----------
+        directory
+            Made if it does not exist. Nothing is written outside of it, whatever the segments are called.
+        pattern
+            Which files, by path under ``directory``, as ``"*networkdesc.json"``. A ``*`` matches slashes too.
+        force
+            Overwrite existing files.
+
+        Returns
+        -------
+        list of Path
+            The files written: aside first, then renamed, so that none is ever seen half-written.
+
+        Raises
+        ------
+        FileExistsError
+            A file exists and ``force`` is not given; nothing was written.
+
+        Warns
+        -----
+        UserWarning
+            Something could not be unpacked further because it is damaged.
+        """
+        from qaic.qpc_extract import extract
+
+        return extract(self, Path(directory), pattern, force=force)
+
+    # --- the program ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def program_info(self) -> ProgramInfo:
+        """Name, cores, memory and buffers of the program."""
+        info = json.loads(self._core.program_info_json())
+        program = info["programs"][0]
+        return ProgramInfo(
+            name=program["name"],
+            program_index=program["programIndex"],
+            num_cores=program["numCores"],
+            size=program["size"],
+            batch_size=program["batchSize"],
+            num_semaphores=program["numSemaphores"],
+            num_mc_id=program["numMcId"],
+            total_required_memory=program["totalRequiredMemory"],
+            stats_available=program["statsAvailable"],
+            buffer_mappings=tuple(map(_mapping, program["bufferMappings"])),
+            buffer_mappings_dma=tuple(map(_mapping, program["bufferMappingsDma"])),
+            constants=tuple(
+                ConstantsInfo(entry["name"], entry["index"], entry["size"]) for entry in info["constants"]
+            ),
+        )
+
+    @property
+    def buffer_mappings(self) -> tuple[BufferMapping, ...]:
+        """The caller's buffers: inputs, then outputs (qpc-format §6.2)."""
+        return self.program_info.buffer_mappings
+
+    @property
+    def buffer_mappings_dma(self) -> tuple[BufferMapping, ...]:
+        """The DMA buffers (qpc-format §6.3)."""
+        return self.program_info.buffer_mappings_dma
+
+    @cached_property
+    def network_descriptor(self) -> dict[str, Any]:
+        """``networkdesc.bin`` with the names of the format; zero values are left out (qpc-format §2)."""
+        return _decode(self._core.network_desc_json())
+
+    @cached_property
+    def io_desc(self) -> dict[str, Any]:
+        """``IoDesc`` with the names of the format; zero values are left out (qpc-format §7)."""
+        return _decode(self._core.io_desc_json())
+
+    @property
+    def io_desc_bytes(self) -> bytes:
+        """``IoDesc`` as a serialized message."""
+        return self._core.io_desc()
+
+    @cached_property
+    def constants(self) -> Constants:
+        """Constants descriptor and the two parts of ``constants.bin``."""
+        decoded = _decode(self._core.constants_json())
+        split = decoded["static_size"]
+        if split is None:
+            return Constants(decoded["descriptor"], None, None)
+        payload = self.segments[CONSTANTS].data
+        return Constants(decoded["descriptor"], payload[:split], payload[split:])
+
+    @cached_property
+    def metadata(self) -> dict[str, Any] | None:
+        """Metadata: ``section`` (of the ELF), ``section_size``, ``encoding``, ``fields``; or ``None``."""
+        text = self._core.metadata_json()
+        return None if text is None else _decode(text)
+
+    # --- what our compiler recorded -------------------------------------------------------------------------
+
+    @cached_property
+    def plan(self) -> dict[str, Any] | None:
+        """What the compiler decided; ``None`` for a container compiled for a card."""
+        section = self._core.elf_section(PLAN_SECTION)
+        if section is None:
+            return None
+        try:
+            plan = json.loads(_bytes_array(section).tobytes(), parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise bad_plan(f"section {PLAN_SECTION} is not JSON: {error}") from error
+        if not isinstance(plan, dict):
+            raise bad_plan(f"section {PLAN_SECTION} is a {type(plan).__name__}, an object is expected")
+        return plan
+
+    @property
+    def target(self) -> str:
+        """What it was compiled for: ``"cpu"`` or ``"card"``."""
+        plan = self.plan
+        return "card" if plan is None else str(plan.get("target", "cpu"))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Compile options that were set; empty when they were not recorded."""
+        options = (self.plan or {}).get("options", {})
+        if not isinstance(options, dict):
+            raise bad_plan(f"options are a {type(options).__name__}, an object is expected")
+        return options
+
+    @property
+    def graph(self) -> NDArray[np.uint8] | None:
+        """View of the ONNX model, its large initializers in ``constants.bin``, or ``None``."""
+        section = self._core.elf_section(GRAPH_SECTION)
+        return None if section is None else _bytes_array(section)
+
+    @cached_property
+    def initializers(self) -> Initializers:
+        """Name -> read-only array of the weights in ``constants.bin``; empty when the plan lists none."""
+        records = check_records((self.plan or {}).get("initializers", []))
+        segment = self.segments.get(CONSTANTS)
+        return Initializers(records, EMPTY if segment is None else segment.data)
+
+
+def validate(source: str | os.PathLike[str] | Buffer) -> list[Finding]:
+    """Examine a container, also one that does not open. Blocking: reads every byte.
+
+    Parameters
+    ----------
+    source
+        As for :class:`Qpc`.
+    """
+    if isinstance(source, str | os.PathLike):
+        source = _resolve(Path(os.fspath(source)))
+    return [Finding(*finding) for finding in _core.validate_container(source)]
+
+
+def _resolve(path: Path) -> Path:
+    """Find the file a path means; what exists and is no directory is taken as it is, be it a pipe."""
+    return path if path.exists() and not path.is_dir() else find_model(path).path
+
+
+def _open_path(path: Path, *, mmap: bool) -> _core.Qpc:
+    path = _resolve(path)
+    try:
+        return _core.Qpc(path, mmap)
+    except QpcError as error:
+        if path.suffix.lower() == ".onnx":
+            error.hints = (*error.hints, "this is a model; qaic.Session compiles it")
+        raise
+
+
+def _bytes_array(view: _core.BytesView) -> NDArray[np.uint8]:
+    return np.frombuffer(memoryview(view), np.uint8) if len(view) else EMPTY
+
+
+def _decode(text: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def _refuse_constant(name: str) -> float:
+    message = f"{name} is no JSON number"
+    raise ValueError(message)
+
+
+def _mapping(entry: Mapping[str, Any]) -> BufferMapping:
+    return BufferMapping(
+        name=entry["bufferName"],
+        index=entry["index"],
+        io_type=IoType(entry["ioType"]),
+        size=entry["size"],
+        is_partial_allowed=entry["isPartialBufferAllowed"],
+        data_type=DataType(entry["dataType"]),
+    )
+
+
+def _is_record(record: object) -> bool:
+    return isinstance(record, dict) and isinstance(record.get("name"), str)

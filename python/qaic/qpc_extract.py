@@ -1,0 +1,181 @@
+"""Writing what a container holds to files.
+
+Segment names come from the file and are not trusted: each becomes the name of one file directly under its
+folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+import warnings
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from qaic.errors import QpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from qaic.qpc import Qpc, Segment
+
+Content: TypeAlias = bytes | memoryview
+
+#: bytes of a file name that leave room for the suffix of its folder in what file systems allow (255)
+_NAME_BYTES: Final = 240
+_FOLDER_SUFFIX: Final = "_dir"
+#: not in the name of a file on any system we know, or a second meaning in ours
+_RESERVED: Final = frozenset('/\\%:*?"<>|')
+
+#: a list of whole numbers, one to a line
+_NUMBERS: Final = re.compile(r"\[\n\s+(-?\d+(?:,\n\s+-?\d+)*)\n\s+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A file that can be extracted."""
+
+    path: str
+    """Relative, with slashes."""
+    read: Callable[[], Content | None]
+    """Gives the content; ``None`` when there is none."""
+
+
+def extract(qpc: Qpc, directory: Path, pattern: str, *, force: bool) -> list[Path]:
+    """Write the items that match; see :meth:`qaic.Qpc.extract`."""
+    chosen: list[tuple[str, Content]] = []
+    for item in items(qpc):
+        content = item.read() if fnmatchcase(item.path, pattern) else None
+        if content is not None:
+            chosen.append((item.path, content))
+    if not chosen:
+        return []
+    directory.mkdir(parents=True, exist_ok=True)
+    _check_free(directory, [path for path, _ in chosen], force=force)
+    aside = Path(tempfile.mkdtemp(prefix=".extract-", dir=directory))
+    try:
+        for number, (_, content) in enumerate(chosen):
+            (aside / str(number)).write_bytes(content)
+        written = []
+        for number, (path, _) in enumerate(chosen):
+            target = directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (aside / str(number)).replace(target)
+            written.append(target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return written
+
+
+def items(qpc: Qpc, folder: str = "") -> Iterator[Item]:
+    """All files of a container: its payloads and what can be unpacked of them."""
+    names = file_names(qpc.segments)
+    taken = set(names.values())
+    for name, segment in qpc.segments.items():
+        file = names[name]
+        yield Item(folder + file, _payload(segment))
+        parts = _PARTS.get(name, {}) if qpc.is_program else {}
+        if parts or name in qpc.slices:
+            inside = folder + _free_name(file + _FOLDER_SUFFIX, taken) + "/"
+            for part, read in parts.items():
+                yield Item(inside + part, _part(inside + part, read, qpc))
+            if name in qpc.slices:
+                yield from items(qpc.slices[name], inside)
+
+
+def _payload(segment: Segment) -> Callable[[], Content]:
+    return lambda: segment.data.data
+
+
+def _part(path: str, read: Callable[[Qpc], object], qpc: Qpc) -> Callable[[], Content | None]:
+    """Read a part, or warn: one that is damaged must not keep the others from being extracted."""
+
+    def content() -> Content | None:
+        try:
+            value = read(qpc)
+        except QpcError as error:
+            warnings.warn(f"{path} is left out: {error.message}", stacklevel=2)
+            return None
+        if value is None:
+            return None
+        return value.data if isinstance(value, np.ndarray) else _json_bytes(value)
+
+    return content
+
+
+#: segment -> file in its folder -> what goes there
+_PARTS: Final[dict[str, dict[str, Callable[[Qpc], object]]]] = {
+    "networkdesc.bin": {
+        "networkdesc.json": lambda qpc: qpc.network_descriptor,
+        "iodesc.json": lambda qpc: qpc.io_desc,
+    },
+    "constantsdesc.bin": {"constantsdesc.json": lambda qpc: qpc.constants.descriptor},
+    "network.elf": {
+        "metadata.json": lambda qpc: qpc.metadata,
+        "plan.json": lambda qpc: qpc.plan,
+        "graph.onnx": lambda qpc: qpc.graph,
+    },
+}
+
+
+def file_names(segments: Iterable[str]) -> dict[str, str]:
+    """Segment name -> name of a file that lies where it is put, different for each."""
+    taken: set[str] = set()
+    return {name: _free_name(_file_name(name), taken) for name in segments}
+
+
+def _file_name(segment: str) -> str:
+    quoted = "".join(
+        char if char.isprintable() and char not in _RESERVED else _quote(char) for char in segment
+    )
+    if quoted.startswith("."):
+        quoted = _quote(".") + quoted[1:]
+    if len(quoted.encode()) > _NAME_BYTES:
+        digest = hashlib.sha256(segment.encode()).hexdigest()[:12]
+        quoted = quoted.encode()[: _NAME_BYTES - 13].decode(errors="ignore") + "~" + digest
+    return quoted
+
+
+def _quote(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode())
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "~"
+    taken.add(name)
+    return name
+
+
+def _json_bytes(value: object) -> bytes:
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    # Dims and byte arrays on one line each. No string is touched: a line break in one is escaped.
+    text = _NUMBERS.sub(lambda match: "[" + ", ".join(match[1].split()).replace(",,", ",") + "]", text)
+    # A lone surrogate is written as the escape that JSON has for it.
+    return text.encode(errors="backslashreplace")
+
+
+def _check_free(directory: Path, paths: Iterable[str], *, force: bool) -> None:
+    """Find what stands in the way before anything is written."""
+    root = directory.resolve()
+    for relative in paths:
+        target = directory / relative
+        folder = target.parent
+        while folder != directory:
+            if folder.is_symlink() and not folder.resolve().is_relative_to(root):
+                raise PermissionError(errno.EPERM, "this link leads out of the output folder", str(folder))
+            if folder.exists() and not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "a folder is needed here", str(folder))
+            folder = folder.parent
+        if target.is_dir() and not target.is_symlink():
+            raise IsADirectoryError(errno.EISDIR, "a file is needed here, this is a folder", str(target))
+        if not force and (target.exists() or target.is_symlink()):
+            raise FileExistsError(errno.EEXIST, "the file exists", str(target))

@@ -1,0 +1,129 @@
+"""The weights of a program compiled here, as arrays over ``constants.bin``.
+
+What the plan says about a weight comes from the file, so it is checked before any of its bytes are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.errors import QpcFormatError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CONSTANTS: Final = "constants.bin"
+
+#: element types of a plan that numpy has, by the same names
+_NUMPY_TYPES: Final = frozenset(
+    (
+        *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+#: element types that only ml_dtypes has -> their names there
+_ML_DTYPES: Final = {
+    "bfloat16": "bfloat16",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+}
+#: element types narrower than a byte, which no array shows as they are stored -> bits
+_PACKED_BITS: Final = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
+
+
+class Initializers(Mapping[str, "NDArray[Any]"]):
+    """Name -> read-only array, made when asked for.
+
+    Elements of less than a byte come as the packed bytes they are stored in.
+    """
+
+    def __init__(self, records: Mapping[str, Mapping[str, Any]], constants: NDArray[np.uint8]) -> None:
+        self._records = records
+        self._constants = constants
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return _array(name, self._records[name], self._constants)
+
+    def __contains__(self, name: object) -> bool:
+        # Without making the array: a damaged record is there, and says so when it is read.
+        return name in self._records
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} initializers over {self._constants.size} bytes>"
+
+
+def bad_plan(message: str) -> QpcFormatError:
+    """Make the error for a plan that cannot be used."""
+    return QpcFormatError(message, code="qpc.plan")
+
+
+def check_records(records: object) -> dict[str, Mapping[str, Any]]:
+    """Give the plan's list of initializers by name."""
+    if isinstance(records, list) and all(
+        isinstance(record, dict) and isinstance(record.get("name"), str) for record in records
+    ):
+        return {record["name"]: record for record in records}
+    raise bad_plan("the initializers of the plan are not a list of objects with a name")
+
+
+def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -> NDArray[Any]:
+    kind, offset, size = record.get("dtype"), _whole(name, record, "offset"), _whole(name, record, "size")
+    dims = record.get("dims")
+    if not (isinstance(dims, list) and all(_is_whole(dim) for dim in dims)):
+        raise bad_plan(f"initializer {name!r}: dims is {dims!r}, a list of whole numbers is expected")
+    if offset + size > constants.size:
+        raise bad_plan(
+            f"initializer {name!r}: {size} bytes at {offset} lie outside {CONSTANTS}, {constants.size} bytes"
+        )
+    data = constants[offset : offset + size]
+    if isinstance(kind, str) and kind in _PACKED_BITS:
+        _check_size(name, record, (math.prod(dims) * _PACKED_BITS[kind] + 7) // 8)
+        return data
+    dtype = _array_type(name, kind)
+    _check_size(name, record, math.prod(dims) * dtype.itemsize)
+    try:
+        return data.view(dtype).reshape(dims)
+    except (ValueError, OverflowError) as error:
+        raise bad_plan(f"initializer {name!r}: dims {dims}: {error}") from error
+
+
+def _whole(name: str, record: Mapping[str, Any], key: str) -> int:
+    value = record.get(key)
+    if isinstance(value, int) and _is_whole(value):
+        return value
+    raise bad_plan(f"initializer {name!r}: {key} is {value!r}, a whole number is expected")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_size(name: str, record: Mapping[str, Any], expected: int) -> None:
+    if record["size"] != expected:
+        raise bad_plan(
+            f"initializer {name!r}: {record['size']} bytes, {record['dtype']} {record['dims']} has {expected}"
+        )
+
+
+def _array_type(name: str, kind: object) -> np.dtype[Any]:
+    if isinstance(kind, str) and kind in _NUMPY_TYPES:
+        return np.dtype(kind)
+    if isinstance(kind, str) and kind in _ML_DTYPES:
+        import ml_dtypes
+
+        scalar: type[Any] = getattr(ml_dtypes, _ML_DTYPES[kind])
+        return np.dtype(scalar)
+    raise bad_plan(f"initializer {name!r}: element type {kind!r} is not known")
