@@ -8,7 +8,7 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 	Cargo.toml Cargo.lock pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py lint fmt fuzz-smoke bench docs clean
+.PHONY: help setup demo test test-rust test-py lint fmt fuzz-smoke bench node-tests docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
 
 bench: setup ## Measure everything and rewrite docs/performance.md
 	$(BIN)/python benches/report.py
+
+node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite the report
+	$(BIN)/python benches/node_tests.py
 
 clean: ## Remove what was built
 	rm -rf $(VENV) target fuzz/target

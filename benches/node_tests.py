@@ -1,0 +1,126 @@
+"""Run ONNX's own operator tests on ``qaic`` and on onnxruntime, and write down what became of them.
+
+Writes ``docs/reference/onnx-node-tests.md`` for people and ``tests/conformance/expected.json``, against which
+``tests/conformance`` compares every run. Usage: ``python benches/node_tests.py [--check]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import onnxruntime
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "conformance"))
+
+import onnx_suite  # noqa: E402 (found through the line above)
+from onnx_suite import Outcome, Status  # noqa: E402
+
+REPORT = ROOT / "docs" / "reference" / "onnx-node-tests.md"
+EXPECTED = ROOT / "tests" / "conformance" / "expected.json"
+
+#: what each class of refusal means to a user
+MEANING = {
+    "compile.unsupported_type": "An input or output has a type that no buffer of a card has.",
+    "compile.engine_refused": "onnxruntime has no kernel for the operator, its types or its version.",
+    "compile.unbound_symbol": "An input has a symbolic dimension, and the test names no size for it.",
+    "compile.dynamic_shape": "The size of an output depends on the data.",
+    "compile.invalid_model": "onnxruntime refuses the graph while shapes are inferred.",
+}
+
+HEADER = """# ONNX operator tests
+
+<!-- Written by `make node-tests`; do not edit. -->
+
+ONNX ships tests for every operator. They run here through `qaic.backend`, that is: compiled to a container,
+opened and run on the `cpu` device, and beside it through onnxruntime's own adapter, in one process.
+
+Versions: onnx {onnx}, onnxruntime {ort}. Tests: {count}
+(groups node, simple, pytorch-converted and pytorch-operator).
+"""
+
+
+def report(ours: dict[str, Outcome], theirs: dict[str, Outcome]) -> str:
+    """Write the page."""
+    lines = [HEADER.format(onnx=onnx.__version__, ort=onnxruntime.__version__, count=len(ours))]
+    lines += ["| | passed | failed | unsupported |", "|---|---:|---:|---:|"]
+    for label, outcomes in (("qaic", ours), ("onnxruntime", theirs)):
+        counts = Counter(outcome.status for outcome in outcomes.values())
+        lines.append(f"| {label} | " + " | ".join(str(counts[status]) for status in Status) + " |")
+    pairs = Counter((ours[name].status, theirs[name].status) for name in ours)
+    lines += [
+        "",
+        "Unsupported means that the model or its arrays were refused with a message before it ran.",
+        "",
+        "Test by test (rows qaic, columns onnxruntime):",
+        "",
+        "| | passed | failed | unsupported |",
+        "|---|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row} | " + " | ".join(str(pairs[row, column]) for column in Status) + " |" for row in Status
+    ]
+    lines += ["", "## Why qaic refuses", "", "| class | meaning | tests | of these onnxruntime passes |"]
+    lines.append("|---|---|---:|---:|")
+    refused = {name: outcome for name, outcome in ours.items() if outcome.status is Status.UNSUPPORTED}
+    for reason, count in Counter(outcome.reason for outcome in refused.values()).most_common():
+        passed = sum(refused[n].reason == reason and theirs[n].status is Status.PASSED for n in refused)
+        lines.append(f"| `{reason}` | {MEANING.get(reason, '')} | {count} | {passed} |")
+    lines += ["", "What is refused as `compile.unsupported_type`:", "", "| found | tests |", "|---|---:|"]
+    kinds = Counter(
+        match[1]
+        for outcome in refused.values()
+        if outcome.reason == "compile.unsupported_type"
+        and (match := re.search(r"found (?:type |an? )?(\w+(?: \w+)?)", outcome.message))
+    )
+    lines += [f"| {kind} | {count} |" for kind, count in kinds.most_common()]
+    lines += ["", "## Failures", ""]
+    lines += ["A test that onnxruntime passes may fail here only for a reason in `exceptions.json`."]
+    lines += ["", "| test | qaic | onnxruntime |", "|---|---|---|"]
+    for name, outcome in ours.items():
+        if outcome.status is Status.FAILED:
+            other = theirs[name]
+            detail = f" ({other.reason})" if other.reason else ""
+            lines.append(f"| {name} | {outcome.reason} | {other.status}{detail} |")
+    return "\n".join(lines) + "\n"
+
+
+def expected(ours: dict[str, Outcome]) -> str:
+    """Write what the tests compare with: every test that does not pass, by class."""
+    groups: dict[str, dict[str, list[str]]] = {status: {} for status in Status if status is not Status.PASSED}
+    for name, outcome in ours.items():
+        if outcome.status is not Status.PASSED:
+            groups[outcome.status].setdefault(outcome.reason, []).append(name)
+    content = {"onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__, **groups}
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def main() -> int:
+    """Run, then write or compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail when the files are out of date"
+    )
+    check = parser.parse_args().check
+    ours, theirs = onnx_suite.run_both()
+    stale = []
+    for path, text in ((REPORT, report(ours, theirs)), (EXPECTED, expected(ours))):
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(path)
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for path in stale:
+        print(f"{'out of date' if check else 'written'}: {path.relative_to(ROOT)}")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
