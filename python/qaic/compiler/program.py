@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.compiler import descriptor
 from qaic.compiler.elem_types import type_name
+from qaic.compiler.engine_check import without_weights
 from qaic.compiler.refusal import refuse
+from qaic.errors import CompileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +71,41 @@ def write_program(
     OSError
         The file cannot be written.
     """
+    judged = _engine_accepts(path, lowered, options)
     progress.stage("write")
+    try:
+        _write(path, lowered, options, {"options": dict(set_options), "effective": dict(effective)}, progress)
+        if not judged:
+            _core.check_program(str(path))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _engine_accepts(path: Path, lowered: Lowered, options: CompileOptions) -> bool:
+    """Ask the engine about the graph before its weights are written; False means that nothing is decided yet."""
+    form = without_weights(lowered)
+    if form is None:
+        return False
+    trial = path.with_name(f"{path.name.removesuffix('.tmp')}.check.tmp")
+    try:
+        _write(trial, form, options, {}, None)
+        _core.check_program(str(trial))
+    except CompileError:
+        return False
+    finally:
+        trial.unlink(missing_ok=True)
+    return True
+
+
+def _write(
+    path: Path,
+    lowered: Lowered,
+    options: CompileOptions,
+    notes: Mapping[str, object],
+    progress: Progress | None,
+) -> None:
+    """Write the container; `notes` are entries of the plan that only inform."""
     places, constants_size = _place_constants(lowered)
     batch = descriptor.batch_of(lowered.inputs)
     cores = options.aic_num_cores
@@ -91,8 +127,7 @@ def write_program(
             }
             for weight in lowered.weights.values()
         ],
-        "options": dict(set_options),
-        "effective": dict(effective),
+        **notes,
     }
     graph = _graph_bytes(lowered, places)
     metadata = bytes(
@@ -133,18 +168,11 @@ def write_program(
         (name, sizes[name], constants_size if name == "constants.bin" else 0) for name in sorted(sizes)
     ]
     writer = _core.QpcWriter(str(path), segments, _ALIGNMENT)
-    try:
-        for name, data in small.items():
-            writer.write(name, data)
-        if constants_size:
-            _write_constants(writer, lowered, places, constants_size, progress)
-        writer.finish()
-        _core.check_program(str(path))
-    except BaseException:
-        # Dropping the writer removes the file; an exception's traceback would keep it alive.
-        del writer
-        path.unlink(missing_ok=True)
-        raise
+    for name, data in small.items():
+        writer.write(name, data)
+    if constants_size:
+        _write_constants(writer, lowered, places, constants_size, progress)
+    writer.finish()
 
 
 def canonical_json(value: object) -> bytes:
@@ -153,7 +181,11 @@ def canonical_json(value: object) -> bytes:
 
 
 def _write_constants(
-    writer: _core.QpcWriter, lowered: Lowered, places: Mapping[str, int], total: int, progress: Progress
+    writer: _core.QpcWriter,
+    lowered: Lowered,
+    places: Mapping[str, int],
+    total: int,
+    progress: Progress | None,
 ) -> None:
     """Stream the weights, each to its place."""
     done = 0
@@ -163,7 +195,8 @@ def _write_constants(
         for piece in weight.source.chunks():
             writer.write("constants.bin", piece)
             done += len(piece)
-            progress.advance(done, total)
+            if progress is not None:
+                progress.advance(done, total)
         if done != places[weight.name] + weight.source.nbytes:
             raise refuse(
                 f"initializer {weight.name!r}",
