@@ -8,6 +8,7 @@ import sys
 import threading
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -292,6 +293,45 @@ def test_graph_the_engine_refuses_fails_at_compile_time(cache_dir):
     with pytest.raises(CompileError, match="FusedConvNonsense"):
         compiled(model)
     assert files_below(cache_dir) == []
+
+
+def checking(monkeypatch, check):
+    """Put `check` in the place of the engine's check."""
+    monkeypatch.setattr(program, "_core", SimpleNamespace(**vars(_core) | {"check_program": check}))
+
+
+def test_engine_judges_the_graph_without_its_weights(cache_dir, monkeypatch):
+    judged = []
+
+    def check(path):
+        judged.append(Path(path).stat().st_size)
+        _core.check_program(path)
+
+    checking(monkeypatch, check)
+    w = np.ones((600, 700), np.float32)
+    path = compiled(
+        model_of(
+            [node("MatMul", ["x", "w"], ["y"])], [info("x", [1, 600])], [info("y", [1, 700])], [("w", w)]
+        )
+    )
+    assert path.stat().st_size > w.nbytes
+    assert len(judged) == 1
+    assert judged[0] < 10_000
+
+
+def test_refusal_of_the_form_without_weights_is_not_final(cache_dir, model_path, monkeypatch):
+    judged = []
+
+    def check(path):
+        judged.append(Path(path).name)
+        if len(judged) == 1:
+            raise CompileError("weights must be constants", code="compile.engine_refused")
+        _core.check_program(path)
+
+    checking(monkeypatch, check)
+    path = compiled(model_path)
+    assert len(judged) == 2
+    assert files_below(path.parent) == ["programqpc.bin"]
 
 
 def test_output_dir_that_is_a_file_fails_before_any_work(cache_dir, model_path, tmp_path):

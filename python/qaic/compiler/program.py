@@ -83,7 +83,7 @@ def write_program(
 
 
 def _engine_accepts(path: Path, lowered: Lowered, options: CompileOptions) -> bool:
-    """Ask the engine about the graph before its weights are written; False means that nothing is decided yet."""
+    """Ask the engine about the graph before its weights are written; False leaves it open."""
     form = without_weights(lowered)
     if form is None:
         return False
