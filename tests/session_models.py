@@ -1,0 +1,95 @@
+"""Small ONNX models for tests of ``Session``, and onnxruntime's results on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+#: new enough for every operator used in tests, old enough for every engine
+OPSET = 17
+
+TYPES = {
+    "float32": onnx.TensorProto.FLOAT,
+    "float16": onnx.TensorProto.FLOAT16,
+    "int8": onnx.TensorProto.INT8,
+    "uint8": onnx.TensorProto.UINT8,
+    "int16": onnx.TensorProto.INT16,
+    "int32": onnx.TensorProto.INT32,
+    "int64": onnx.TensorProto.INT64,
+    "bool": onnx.TensorProto.BOOL,
+}
+
+
+def value(name, dtype, shape):
+    """Declare an input or output; ``shape`` may hold symbols, and None leaves it out."""
+    return helper.make_tensor_value_info(name, TYPES.get(str(dtype), dtype), shape)
+
+
+def model(nodes, inputs, outputs, initializers=None, opset=OPSET):
+    """Build a model. ``inputs`` and ``outputs`` are (name, dtype, shape), ``initializers`` name -> array."""
+    return helper.make_model(
+        helper.make_graph(
+            nodes,
+            "net",
+            [value(*entry) for entry in inputs],
+            [value(*entry) for entry in outputs],
+            [
+                numpy_helper.from_array(np.asarray(array), name)
+                for name, array in (initializers or {}).items()
+            ],
+        ),
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=8,
+    )
+
+
+def save(folder, built, name="model.onnx"):
+    """Write a model; returns its path."""
+    path = folder / name
+    path.write_bytes(built.SerializeToString())
+    return path
+
+
+def engine(built):
+    """Create an onnxruntime session over a model."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return ort.InferenceSession(built.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def affine(width=4, rows=2):
+    """``y = relu(x @ w + b)`` with known weights: the model of most tests."""
+    weight = np.linspace(-1, 1, width * width, dtype=np.float32).reshape(width, width)
+    bias = np.linspace(0, 1, width, dtype=np.float32)
+    return model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"]),
+            helper.make_node("Add", ["m", "b"], ["a"]),
+            helper.make_node("Relu", ["a"], ["y"]),
+        ],
+        [("x", "float32", [rows, width])],
+        [("y", "float32", [rows, width])],
+        {"w": weight, "b": bias},
+    )
+
+
+def endless(name="n"):
+    """Loop that runs ``n`` times: ``y`` is ``x`` plus 1 per turn. It runs as long as a test wants."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("Add", ["state", "one"], ["next"]),
+        ],
+        "body",
+        [value("turn", "int64", []), value("go", "bool", []), value("state", "float32", [1])],
+        [value("go_on", "bool", []), value("next", "float32", [1])],
+    )
+    return model(
+        [helper.make_node("Loop", [name, "", "x"], ["y"], body=body)],
+        [(name, "int64", []), ("x", "float32", [1])],
+        [("y", "float32", [1])],
+        {"one": np.ones(1, np.float32)},
+    )
