@@ -1,1 +1,3 @@
-//! Benchmarks of the openqaic crates. The crate itself is empty; see `benches/README.md`.
+//! What the benchmarks of the openqaic crates share; see `benches/README.md`.
+
+pub mod containers;

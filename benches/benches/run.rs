@@ -1,0 +1,105 @@
+//! What an inference costs besides the device's work.
+//!
+//! On `noop` everything is ours: taking a free exec object, moving the tensors, giving it back. On `cpu` the engine works
+//! too, so a bare call of the engine, pre-bound, stands beside it. `cpu` needs the engine: set `QAIC_ONNXRUNTIME_LIB` to
+//! its library (`python -c 'from qaic import _core; print(_core.engine_info()[0])'`).
+#![allow(clippy::unwrap_used)] // a bench without its program must not run
+
+mod bare_engine;
+
+use std::env;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
+use qaic_benches::containers::{TENSOR_BYTES, add_program, network, program};
+use qaic_qpc::elf;
+use qaic_runtime::buffer::Storage;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, LoadOptions, RegistryOptions};
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+
+use bare_engine::BareAdd;
+
+fn set(options: &RegistryOptions, image: &Arc<Image>, activations: u32, set_size: u32) -> InferenceSet {
+    let context = Context::new(options).unwrap();
+    let load = LoadOptions { activations, ..LoadOptions::default() };
+    InferenceSet::new(&context, image, DeviceId(0), set_size, load).unwrap()
+}
+
+fn settings<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
+    let mut group = criterion.benchmark_group(name);
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(30);
+    group
+}
+
+/// Tensors of [`TENSOR_BYTES`] each.
+fn tensors(count: u32) -> Vec<Storage> {
+    (0..count).map(|_| Storage::new(TENSOR_BYTES).unwrap()).collect()
+}
+
+fn noop(criterion: &mut Criterion) {
+    let options = RegistryOptions { kind: Some("noop".into()), ..RegistryOptions::default() };
+    let mut group = settings(criterion, "run on noop");
+    let output = tensors(1);
+    for inputs in [1, 4, 16, 64, 256] {
+        let image = Image::from_bytes(program(&network(inputs), &elf::build(&[]).unwrap()).unwrap()).unwrap();
+        let set = set(&options, &image, 1, 1);
+        let storages = tensors(inputs);
+        let given: Vec<_> = storages.iter().map(|storage| storage.memory().as_const()).collect();
+        group.bench_function(BenchmarkId::new("inputs", inputs), |b| {
+            b.iter(|| set.try_acquire().unwrap().run(&given, &[Some(output[0].memory())]).unwrap());
+        });
+    }
+    let image = Image::from_bytes(program(&network(1), &elf::build(&[]).unwrap()).unwrap()).unwrap();
+    let input = tensors(1);
+    for side in [1, 4, 16] {
+        let set = set(&options, &image, side, side);
+        let shape = format!("{side} x {side}");
+        group.bench_function(BenchmarkId::new("activations x set_size", &shape), |b| {
+            b.iter(|| {
+                let mut handle = set.try_acquire().unwrap();
+                handle.run(&[input[0].memory().as_const()], &[Some(output[0].memory())]).unwrap();
+            });
+        });
+        group.bench_function(BenchmarkId::new("take and return a handle", &shape), |b| {
+            b.iter(|| drop(set.try_acquire().unwrap()));
+        });
+    }
+    group.finish();
+}
+
+fn cpu(criterion: &mut Criterion) {
+    let Some(library) = env::var_os("QAIC_ONNXRUNTIME_LIB").map(PathBuf::from) else { return };
+    let options = RegistryOptions {
+        kind: Some("cpu".into()),
+        engine_candidates: vec![library.clone()],
+        ..RegistryOptions::default()
+    };
+    let image = Image::from_bytes(add_program().unwrap()).unwrap();
+    let set = set(&options, &image, 1, 1);
+    let inputs = tensors(2);
+    let outputs = tensors(2);
+    let given = [inputs[0].memory().as_const(), inputs[1].memory().as_const()];
+    let mut bare = BareAdd::new(&library);
+
+    let mut group = settings(criterion, "run on cpu, Add of two [1,16]");
+    group.bench_function("same arrays every time", |b| {
+        b.iter(|| set.try_acquire().unwrap().run(&given, &[Some(outputs[0].memory())]).unwrap());
+    });
+    let mut turn = 0;
+    group.bench_function("another output array every time", |b| {
+        b.iter(|| {
+            turn ^= 1;
+            set.try_acquire().unwrap().run(&given, &[Some(outputs[turn].memory())]).unwrap();
+        });
+    });
+    group.bench_function("bare engine call, pre-bound", |b| b.iter(|| bare.run()));
+    group.finish();
+}
+
+criterion_group!(benches, noop, cpu);
+criterion_main!(benches);
