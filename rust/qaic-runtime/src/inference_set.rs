@@ -24,13 +24,20 @@ const INTERRUPT_CHECK_PERIOD: Duration = Duration::from_millis(50);
 /// `set_size` exec objects for each of `activations` activations of one container.
 #[derive(Debug)]
 pub struct InferenceSet {
-    // Used from its end: the exec object that ran last is the one whose memory is in the cache.
-    free: Mutex<Vec<ExecObj>>,
+    free: Mutex<Free>,
     returned: Condvar,
     image: Arc<Image>,
     handle_count: usize,
     // Declared, so dropped, last: the exec objects refer to the activations.
     programs: Vec<Program>,
+}
+
+#[derive(Debug)]
+struct Free {
+    // Used from its end: the exec object that ran last is the one whose memory is in the cache.
+    execs: Vec<ExecObj>,
+    // Threads in `acquire`: without any, returning an exec object needs no system call.
+    waiting: usize,
 }
 
 impl InferenceSet {
@@ -71,7 +78,7 @@ impl InferenceSet {
         }
         Ok(Self {
             handle_count: free.len(),
-            free: Mutex::new(free),
+            free: Mutex::new(Free { execs: free, waiting: 0 }),
             returned: Condvar::default(),
             image: Arc::clone(image),
             programs,
@@ -110,7 +117,7 @@ impl InferenceSet {
 
     /// A free exec object if there is one now. Never blocks.
     pub fn try_acquire(&self) -> Option<Handle<'_>> {
-        let exec = self.free.lock().pop()?;
+        let exec = self.free.lock().execs.pop()?;
         Some(Handle { set: self, exec: Some(exec) })
     }
 
@@ -126,10 +133,12 @@ impl InferenceSet {
         let started = Instant::now();
         loop {
             let mut free = self.free.lock();
-            if free.is_empty() {
+            if free.execs.is_empty() {
+                free.waiting += 1;
                 free = self.returned.wait_at_most(free, INTERRUPT_CHECK_PERIOD);
+                free.waiting -= 1;
             }
-            if let Some(exec) = free.pop() {
+            if let Some(exec) = free.execs.pop() {
                 return Ok(Handle { set: self, exec: Some(exec) });
             }
             drop(free);
@@ -246,8 +255,13 @@ impl DerefMut for Handle<'_> {
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
         if let Some(exec) = self.exec.take() {
-            self.set.free.lock().push(exec);
-            self.set.returned.notify_one();
+            let mut free = self.set.free.lock();
+            free.execs.push(exec);
+            let is_awaited = free.waiting > 0;
+            drop(free);
+            if is_awaited {
+                self.set.returned.notify_one();
+            }
         }
     }
 }
