@@ -52,9 +52,12 @@ impl Isa {
 /// Applies `op` to as many elements as both sides hold, with the kernels of `isa` (or of the best family this machine
 /// has, if that is less).
 pub(super) fn apply(isa: Isa, op: ElementOp, src: Source<'_>, dst: Sink<'_>) {
-    match isa.min(Isa::best()) {
-        #[cfg(target_arch = "x86_64")]
-        isa @ (Isa::Avx2 | Isa::Avx512) => super::x86::apply(isa == Isa::Avx512, op, src, dst),
-        _ => portable::apply(op, src, dst),
+    #[cfg(target_arch = "x86_64")]
+    if isa.min(Isa::best()) > Isa::Portable {
+        super::x86::apply(isa.min(Isa::best()) == Isa::Avx512, op, src, dst);
+        return;
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = isa;
+    portable::apply(op, src, dst);
 }
