@@ -64,6 +64,7 @@ def classify(
         Filled.
     """
     local = set(constants) | {tensor.name for tensor in graph.initializer}
+    local |= {tensor.values.name for tensor in graph.sparse_initializer}
     constant_nodes: list[onnx.NodeProto] = []
     readers: dict[str, list[str]] = {}
     for node in graph.node:

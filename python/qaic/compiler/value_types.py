@@ -41,6 +41,8 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
                 note(value.name, value.type.tensor_type.elem_type)
         for tensor in graph.initializer:
             note(tensor.name, tensor.data_type)
+        for sparse in graph.sparse_initializer:
+            note(sparse.values.name, sparse.values.data_type)
     for name in mixed:
         del types[name]
     return types
