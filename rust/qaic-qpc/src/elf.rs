@@ -11,7 +11,7 @@ use object::{Endianness, FileKind};
 
 use crate::bytes::{align_up, range_within, to_u64};
 use crate::crc::Crc32;
-use crate::error::{ElfDefect, QpcError};
+use crate::error::{ElfDefect, NameDefect, QpcError};
 
 /// Section with the metadata, in the first form writers used.
 pub const METADATA_SECTION: &str = "metadata";
@@ -101,7 +101,6 @@ const NAME_TABLE: &str = ".shstrtab";
 /// Same sections, same bytes. Names must be non-empty, without NUL and different from each other; the file must stay
 /// below 4 GiB.
 pub fn build(sections: &[(&str, &[u8])]) -> Result<Vec<u8>, QpcError> {
-    use crate::error::NameDefect;
     let mut names = vec![0_u8];
     let mut name_offsets = Vec::with_capacity(sections.len());
     for (index, (name, _)) in sections.iter().enumerate() {

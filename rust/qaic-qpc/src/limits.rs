@@ -51,9 +51,13 @@ impl Budget {
 
     /// Charges `bytes` that are about to be allocated.
     pub(crate) fn charge(&mut self, bytes: usize) -> Result<(), QpcError> {
-        let exceeded = QpcError::LimitExceeded { what: "decoded bytes", max: self.max };
-        self.left = self.left.checked_sub(crate::bytes::to_u64(bytes)).ok_or(exceeded)?;
-        Ok(())
+        match self.left.checked_sub(crate::bytes::to_u64(bytes)) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(QpcError::LimitExceeded { what: "decoded bytes", max: self.max }),
+        }
     }
 
     /// Enters a nested message; pair with [`Budget::leave`].

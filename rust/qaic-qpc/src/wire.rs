@@ -98,6 +98,7 @@ impl<'a> Reader<'a> {
         QpcError::Wire { message: self.message, offset: self.position(), defect }
     }
 
+    #[inline]
     fn next_field(&mut self, budget: &mut Budget) -> Result<Option<Field<'a>>, QpcError> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -108,6 +109,7 @@ impl<'a> Reader<'a> {
         Ok(Some(Field { number, value, message: self.message, offset }))
     }
 
+    #[inline]
     fn tag(&mut self) -> Result<(u32, u8), QpcError> {
         let tag = self.varint()?;
         let number = tag >> 3;
@@ -118,6 +120,7 @@ impl<'a> Reader<'a> {
         Ok((low_u32(number), wire_type))
     }
 
+    #[inline]
     fn value(&mut self, number: u32, wire_type: u8, budget: &mut Budget) -> Result<Value<'a>, QpcError> {
         match wire_type {
             0 => self.varint().map(Value::Varint),
@@ -136,7 +139,19 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     fn varint(&mut self) -> Result<u64, QpcError> {
+        match self.rest.split_first() {
+            Some((&byte, rest)) if byte < 0x80 => {
+                self.rest = rest;
+                Ok(byte.into())
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    #[inline(never)]
+    fn long_varint(&mut self) -> Result<u64, QpcError> {
         let mut value = 0_u64;
         let mut rest = self.rest;
         for shift in (0..70_u32).step_by(7) {

@@ -175,8 +175,11 @@ macro_rules! repeated_varint {
                     }
                     Value::Bytes(span) => {
                         let mut packed = Reader { rest: span.bytes, end: span.end, message: field.message };
+                        // Every varint ends with a byte below 0x80.
+                        let count = span.bytes.iter().filter(|&&byte| byte < 0x80).count();
+                        budget.charge(count.saturating_mul(size_of::<$type>()))?;
+                        slot.reserve(count);
                         while !packed.rest.is_empty() {
-                            budget.charge_value::<$type>()?;
                             slot.push(from(packed.varint()?));
                         }
                     }
@@ -250,9 +253,14 @@ pub(crate) mod repeated_message {
     pub(crate) fn merge<M: Message>(slot: &mut Vec<M>, field: &Field<'_>, budget: &mut Budget) -> Done {
         if let Value::Bytes(span) = &field.value {
             budget.charge_value::<M>()?;
-            let mut message = M::default();
-            crate::wire::merge(&mut message, span, budget)?;
-            slot.push(message);
+            if slot.is_empty() {
+                // Most lists have one element; the usual first step of four would cost most of the decoding time.
+                slot.reserve_exact(1);
+            }
+            slot.push(M::default());
+            if let Some(message) = slot.last_mut() {
+                crate::wire::merge(message, span, budget)?;
+            }
         }
         Ok(())
     }

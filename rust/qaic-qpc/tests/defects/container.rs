@@ -288,6 +288,13 @@ fn warns_of_versions_offsets_and_alignment() {
     let expected =
         [Warning::Version { major: 3 }, Warning::UnusedOffset { segment: "network.elf".into(), offset: 9 }];
     assert_eq!(warnings, expected);
+
+    // The table of an empty container may begin anywhere; here behind one byte of nothing.
+    let mut empty = writer::build_in_memory(&[], 8).unwrap();
+    empty.push(0);
+    put(&mut empty, 8, 41);
+    put(&mut empty, 32, 41);
+    assert_eq!(parse(&empty).unwrap().warnings, [Warning::TableAlignment { offset: 41 }]);
 }
 
 #[test]
