@@ -1,0 +1,42 @@
+//! Holds our protobuf reader against prost: whatever prost reads, we read as the same, and the reverse for what we
+//! write. The first byte chooses the message.
+#![no_main]
+
+#[path = "../../rust/qaic-qpc/tests/oracle/messages.rs"]
+mod messages;
+
+use libfuzzer_sys::fuzz_target;
+use messages::canonical;
+use prost::Message;
+use qaic_qpc::error::{ErrorKind, QpcError};
+use qaic_qpc::io_desc::IoDesc;
+use qaic_qpc::limits::Limits;
+use qaic_qpc::network_desc::NetworkDesc;
+use serde::Serialize;
+
+fn compare<O: Serialize, T: Message + Default + Serialize>(
+    bytes: &[u8],
+    ours: Result<O, QpcError>,
+    encode: impl Fn(&O) -> Vec<u8>,
+) {
+    match (ours, T::decode(bytes)) {
+        (Ok(ours), Ok(theirs)) => assert_eq!(canonical(&ours), canonical(&theirs)),
+        // prost refuses a known field with another wire type, where protobuf skips it; it must read what we made of it.
+        (Ok(ours), Err(_)) => {
+            let again = T::decode(encode(&ours).as_slice()).expect("own bytes must decode");
+            assert_eq!(canonical(&ours), canonical(&again));
+        }
+        (Err(error), Ok(_)) => assert_eq!(error.kind(), ErrorKind::Limit, "only we refuse: {error}"),
+        (Err(_), Err(_)) => {}
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((choice, bytes)) = bytes.split_first() else { return };
+    let limits = Limits { max_decoded_bytes: 16 << 20, ..Limits::default() };
+    if choice % 2 == 0 {
+        compare::<_, messages::NetworkDesc>(bytes, NetworkDesc::decode(bytes, &limits), NetworkDesc::encode);
+    } else {
+        compare::<_, messages::IoDesc>(bytes, IoDesc::decode(bytes, &limits), IoDesc::encode);
+    }
+});
