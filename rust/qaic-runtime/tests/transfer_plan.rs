@@ -396,74 +396,71 @@ fn rejects_buffers_that_are_too_short_or_too_few() {
     assert_eq!(plan.post_process(&[view_mut(&mut [0; 4])], &[]).unwrap_err().code(), "call.argument");
 }
 
-/// Descriptors that are nearly right, so that many pass the checks and the rest fail at different ones.
-fn descriptors() -> impl Strategy<Value = NetworkDesc> {
-    let dtype = || {
-        proptest::sample::select(vec![0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 50]).prop_map(ElementType::from)
-    };
-    let dims = proptest::sample::select(vec![
-        vec![],
-        vec![4],
-        vec![2, 3],
-        vec![3, 2],
-        vec![0],
-        vec![-1, 2],
-        vec![6],
-    ]);
-    let one = (
-        proptest::collection::vec((0_i32..8, dtype(), dims.clone(), any::<bool>()), 0..3),
-        (dtype(), dims.clone()),
-        (dtype(), dims),
-        (0_u32..40, 0_u32..3, any::<bool>(), 0_u32..9),
-        (any::<bool>(), proptest::sample::select(vec![0.0_f32, 0.05, 1.0, f32::NAN])),
-    );
-    let bindings = proptest::collection::vec(one, 0..4);
-    let buffers = proptest::collection::vec((0_u32..64, 0_i32..2), 0..3);
-    (bindings.clone(), bindings, buffers).prop_map(|(inputs, outputs, buffers)| {
-        let make = |dir: Direction, list: Vec<_>| {
-            list.into_iter()
-                .map(
-                    |(
-                        steps,
-                        initial,
-                        transformed,
-                        (offset, buffer_num, is_partial_allowed, align),
-                        (same, scale),
-                    )| {
-                        let steps: Vec<(i32, ElementType, Vec<i32>, bool)> = steps;
-                        let (initial, mut transformed): ((ElementType, Vec<i32>), (ElementType, Vec<i32>)) =
-                            (initial, transformed);
-                        let mut seq: Vec<Transform> = steps
-                            .into_iter()
-                            .map(|(kind, dtype, dims, keep)| Transform {
-                                shuffle: (0..i32::try_from(dims.len()).unwrap()).rev().collect(),
-                                ..scaled(kind.into(), dtype, if keep { &initial.1 } else { &dims }, scale, 1)
-                            })
-                            .collect();
-                        let (at, end) = match dir {
-                            Direction::In => (seq.len(), seq.last().map_or(initial.0, |step| step.dtype)),
-                            _ => (0, initial.0),
-                        };
-                        seq.insert(at, copy(dir, buffer_num, offset, end, &initial.1));
-                        if same {
-                            transformed = (seq[seq.len() - 1].dtype, seq[seq.len() - 1].dims.clone());
-                        }
-                        let made = binding(
-                            IoDescriptor { qscale: scale, ..tensor(initial.0, &initial.1) },
-                            tensor(transformed.0, &transformed.1),
-                            seq,
-                        );
-                        IoBinding { is_partial_allowed, align, ..made }
-                    },
-                )
-                .collect()
-        };
-        NetworkDesc {
-            inputs: make(Direction::In, inputs),
-            outputs: make(Direction::Out, outputs),
-            dma_buffers: buffers.into_iter().map(|(size, dir)| DmaBuffer { size, dir: dir.into() }).collect(),
-            ..NetworkDesc::default()
+/// The step a number stands for after `state`, which it advances.
+fn next_step(choice: u8, state: &mut (ElementType, Vec<i32>)) -> Transform {
+    let (dtype, dims) = state.clone();
+    let to = match (choice % 4, dtype) {
+        (0, _) => {
+            state.1.reverse();
+            let shuffle = (0..i32::try_from(dims.len()).unwrap()).rev().collect();
+            return Transform { shuffle, ..step(Transpose, dtype, &state.1) };
         }
+        (1, Float32) => (Convert, Float16),
+        (1, Float16) => (Convert, Float32),
+        (_, Float32 | Float16) => (Quantize, if choice.is_multiple_of(2) { Int8Q } else { UInt8Q }),
+        (_, Int8Q | UInt8Q) => (Dequantize, if choice.is_multiple_of(2) { Float32 } else { Float16 }),
+        _ => (Convert, dtype),
+    };
+    state.0 = to.1;
+    scaled(to.0, to.1, &dims, 0.05, 1)
+}
+
+/// Type and dims, choices of steps, offset in the DMA buffer, partial if below 60, which number is wrong and how.
+type Parts = (ElementType, Vec<i32>, Vec<u8>, u32, u8, Option<(u8, i32)>);
+
+/// Descriptors that are right, or wrong in one number of one binding. DMA buffer 0 is for inputs, 1 for outputs.
+fn descriptors() -> impl Strategy<Value = NetworkDesc> {
+    let dtype = proptest::sample::select(vec![Float32, Float16, Int8Q, UInt8Q, Int32Index]);
+    let dims = proptest::sample::select(vec![vec![], vec![4], vec![2, 3], vec![3, 1, 2], vec![0], vec![6]]);
+    let choices = proptest::collection::vec(any::<u8>(), 0..3);
+    let wrong = proptest::option::weighted(0.15, (0_u8..6, any::<i32>()));
+    let one = (dtype, dims, choices, 0_u32..48, any::<u8>(), wrong);
+    let make = |dir: Direction, buffer: u32, list: Vec<Parts>| -> Vec<IoBinding> {
+        let made = list.into_iter().map(|(dtype, dims, choices, offset, partial, wrong)| {
+            let initial = IoDescriptor { qscale: 0.125, ..tensor(dtype, &dims) };
+            let mut state = (dtype, dims);
+            let is_input = dir == Direction::In;
+            let first = copy(dir, buffer, offset, state.0, &state.1);
+            let mut sequence: Vec<_> =
+                choices.into_iter().map(|choice| next_step(choice, &mut state)).collect();
+            if is_input {
+                sequence.push(copy(dir, buffer, offset, state.0, &state.1));
+            } else {
+                sequence.insert(0, first);
+            }
+            let mut made = binding(initial, tensor(state.0, &state.1), sequence);
+            made.is_partial_allowed = partial < 60;
+            let at = if is_input { made.transformseq.len() - 1 } else { 0 };
+            let place = made.transformseq[at].copy_dma_buffer.as_mut().unwrap();
+            match wrong {
+                Some((0, n)) => place.offset = n.cast_unsigned(),
+                Some((1, n)) => place.buffer_num = n.cast_unsigned(),
+                Some((2, n)) => made.io_initial.dims.push(n),
+                Some((3, n)) => made.io_transformed.dtype = n.into(),
+                Some((4, n)) => made.align = n.cast_unsigned(),
+                Some((_, n)) => made.transformseq[0].kind = n.into(),
+                None => {}
+            }
+            made
+        });
+        made.collect()
+    };
+    let bindings = proptest::collection::vec(one, 0..3);
+    (bindings.clone(), bindings, 30_u32..80).prop_map(move |(inputs, outputs, size)| NetworkDesc {
+        inputs: make(Direction::In, 0, inputs),
+        outputs: make(Direction::Out, 1, outputs),
+        dma_buffers: vec![DmaBuffer { size, dir: Direction::In }, DmaBuffer { size, dir: Direction::Out }],
+        ..NetworkDesc::default()
     })
 }
 
