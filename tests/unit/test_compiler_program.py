@@ -390,6 +390,30 @@ def test_threads_compile_one_model_once(cache_dir, model_path, monkeypatch):
     assert len(count) == 1
 
 
+def test_processes_compile_one_model_at_once(cache_dir, model_path):
+    script = (
+        "import sys; from qaic.compiler import compile_model; from qaic.options.models import CompileOptions;"
+        "print(compile_model(sys.argv[1], CompileOptions(), {}))"
+    )
+    package = Path(program.__file__).parents[2]
+    paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(model_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        for _ in range(3)
+    ]
+    outputs = {process.communicate()[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert outputs == {f"{compiled(model_path)}\n"}
+    assert [name for name in files_below(cache_dir) if not name.startswith("index")] == [
+        str(compiled(model_path).relative_to(cache_dir))
+    ]
+
+
 def test_build_works_where_locks_do_not(tmp_path, monkeypatch):
     def refused(*_arguments):
         raise OSError(37, "No locks available")

@@ -180,6 +180,16 @@ def test_constant_subexpression_is_folded_before_rounding(optimize):
     assert run_fp16(model, {"x": np.float32([[1]])}, optimize)["y"] == 2
 
 
+def test_whole_part_of_a_constant_is_taken_before_rounding():
+    model = model_of(
+        [node("Floor", ["c"], ["f"]), node("Add", ["x", "f"], ["y"])],
+        [info("x", [1])],
+        [info("y", [1])],
+        [("c", np.float32([1025.5]))],
+    )
+    assert run_fp16(model, {"x": np.float32([0])})["y"] == 1025
+
+
 def test_constant_used_plain_and_rounded_keeps_both_forms():
     c = np.float32([1 + 2**-12])
     model = model_of(

@@ -118,7 +118,7 @@ def open_cache() -> Cache:
     """Open the cache that the environment names; where it cannot be written, one of this process alone."""
     configured = os.environ.get("QAIC_CACHE_DIR")
     if configured:
-        folder = Path(configured)
+        folder = Path(configured).absolute()
     else:
         base = os.environ.get("XDG_CACHE_HOME")
         folder = Path(base) if base and Path(base).is_absolute() else Path("~/.cache").expanduser()

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.elem_types import FLOAT16
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs
-from qaic.compiler.precision_ops import RANDOM, SHAPE_READERS, parameter_inputs, selected_inputs, standard
+from qaic.compiler.precision_ops import (
+    NOT_COMMUTING,
+    RANDOM,
+    SHAPE_READERS,
+    parameter_inputs,
+    selected_inputs,
+    standard,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -83,7 +90,7 @@ def classify(
             classify(inner, local, picks, result)
     for node in reversed(constant_nodes):
         followed = any(reader in result.folded for name in node.output for reader in readers.get(name, ()))
-        if followed or picks(node) is None:
+        if followed or picks(node) is None or node.op_type in NOT_COMMUTING:
             result.folded.add(node_key(node))
     for node in graph.node:
         if node_key(node) in result.folded or casts_to_half(node):
