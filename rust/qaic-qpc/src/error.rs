@@ -56,7 +56,7 @@ pub enum FlatDefect {
     /// A position is not a multiple of the alignment of what lies there.
     #[error("a position is not aligned")]
     Misaligned,
-    /// The table of field positions has an odd or impossible size.
+    /// The table of field positions has an odd size.
     #[error("the field table is invalid")]
     FieldTable,
     /// A string is not UTF-8 or not NUL-terminated.

@@ -111,9 +111,12 @@ fn validate_nested(bytes: &[u8], report: &mut Report, depth: u32) {
     };
     container.warnings.iter().for_each(|warning| report_warning(warning, report));
     let image = Image { bytes, container: &container };
-    let has_inner = validate_inner(image, report, depth);
-    if has_inner || container.is_multi_device() {
-        return;
+    // A payload of a program may begin with any bytes.
+    if container.require_program().is_err() {
+        let has_inner = validate_inner(image, report, depth);
+        if has_inner || container.is_multi_device() {
+            return;
+        }
     }
     for name in names::REQUIRED {
         if let Err(error) = container.required(name) {

@@ -49,7 +49,7 @@ impl<'a> Table<'a> {
             return error(name, slots, FlatDefect::OutOfBounds);
         };
         let slots_len = u64::from(slots_len);
-        if slots_len < 4 || slots_len % 2 != 0 {
+        if slots_len % 2 != 0 {
             return error(name, slots, FlatDefect::FieldTable);
         }
         if range_within(bytes.len(), slots, slots_len).is_none() {

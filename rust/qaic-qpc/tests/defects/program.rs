@@ -97,6 +97,14 @@ fn rejects_metadata_that_multiplies_by_sharing() {
 }
 
 #[test]
+fn keeps_field_tables_that_do_not_even_hold_their_own_size() {
+    // Root at 8, its field table at 4 has size 0: no field is present, so the version is 0.
+    let bytes = [8, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
+    let error = Metadata::decode_flatbuffer(&bytes, &Limits::default()).unwrap_err();
+    assert_eq!(error, QpcError::MetadataVersion { found: 0, supported: 1 });
+}
+
+#[test]
 fn keeps_metadata_at_odd_addresses() {
     let metadata = Metadata { network_name: "odd".into(), num_nsps: 3, ..Metadata::default() };
     let encoded = metadata.encode_flatbuffer();
