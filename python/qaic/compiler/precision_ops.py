@@ -59,8 +59,8 @@ _SELECTING: Final[dict[str, tuple[int, ...] | None]] = {
     "Where": (1, 2),
 }
 
-#: selecting operators for which rounding the inputs is not the same as rounding the outputs: the floor of 1025.5
-#: is 1025, but that of its float16 is 1026. Computed on constants they must be folded first.
+#: selecting operators for which rounding the inputs is not the same as rounding the outputs: the floor of
+#: 1025.5 is 1025, but that of its float16 is 1026. Computed on constants they must be folded first.
 NOT_COMMUTING: Final = frozenset(
     {"Ceil", "Floor", "MaxPool", "Round", "Sign", "ThresholdedRelu", "TopK", "Unique"}
 )
