@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -19,11 +20,11 @@ import numpy as np
 
 from qaic import _core
 from qaic.errors import QpcError
-from qaic.model_path import find_model
+from qaic.model_path import QPC_MAGIC, find_model
 from qaic.qpc_initializers import CONSTANTS, Initializers, bad_plan, check_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from typing_extensions import Buffer
@@ -145,6 +146,36 @@ class Constants:
     """Read-only view of the part that each activation gets anew."""
 
 
+class Slices(Mapping[str, "Qpc"]):
+    """Segment name -> the container in it, one per device (qpc-format §8.1)."""
+
+    def __init__(self, container: _core.Qpc, names: Sequence[str]) -> None:
+        self._container = container
+        self._opened: dict[str, Qpc | None] = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Qpc:
+        opened = self._opened[name]
+        if opened is None:
+            inner = self._container.inner(name)
+            if inner is None:
+                raise KeyError(name)
+            opened = self._opened[name] = Qpc(inner)
+        return opened
+
+    def __contains__(self, name: object) -> bool:
+        # Without opening it: a damaged one is there, and says so when it is opened.
+        return name in self._opened
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened)
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def __repr__(self) -> str:
+        return f"<slices {', '.join(self)}>"
+
+
 class Qpc:
     """A program container, opened for inspection.
 
@@ -224,11 +255,12 @@ class Qpc:
 
     @cached_property
     def slices(self) -> Mapping[str, Qpc]:
-        """Segment name -> the container in it, one per device; empty for a program (qpc-format §8.1)."""
+        """Segment name -> the container in it, opened when asked for; empty for a program."""
         if self.is_program:
             return MappingProxyType({})
-        inner = {name: self._core.inner(name) for name in self.segments}
-        return MappingProxyType({name: Qpc(core) for name, core in inner.items() if core is not None})
+        magic = QPC_MAGIC
+        names = [s.name for s in self.segments.values() if s.data[: len(magic)].tobytes() == magic]
+        return Slices(self._core, names)
 
     def validate(self) -> list[Finding]:
         """Examine everything, CRCs included. Blocking: reads every byte."""

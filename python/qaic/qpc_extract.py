@@ -88,7 +88,12 @@ def items(qpc: Qpc, folder: str = "") -> Iterator[Item]:
             for part, read in parts.items():
                 yield Item(inside + part, _part(inside + part, read, qpc))
             if name in qpc.slices:
-                yield from items(qpc.slices[name], inside)
+                try:
+                    inner = qpc.slices[name]
+                except QpcError as error:
+                    _warn_left_out(inside, error)
+                else:
+                    yield from items(inner, inside)
 
 
 def _payload(segment: Segment) -> Callable[[], Content]:
@@ -102,13 +107,17 @@ def _part(path: str, read: Callable[[Qpc], object], qpc: Qpc) -> Callable[[], Co
         try:
             value = read(qpc)
         except QpcError as error:
-            warnings.warn(f"{path} is left out: {error.message}", stacklevel=2)
+            _warn_left_out(path, error)
             return None
         if value is None:
             return None
         return value.data if isinstance(value, np.ndarray) else _json_bytes(value)
 
     return content
+
+
+def _warn_left_out(path: str, error: QpcError) -> None:
+    warnings.warn(f"{path} is left out: {error.message}", stacklevel=4)
 
 
 #: segment -> file in its folder -> what goes there

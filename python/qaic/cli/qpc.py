@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,9 @@ def _walk(qpc: Qpc, prefix: str = "", base: int = 0) -> list[dict[str, Any]]:
         name, start = segment["name"], base + segment["start"]
         rows.append({**segment, "name": prefix + name, "start": start})
         if name in qpc.slices:
-            rows += _walk(qpc.slices[name], f"{prefix}{name}/", start)
+            # What keeps one from opening is for `validate` to say.
+            with contextlib.suppress(QpcError):
+                rows += _walk(qpc.slices[name], f"{prefix}{name}/", start)
     return rows
 
 

@@ -5,6 +5,7 @@ A container with a damaged part is still described: what cannot be read is named
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.errors import QaicError
@@ -56,10 +57,15 @@ def facts(qpc: Qpc) -> _Json:
         described |= _program(qpc, problems)
     described["segments"] = segments(qpc)
     if not qpc.is_program:
-        described["slices"] = {name: facts(inner) for name, inner in qpc.slices.items()}
+        inner = {name: _readable(problems, partial(_slice, qpc, name), name) for name in qpc.slices}
+        described["slices"] = {name: found for name, found in inner.items() if found is not None}
     described["warnings"] = list(qpc.warnings)
     described["problems"] = problems
     return described
+
+
+def _slice(qpc: Qpc, name: str) -> _Json:
+    return facts(qpc.slices[name])
 
 
 def segments(qpc: Qpc) -> list[_Json]:
@@ -97,7 +103,7 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
 
 
 def _readable(problems: list[str], read: Callable[[], Any], what: str | None = None) -> Any:
-    """Read a part; ``what`` names it among the problems, ``None`` when another part names the same problem."""
+    """Read a part; ``what`` names it among the problems, ``None`` where another part names the same one."""
     try:
         return read()
     except QaicError as error:

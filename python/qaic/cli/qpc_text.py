@@ -196,8 +196,20 @@ def _options_text(options: _Json) -> str:
     if not options:
         return ""
     return table(
-        [[clean(key), clean(str(value))] for key, value in options.items()], header=["option", "value"]
+        [[clean(key), clean(_value(value))] for key, value in options.items()], header=["option", "value"]
     )
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case dict():
+            return ", ".join(f"{key}={_value(item)}" for key, item in value.items())
+        case list():
+            return ", ".join(map(_value, value))
+        case _:
+            return str(value)
 
 
 def _segment_note(segment: _Json) -> str:
