@@ -57,7 +57,7 @@ class Cache:
     def lookup(self, key: str) -> Path | None:
         """Return the program of a key; a damaged one counts as absent."""
         path = self.folder / key / PROGRAM_NAME
-        return path if is_whole(path) else None
+        return path if is_whole(path) and _survived(path) else None
 
     def build(self, key: str, write: Callable[[Path], None]) -> Path:
         """Return the program of a key, writing it if no other process did so meanwhile; may wait for that.
@@ -73,7 +73,7 @@ class Cache:
         entry.mkdir(parents=True, exist_ok=True)
         path = entry / PROGRAM_NAME
         with _locked(entry / ".lock") as alone:
-            if is_whole(path):
+            if is_whole(path) and _survived(path):
                 return path
             if path.exists():
                 _log.warning("the cached program %s is damaged; it is compiled again", path)
@@ -81,6 +81,7 @@ class Cache:
                 for leftover in entry.glob("*.tmp"):
                     leftover.unlink(missing_ok=True)
             write_replacing(path, write)
+            _mark(path)
         return path
 
 
@@ -112,6 +113,40 @@ def is_whole(path: Path) -> bool:
     except (OSError, QpcError):
         return False
     return True
+
+
+def _survived(path: Path) -> bool:
+    """Whether all of a program reached the disk.
+
+    Programs are not forced to disk when they are written, for that would cost more than the rest of a
+    compilation. While the machine runs, what was written is what is read; a program from before the machine
+    was started is checked by its CRCs once, because a crash may have left holes in it.
+    """
+    if _mark_of(path).exists():
+        return True
+    if _core.validate_container(str(path)):
+        return False
+    _mark(path)
+    return True
+
+
+def _mark(path: Path) -> None:
+    """Remember that a program is sound for as long as the machine runs."""
+    with contextlib.suppress(OSError):
+        _mark_of(path).touch()
+
+
+def _mark_of(path: Path) -> Path:
+    return path.with_name(f".sound-{_boot_id()}")
+
+
+@lru_cache(maxsize=1)
+def _boot_id() -> str:
+    """Identify this run of the machine; where the kernel does not tell, this process."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return f"process-{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def open_cache() -> Cache:
