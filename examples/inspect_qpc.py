@@ -1,6 +1,6 @@
 """Print what a program container holds.
 
-    python examples/inspect_qpc.py build/programqpc.bin
+python examples/inspect_qpc.py build/programqpc.bin
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Compile an ONNX model, run it on the host, compare two precisions.
 
-    python examples/run_onnx.py model.onnx
+python examples/run_onnx.py model.onnx
 """
 
 import sys

@@ -4,8 +4,8 @@
 >>> session = qaic.Session("model.onnx")  # doctest: +SKIP
 >>> outputs = session.run({"x": array})  # doctest: +SKIP
 
-``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``Qpc`` looks into a container. Every
-exception is a :class:`qaic.errors.QaicError`.
+``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``Qpc`` looks into a
+container. Every exception is a :class:`qaic.errors.QaicError`.
 """
 
 from __future__ import annotations

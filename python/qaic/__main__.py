@@ -17,7 +17,9 @@ def _parser() -> _common.Parser:
     info = commands.add_parser("info", help="versions, the engine found, devices and free cores")
     info.add_argument("--json", action="store_true", help="print JSON")
     demo = commands.add_parser("demo", help="compile a real model and classify files with it")
-    demo.add_argument("paths", nargs="*", metavar="PATH", help="files or folders; default: the present folder")
+    demo.add_argument(
+        "paths", nargs="*", metavar="PATH", help="files or folders; default: the present folder"
+    )
     demo.add_argument("--limit", type=int, default=12, help="files shown one by one (default %(default)s)")
     return parser
 

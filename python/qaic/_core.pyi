@@ -15,7 +15,12 @@ class QaicError(Exception):
     context: dict[str, Any]
     hints: tuple[str, ...]
     def __init__(
-        self, message: str = "", *, code: str = "", context: Mapping[str, Any] | None = None, hints: Iterable[str] = ()
+        self,
+        message: str = "",
+        *,
+        code: str = "",
+        context: Mapping[str, Any] | None = None,
+        hints: Iterable[str] = (),
     ) -> None: ...
 
 class QpcError(QaicError, ValueError): ...
@@ -70,7 +75,6 @@ class OutputBuffer:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-
 @final
 class Qpc:
     """An opened container. Opening reads headers and descriptors, never payloads.
@@ -88,7 +92,9 @@ class Qpc:
     def path(self) -> str | None: ...
     @property
     def header(self) -> dict[str, int]:
-        """``magic``, ``major_version``, ``minor_version``, ``compression_type``, ``size``, ``base``, ``num_images``, ``images``."""
+        """``magic``, ``major_version``, ``minor_version``, ``compression_type``, ``size``, ``base``,
+        ``num_images``, ``images``.
+        """
     @property
     def segments(self) -> list[tuple[str, int, int, int]]:
         """(name, size, offset field, start relative to byte 0), in table order."""
@@ -117,13 +123,16 @@ class Qpc:
     def constants_json(self) -> str:
         """``descriptor`` and ``static_size``, where ``constants.bin`` splits (qpc-format §1.6, §5.1)."""
     def metadata_json(self) -> str | None:
-        """``section``, ``section_size``, ``encoding`` and ``fields`` of the metadata; ``None`` when there is none."""
+        """``section``, ``section_size``, ``encoding`` and ``fields`` of the metadata; ``None`` without it."""
     def io_desc(self) -> bytes:
         """``IoDesc`` as its protobuf bytes."""
     def io_desc_json(self) -> str: ...
 
 def validate_container(source: str | PathLike[str] | Buffer) -> list[tuple[str, str, str | None, str]]:
-    """Findings (severity, code, segment, message) of a complete check, CRCs included. Blocking: reads every byte."""
+    """Findings (severity, code, segment, message) of a complete check, CRCs included.
+
+    Blocking: reads every byte.
+    """
 
 @final
 class Context:
@@ -131,7 +140,10 @@ class Context:
 
     def __new__(cls) -> Context: ...
     def devices(self) -> list[dict[str, Any]]:
-        """Per device: ``id``, ``kind``, ``name``, ``nsp_total``, ``nsp_free``, ``dram_total_mb``, ``dram_free_mb``."""
+        """One dictionary per device.
+
+        Keys: ``id``, ``kind``, ``name``, ``nsp_total``, ``nsp_free``, ``dram_total_mb``, ``dram_free_mb``.
+        """
 
 @final
 class InferenceSet:
@@ -165,7 +177,9 @@ class InferenceSet:
 class QpcWriter:
     """Writes a container piece by piece. Dropped before ``finish``, it removes its file."""
 
-    def __new__(cls, path: str | PathLike[str], segments: Sequence[tuple[str, int, int]], alignment: int) -> QpcWriter: ...
+    def __new__(
+        cls, path: str | PathLike[str], segments: Sequence[tuple[str, int, int]], alignment: int
+    ) -> QpcWriter: ...
     def write(self, name: str, data: Buffer) -> None: ...
     def crc32(self, name: str) -> int: ...
     def finish(self) -> None: ...

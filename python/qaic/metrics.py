@@ -13,6 +13,8 @@ from qaic.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_Where = tuple[str, int, str]
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -78,8 +80,8 @@ class CallProfile:
     """Calls of one ``run``: ``(file, line, function)`` -> ``(calls, own seconds, cumulative seconds)``."""
 
     def __init__(self, profiler: cProfile.Profile) -> None:
-        stats: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
-        self.calls: dict[tuple[str, int, str], tuple[int, float, float]] = {
+        stats: dict[_Where, tuple[int, int, float, float, Any]] = vars(pstats.Stats(profiler))["stats"]
+        self.calls: dict[_Where, tuple[int, float, float]] = {
             where: (calls, own, cumulative) for where, (_, calls, own, cumulative, _) in stats.items()
         }
 

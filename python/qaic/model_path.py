@@ -31,8 +31,8 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
     Parameters
     ----------
     model_path
-        An ``.onnx`` file, a container file, a directory that holds ``programqpc.bin``, or a glob that matches exactly
-        one of these.
+        An ``.onnx`` file, a container file, a directory that holds ``programqpc.bin``, or a glob that matches
+        exactly one of these.
 
     Raises
     ------
@@ -56,8 +56,8 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
         # It is named like a container: opening it says what is wrong with it.
         return ModelFile(path, is_container=True)
     raise OptionError(
-        f"{path} is neither a program container (it starts with {head.hex(' ') or 'nothing'}, a container with "
-        f"{QPC_MAGIC.hex(' ')}) nor a file with the suffix .onnx",
+        f"{path} is neither a program container (it starts with {head.hex(' ') or 'nothing'}, a container "
+        f"with {QPC_MAGIC.hex(' ')}) nor a file with the suffix .onnx",
         code="option.model_path",
         context={"path": str(path), "found": head.hex(), "expected": QPC_MAGIC.hex()},
         hints=("models of other frameworks must be exported to ONNX first",),

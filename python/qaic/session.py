@@ -35,15 +35,15 @@ class Session:
     Parameters
     ----------
     model_path
-        An ONNX model, which is compiled now; or a container file, a directory that holds ``programqpc.bin``, or a glob
-        that matches exactly one file.
+        An ONNX model, which is compiled now; or a container file, a directory that holds ``programqpc.bin``,
+        or a glob that matches exactly one file.
     backend
         ``"aic"``; the only value, kept because documented calls pass it.
     options_path
         YAML file with the same keys as ``options``; explicit keywords win.
     **options
-        Run-time and compile options; ``docs/reference/options.md`` lists them. Compile options are ignored, with one
-        warning, for a compiled container.
+        Run-time and compile options; ``docs/reference/options.md`` lists them. Compile options are ignored,
+        with one warning, for a compiled container.
 
     Raises
     ------
@@ -58,8 +58,8 @@ class Session:
 
     Notes
     -----
-    Construction loads nothing on the device; the first ``run``, ``run_benchmark`` or ``setup`` does. All methods may be
-    called from any number of threads. Blocking calls release the GIL and answer Ctrl-C.
+    Construction loads nothing on the device; the first ``run``, ``run_benchmark`` or ``setup`` does. All
+    methods may be called from any number of threads. Blocking calls release the GIL and answer Ctrl-C.
 
     Examples
     --------
@@ -88,18 +88,19 @@ class Session:
         self._runtime = resolved.runtime
         self._submit_limit = _submit_limit(self._runtime)
         self._allow_hw_mismatch = resolved.runtime.allow_hw_mismatch
-        # Guards what changes with setup, reset and update_backend_options; never held while an inference runs.
+        # Guards what changes with setup, reset and update_backend_options; never held while an inference
+        # runs.
         self._lock = threading.Lock()
         self._loaded: _core.InferenceSet | None = None
         self._latencies = LatencyRecord()
         self._warm = False
         self.profiling_results: list[CallProfile] = []
 
-    # --- what the model looks like -----------------------------------------------------------------------------------
+    # --- what the model looks like --------------------------------------------------------------------------
 
     @property
     def model_input_shape_dict(self) -> ShapeDict:
-        """Name -> ``(shape, dtype)`` of the inputs, in order. May also be called: ``model_input_shape_dict()``."""
+        """Name -> ``(shape, dtype)`` of the inputs, in order. May also be called."""
         return self._inputs
 
     @property
@@ -107,7 +108,7 @@ class Session:
         """Name -> ``(shape, dtype)`` of the outputs, in order. May also be called."""
         return self._outputs
 
-    # --- life cycle --------------------------------------------------------------------------------------------------
+    # --- life cycle -----------------------------------------------------------------------------------------
 
     def setup(self) -> None:
         """Load and activate the program now; a no-op when it is.
@@ -162,20 +163,20 @@ class Session:
                 )
             return self._loaded
 
-    # --- inference ---------------------------------------------------------------------------------------------------
+    # --- inference ------------------------------------------------------------------------------------------
 
     def run(
         self,
         input_dict: Mapping[str, ArrayLike],
         *,
-        out: Mapping[str, NDArray[Any]] | None = None,
+        out: dict[str, NDArray[Any]] | None = None,
         output_names: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Run one inference and return its outputs.
 
-        Blocking: loads on first use, waits while all ``num_activations * set_size`` exec objects are busy, then runs.
-        The GIL is released; any number of threads may call.
+        Blocking: loads on first use, waits while all ``num_activations * set_size`` exec objects are busy,
+        then runs. The GIL is released; any number of threads may call.
 
         Parameters
         ----------
@@ -183,18 +184,19 @@ class Session:
             Name -> array. An array of the program's dtype and shape is used in place; others are converted
             (``same_kind`` casts, integers in range, same number of elements).
         out
-            Name -> array that receives that output: exact shape and dtype, C-contiguous, writable. The result holds
-            the same array objects.
+            Name -> array that receives that output: exact shape and dtype, C-contiguous, writable. The result
+            holds the same array objects.
         output_names
             Return only these outputs.
         timeout
-            Seconds for the whole call; ``None``: the options ``submit_timeout`` and ``submit_num_retries`` decide, and
-            without them there is no limit.
+            Seconds for the whole call; ``None``: the options ``submit_timeout`` and ``submit_num_retries``
+            decide, and without them there is no limit.
 
         Returns
         -------
         dict
-            Name -> array in binding order. Arrays are fresh, writable and C-contiguous; no later run changes them.
+            Name -> array in binding order. Arrays are fresh, writable and C-contiguous; no later run changes
+            them.
 
         Raises
         ------
@@ -224,7 +226,7 @@ class Session:
         self,
         loaded: _core.InferenceSet,
         input_dict: Mapping[str, ArrayLike],
-        out: Mapping[str, NDArray[Any]] | None,
+        out: dict[str, NDArray[Any]] | None,
         output_names: Sequence[str] | None,
         timeout: float | None,
     ) -> dict[str, NDArray[Any]]:
@@ -246,7 +248,7 @@ class Session:
         inf_time: float | None = None,
         input_dict: Mapping[str, ArrayLike] | None = None,
     ) -> tuple[int, float, int, int]:
-        """Run many inferences without Python work between them, with everything the session may have in flight.
+        """Run many inferences, as many at a time as the session may, without Python work between them.
 
         Parameters
         ----------
@@ -260,8 +262,9 @@ class Session:
         Returns
         -------
         tuple
-            ``(inf_completed, inf_rate, inf_time, batch_size)``: inferences that ended, inferences per second (without
-            the batch factor), microseconds they took together, and the batch the model was compiled for.
+            ``(inf_completed, inf_rate, inf_time, batch_size)``: inferences that ended, inferences per second
+            (without the batch factor), microseconds they took together, and the batch the model was compiled
+            for.
 
         Raises
         ------
@@ -288,7 +291,7 @@ class Session:
         rate = completed / (elapsed_ns / 1e9) if elapsed_ns else 0.0
         return completed, rate, round(elapsed_ns / 1000), self._qpc.batch_size
 
-    # --- options that may change -------------------------------------------------------------------------------------
+    # --- options that may change ----------------------------------------------------------------------------
 
     def backend_options(self) -> dict[str, object]:
         """Run-time options and their present values."""
@@ -310,7 +313,7 @@ class Session:
                 self._loaded = None
                 self._warm = False
 
-    # --- what was measured -------------------------------------------------------------------------------------------
+    # --- what was measured ----------------------------------------------------------------------------------
 
     def get_metrics(self) -> dict[str, float | int]:
         """Latencies of ``run`` so far, in seconds.
@@ -318,9 +321,9 @@ class Session:
         Returns
         -------
         dict
-            ``num_of_inferences``, ``min_latency``, ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``, ``P99``,
-            ``P999``, ``total_inference_time``, ``avg_latency``. The first run after each load is left out, unless it
-            is the only one. Figures accumulate over the life of the session.
+            ``num_of_inferences``, ``min_latency``, ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``,
+            ``P99``, ``P999``, ``total_inference_time``, ``avg_latency``. The first run after each load is
+            left out, unless it is the only one. Figures accumulate over the life of the session.
 
         Raises
         ------
@@ -371,9 +374,11 @@ def _compile(path: Path, options: ResolvedOptions) -> Path:
 
 
 def _random_inputs(shapes: ShapeDict) -> dict[str, NDArray[Any]]:
-    """Data for a benchmark: floats in [0, 1), integers 0 or 1, which are valid indices of almost any model."""
+    """Make data for a benchmark: floats in [0, 1); integers 0 or 1, valid indices of almost any model."""
     generator = np.random.default_rng(0)
     return {
-        name: (generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)).astype(dtype)
+        name: (generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)).astype(
+            dtype
+        )
         for name, (shape, dtype) in shapes.items()
     }

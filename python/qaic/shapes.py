@@ -10,7 +10,7 @@ import numpy as np
 from qaic.errors import InputError, InputShapeError, InputTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any, Self
 
     from numpy.typing import NDArray
@@ -21,25 +21,26 @@ if TYPE_CHECKING:
 class ShapeDict(dict[str, tuple[tuple[int, ...], "np.dtype[Any]"]]):
     """Name -> ``(shape, dtype)``, in binding order.
 
-    Public code uses ``model_input_shape_dict`` both as an attribute and as a method, so calling the dictionary returns
-    it (python-api §A.2.1).
+    Public code uses ``model_input_shape_dict`` both as an attribute and as a method, so calling the
+    dictionary returns it (python-api §A.2.1).
     """
 
     @classmethod
     def of(cls, tensors: Iterable[_core.Tensor]) -> Self:
-        """Dictionary of the tensors that belong to the model."""
+        """Make the dictionary of the tensors that belong to the model."""
         return cls((t.name, (t.shape, np.dtype(t.dtype))) for t in tensors if t.visible)
 
     def __call__(self) -> Self:
+        """Return the dictionary itself."""
         return self
 
 
 def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
     """Make ``value`` an array that input ``name`` accepts.
 
-    Called for values that are not already exactly that. Casts when numpy calls it ``same_kind``, when both types are
-    integers (a narrowing cast checks the range) or both are floats; ``bool`` and ``int8`` are interchangeable
-    (python-api §A.2.2). A shape with the right number of elements is reshaped.
+    Called for values that are not already exactly that. Casts when numpy calls it ``same_kind``, when both
+    types are integers (a narrowing cast checks the range) or both are floats; ``bool`` and ``int8`` are
+    interchangeable (python-api §A.2.2). A shape with the right number of elements is reshaped.
 
     Parameters
     ----------
@@ -99,15 +100,20 @@ def _converts(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return both_integers or both_floats or {source.name, target.name} == {"bool", "int8"}
 
 
-def _check_range(name: str, array: NDArray[Any], target: np.dtype[Any], context: dict[str, object]) -> None:
-    if array.dtype.kind not in "iu" or target.kind not in "iu" or np.can_cast(array.dtype, target) or not array.size:
+def _check_range(name: str, array: NDArray[Any], target: np.dtype[Any], context: Mapping[str, str]) -> None:
+    if (
+        array.dtype.kind not in "iu"
+        or target.kind not in "iu"
+        or np.can_cast(array.dtype, target)
+        or not array.size
+    ):
         return
     smallest, largest = int(array.min()), int(array.max())
     limits = np.iinfo(target)
     if smallest < limits.min or largest > limits.max:
         raise InputError(
-            f"input {name!r} holds {array.dtype} values from {smallest} to {largest}; {target} holds {limits.min} to "
-            f"{limits.max}",
+            f"input {name!r} holds {array.dtype} values from {smallest} to {largest}; "
+            f"{target} holds {limits.min} to {limits.max}",
             code="input.range",
             context={**context, "smallest": smallest, "largest": largest},
         )

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SKIPPED_FOLDERS = {".git", ".venv", "target", "__pycache__", "node_modules", ".hypothesis", ".mypy_cache", ".ruff_cache"}
+_SKIPPED_FOLDERS = {
+    ".git",
+    ".venv",
+    "target",
+    "__pycache__",
+    "node_modules",
+    ".hypothesis",
+    ".mypy_cache",
+    ".ruff_cache",
+}
 _MOST_FILES = 200
 _LATENCY_RUNS = 300
 _THROUGHPUT_SECONDS = 1.0
@@ -54,8 +63,8 @@ def demo(paths: Sequence[str], *, shown: int) -> int:
     agree = largest_difference <= _TOLERANCE
     show()
     show(
-        f"answers {'agree' if agree else 'DIFFER'}: {len(features)} files, largest difference of a probability "
-        f"{largest_difference:.1e}"
+        f"answers {'agree' if agree else 'DIFFER'}: {len(features)} files, "
+        f"largest difference of a probability {largest_difference:.1e}"
     )
     return 0 if agree else 1
 
@@ -124,7 +133,9 @@ def _classify(
     largest_difference = 0.0
     for path, tokens in features.items():
         scores = session.run({"bytes": tokens})[output]
-        largest_difference = max(largest_difference, float(np.abs(scores - reference.run({"bytes": tokens})).max()))
+        largest_difference = max(
+            largest_difference, float(np.abs(scores - reference.run({"bytes": tokens})).max())
+        )
         best = int(scores[0].argmax())
         rows.append([path, model.labels[best], f"{scores[0, best]:.1%}"])
     show()
@@ -143,7 +154,11 @@ def _measure(tokens: NDArray[Any], session: Session, reference: _OnnxRuntime, th
         ours.append(_milliseconds(lambda: session.run(feeds)))
         theirs.append(_milliseconds(lambda: reference.run(feeds)))
     rows = [
-        ["openqaic", *_percentiles(ours), f"{session.run_benchmark(inf_time=_THROUGHPUT_SECONDS, input_dict=feeds)[1]:.0f}"],
+        [
+            "openqaic",
+            *_percentiles(ours),
+            f"{session.run_benchmark(inf_time=_THROUGHPUT_SECONDS, input_dict=feeds)[1]:.0f}",
+        ],
         ["onnxruntime", *_percentiles(theirs), f"{_throughput(lambda: reference.run(feeds), threads):.0f}"],
     ]
     show()
@@ -161,7 +176,7 @@ def _percentiles(latencies_ms: list[float]) -> list[str]:
 
 
 def _throughput(work: Callable[[], object], threads: int) -> float:
-    """Calls per second of ``threads`` threads."""
+    """Measure calls per second of ``threads`` threads."""
     until = time.perf_counter() + _THROUGHPUT_SECONDS
 
     def loop() -> int:

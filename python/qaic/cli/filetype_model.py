@@ -1,7 +1,7 @@
-"""The model of the demo: Magika's file-type classifier, a trained 3 MB ONNX model inside the package ``magika``.
+"""The model of the demo: Magika's file-type classifier, a trained 3 MB ONNX model in the package ``magika``.
 
-Features (Magika's model card): up to 1024 bytes from the start of a file and 1024 from its end, white space stripped, padded
-with the token 256.
+Features (Magika's model card): up to 1024 bytes from the start of a file and 1024 from its end, white space
+stripped, padded with the token 256.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class FileTypeModel:
         """
         spec = importlib.util.find_spec("magika")
         folders = list(spec.submodule_search_locations or ()) if spec else []
-        models = sorted(path.parent for folder in folders for path in Path(folder).glob("models/*/model.onnx"))
+        models = sorted(
+            path.parent for folder in folders for path in Path(folder).glob("models/*/model.onnx")
+        )
         if not models:
             raise StateError(
                 "the demo's model is not installed: no package magika with a model.onnx was found",

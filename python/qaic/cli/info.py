@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import metadata
+from typing import Any
 
 from qaic import __version__, _core
 from qaic.cli._common import show, show_json, table
@@ -29,14 +30,17 @@ def info(*, as_json: bool) -> int:
     show()
     show(
         table(
-            [[d["id"], d["kind"], d["nsp_total"], d["nsp_free"], d["dram_total_mb"], d["name"]] for d in facts["devices"]],
+            [
+                [d["id"], d["kind"], d["nsp_total"], d["nsp_free"], d["dram_total_mb"], d["name"]]
+                for d in facts["devices"]
+            ],
             header=["device", "kind", "cores", "free", "memory MB", "name"],
         )
     )
     return 0
 
 
-def gather() -> dict[str, object]:
+def gather() -> dict[str, Any]:
     """All facts as JSON-able values."""
     try:
         path, version = _core.engine_info()
