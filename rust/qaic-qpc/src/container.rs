@@ -288,42 +288,45 @@ fn check_unique(segments: &[Segment]) -> Result<(), QpcError> {
     Ok(())
 }
 
-/// Regions in order of their start must end before the next begins. Writers may share the bytes of equal names, so
-/// names are judged only against what is not a name.
+/// A part of the container that something claims.
+struct Region<'a> {
+    start: u64,
+    end: u64,
+    what: &'a str,
+    is_name: bool,
+}
+
+/// Regions in order of their start must end before the next begins. Names may share bytes with each other (a writer may
+/// store the tail of a name once), so they are judged only against what is not a name.
 fn check_overlaps(header: &Header, segments: &[Segment]) -> Result<(), QpcError> {
-    let entries = header.num_images.saturating_mul(ENTRY_BYTES);
-    let mut regions: Vec<(Range<u64>, &str)> = Vec::with_capacity(segments.len().saturating_mul(2));
-    regions.push((0..HEADER_BYTES, "header"));
-    regions.push((header.table_offset..header.table_offset.saturating_add(entries), "segment table"));
+    let region = |start: u64, len: u64, what, is_name| {
+        let end = start.saturating_add(len);
+        Region { start, end, what, is_name }
+    };
+    let table_bytes = header.num_images.saturating_mul(ENTRY_BYTES);
+    let mut regions = Vec::with_capacity(segments.len().saturating_mul(2).saturating_add(2));
+    regions.push(region(0, HEADER_BYTES, "header", false));
+    regions.push(region(header.table_offset, table_bytes, "segment table", false));
     for segment in segments {
-        regions.push((to_u64(segment.range.start)..to_u64(segment.range.end), &segment.name));
-        let name_end = segment.name_offset.saturating_add(to_u64(segment.name.len())).saturating_add(1);
-        regions.push((segment.name_offset..name_end, NAME_REGION));
+        regions.push(region(to_u64(segment.range.start), segment.size(), &segment.name, false));
+        let name_bytes = to_u64(segment.name.len()).saturating_add(1);
+        regions.push(region(segment.name_offset, name_bytes, "segment names", true));
     }
-    regions.retain(|(range, _)| !range.is_empty());
-    regions.sort_by_key(|(range, _)| range.start);
-    // The region that reaches furthest so far, among names and among the rest.
-    let (mut furthest, mut furthest_name) = ((0, "header"), 0);
-    for (range, what) in &regions {
-        let is_name = *what == NAME_REGION;
-        let other = if furthest.0 > range.start {
-            Some(furthest.1)
-        } else {
-            (!is_name && furthest_name > range.start).then_some(NAME_REGION)
-        };
-        if let Some(first) = other {
-            let (first, second) = (first.to_owned(), (*what).to_owned());
-            return Err(QpcError::SegmentOverlap { first, second, at: range.start });
+    regions.retain(|region| region.start != region.end);
+    regions.sort_by_key(|region| region.start);
+    // What reaches furthest so far, among names and among the rest.
+    let (mut furthest_name, mut furthest_other): (Option<&Region<'_>>, Option<&Region<'_>>) = (None, None);
+    for region in &regions {
+        let hit = furthest_other.filter(|other| other.end > region.start);
+        let name_hit = furthest_name.filter(|name| !region.is_name && name.end > region.start);
+        if let Some(other) = hit.or(name_hit) {
+            let (first, second) = (other.what.to_owned(), region.what.to_owned());
+            return Err(QpcError::SegmentOverlap { first, second, at: region.start });
         }
-        if is_name {
-            furthest_name = furthest_name.max(range.end);
-        } else {
-            furthest = (range.end, what);
+        let furthest = if region.is_name { &mut furthest_name } else { &mut furthest_other };
+        if furthest.is_none_or(|other| other.end < region.end) {
+            *furthest = Some(region);
         }
     }
     Ok(())
 }
-
-/// No segment can have this name in a region list by accident and matter: it would only be judged less strictly
-/// against other names.
-const NAME_REGION: &str = "segment names";
