@@ -157,8 +157,6 @@ class InferenceSet:
         set_size: int,
         num_activations: int,
         coerce: Callable[[str, object, str, Sequence[int], bool], NDArray[Any]],
-        *,
-        allow_hw_mismatch: bool = False,
     ) -> InferenceSet: ...
     @property
     def handle_count(self) -> int: ...

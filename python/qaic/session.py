@@ -87,7 +87,6 @@ class Session:
         self._outputs = ShapeDict.of(outputs)
         self._runtime = resolved.runtime
         self._submit_limit = _submit_limit(self._runtime)
-        self._allow_hw_mismatch = resolved.runtime.allow_hw_mismatch
         # Guards what changes with setup, reset and update_backend_options; never held while an inference
         # runs.
         self._lock = threading.Lock()
@@ -159,7 +158,6 @@ class Session:
                     self._runtime.set_size,
                     self._runtime.num_activations,
                     coerce,
-                    allow_hw_mismatch=self._allow_hw_mismatch,
                 )
             return self._loaded
 

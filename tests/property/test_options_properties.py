@@ -99,7 +99,6 @@ VALUES = {
     "enable_metrics": st.booleans(),
     "backend": st.sampled_from(["aic", "qaic"]),
     "strict_options": st.booleans(),
-    "allow_hw_mismatch": st.booleans(),
 }
 OPTIONS = st.fixed_dictionaries({}, optional=VALUES)
 

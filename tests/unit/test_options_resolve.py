@@ -315,10 +315,7 @@ def test_container_does_not_excuse_typing_errors_or_runtime_options():
 
 
 def test_container_with_session_options_alone_has_no_warning():
-    assert (
-        resolved({"backend": "aic", "compile": False, "allow_hw_mismatch": True}, container=True).warnings
-        == ()
-    )
+    assert resolved({"backend": "aic", "compile": False}, container=True).warnings == ()
 
 
 # --- rules ---

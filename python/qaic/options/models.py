@@ -193,8 +193,8 @@ class RuntimeOptions:
     threads_per_queue: int = option(
         Int(ge=1, le=_LARGEST),
         default=4,
-        summary="Host threads that convert inputs and outputs.",
-        effect=Effect.TIMING,
+        summary="Host threads that convert inputs and outputs; the CPU device converts on the calling thread.",
+        effect=Effect.VALIDATED,
         aliases=("runtime_threads_per_queue",),
         updatable=True,
     )
@@ -209,14 +209,6 @@ class RuntimeOptions:
         default=False,
         summary="Record latency and a Python profile of every run. Not together with `enable_metrics`.",
         effect=Effect.BEHAVIOUR,
-    )
-    allow_hw_mismatch: bool = option(
-        Bool(),
-        default=False,
-        summary="Load a container that was compiled for another hardware generation.",
-        effect=Effect.BEHAVIOUR,
-        flag=Flag("allow-hw-mismatch", FlagForm.SWITCH),
-        ours=True,
     )
 
     def backend_options(self) -> dict[str, object]:

@@ -63,7 +63,7 @@ pub(crate) struct PyInferenceSet {
 impl PyInferenceSet {
     /// Loads and activates `qpc` on device `dev_id`.
     #[new]
-    #[pyo3(signature = (context, qpc, dev_id, set_size, num_activations, coerce, *, allow_hw_mismatch = false))]
+    #[pyo3(signature = (context, qpc, dev_id, set_size, num_activations, coerce))]
     #[allow(clippy::too_many_arguments)] // the arguments of the Python constructor
     fn new(
         py: Python<'_>,
@@ -73,12 +73,11 @@ impl PyInferenceSet {
         set_size: u32,
         num_activations: u32,
         coerce: Py<PyAny>,
-        allow_hw_mismatch: bool,
     ) -> PyResult<Self> {
         let context = context.inner();
         let image = qpc.program(py)?;
         let set = cancellable_load(py, |token| {
-            let options = LoadOptions { activations: num_activations, allow_hw_mismatch, token };
+            let options = LoadOptions { activations: num_activations, token };
             InferenceSet::new(context, image, DeviceId(dev_id), set_size, options)
         })?;
         let tensors = tensors::user_tensors(image).map_err(|error| from_runtime(py, error))?;

@@ -105,15 +105,13 @@ pub struct Resources {
 pub struct LoadOptions {
     /// Activations the caller is going to ask for; a host device divides its threads among them.
     pub activations: u32,
-    /// Whether a container for another generation of the hardware is accepted.
-    pub allow_hw_mismatch: bool,
     /// Ends the load early, with [`RuntimeError::Interrupted`].
     pub token: Arc<LoadToken>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { activations: 1, allow_hw_mismatch: false, token: LoadToken::new() }
+        Self { activations: 1, token: LoadToken::new() }
     }
 }
 
