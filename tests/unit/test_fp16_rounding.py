@@ -330,6 +330,27 @@ def test_branches_of_if_are_rounded_inside():
     assert run_fp16(model, {"p": np.array(True), "x": np.float32([2049])})["y"] == 0
 
 
+def test_branches_may_use_one_name_for_different_values():
+    def inner(first, second):
+        return helper.make_graph(
+            [node("Mul", first, ["t"]), node("Sub", ["t", second], ["out"])], "inner", [], [info("out", [1])]
+        )
+
+    model = model_of(
+        [
+            # t is constant in one branch and must be folded there; in the other it overflows.
+            node("If", ["p"], ["r"], then_branch=inner(["c", "c"], "d"), else_branch=inner(["x", "x"], "d")),
+            node("Add", ["r", "x"], ["y"]),
+        ],
+        [info("p", [], onnx.TensorProto.BOOL), info("x", [1])],
+        [info("y", [1])],
+        [("c", np.float32([300])), ("d", np.float32([89999]))],
+    )
+    x = np.float32([300])
+    assert run_fp16(model, {"p": np.array(True), "x": x})["y"] == 301
+    assert np.isnan(run_fp16(model, {"p": np.array(False), "x": x})["y"])
+
+
 def test_loop_carries_values_on_the_grid():
     body = helper.make_graph(
         [node("Identity", ["going"], ["go"]), node("Add", ["acc", "step"], ["next"])],

@@ -9,6 +9,7 @@ from qaic.compiler import checks, engine_shapes, initializers, precision, symbol
 from qaic.compiler.edges import Edge, read_edge
 from qaic.compiler.precision import FloatPrecision
 from qaic.compiler.refusal import refuse
+from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.value_types import collect_types, untyped_values
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     if flat is not model:
         model = flat
         checks.normalize(model, weights)
+    separate_scopes(model.graph, weights)
     inferred = _inferred(model, weights)
     inputs = tuple(read_edge(value, "input") for value in inferred.graph.input[: len(model.graph.input)])
     outputs = tuple(read_edge(value, "output") for value in inferred.graph.output)
