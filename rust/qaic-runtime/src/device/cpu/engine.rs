@@ -172,8 +172,8 @@ impl Graph {
         // SAFETY: the options are live.
         let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
         check(api, status)?;
-        // Workers spin while an inference runs and sleep when the last one has ended.
-        let mut entries = vec![(c"session.force_spinning_stop", c"1")];
+        // Workers wait awake for as long as the next inference usually takes to come, then sleep (docs/adr/0005).
+        let mut entries = vec![(c"session.intra_op.spin_duration_us", c"1000")];
         if !settings.optimize {
             entries.push((c"session.disable_prepacking", c"1"));
         }
