@@ -1,0 +1,54 @@
+"""One line of the report, and the verdict on its budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .spread import Spread
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured beside what, and whether the budget holds."""
+
+    what: str
+    ours: Spread
+    beside: tuple[tuple[str, Spread], ...] = ()
+    ratio: Spread | None = None
+    budget: str = ""
+    met: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Say whether the median keeps the budget."""
+        return {None: "", True: "met", False: "**missed**"}[self.met]
+
+    def cells(self) -> list[str]:
+        """Return the cells of the report's table."""
+        beside = "<br>".join(f"{label}: {spread}" if label else str(spread) for label, spread in self.beside)
+        return [self.what, str(self.ours), beside, str(self.ratio or ""), self.budget, self.verdict]
+
+
+HEADER = ["what", "openqaic", "beside", "ratio", "budget", "verdict"]
+
+
+def at_most(ratio: Spread, limit: float) -> dict[str, object]:
+    """Return the budget "at most `limit` times the other", judged by the median."""
+    return {"ratio": ratio, "budget": f"<= {limit:g} x", "met": ratio.median <= limit}
+
+
+def at_least(ratio: Spread, limit: float) -> dict[str, object]:
+    """Return the budget "at least `limit` times the other", judged by the median."""
+    return {"ratio": ratio, "budget": f">= {limit:g} x", "met": ratio.median >= limit}
+
+
+def table(header: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """Write a Markdown table."""
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + "---|" * len(header)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"

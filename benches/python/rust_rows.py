@@ -1,0 +1,156 @@
+"""Rows from the Rust benchmarks: opening, running and converting without Python around them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .row import Row
+from .spread import Spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .criterion import Figure
+    from .effort import Effort
+
+_SIZES = ("64 KiB", "1 MiB", "64 MiB")
+_MIB = 1 << 20
+#: GB/s at 1 MiB
+_RATE_LIMITS = {"f32 to f16": 30, "quantize i8": 80}
+_OPEN_FIXED_S, _OPEN_PER_BINDING_S = 40e-6, 0.5e-6
+
+
+def open_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
+    """Opening by number of bindings."""
+    figures = groups["open"]
+    named = {figure.function: figure.time for figure in figures}
+    beside = {
+        "small": (("read it", named["read the small file"]),),
+        "large": (
+            ("map it, touch 1 byte", named["map the 1 GiB file, touch 1 byte"]),
+            ("read it", named["read the 1 GiB file"]),
+        ),
+    }
+    for figure in figures:
+        if figure.function == "small file, 2 bindings":
+            yield _open_row("small file, 2 bindings", figure, 2, beside["small"])
+        elif figure.value:
+            count = int(figure.value)
+            yield _open_row(f"1 GiB file, {count} bindings", figure, count, beside["large"])
+
+
+def _open_row(what: str, figure: Figure, bindings: int, beside: tuple[tuple[str, Spread], ...]) -> Row:
+    limit = _OPEN_FIXED_S + _OPEN_PER_BINDING_S * bindings
+    return Row(
+        f"Rust, with all mappings: {what}",
+        figure.time,
+        beside,
+        budget=f"<= {limit * 1e6:.1f} µs",
+        met=figure.time.median <= limit,
+    )
+
+
+def parts_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
+    """Parts of opening, in memory."""
+    return _by_value(groups["open, in memory"], "bindings")
+
+
+def overhead_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
+    """What a run costs beside the bare call of the engine."""
+    for name, figures in groups.items():
+        if not name.startswith("run on cpu"):
+            continue
+        bare = next(figure.time for figure in figures if figure.function.startswith("bare"))
+        for figure in figures:
+            if figure.time is not bare:
+                more = figure.time.median - bare.median
+                yield Row(
+                    f"{name.removeprefix('run on ')}: {figure.function}",
+                    figure.time,
+                    (("bare engine call", bare),),
+                    Spread(
+                        figure.time.median / bare.median,
+                        figure.time.low / bare.high,
+                        figure.time.high / bare.low,
+                        "x",
+                    ),
+                    f"<= bare + {0.8 + 0.08 * 3:.2f} µs",
+                    more <= 0.8e-6 + 3 * 80e-9,
+                )
+
+
+def noop_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
+    """Cost of a run on `noop`."""
+    rows = [[f"{figure.function}: {figure.value}", str(figure.time)] for figure in groups["run on noop"]]
+    return ["run on `noop`", "time"], rows
+
+
+def _by_value(figures: list[Figure], what: str) -> tuple[list[str], list[list[str]]]:
+    functions = list(dict.fromkeys(figure.function for figure in figures))
+    times = {(figure.function, figure.value): str(figure.time) for figure in figures}
+    values = sorted({figure.value for figure in figures}, key=int)
+    return [what, *functions], [
+        [value, *(times[function, value] for function in functions)] for value in values
+    ]
+
+
+def convert_rows(groups: dict[str, list[Figure]], numpy: dict[str, list[float]]) -> Iterator[Row]:
+    """Conversions with a budget."""
+    copy = _best(groups["copy"], "1 MiB")
+    for name, limit in _RATE_LIMITS.items():
+        best = _best(groups[name], "1 MiB")
+        yield Row(
+            f"{name}, 1 MiB, {best.function}",
+            best.rate,
+            (
+                ("numpy", Spread.of(numpy[name], "s").inverted(_MIB, "B/s")),
+                ("memory copy", copy.rate),
+            ),
+            budget=f">= {limit} GB/s",
+            met=best.rate.median >= limit * 1e9,
+        )
+
+
+def convert_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
+    """All conversions with the fastest family of each, by size."""
+    rows = []
+    for name, figures in groups.items():
+        if not all(figure.bytes and figure.value in _SIZES for figure in figures):
+            continue
+        best = [_best(figures, size) for size in _SIZES]
+        rows.append([name, best[1].function, *(str(figure.rate) for figure in best)])
+    return ["conversion", "kernels", *_SIZES], rows
+
+
+def _best(figures: list[Figure], size: str) -> Figure:
+    return min((figure for figure in figures if figure.value == size), key=lambda figure: figure.time.median)
+
+
+def numpy_conversions(batches: int, seconds: float) -> dict[str, list[float]]:
+    """Convert 1 MiB of f32 with numpy into memory that is there (in a worker)."""
+    from .timing import in_turns
+
+    source = np.linspace(-6, 6, _MIB // 4, dtype=np.float32)
+    half, scratch, result = source.astype(np.float16), np.empty_like(source), np.empty(source.size, np.int8)
+
+    def quantize() -> None:
+        np.divide(source, np.float32(0.05), out=scratch)
+        np.rint(scratch, out=scratch)
+        np.clip(scratch, -128, 127, out=scratch)
+        np.copyto(result, scratch, casting="unsafe")
+
+    convert = partial(np.copyto, half, source, casting="same_kind")
+    return in_turns({"f32 to f16": convert, "quantize i8": quantize}, batches, seconds)
+
+
+def measure_numpy(effort: Effort) -> dict[str, list[float]]:
+    """Run :func:`numpy_conversions` in a process of its own."""
+    from .worker import measure
+
+    measured: dict[str, list[float]] = measure(
+        "numpy_conversions", batches=effort.batches, seconds=effort.batch_s
+    )
+    return measured

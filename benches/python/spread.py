@@ -1,0 +1,59 @@
+"""Repeated measurements of one quantity, and how they are written: median with minimum and maximum."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SCALES = {
+    "s": ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
+    "B": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")),
+    "B/s": ((1e9, "GB/s"), (1e6, "MB/s")),
+    "/s": ((1, "/s"),),
+    "x": ((1, "x"),),
+}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Values of one quantity in one unit of ``_SCALES``; the median may have been estimated elsewhere."""
+
+    median: float
+    low: float
+    high: float
+    unit: str
+
+    @classmethod
+    def of(cls, values: Iterable[float], unit: str) -> Spread:
+        """Summarize."""
+        listed = sorted(values)
+        return cls(statistics.median(listed), listed[0], listed[-1], unit)
+
+    def inverted(self, amount: float, unit: str) -> Spread:
+        """Turn the time for an amount into a rate."""
+        return Spread(amount / self.median, amount / self.high, amount / self.low, unit)
+
+    def __str__(self) -> str:
+        """Write three digits, all in the unit that suits the median."""
+        scales = _SCALES[self.unit]
+        scale, name = next((pair for pair in scales if abs(self.median) >= pair[0]), scales[-1])
+        digits = [digits3(value / scale) for value in (self.median, self.low, self.high)]
+        joint = "" if name == "/s" else " "
+        return f"{digits[0]}{joint}{name} [{digits[1]} - {digits[2]}]"
+
+
+def digits3(value: float) -> str:
+    """Write a number with about three digits."""
+    size = abs(value)
+    if size >= 100 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def ratios(ours: Iterable[float], other: Iterable[float]) -> Spread:
+    """Compare batch with batch: neighbours in time saw the same machine."""
+    return Spread.of([a / b for a, b in zip(ours, other, strict=True)], "x")

@@ -1,0 +1,221 @@
+"""Measure the budgets of the project beside the alternatives and write ``docs/performance.md``.
+
+python benches/report.py                    everything, ten to twenty minutes on an idle machine
+python benches/report.py --quick            a look: short, to standard output
+python benches/report.py --only run import  some groups, to standard output
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from python import compiling, criterion, importing, machine, models, opening, remembering, running, rust_rows
+from python.effort import FULL, QUICK
+from python.row import HEADER, Row, table
+from python.worker import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from python.effort import Effort
+
+TARGET = criterion.ROOT / "docs" / "performance.md"
+
+#: What a worker process can be asked for.
+MEASUREMENTS = {
+    function.__name__: function
+    for function in (
+        running.latency,
+        running.throughput,
+        compiling.compiling,
+        opening.write_large,
+        opening.opening,
+        opening.bindings,
+        opening.compiled,
+        remembering.open_memory,
+        remembering.activation_memory,
+        remembering.run_growth,
+        remembering.reload_growth,
+        rust_rows.numpy_conversions,
+    )
+}
+
+#: Group -> heading, what to know when reading it.
+GROUPS = {
+    "run": (
+        "Latency of a run",
+        "One thread calls; both sides have the same number of threads per inference. `Session.run` and "
+        "`InferenceSession.run` take a dict or names and arrays and return fresh arrays. With `out=` the "
+        "caller's arrays receive the result; onnxruntime's nearest is an IOBinding whose inputs and outputs"
+        " were bound once, so it walks no dict at all. Outputs of both sides are compared before anything "
+        "is timed.",
+    ),
+    "throughput": (
+        "Throughput on two cores",
+        "`run_benchmark` with `num_activations=2, aic_num_cores=1, set_size=2` beside one onnxruntime "
+        "session in three thread settings; the ratio is to the best of them. `run_benchmark` has no Python "
+        "between two inferences and drops the outputs, a Python thread on onnxruntime returns to Python "
+        "each time.",
+    ),
+    "compile": (
+        "Compiling",
+        "`qaic.Session(model)` with an empty compile cache, beside `onnxruntime.InferenceSession(model)`, "
+        "each in a fresh process. Ours reads, checks, lowers and writes a container (and syncs it to the "
+        "disk); it does not load it. Theirs reads, optimizes and loads. What comes after compiling is "
+        "listed too: loading, and asking for the same model again.",
+    ),
+    "open": (
+        "Opening a container",
+        "The file is in the page cache. The budget does not depend on its size.",
+    ),
+    "overhead": (
+        "What a run costs besides the engine",
+        "Rust only. On `cpu` the same engine is called with everything bound beforehand. `noop` computes "
+        "nothing: it shows what inputs and exec objects cost. A run into the caller's arrays allocates "
+        "nothing (rust/qaic-runtime/tests/allocations.rs).",
+    ),
+    "convert": (
+        "Conversions",
+        "Bytes of the larger side per second; the fastest kernels of this machine.",
+    ),
+    "import": ("Import", "A fresh interpreter per import, its own start not counted."),
+    "memory": (
+        "Memory",
+        "Resident memory of a fresh process, so pages of mapped files count. The activations share weights;"
+        " each has the engine's memory for intermediate results while it runs.",
+    ),
+}
+
+#: Groups that need a Rust bench.
+BENCHES = {"open": "open", "overhead": "run", "convert": "convert"}
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="short, rough, to standard output")
+    parser.add_argument("--only", nargs="+", choices=list(GROUPS), help="these groups, to standard output")
+    parser.add_argument("--output", type=Path, help="write there instead")
+    parser.add_argument("--measure", nargs=2, metavar=("NAME", "JSON"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        name, given = arguments.measure
+        print("\n" + json.dumps(MEASUREMENTS[name](**json.loads(given))))
+        return
+    text = "\n".join(report(QUICK if arguments.quick else FULL, arguments.only or list(GROUPS))) + "\n"
+    target = arguments.output or (None if arguments.quick or arguments.only else TARGET)
+    if target is None:
+        print(text, end="")
+    else:
+        target.write_text(text)
+
+
+def report(effort: Effort, groups: list[str]) -> Iterator[str]:
+    """Measure and write."""
+    facts = machine.facts()
+    sections: list[str] = []
+    judged: list[tuple[str, Row]] = []
+    with tempfile.TemporaryDirectory(prefix="openqaic-bench-") as folder:
+        for name in models.NAMES:
+            models.load(name, Path(folder))
+        if {"open", "memory"} & set(groups):
+            measure("write_large", folder=folder)
+        benches = [bench for group, bench in BENCHES.items() if group in groups]
+        rust = criterion.run(benches, quick=effort.quick) if benches else {}
+        for group, (heading, note) in GROUPS.items():
+            if group not in groups:
+                continue
+            print(f"measuring: {group}", file=sys.stderr)
+            rows = list(measure_group(group, folder, effort, rust))
+            judged += [(heading, row) for row in rows if row.met is not None]
+            sections += ["", f"## {heading}", "", note, ""]
+            if rows:
+                sections += table(HEADER, [row.cells() for row in rows])
+            for header, cells in extra_tables(group, rust):
+                sections += ["", *table(header, cells)]
+    yield from introduction(effort, groups, facts, judged)
+    yield from sections
+
+
+def measure_group(
+    group: str, folder: str, effort: Effort, rust: dict[str, list[criterion.Figure]]
+) -> Iterator[Row]:
+    """Measure the rows of a group."""
+    match group:
+        case "run":
+            yield from running.latency_rows(folder, effort)
+        case "throughput":
+            yield from running.throughput_rows(folder, effort)
+        case "compile":
+            yield from compiling.compile_rows(folder, effort)
+        case "open":
+            yield from opening.open_rows(folder, effort)
+            yield from rust_rows.open_rows(rust)
+        case "overhead":
+            yield from rust_rows.overhead_rows(rust)
+        case "convert":
+            yield from rust_rows.convert_rows(rust, rust_rows.measure_numpy(effort))
+        case "import":
+            yield from importing.import_rows(effort)
+        case "memory":
+            yield from remembering.memory_rows(folder, effort)
+
+
+def extra_tables(
+    group: str, rust: dict[str, list[criterion.Figure]]
+) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Tables of figures without a budget."""
+    match group:
+        case "open":
+            yield rust_rows.parts_table(rust)
+        case "overhead":
+            yield rust_rows.noop_table(rust)
+        case "convert":
+            yield rust_rows.convert_table(rust)
+
+
+def introduction(
+    effort: Effort, groups: list[str], facts: list[tuple[str, str]], judged: list[tuple[str, Row]]
+) -> Iterator[str]:
+    """What was measured where, how to read it, and what missed its budget."""
+    command = "make bench"
+    if effort.quick or groups != list(GROUPS):
+        options = ["--quick"] if effort.quick else []
+        options += ["--only", *groups] if groups != list(GROUPS) else []
+        command = " ".join(["python", "benches/report.py", *options])
+    yield "# Performance"
+    yield ""
+    yield f"Generated by `{command}`; do not edit. Figures hold for this machine and these versions:"
+    yield ""
+    yield from table(["", ""], [[name, value] for name, value in facts])
+    yield ""
+    yield (
+        "Each figure is a median with [minimum - maximum]. In a row, ours and the other were measured in "
+        f"turns (A B A B ...) in one run: {effort.batches} batches of calls, {effort.processes} fresh "
+        f"processes where a process is measured, {effort.imports} imports, with the garbage collector off. A"
+        " ratio is the median of the ratios of neighbouring batches, ours to the other's. Rust figures are "
+        "criterion's. The verdict is about the median."
+    )
+    if effort.quick:
+        yield ""
+        yield "**This was a quick run: see that it works, quote nothing.**"
+    missed = [(heading, row) for heading, row in judged if not row.met]
+    yield ""
+    yield f"{len(judged) - len(missed)} of {len(judged)} budgets met."
+    if missed:
+        yield "Missed:"
+        yield ""
+        for heading, row in missed:
+            found = row.ratio or row.ours
+            yield f"* {heading}, {row.what}: {found}, budget {row.budget}"
+
+
+if __name__ == "__main__":
+    main()
