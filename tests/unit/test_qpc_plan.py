@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shutil
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qaic
 from qaic.errors import QpcFormatError
 from qaic.qpc import Qpc
-from qpc_support import container, program
+from qpc_support import DATA, container, program
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +23,17 @@ def compiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compiled")
     weights = np.random.default_rng(7).random((64, 32), np.float32)
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Greater", ["y", "limit"], ["m"])],
+        [
+            helper.make_node("MatMul", ["x", "fc.weight"], ["y"]),
+            helper.make_node("Greater", ["y", "limit"], ["m"]),
+        ],
         "net",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 64])],
         [
             helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 32]),
             helper.make_tensor_value_info("m", TensorProto.BOOL, ["batch", 32]),
         ],
-        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.float32(16), "limit")],
+        [numpy_helper.from_array(weights, "fc.weight"), numpy_helper.from_array(np.float32(16), "limit")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "net.onnx")
@@ -50,12 +55,12 @@ def test_plan_of_a_compiled_model(compiled):
 
 def test_weights_of_a_compiled_model(compiled):
     qpc, weights = compiled
-    assert list(qpc.initializers) == ["w"]
-    found = qpc.initializers["w"]
+    assert list(qpc.initializers) == ["fc.weight"]
+    found = qpc.initializers["fc.weight"]
     assert found.dtype == np.float32
     assert np.array_equal(found, weights)
     assert np.shares_memory(found, qpc.segments["constants.bin"].data)
-    assert "w" in qpc.initializers
+    assert "fc.weight" in qpc.initializers
     assert "limit" not in qpc.initializers
     with pytest.raises(KeyError):
         qpc.initializers["limit"]
@@ -68,6 +73,24 @@ def test_graph_of_a_compiled_model(compiled):
     external = {t.name for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL}
     assert external == set(qpc.initializers)
     assert np.shares_memory(qpc.graph, qpc.segments["network.elf"].data)
+
+
+def test_the_guide_is_true(compiled, tmp_path, monkeypatch):
+    qpc, weights = compiled
+    shutil.copytree(qpc.path.parent, tmp_path / "program")
+    monkeypatch.chdir(tmp_path)
+    guide = (DATA.parents[1] / "docs" / "guide" / "containers.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    names = {}
+    exec(compile(block, "containers.md", "exec"), names)
+    assert np.array_equal(names["weights"], weights)
+    assert names["findings"] == []
+    for name in re.findall(r"^\| `(\S+\.(?:json|onnx))` ", guide, re.MULTILINE):
+        assert (tmp_path / "out" / name).exists() == name.endswith("json")
+    table = guide[guide.index("| attribute |") :]
+    for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE):
+        for name in re.findall(r"`(\w+)`", row):
+            getattr(qpc, name)
 
 
 def with_initializers(*records, constants=bytes(range(64))):
