@@ -60,6 +60,10 @@ pub(crate) fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
 /// Adds every class, and the function that unpickles them, to the compiled module.
 pub(crate) fn register(target: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = target.py();
+    // Compiling source under this module's name also makes the module believe that the source is its file.
+    let file = target.getattr("__file__")?;
+    module(py)?;
+    target.setattr("__file__", file)?;
     for name in CLASSES {
         target.add(name, class(py, name)?)?;
     }

@@ -49,16 +49,20 @@ impl Deadline {
     /// `seconds` from now; `None` when there is no limit.
     pub(crate) fn after(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Self>> {
         let Some(seconds) = seconds else { return Ok(None) };
-        let limit = Duration::try_from_secs_f64(seconds).map_err(|_| {
-            errors::Raise::new(
-                py,
-                "OptionError",
-                "option.timeout",
-                format!("timeout is {seconds}; it must be a number of seconds, 0 or more"),
-            )
-            .build()
-        })?;
-        // A limit beyond what the clock can express is no limit.
+        let limit = match Duration::try_from_secs_f64(seconds) {
+            Ok(limit) => limit,
+            // A limit beyond what the clock can express is no limit.
+            Err(_) if seconds > 0.0 => return Ok(None),
+            Err(_) => {
+                return Err(errors::Raise::new(
+                    py,
+                    "OptionError",
+                    "option.timeout",
+                    format!("timeout is {seconds}; it must be a number of seconds, 0 or more"),
+                )
+                .build());
+            }
+        };
         Ok(Instant::now().checked_add(limit).map(|at| Self { at, limit }))
     }
 

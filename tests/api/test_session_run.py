@@ -1,0 +1,392 @@
+"""``Session.run``: what goes in, what comes out, and who owns it (python-api §A.2.2)."""
+
+import gc
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import qaic
+import session_models
+from qaic.errors import InputError, InputShapeError, InputTypeError, MissingInputError
+
+
+@pytest.fixture(scope="module")
+def affine(tmp_path_factory):
+    """A session, and numpy's idea of its model."""
+    path = session_models.save(tmp_path_factory.mktemp("affine"), session_models.affine())
+    weight = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
+    bias = np.linspace(0, 1, 4, dtype=np.float32)
+    with qaic.Session(path) as session:
+        yield session, lambda x: np.maximum(np.asarray(x, np.float32).reshape(2, 4) @ weight + bias, 0)
+
+
+def identity(tmp_path, dtype, shape):
+    built = session_models.model(
+        [helper.make_node("Identity", ["x"], ["y"])], [("x", dtype, shape)], [("y", dtype, shape)]
+    )
+    return qaic.Session(session_models.save(tmp_path, built))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two inputs, two outputs: sum and difference of int32."""
+    nodes = [helper.make_node("Add", ["a", "b"], ["sum"]), helper.make_node("Sub", ["a", "b"], ["diff"])]
+    built = session_models.model(
+        nodes,
+        [("a", "int32", [3]), ("b", "int32", [3])],
+        [("sum", "int32", [3]), ("diff", "int32", [3])],
+    )
+    with qaic.Session(session_models.save(tmp_path_factory.mktemp("two"), built)) as session:
+        yield session
+
+
+A = np.array([1, 2, 3], np.int32)
+B = np.array([10, 20, 30], np.int32)
+
+
+# --- arrays of every layout -----------------------------------------------------------------------
+
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4) - 4
+
+
+def misaligned():
+    memory = bytearray(X.nbytes + 1)
+    memory[1:] = X.tobytes()
+    return np.ndarray((2, 4), np.float32, memory, offset=1)
+
+
+def read_only():
+    array = X.copy()
+    array.flags.writeable = False
+    return array
+
+
+LAYOUTS = {
+    "exact": X,
+    "read-only": read_only(),
+    "fortran": np.asfortranarray(X),
+    "strided": np.repeat(X, 3, axis=1)[:, ::3],
+    "reversed": X[::-1, ::-1].copy()[::-1, ::-1],
+    "transposed": X.T.copy().T,
+    "big-endian": X.astype(">f4"),
+    "misaligned": misaligned(),
+    "float64": X.astype(np.float64),
+    "float16": X.astype(np.float16),
+    "int64": X.astype(np.int64),
+    "flat": X.reshape(8),
+    "other shape": X.reshape(4, 2),
+    "list": X.tolist(),
+    "subclass": X.view(np.recarray),
+    "memoryview": memoryview(X),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same(affine, layout):
+    session, model = affine
+    given = LAYOUTS[layout]
+    before = np.array(given, copy=True)
+    np.testing.assert_allclose(session.run({"x": given})["y"], model(X), rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(given), before)
+
+
+def test_broadcast_view_is_expanded(affine):
+    session, model = affine
+    row = np.broadcast_to(X[0], (2, 4))
+    np.testing.assert_allclose(session.run({"x": row})["y"], model(row), rtol=1e-6)
+
+
+# --- casting rules --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("float64", "float32"), ("float32", "float16"), ("float16", "float32"), ("int64", "float32"),
+        ("bool", "float32"), ("uint8", "float16"), ("int64", "int32"), ("int64", "int8"), ("int16", "uint8"),
+        ("uint64", "int64"), ("int32", "int64"), ("uint16", "int16"), ("bool", "int8"), ("int8", "bool"),
+        ("bool", "int64"), ("uint8", "int8"),
+    ],
+)  # fmt: skip
+def test_casts_that_lose_nothing_are_made(tmp_path, source, target):
+    given = np.array([0, 1, 1, 0], source)
+    with identity(tmp_path, target, [4]) as session:
+        found = session.run({"x": given})["y"]
+    assert found.dtype == target
+    np.testing.assert_array_equal(found, given.astype(target))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("float32", "int32"), ("float64", "int64"), ("float16", "uint8"), ("float32", "bool"),
+        ("int32", "bool"), ("complex64", "float32"), ("U3", "float32"), ("datetime64[s]", "int64"),
+        ("O", "float32"), ("uint8", "bool"),
+    ],
+)  # fmt: skip
+def test_refuses_casts_that_lose(tmp_path, source, target):
+    given = np.array(["1", "2"]).astype(source) if source == "U3" else np.array([1, 2]).astype(source)
+    with identity(tmp_path, target, [2]) as session, pytest.raises(InputTypeError) as caught:
+        session.run({"x": given})
+    assert isinstance(caught.value, TypeError)
+    for text in ("'x'", str(given.dtype), target):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "target"),
+    [
+        ([-1, 3], "uint8"),
+        ([0, 256], "uint8"),
+        ([0, 128], "int8"),
+        ([2**40, -7], "int32"),
+        ([-(2**15) - 1, 0], "int16"),
+    ],
+)
+def test_integers_out_of_range_are_refused_with_both_ends(tmp_path, values, target):
+    with identity(tmp_path, target, [2]) as session, pytest.raises(InputError) as caught:
+        session.run({"x": np.array(values, np.int64)})
+    assert caught.value.code == "input.range"
+    for text in ("'x'", str(min(values)), str(max(values)), target):
+        assert text in str(caught.value)
+
+
+def test_uint64_beyond_int64_is_refused(tmp_path):
+    with identity(tmp_path, "int64", [1]) as session, pytest.raises(InputError, match=str(2**63)):
+        session.run({"x": np.array([2**63], np.uint64)})
+
+
+@pytest.mark.parametrize("dtype", session_models.TYPES)
+@pytest.mark.parametrize("shape", [[], [0], [3], [2, 0, 3], [1, 2, 1, 2, 1, 2, 1, 2]])
+def test_every_type_and_rank_passes_through(tmp_path, dtype, shape):
+    given = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2, dtype)
+    with identity(tmp_path, dtype, shape) as session:
+        assert session.model_input_shape_dict["x"] == (tuple(shape), np.dtype(dtype))
+        found = session.run({"x": given})["y"]
+    assert (found.dtype, found.shape) == (given.dtype, given.shape)
+    np.testing.assert_array_equal(found, given)
+
+
+def test_bool_output_is_bool_and_true_is_one(tmp_path):
+    built = session_models.model(
+        [helper.make_node("Not", ["x"], ["y"])], [("x", "bool", [3])], [("y", "bool", [3])]
+    )
+    with qaic.Session(session_models.save(tmp_path, built)) as session:
+        found = session.run({"x": np.array([True, False, True])})["y"]
+    assert found.dtype == np.bool_
+    assert found.view(np.uint8).tolist() == [0, 1, 0]
+
+
+# --- names and shapes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 5), (), (0,), (2, 4, 2)])
+def test_rejects_wrong_number_of_elements(affine, shape):
+    with pytest.raises(InputShapeError) as caught:
+        affine[0].run({"x": np.zeros(shape, np.float32)})
+    assert isinstance(caught.value, ValueError)
+    for text in ("'x'", str(shape), "(2, 4)", "float32"):
+        assert text in str(caught.value)
+
+
+def test_rejects_missing_inputs_and_lists_all(two):
+    with pytest.raises(MissingInputError) as caught:
+        two.run({})
+    assert isinstance(caught.value, KeyError)
+    assert caught.value.context["missing"] == ["a", "b"]
+    with pytest.raises(MissingInputError, match="b"):
+        two.run({"a": A})
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"a": A, "b": B, "c": B}, {"a": A, "c": B}, {"a": A, 3: B}, {"a": A, "b\0": B}]
+)
+def test_rejects_unknown_input_and_lists_the_known(two, inputs):
+    with pytest.raises(InputError) as caught:
+        two.run(inputs)
+    assert caught.value.code == "input.unknown_name"
+    assert repr(next(name for name in inputs if name not in {"a", "b"})) in str(caught.value)
+    assert caught.value.context["known"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("inputs", [None, [A, B], A, "ab", 3])
+def test_rejects_inputs_that_are_no_mapping(two, inputs):
+    with pytest.raises(InputTypeError, match=r'"a", "b"'):
+        two.run(inputs)
+
+
+@pytest.mark.parametrize("value", [None, object(), {}, "text", [[1, 2], [3]]])
+def test_rejects_values_that_are_no_arrays(affine, value):
+    with pytest.raises((InputError, TypeError, ValueError), match=r"x|inhomogeneous"):
+        affine[0].run({"x": value})
+
+
+def test_session_works_after_refusals(two):
+    for inputs in ({}, {"a": A}, {"a": A, "b": np.zeros(5, np.int32)}, {"a": A, "b": np.zeros(3)}):
+        with pytest.raises(InputError):
+            two.run(inputs)
+    np.testing.assert_array_equal(two.run({"a": A, "b": B})["sum"], A + B)
+
+
+# --- outputs --------------------------------------------------------------------------------------
+
+
+def test_outputs_come_in_binding_order_fresh_and_contiguous(two):
+    found = two.run({"b": B, "a": A})
+    assert list(found) == ["sum", "diff"]
+    again = two.run({"a": A, "b": B})
+    for name, array in found.items():
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert array.flags.aligned
+        assert not np.shares_memory(array, again[name])
+        assert np.frombuffer(array, np.int32).tolist() == array.tolist()
+
+
+def test_output_names_select(two):
+    assert list(two.run({"a": A, "b": B}, output_names=["diff"])) == ["diff"]
+    assert list(two.run({"a": A, "b": B}, output_names=("diff", "sum"))) == ["sum", "diff"]
+    assert two.run({"a": A, "b": B}, output_names=[]) == {}
+    with pytest.raises(InputError, match="product") as caught:
+        two.run({"a": A, "b": B}, output_names=["product"])
+    assert caught.value.context["known"] == ["sum", "diff"]
+
+
+def test_out_receives_the_output_and_is_returned(two):
+    mine = np.full(3, -1, np.int32)
+    found = two.run({"a": A, "b": B}, out={"diff": mine})
+    assert found["diff"] is mine
+    np.testing.assert_array_equal(mine, A - B)
+    np.testing.assert_array_equal(found["sum"], A + B)
+
+
+def test_out_and_output_names_together(two):
+    mine = np.zeros(3, np.int32)
+    found = two.run({"a": A, "b": B}, out={"sum": mine}, output_names=["diff"])
+    assert list(found) == ["diff"]
+    np.testing.assert_array_equal(found["diff"], A - B)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(4, np.int32), np.zeros((3, 1), np.int32), np.zeros(3, np.int64), np.zeros(6, np.int32)[::2],
+        np.zeros(3, ">i4"), np.ndarray(3, np.int32, bytearray(13), offset=1), [0, 0, 0], None,
+        np.zeros(3, np.float32), np.frombuffer(bytes(12), np.int32),
+    ],
+)  # fmt: skip
+def test_rejects_out_arrays_that_do_not_fit(two, array):
+    with pytest.raises(InputError) as caught:
+        two.run({"a": A, "b": B}, out={"sum": array})
+    assert caught.value.code == "output.array"
+    assert "sum" in str(caught.value)
+    assert "int32" in str(caught.value)
+
+
+def test_rejects_unknown_out_name(two):
+    with pytest.raises(InputError, match="product"):
+        two.run({"a": A, "b": B}, out={"product": np.zeros(3, np.int32)})
+
+
+def test_input_array_as_out_of_another_name_is_written_after_it_was_read(two):
+    mine = A.copy()
+    found = two.run({"a": mine, "b": B}, out={"diff": mine}, output_names=["diff"])
+    np.testing.assert_array_equal(found["diff"], A - B)
+
+
+def test_outputs_never_change_and_outlive_the_session(tmp_path):
+    path = session_models.save(tmp_path, session_models.affine(width=64, rows=16))
+    session = qaic.Session(path, set_size=1)
+    generator = np.random.default_rng(1)
+    kept = []
+    for _ in range(50):
+        found = session.run({"x": generator.random((16, 64), np.float32)})["y"]
+        kept.append((found, found.copy()))
+    session.reset()
+    after_reset = session.run({"x": np.ones((16, 64), np.float32)})["y"]
+    kept.append((after_reset, after_reset.copy()))
+    del session
+    gc.collect()
+    for found, copy in kept:
+        np.testing.assert_array_equal(found, copy)
+        np.negative(found, out=found)  # writable to the end
+    assert len({found.ctypes.data for found, _ in kept}) == len(kept)
+
+
+def test_memory_of_dropped_outputs_is_used_again(tmp_path):
+    # Cost per run must not grow; addresses repeat when storage is pooled.
+    path = session_models.save(tmp_path, session_models.affine(width=64, rows=16))
+    with qaic.Session(path) as session:
+        x = np.ones((16, 64), np.float32)
+        addresses = {session.run({"x": x})["y"].ctypes.data for _ in range(200)}
+    assert len(addresses) < 50
+
+
+def test_output_that_is_an_input_or_a_constant(tmp_path):
+    built = session_models.model(
+        [helper.make_node("Identity", ["c"], ["k"]), helper.make_node("Identity", ["x"], ["y"])],
+        [("x", "float32", [2])],
+        [("k", "float32", [300]), ("y", "float32", [2])],
+        {"c": np.arange(300, dtype=np.float32)},
+    )
+    with qaic.Session(session_models.save(tmp_path, built)) as session:
+        x = np.array([1, 2], np.float32)
+        first = session.run({"x": x})
+        first["k"][:] = -1  # the caller's array, not the program's constant
+        first["y"][:] = -1
+        second = session.run({"x": x})
+    np.testing.assert_array_equal(x, [1, 2])
+    np.testing.assert_array_equal(second["k"], np.arange(300))
+    np.testing.assert_array_equal(second["y"], [1, 2])
+
+
+def test_output_larger_than_declared_is_an_error_not_a_cut(tmp_path):
+    # The file claims a size for an output whose size depends on data; the claim holds for some data only.
+    built = session_models.model(
+        [helper.make_node("NonZero", ["x"], ["y"])], [("x", "float32", [4])], [("y", "int64", [1, 2])]
+    )
+    with qaic.Session(session_models.save(tmp_path, built)) as session:
+        np.testing.assert_array_equal(session.run({"x": [0.0, 1, 0, 1]})["y"], [[1, 3]])
+        for x in ([1.0, 1, 1, 1], [0.0, 0, 0, 1]):
+            with pytest.raises(qaic.errors.InferenceError, match=r"y|shape"):
+                session.run({"x": x})
+        np.testing.assert_array_equal(session.run({"x": [1.0, 1, 0, 0]})["y"], [[0, 1]])
+
+
+@pytest.mark.parametrize("name", ["größe/π", "名前:0", "🙂", "a b\tc", "x" * 300, "input.1", "%s{}"])
+def test_any_name_works(tmp_path, name):
+    built = session_models.model(
+        [helper.make_node("Neg", [name], [name + "'"])],
+        [(name, "float32", [2])],
+        [(name + "'", "float32", [2])],
+    )
+    with qaic.Session(session_models.save(tmp_path, built)) as session:
+        assert list(session.model_input_shape_dict) == [name]
+        np.testing.assert_array_equal(session.run({name: [1.0, -2.0]})[name + "'"], [-1, 2])
+        with pytest.raises(MissingInputError):
+            session.run({})
+
+
+def test_model_without_inputs(tmp_path):
+    built = session_models.model(
+        [helper.make_node("Neg", ["c"], ["y"])],
+        [],
+        [("y", "float32", [2])],
+        {"c": np.array([1, 2], np.float32)},
+    )
+    with qaic.Session(session_models.save(tmp_path, built)) as session:
+        assert session.model_input_shape_dict == {}
+        np.testing.assert_array_equal(session.run({})["y"], [-1, -2])
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("-inf")])
+def test_rejects_timeouts_that_are_no_duration(two, timeout):
+    with pytest.raises(qaic.errors.OptionError, match="timeout"):
+        two.run({"a": A, "b": B}, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, 10, 1e300, float("inf"), 5.5])
+def test_timeout_that_does_not_pass_changes_nothing(two, timeout):
+    np.testing.assert_array_equal(two.run({"a": A, "b": B}, timeout=timeout)["sum"], A + B)
