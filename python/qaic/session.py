@@ -211,29 +211,30 @@ class Session:
         qaic.errors.InferenceError
             The device failed.
         """
-        loaded = self._loaded
-        if loaded is None:
-            loaded = self._ensure_loaded()
         if timeout is None:
             timeout = self._submit_limit
         if self._runtime.enable_metrics or self._runtime.enable_profiling:
-            return self._run_recorded(loaded, input_dict, out, output_names, timeout)
-        return loaded.run(input_dict, out, output_names, timeout)
+            return self._run_recorded(input_dict, out, output_names, timeout)
+        # No local variable for the loaded program, here and below: who keeps an exception keeps this frame,
+        # and that must not keep the cores after reset().
+        return (self._loaded or self._ensure_loaded()).run(input_dict, out, output_names, timeout)
 
     def _run_recorded(
         self,
-        loaded: _core.InferenceSet,
         input_dict: Mapping[str, ArrayLike],
         out: dict[str, NDArray[Any]] | None,
         output_names: Sequence[str] | None,
         timeout: float | None,
     ) -> dict[str, NDArray[Any]]:
+        self._ensure_loaded()
         started = time.perf_counter()
         if self._runtime.enable_profiling:
-            result, profile = CallProfile.record(loaded.run, input_dict, out, output_names, timeout)
+            result, profile = CallProfile.record(
+                lambda: (self._loaded or self._ensure_loaded()).run(input_dict, out, output_names, timeout)
+            )
             self.profiling_results.append(profile)
         else:
-            result = loaded.run(input_dict, out, output_names, timeout)
+            result = (self._loaded or self._ensure_loaded()).run(input_dict, out, output_names, timeout)
         latency_s = time.perf_counter() - started
         with self._lock:
             warm_up, self._warm = not self._warm, True
@@ -283,9 +284,9 @@ class Session:
             raise OptionError(
                 f"inf_time is {inf_time}; a positive number of seconds is expected", code="benchmark.time"
             )
-        loaded = self._ensure_loaded()
+        self._ensure_loaded()
         inputs = _random_inputs(self._inputs) if input_dict is None else dict(input_dict)
-        completed, elapsed_ns = loaded.run_benchmark(inputs, num_inferences, inf_time)
+        completed, elapsed_ns = self._ensure_loaded().run_benchmark(inputs, num_inferences, inf_time)
         rate = completed / (elapsed_ns / 1e9) if elapsed_ns else 0.0
         return completed, rate, round(elapsed_ns / 1000), self._qpc.batch_size
 

@@ -97,6 +97,19 @@ def test_garbage_collection_frees_cores_while_outputs_live(path):
     np.testing.assert_array_equal(found, copy)
 
 
+@pytest.mark.parametrize("options", [{}, {"enable_metrics": True}, {"enable_profiling": True}])
+def test_kept_exceptions_do_not_keep_cores(path, options):
+    with qaic.Session(path, **options) as session:
+        with pytest.raises(qaic.errors.InputError) as of_run:
+            session.run({})
+        with pytest.raises(qaic.errors.InputError) as of_benchmark:
+            session.run_benchmark(input_dict={})
+        assert free_cores() == [15]
+    assert free_cores() == [16]
+    assert of_run.value
+    assert of_benchmark.value
+
+
 def test_session_in_a_cycle_is_collected(path):
     session = qaic.Session(path)
     session.setup()
