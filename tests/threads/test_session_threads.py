@@ -237,7 +237,7 @@ result = "returned"
 try:
     go.set()
     if scene == "benchmark":
-        session.run_benchmark(inf_time=60, input_dict={"n": np.int64(10), "x": one})
+        session.run_benchmark(inf_time=60, input_dict={"n": np.int64(2**62), "x": one})
     elif scene == "limit":
         session.run({"n": np.int64(2**62), "x": one}, timeout=60)
     else:
@@ -274,14 +274,7 @@ def interrupted(path, scene, limit=60):
     return outcome["took"]
 
 
-@pytest.mark.parametrize("scene", ["first", "next", "limit", "wait", "benchmark"])
+@pytest.mark.parametrize("scene", ["first", "next", "surprise", "limit", "wait", "benchmark"])
 def test_ctrl_c_ends_a_blocking_call_at_once(slow_path, scene):
     # Promised are 200 ms; the rest is for a machine that is busy with other things.
     assert interrupted(slow_path, scene) < 2
-
-
-@pytest.mark.xfail(
-    raises=subprocess.TimeoutExpired, reason="a run is watched only if the one before took 20 ms"
-)
-def test_ctrl_c_ends_a_run_that_is_unexpectedly_long(slow_path):
-    assert interrupted(slow_path, "surprise", limit=10) < 2

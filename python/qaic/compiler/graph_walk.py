@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _GRAPH: Final = 5
 _GRAPHS: Final = 10
 
+#: operators that repeat a body
+_LOOPS: Final = frozenset({"Loop", "Scan", "SequenceMap"})
+
 #: the two spellings of the standard operator set
 STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
 
@@ -54,6 +57,12 @@ def uses(graph: onnx.GraphProto) -> Counter[str]:
         count.update(output.name for output in current.output)
     count.pop("", None)
     return count
+
+
+def has_loops(model: onnx.ModelProto) -> bool:
+    """Say whether the values in a model decide how long it runs; all else takes the time its shapes take."""
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    return any(node.op_type in _LOOPS for body in bodies for node in all_nodes(body))
 
 
 def value_names(graph: onnx.GraphProto) -> set[str]:

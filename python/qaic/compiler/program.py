@@ -16,6 +16,7 @@ from qaic import _core
 from qaic.compiler import descriptor
 from qaic.compiler.elem_types import type_name
 from qaic.compiler.engine_check import without_weights
+from qaic.compiler.graph_walk import has_loops
 from qaic.compiler.refusal import refuse
 from qaic.errors import CompileError
 
@@ -127,6 +128,7 @@ def _write(
             }
             for weight in lowered.weights.values()
         ],
+        "loops": has_loops(lowered.model),
         **notes,
     }
     graph = _graph_bytes(lowered, places)

@@ -56,6 +56,7 @@ pub(crate) struct PyInferenceSet {
     outputs: Vec<Edge>,
     coerce: Py<PyAny>,
     scratch: Mutex<Vec<Scratch>>,
+    steady: bool,
     typical_ns: AtomicU64,
 }
 
@@ -89,6 +90,7 @@ impl PyInferenceSet {
             set,
             coerce,
             scratch: Mutex::default(),
+            steady: tensors.steady,
             // Nothing is known yet, so the first run is watched.
             typical_ns: AtomicU64::new(u64::MAX),
         })
@@ -124,7 +126,7 @@ impl PyInferenceSet {
     /// Runs `count` inferences, or as many as fit in `seconds`, on `threads` threads without any Python work between
     /// them. Returns the number of inferences and the nanoseconds they took.
     ///
-    /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends it between inferences.
+    /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those under way.
     #[pyo3(signature = (inputs, count, seconds))]
     fn run_benchmark(
         &self,
@@ -271,7 +273,7 @@ impl PyInferenceSet {
     ) -> PyResult<()> {
         let started = Instant::now();
         let typical = Duration::from_nanos(self.typical_ns.load(Ordering::Relaxed));
-        if deadline.is_some() || typical > WATCH_ABOVE {
+        if deadline.is_some() || !self.steady || typical > WATCH_ABOVE {
             let canceller = handle.canceller();
             py.watched(&canceller, deadline, || handle.run(inputs, outputs))?;
         } else {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::buffer::HostSlice;
 use crate::context::Context;
-use crate::device::{DeviceId, LoadOptions};
+use crate::device::{Canceller, DeviceId, LoadOptions};
 use crate::error::RuntimeError;
 use crate::exec_obj::ExecObj;
 use crate::image::Image;
@@ -181,15 +181,17 @@ impl InferenceSet {
         let begun = AtomicU64::new(0);
         let completed = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
+        let running: Mutex<Vec<Arc<dyn Canceller>>> = Mutex::default();
         let started = Instant::now();
         let outcome = thread::scope(|scope| {
             let (failed, failures) = channel();
             for _ in 0..workers {
                 let failed = failed.clone();
-                let (begun, completed, stop) = (&begun, &completed, &stop);
+                let (begun, completed, stop, running) = (&begun, &completed, &stop, &running);
                 scope.spawn(move || {
                     let work = || -> Result<(), RuntimeError> {
                         let mut handle = self.acquire(deadline, || stop.load(Ordering::Relaxed))?;
+                        running.lock().push(handle.canceller());
                         let outputs = vec![None; self.image.network().outputs.len()];
                         while !stop.load(Ordering::Relaxed)
                             && deadline.is_none_or(|deadline| Instant::now() < deadline)
@@ -211,15 +213,22 @@ impl InferenceSet {
                 });
             }
             drop(failed);
+            let mut outcome = Ok(());
             loop {
                 match failures.recv_timeout(INTERRUPT_CHECK_PERIOD) {
-                    Ok(error) => return Err(error),
-                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                    Err(RecvTimeoutError::Timeout) if interrupted() => {
+                    // What ended first is the reason; that others were cancelled then is its consequence.
+                    Ok(error) if outcome.is_ok() => outcome = Err(error),
+                    Err(RecvTimeoutError::Timeout) if outcome.is_ok() && interrupted() => {
                         stop.store(true, Ordering::Relaxed);
-                        return Err(RuntimeError::Interrupted);
+                        outcome = Err(RuntimeError::Interrupted);
                     }
-                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return outcome,
+                    _ => {}
+                }
+                if outcome.is_err() {
+                    for canceller in &*running.lock() {
+                        canceller.cancel();
+                    }
                 }
             }
         });

@@ -86,6 +86,9 @@ pub struct UserTensors {
     pub inputs: Vec<Tensor>,
     /// Outputs.
     pub outputs: Vec<Tensor>,
+    /// Whether one inference tells how long the next one takes. Not so where the values of the inputs decide, nor for
+    /// a program compiled elsewhere, of which nothing is known.
+    pub steady: bool,
 }
 
 /// The tensors a caller passes and gets.
@@ -113,7 +116,7 @@ pub fn user_tensors(image: &Image) -> Result<UserTensors, RuntimeError> {
             tensor(binding, &binding.io_transformed, is_bool(plan.as_ref().map(|plan| &plan.outputs), index))
         })
         .collect::<Result<_, _>>()?;
-    Ok(UserTensors { inputs, outputs })
+    Ok(UserTensors { inputs, outputs, steady: plan.is_some_and(|plan| !plan.loops) })
 }
 
 fn read_plan(image: &Image) -> Result<Option<Plan>, RuntimeError> {

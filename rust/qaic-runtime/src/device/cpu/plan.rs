@@ -24,6 +24,9 @@ pub struct Plan {
     pub outputs: Vec<Edge>,
     /// Initializers that live in `constants.bin`.
     pub initializers: Vec<Initializer>,
+    /// Whether the inputs' values decide how long an inference takes.
+    #[serde(default)]
+    pub loops: bool,
 }
 
 /// One graph input or output.
