@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+import traceback
 import warnings
 from typing import TYPE_CHECKING, NoReturn
 
@@ -109,5 +110,9 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         complain("error", f"{where}{error.strerror or error}")
+        return exit_code(error)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is a bug of ours and must be seen whole
+        traceback.print_exc()
+        complain("error", "this is a bug of openqaic; please report it with the lines above")
         return exit_code(error)
     return code

@@ -1,0 +1,56 @@
+"""Exceptions become lines on stderr and exit codes; nothing else decides about either."""
+
+import pytest
+
+from qaic import errors
+from qaic.cli import _common
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InputError("wrong", code="input.x"), 1),
+        (errors.QpcFormatError("wrong", code="qpc.x"), 1),
+        (FileNotFoundError(2, "No such file or directory", "nope"), 1),
+        (errors.OptionError("wrong", code="option.x"), 2),
+        (errors.UnknownOptionError("wrong", code="option.unknown"), 2),
+        (errors.DeviceBusyError("wrong", code="device.busy"), 3),
+        (errors.InternalError("wrong", code="internal"), 70),
+        (ZeroDivisionError("wrong"), 70),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error, code, capsys):
+    def tool(_argv):
+        raise error
+
+    assert _common.run(tool, []) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "error: " in printed.err
+    assert ("Traceback" in printed.err) == isinstance(error, ZeroDivisionError)
+
+
+def test_hints_follow_the_error(capsys):
+    def tool(_argv):
+        raise errors.StateError("nothing there", code="x", hints=("do this", "or that"))
+
+    assert _common.run(tool, []) == 1
+    assert capsys.readouterr().err == "error: nothing there\nhint: do this\nhint: or that\n"
+
+
+def test_success_passes_the_code_of_the_tool(capsys):
+    assert _common.run(lambda argv: len(argv), ["a", "b"]) == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_wrong_usage_exits_with_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        _common.Parser(prog="tool").parse_args(["--nope"])
+    assert caught.value.code == 2
+    assert "hint: tool --help" in capsys.readouterr().err
+
+
+def test_table_aligns_numbers_to_the_right():
+    text = _common.table([["a", 1], ["long", 100]], header=["name", "n"])
+    assert text == "name    n\na       1\nlong  100"
