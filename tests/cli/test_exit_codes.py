@@ -40,7 +40,7 @@ def test_hints_follow_the_error(capsys):
 
 
 def test_success_passes_the_code_of_the_tool(capsys):
-    assert _common.run(lambda argv: len(argv), ["a", "b"]) == 2
+    assert _common.run(len, ["a", "b"]) == 2
     assert capsys.readouterr().err == ""
 
 

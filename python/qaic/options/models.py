@@ -193,7 +193,7 @@ class RuntimeOptions:
     threads_per_queue: int = option(
         Int(ge=1, le=_LARGEST),
         default=4,
-        summary="Host threads that convert inputs and outputs; the CPU device converts on the calling thread.",
+        summary="Host threads that convert inputs and outputs; the CPU device uses the calling thread.",
         effect=Effect.VALIDATED,
         aliases=("runtime_threads_per_queue",),
         updatable=True,
