@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.compiler import checks, engine_shapes, initializers, precision, symbols
+from qaic.compiler import checks, engine_shapes, initializers, precision, symbols, versions
 from qaic.compiler.edges import Edge, read_edge
 from qaic.compiler.precision import FloatPrecision
 from qaic.compiler.refusal import refuse
@@ -63,6 +63,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     checks.check_texts(model)
     checks.normalize(model, weights)
     checks.check_operators(model)
+    versions.lower_stamps(model)
     symbols.bind(model, options.onnx_define_symbol, options.model_inputs)
     flat = precision.inline_functions(model, weights, floats)
     if flat is not model:
