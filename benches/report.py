@@ -39,6 +39,7 @@ MEASUREMENTS = {
         opening.compiled,
         remembering.open_memory,
         remembering.activation_memory,
+        remembering.onnxruntime_memory,
         remembering.run_growth,
         remembering.reload_growth,
         rust_rows.numpy_conversions,
@@ -86,8 +87,9 @@ GROUPS = {
     "import": ("Import", "A fresh interpreter per import, its own start not counted."),
     "memory": (
         "Memory",
-        "Resident memory of a fresh process, so pages of mapped files count. The activations share weights;"
-        " each has the engine's memory for intermediate results while it runs.",
+        "Growth of resident memory of a fresh process in which all code had run before, so pages of mapped "
+        "files count. Activations share weights. Inferences that run at the same time need memory for their "
+        "intermediate results each, in onnxruntime as here; the row shows how much.",
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,11 @@ def open_memory(folder: str, how: str) -> int:
     return growth
 
 
-def activation_memory(folder: str, name: str, activations: int) -> int:
-    """Return what a loaded program takes after all its activations ran at the same time (in a worker)."""
+def activation_memory(folder: str, name: str, activations: int, *, together: bool) -> int:
+    """Return what a loaded program takes after its activations ran (in a worker).
+
+    They run one after the other, or all at the same time.
+    """
     import qaic
 
     tiny = models.load("tiny", Path(folder))
@@ -46,19 +50,39 @@ def activation_memory(folder: str, name: str, activations: int) -> int:
     before = status_bytes("VmRSS")
     session = qaic.Session(path, num_activations=activations, set_size=1)
     session.setup()
-    together = threading.Barrier(activations)
+    _call(partial(session.run, model.feeds), activations, together=together)
+    return status_bytes("VmRSS") - before
+
+
+def onnxruntime_memory(folder: str, name: str, threads: int) -> int:
+    """Return what onnxruntime's session takes after `threads` threads used it at once (in a worker)."""
+    from . import sessions
+
+    tiny = models.load("tiny", Path(folder))
+    sessions.theirs(tiny, 1).run(None, tiny.feeds)
+    model = models.load(name, Path(folder))
+    before = status_bytes("VmRSS")
+    session = sessions.theirs(model, 1)
+    _call(partial(session.run, None, model.feeds), threads, together=True)
+    return status_bytes("VmRSS") - before
+
+
+def _call(call: Callable[[], object], threads: int, *, together: bool) -> None:
+    barrier = threading.Barrier(threads)
 
     def work() -> None:
-        together.wait()
+        if together:
+            barrier.wait()
         for _ in range(3):
-            session.run(model.feeds)
+            call()
 
-    workers = [threading.Thread(target=work) for _ in range(activations)]
+    workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
         worker.start()
+        if not together:
+            worker.join()
     for worker in workers:
         worker.join()
-    return status_bytes("VmRSS") - before
 
 
 def run_growth(folder: str, name: str, runs: int) -> int:
@@ -102,17 +126,7 @@ def memory_rows(folder: str, effort: Effort) -> Iterator[Row]:
         growth = Spread.of(values, "B")
         yield Row(f"`{how}(path)` of 1 GiB", growth, budget="< 5 MB", met=growth.median < _OPEN_LIMIT)
     for name in models.NAMES[1:]:
-        sides: dict[int, list[float]] = {1: [], _ACTIVATIONS: []}
-        for _ in range(effort.processes):
-            for count, values in sides.items():
-                values.append(measure("activation_memory", folder=folder, name=name, activations=count))
-        ratio = ratios(sides[_ACTIVATIONS], sides[1])
-        yield Row(
-            f"{_ACTIVATIONS} activations of {models.TITLES[name]}, all run at once",
-            Spread.of(sides[_ACTIVATIONS], "B"),
-            (("1 activation", Spread.of(sides[1], "B")),),
-            **at_most(ratio, _ACTIVATIONS_LIMIT),
-        )
+        yield from _activation_rows(folder, name, effort)
     runs = {"tiny": effort.tiny_runs, "magika": effort.tiny_runs // 10 if effort.quick else effort.tiny_runs}
     for name, count in runs.items():
         growth = Spread.of([measure("run_growth", folder=folder, name=name, runs=count)], "B")
@@ -121,3 +135,29 @@ def memory_rows(folder: str, effort: Effort) -> Iterator[Row]:
     times = 20 if effort.quick else 200
     growth = Spread.of([measure("reload_growth", folder=folder, times=times)], "B")
     yield Row(f"growth by {times} times open, load, run, release of Magika", growth)
+
+
+def _activation_rows(folder: str, name: str, effort: Effort) -> Iterator[Row]:
+    """One program with one and with many activations."""
+    figures: dict[str, list[float]] = {"one": [], "in turn": [], "at once": [], "theirs": []}
+    for _ in range(effort.processes):
+        for key, count, together in (
+            ("one", 1, False),
+            ("in turn", _ACTIVATIONS, False),
+            ("at once", _ACTIVATIONS, True),
+        ):
+            taken = measure(
+                "activation_memory", folder=folder, name=name, activations=count, together=together
+            )
+            figures[key].append(taken)
+        figures["theirs"].append(
+            measure("onnxruntime_memory", folder=folder, name=name, threads=_ACTIVATIONS)
+        )
+    spreads = {key: Spread.of(values, "B") for key, values in figures.items()}
+    title, one = f"{_ACTIVATIONS} activations of {models.TITLES[name]}", ("1 activation", spreads["one"])
+    ratio = ratios(figures["in turn"], figures["one"])
+    yield Row(f"{title}, run in turn", spreads["in turn"], (one,), **at_most(ratio, _ACTIVATIONS_LIMIT))
+    theirs = (f"onnxruntime, {_ACTIVATIONS} threads at once", spreads["theirs"])
+    yield Row(
+        f"{title}, run at once", spreads["at once"], (one, theirs), ratios(figures["at once"], figures["one"])
+    )

@@ -47,11 +47,13 @@ class Spread:
 
 
 def digits3(value: float) -> str:
-    """Write a number with about three digits."""
+    """Write a number with about three digits; tiny ones with one, because only their size matters."""
     size = abs(value)
     if size >= 100 or value == 0:
         return f"{value:.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.1 else f"{value:.1g}"
 
 
 def ratios(ours: Iterable[float], other: Iterable[float]) -> Spread:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Pause before each batch: helper threads of the last subject may spin for tens of milliseconds after its last call,
-#: and would take a core from the next subject.
+#: Pause before each batch: helper threads of the last subject may spin for tens of milliseconds after its
+#: last call, and would take a core from the next subject.
 REST_S = 0.2
 #: Calls before each batch, untimed: caches are refilled.
 _SETTLE_S = 0.02
