@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import cProfile
-import pstats
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -11,6 +9,7 @@ import numpy as np
 from qaic.errors import StateError
 
 if TYPE_CHECKING:
+    import cProfile
     from collections.abc import Callable
 
 _Where = tuple[str, int, str]
@@ -80,6 +79,9 @@ class CallProfile:
     """Calls of one ``run``: ``(file, line, function)`` -> ``(calls, own seconds, cumulative seconds)``."""
 
     def __init__(self, profiler: cProfile.Profile) -> None:
+        # The profiler's modules cost a third of the import of Session, and few sessions profile.
+        import pstats
+
         stats: dict[_Where, tuple[int, int, float, float, Any]] = vars(pstats.Stats(profiler))["stats"]
         self.calls: dict[_Where, tuple[int, float, float]] = {
             where: (calls, own, cumulative) for where, (_, calls, own, cumulative, _) in stats.items()
@@ -88,6 +90,8 @@ class CallProfile:
     @classmethod
     def record(cls, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R, CallProfile]:
         """Run ``work`` under the standard profiler."""
+        import cProfile
+
         profiler = cProfile.Profile()
         result = profiler.runcall(work, *args, **kwargs)
         return result, cls(profiler)
