@@ -41,6 +41,7 @@ _LIMITS: Final = frozenset(
     {
         "compile.dynamic_shape",
         "compile.engine_refused",
+        "compile.output_is_input",
         "compile.too_many_dims",
         "compile.unbound_dimension",
         "compile.unbound_symbol",

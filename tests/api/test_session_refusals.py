@@ -195,6 +195,15 @@ def test_output_whose_size_depends_on_data(tmp_path):
     assert "'y'" in str(error)
 
 
+def test_output_that_is_an_input_is_refused_not_left_empty(tmp_path):
+    built = one("Neg")
+    built.graph.output.append(session_models.value("x", "float32", [2]))
+    error = refused(tmp_path, built)
+    assert error.code == "compile.output_is_input"
+    for text in ("'x'", "Identity"):
+        assert text in str(error)
+
+
 def test_more_than_eight_dims(tmp_path):
     error = refused(tmp_path, one("Neg", shape=(1,) * 9, out_shape=(1,) * 9))
     assert error.code == "compile.too_many_dims"

@@ -105,6 +105,8 @@ def run(backend: type[Backend], selected: Iterable[str]) -> dict[str, Outcome]:
             warnings.simplefilter("ignore")
             _cases(backend)[name].run(result)
         outcomes[name] = result.outcome
+    # Exceptions keep the sessions they came from.
+    _refusals.clear()
     return outcomes
 
 

@@ -73,6 +73,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     inferred = _inferred(model, weights)
     inputs = tuple(read_edge(value, "input") for value in inferred.graph.input[: len(model.graph.input)])
     outputs = tuple(read_edge(value, "output") for value in inferred.graph.output)
+    _refuse_passed_through(inputs, outputs)
     checks.check_structure(inferred)
     progress.stage("convert")
     overflows = precision.apply(model, weights, inferred, floats)
@@ -80,6 +81,21 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     initializers.settle_sizes(model, weights)
     _fix_interface(model, inferred)
     return Lowered(model.graph.name or "unnamed", model, weights, inputs, outputs, overflows)
+
+
+def _refuse_passed_through(inputs: tuple[Edge, ...], outputs: tuple[Edge, ...]) -> None:
+    """Refuse outputs that are inputs: the engine leaves the memory of such an output as it is."""
+    passed = {edge.name for edge in inputs} & {edge.name for edge in outputs}
+    if passed:
+        name = min(passed)
+        raise refuse(
+            f"output {name!r}",
+            code="output_is_input",
+            found="an input of the model under the same name",
+            expected="the result of an operator",
+            fix="put an Identity operator between the input and an output of another name",
+            context={"tensor": name},
+        )
 
 
 def _inferred(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
