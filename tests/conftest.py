@@ -1,6 +1,11 @@
-"""What all Python tests share: a compile cache of their own."""
+"""What all Python tests share: a compile cache of their own, and property tests without a stop-watch."""
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("qaic", deadline=None)
+settings.load_profile("qaic")
 
 
 @pytest.fixture(scope="session", autouse=True)
