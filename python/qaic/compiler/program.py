@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
@@ -72,20 +73,23 @@ def write_program(
     OSError
         The file cannot be written.
     """
-    judged = _engine_accepts(path, lowered, options)
+    form = without_weights(lowered)
+    notes = {"options": dict(set_options), "effective": dict(effective)}
     progress.stage("write")
     try:
-        _write(path, lowered, options, {"options": dict(set_options), "effective": dict(effective)}, progress)
-        if not judged:
+        # The engine judges beside the writing, which leaves the interpreter to it most of the time.
+        with ThreadPoolExecutor(max_workers=1) as engine:
+            judged = engine.submit(_engine_accepts, path, form, options)
+            _write(path, lowered, options, notes, progress)
+        if not judged.result():
             _core.check_program(str(path))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
 
 
-def _engine_accepts(path: Path, lowered: Lowered, options: CompileOptions) -> bool:
-    """Ask the engine about the graph before its weights are written; False leaves it open."""
-    form = without_weights(lowered)
+def _engine_accepts(path: Path, form: Lowered | None, options: CompileOptions) -> bool:
+    """Ask the engine about a graph without its weights; False leaves it open."""
     if form is None:
         return False
     trial = path.with_name(f"{path.name.removesuffix('.tmp')}.check.tmp")
