@@ -215,7 +215,7 @@ def introduction(
         yield "Missed:"
         yield ""
         for heading, row in missed:
-            found = row.ratio or row.ours
+            found = row.judged or row.ratio or row.ours
             yield f"* {heading}, {row.what}: {found}, budget {row.budget}"
 
 

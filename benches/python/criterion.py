@@ -45,7 +45,7 @@ def run(benches: list[str], *, quick: bool) -> dict[str, list[Figure]]:
     marker = _folder() / "report-started"
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
-    command += ["--", "--noplot", *(["--quick"] if quick else [])]
+    command += ["--", "--noplot", "--quiet", *(["--quick"] if quick else [])]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     groups: dict[str, list[Figure]] = {}
     for path in sorted(_folder().glob("**/new/benchmark.json"), key=lambda path: path.stat().st_mtime_ns):

@@ -103,4 +103,5 @@ def open_rows(folder: str, effort: Effort) -> Iterator[Row]:
             ratios(measured["open"], measured["read"]),
             f"<= {limit * 1e6:.1f} µs",
             ours.median <= limit,
+            ours,
         )

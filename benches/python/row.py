@@ -21,6 +21,8 @@ class Row:
     ratio: Spread | None = None
     budget: str = ""
     met: bool | None = None
+    #: What the budget is about, where it is neither the ratio nor the figure itself.
+    judged: Spread | None = None
 
     @property
     def verdict(self) -> str:
