@@ -45,8 +45,11 @@ def run(benches: list[str], *, quick: bool) -> dict[str, list[Figure]]:
     marker = _folder() / "report-started"
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.touch()
-    command += ["--", "--noplot", "--quiet", *(["--quick"] if quick else [])]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    command += ["--", "--noplot", *(["--quick"] if quick else [])]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode:
+        # Only then: criterion tells about every benchmark what is read from its files below.
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     groups: dict[str, list[Figure]] = {}
     for path in sorted(_folder().glob("**/new/benchmark.json"), key=lambda path: path.stat().st_mtime_ns):
         # Results of benchmarks that no longer exist stay in the folder.
