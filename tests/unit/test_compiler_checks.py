@@ -181,3 +181,9 @@ def test_batch_is_the_first_dim_all_inputs_share():
     assert batch_of([Edge("a", FLOAT, (4, 2)), Edge("b", FLOAT, (3,))]) == 1
     assert batch_of([Edge("a", FLOAT, (0,))]) == 1
     assert batch_of([]) == 1
+
+
+def test_rejects_a_model_without_outputs():
+    with pytest.raises(CompileError, match="no outputs") as caught:
+        lowered(model_of([node("Neg", ["x"], ["y"])], [info("x", [2])], []))
+    assert caught.value.code == "compile.no_outputs"

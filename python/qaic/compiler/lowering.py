@@ -73,6 +73,14 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     inferred = _inferred(model, weights)
     inputs = tuple(read_edge(value, "input") for value in inferred.graph.input[: len(model.graph.input)])
     outputs = tuple(read_edge(value, "output") for value in inferred.graph.output)
+    if not outputs:
+        raise refuse(
+            "the model",
+            code="no_outputs",
+            found="no outputs",
+            expected="at least one",
+            fix="name the results of the graph as its outputs when exporting",
+        )
     _refuse_passed_through(inputs, outputs)
     checks.check_structure(inferred)
     progress.stage("convert")
