@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,14 +40,22 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
     FileNotFoundError
         Nothing is there.
     OptionError
-        Several files match, or the file is neither a container nor an ONNX model.
+        Several files match, or the file is neither a container nor an ONNX model, or no regular file.
     """
     path = Path(os.fspath(model_path))
     if not path.exists() and glob.has_magic(str(path)):
         path = _only_match(str(path))
     if path.is_dir():
         path = path / QPC_FILE_NAME
-    with path.open("rb") as file:
+    # O_NONBLOCK: opening a pipe must not wait for a writer before its kind can be refused.
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OptionError(
+                f"{path} is a pipe or device; a program container or an .onnx file is expected",
+                code="option.model_path",
+                context={"path": str(path)},
+                hints=("copy its content to a file; qaic.Qpc also takes the bytes of a container",),
+            )
         head = file.read(len(QPC_MAGIC))
     if head == QPC_MAGIC:
         return ModelFile(path, is_container=True)

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 PLAN_SECTION: Final = "openqaic_plan"
 GRAPH_SECTION: Final = "openqaic_graph"
 
+#: size of the header, which holds the size of the container in bytes 8 to 16 (qpc-format §1.1)
+_HEADER_BYTES: Final = 40
+#: bytes read from a pipe at a time
+_PIECE_BYTES: Final = 1 << 20
+
 #: what an empty payload is shown as; read-only as all views
 EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]
 
@@ -417,7 +422,8 @@ def validate(source: str | os.PathLike[str] | Buffer) -> list[Finding]:
         As for :class:`Qpc`.
     """
     if isinstance(source, str | os.PathLike):
-        source = _resolve(Path(os.fspath(source)))
+        path = _resolve(Path(os.fspath(source)))
+        source = path if path.is_file() else _read_stream(path)
     return [Finding(*finding) for finding in _core.validate_container(source)]
 
 
@@ -429,11 +435,23 @@ def _resolve(path: Path) -> Path:
 def _open_path(path: Path, *, mmap: bool) -> _core.Qpc:
     path = _resolve(path)
     try:
-        return _core.Qpc(path, mmap)
+        return _core.Qpc(path if path.is_file() else _read_stream(path), mmap)
     except QpcError as error:
         if path.suffix.lower() == ".onnx":
             error.hints = (*error.hints, "this is a model; qaic.Session compiles it")
         raise
+
+
+def _read_stream(path: Path) -> bytearray:
+    """Read a pipe or device, which may never end: no more than one byte beyond what the header states."""
+    data = bytearray()
+    limit = _HEADER_BYTES
+    with path.open("rb") as stream:
+        while len(data) < limit and (piece := stream.read(min(limit - len(data), _PIECE_BYTES))):
+            data += piece
+            if len(data) == _HEADER_BYTES and data.startswith(QPC_MAGIC):
+                limit = max(limit, int.from_bytes(data[8:16], "little") + 1)
+    return data
 
 
 def _bytes_array(view: _core.BytesView) -> NDArray[np.uint8]:

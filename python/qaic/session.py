@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +19,6 @@ from qaic.options import resolve
 from qaic.shapes import ShapeDict, coerce
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from qaic.options import ResolvedOptions, RuntimeOptions
 
 _DEFAULT_BENCHMARK_INFERENCES = 40
+_LARGEST_COUNT = 2**64 - 1
 
 
 class Session:
@@ -88,12 +91,13 @@ class Session:
         self._runtime = resolved.runtime
         self._submit_limit = _submit_limit(self._runtime)
         # Guards what changes with setup, reset and update_backend_options; never held while an inference
-        # runs.
-        self._lock = threading.Lock()
+        # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
+        self._lock = threading.RLock()
         self._loaded: _core.InferenceSet | None = None
         self._latencies = LatencyRecord()
         self._warm = False
         self.profiling_results: list[CallProfile] = []
+        _sessions.add(self)
 
     # --- what the model looks like --------------------------------------------------------------------------
 
@@ -276,13 +280,15 @@ class Session:
             )
         if inf_time is None and num_inferences is None:
             num_inferences = _DEFAULT_BENCHMARK_INFERENCES
-        if num_inferences is not None and num_inferences < 1:
+        if num_inferences is not None and not 1 <= num_inferences <= _LARGEST_COUNT:
             raise OptionError(
-                f"num_inferences is {num_inferences}; at least 1 is expected", code="benchmark.count"
+                f"num_inferences is {num_inferences}; 1 to {_LARGEST_COUNT} is expected",
+                code="benchmark.count",
             )
-        if inf_time is not None and inf_time <= 0:
+        if inf_time is not None and not 0 < inf_time < math.inf:
             raise OptionError(
-                f"inf_time is {inf_time}; a positive number of seconds is expected", code="benchmark.time"
+                f"inf_time is {inf_time}; a positive, finite number of seconds is expected",
+                code="benchmark.time",
             )
         self._ensure_loaded()
         inputs = _random_inputs(self._inputs) if input_dict is None else dict(input_dict)
@@ -357,6 +363,21 @@ class Session:
             )
         for profile in self.profiling_results[:n]:
             print(profile)  # noqa: T201 (printing is what this method is for)
+
+
+#: every session of the process
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _unload_all() -> None:
+    """Let every session load anew in a forked process, which has none of the threads of its parent."""
+    for session in list(_sessions):
+        # A thread of the parent may have held it.
+        session._lock = threading.RLock()  # noqa: SLF001 (a function of this class)
+        session.reset()
+
+
+os.register_at_fork(after_in_child=_unload_all)
 
 
 def _submit_limit(options: RuntimeOptions) -> float | None:

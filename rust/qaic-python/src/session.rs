@@ -43,6 +43,8 @@ struct Scratch {
     inputs: Vec<HostSlice>,
     outputs: Vec<Option<HostSliceMut>>,
     storages: Vec<Option<Storage>>,
+    // Outputs whose array is also an input: where they are computed, and the array.
+    deferred: Vec<(Storage, HostSliceMut)>,
 }
 
 /// A loaded and activated container with its exec objects.
@@ -119,6 +121,7 @@ impl PyInferenceSet {
         let result = self.run_with(py, inputs, out, output_names.as_deref(), timeout, &mut scratch);
         scratch.exports.clear(py);
         scratch.storages.clear();
+        scratch.deferred.clear();
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         result
     }
@@ -192,6 +195,33 @@ fn is_same_integer(format: &[u8], wanted: u8) -> bool {
     matches!((format, wanted), ([b'l' | b'q' | b'i' | b'n'], b'q' | b'i') | ([b'c'], b'b'))
 }
 
+impl Scratch {
+    /// Where output `edge` is computed so that `array` has it in the end.
+    ///
+    /// A program may write an output before it has read all inputs, so an array that is both gets a copy.
+    fn deliver(&mut self, py: Python<'_>, edge: &Edge, array: HostSliceMut) -> PyResult<HostSliceMut> {
+        let deferred = self.deferred.iter().map(|&(_, other)| other);
+        if self.outputs.iter().flatten().copied().chain(deferred).any(|other| overlap(other, array)) {
+            let message = format!("out[{:?}] shares memory with the array of another output", edge.name);
+            return Err(Raise::new(py, "InputError", "output.overlap", message)
+                .with("name", &edge.name)
+                .hint("give every output memory of its own")
+                .build());
+        }
+        if !self.inputs.iter().any(|input| input.overlaps(array.as_const())) {
+            return Ok(array);
+        }
+        let storage = edge.pool.take().map_err(|error| from_runtime(py, error))?;
+        let memory = storage.memory();
+        self.deferred.push((storage, array));
+        Ok(memory)
+    }
+}
+
+fn overlap(one: HostSliceMut, other: HostSliceMut) -> bool {
+    one.as_const().overlaps(other.as_const())
+}
+
 impl PyInferenceSet {
     fn take_scratch(&self) -> Scratch {
         let reused = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -201,6 +231,7 @@ impl PyInferenceSet {
             inputs: Vec::with_capacity(self.inputs.len()),
             outputs: Vec::with_capacity(self.outputs.len()),
             storages: Vec::with_capacity(self.outputs.len()),
+            deferred: Vec::new(),
         });
         scratch.inputs.clear();
         scratch.outputs.clear();
@@ -230,7 +261,8 @@ impl PyInferenceSet {
                 None => None,
             };
             let (memory, storage) = if let Some(array) = given {
-                (Some(edge.writable(py, &array, &mut scratch.exports)?), None)
+                let array = edge.writable(py, &array, &mut scratch.exports)?;
+                (Some(scratch.deliver(py, edge, array)?), None)
             } else if edge.visible && is_selected(output_names, edge) {
                 let storage = edge.pool.take().map_err(|error| from_runtime(py, error))?;
                 (Some(storage.memory()), Some(storage))
@@ -249,6 +281,9 @@ impl PyInferenceSet {
         };
         self.execute(py, &mut handle, deadline, &scratch.inputs, &scratch.outputs)?;
         drop(handle);
+        for (storage, array) in scratch.deferred.drain(..) {
+            array.copy_from(storage.memory().as_const());
+        }
 
         let result = PyDict::new(py);
         for (edge, storage) in self.outputs.iter().zip(&mut scratch.storages) {

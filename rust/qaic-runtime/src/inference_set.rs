@@ -21,6 +21,9 @@ use crate::sync::{Condvar, Mutex};
 /// How long a wait lasts before the caller's interrupt check runs again.
 const INTERRUPT_CHECK_PERIOD: Duration = Duration::from_millis(50);
 
+/// Exec objects of a set at most. Each costs kilobytes, and none beyond the threads that call can ever run.
+const MAX_EXEC_OBJECTS: usize = 1 << 16;
+
 /// `set_size` exec objects for each of `activations` activations of one container.
 #[derive(Debug)]
 pub struct InferenceSet {
@@ -61,13 +64,22 @@ impl InferenceSet {
         }
         Self::check_free_cores(context, image, device, options.activations)?;
         let activations = options.activations as usize;
+        let count = activations.saturating_mul(set_size as usize);
+        if count > MAX_EXEC_OBJECTS {
+            return Err(RuntimeError::Argument {
+                what: format!(
+                    "set_size {set_size} times num_activations {activations} is {count}; \
+                     at most {MAX_EXEC_OBJECTS} inferences can be in flight"
+                ),
+            });
+        }
         let first = Program::new(context, image, device, options)?;
         first.load()?;
         let mut programs = vec![first];
         while programs.len() < activations {
             programs.push(programs[0].share());
         }
-        let mut free = Vec::with_capacity(programs.len() * set_size as usize);
+        let mut free = Vec::with_capacity(count);
         for program in &programs {
             program.activate()?;
         }

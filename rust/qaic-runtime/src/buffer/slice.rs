@@ -88,6 +88,16 @@ impl HostSlice {
         self.ptr
     }
 
+    /// Whether the two have a byte in common.
+    pub fn overlaps(self, other: Self) -> bool {
+        let (start, other_start) = (self.ptr.addr(), other.ptr.addr());
+        let is_before = |end: usize, start: usize| end <= start;
+        !self.is_empty()
+            && !other.is_empty()
+            && !is_before(start.saturating_add(self.len), other_start)
+            && !is_before(other_start.saturating_add(other.len), start)
+    }
+
     /// The `len` bytes from `offset` on, `None` when they do not lie inside.
     pub fn subslice(self, offset: usize, len: usize) -> Option<Self> {
         let end = offset.checked_add(len)?;

@@ -4,6 +4,7 @@
 //! bound again only when the memory behind them changes.
 
 use std::ffi::{CString, c_int, c_void};
+use std::process;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,11 +37,13 @@ pub(super) struct GraphOptions<'a> {
 pub(super) struct Graph {
     engine: &'static Engine,
     session: *mut OrtSession,
+    // The process whose threads the session has.
+    process: u32,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
     // The session uses these as long as it lives; they refer to the mapping of the image.
-    _weights: Vec<Value>,
-    _image: Arc<Image>,
+    weights: Vec<Value>,
+    image: Arc<Image>,
 }
 
 // SAFETY: ONNX Runtime allows concurrent `Run` calls on one session; the graph is not changed after its creation.
@@ -240,12 +243,26 @@ impl Graph {
         };
         drop(guard);
         check(api, status)?;
-        Ok(Self { engine, session, inputs, outputs, _weights: values, _image: Arc::clone(image) })
+        Ok(Self {
+            engine,
+            session,
+            process: process::id(),
+            inputs,
+            outputs,
+            weights: values,
+            image: Arc::clone(image),
+        })
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
+        // A forked process has no worker threads, and the release would wait for them to end forever.
+        if self.process != process::id() {
+            std::mem::take(&mut self.weights).into_iter().for_each(std::mem::forget);
+            std::mem::forget(Arc::clone(&self.image));
+            return;
+        }
         // SAFETY: created by `build`; every `Bindings` holds an `Arc` of the graph, so none is left.
         unsafe { (self.engine.api().ReleaseSession)(self.session) };
     }
