@@ -41,9 +41,13 @@ class Spread:
         """Write three digits, all in the unit that suits the median."""
         scales = _SCALES[self.unit]
         scale, name = next((pair for pair in scales if abs(self.median) >= pair[0]), scales[-1])
-        digits = [digits3(value / scale) for value in (self.median, self.low, self.high)]
+        # Budgets of ratios are given in hundredths, so one digit more tells which side of them a ratio is.
+        digits = (
+            digits3 if self.unit != "x" else lambda value: f"{value:.3f}" if value >= 0.1 else digits3(value)
+        )
+        median, low, high = (digits(value / scale) for value in (self.median, self.low, self.high))
         joint = "" if name == "/s" else " "
-        return f"{digits[0]}{joint}{name} [{digits[1]} - {digits[2]}]"
+        return f"{median}{joint}{name} [{low} - {high}]"
 
 
 def digits3(value: float) -> str:
