@@ -1,6 +1,8 @@
 """``Session.run``: what goes in, what comes out, and who owns it (python-api §A.2.2)."""
 
 import gc
+from collections import OrderedDict, UserDict
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -43,6 +45,21 @@ def two(tmp_path_factory):
 
 A = np.array([1, 2, 3], np.int32)
 B = np.array([10, 20, 30], np.int32)
+
+
+# --- the dictionary of inputs ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [dict, OrderedDict, UserDict, MappingProxyType])
+def test_any_mapping_will_do(two, wrap):
+    assert two.run(wrap({"a": A, "b": B}))["sum"].tolist() == [11, 22, 33]
+
+
+@pytest.mark.parametrize("inputs", [[A, B], A, None, "a", 3])
+def test_rejects_inputs_without_names(two, inputs):
+    with pytest.raises(InputTypeError, match="a dict of name to numpy array is expected") as caught:
+        two.run(inputs)
+    assert caught.value.code == "input.not_a_dict"
 
 
 # --- arrays of every layout -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyMapping, PyString};
 use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage, StoragePool};
 use qaic_runtime::device::{DeviceId, LoadOptions};
 use qaic_runtime::inference_set::{Handle, InferenceSet};
@@ -325,7 +325,13 @@ impl PyInferenceSet {
         inputs: &Bound<'_, PyAny>,
         scratch: &mut Scratch,
     ) -> PyResult<()> {
-        let Ok(inputs) = inputs.cast::<PyDict>() else {
+        let copied;
+        let inputs = if let Ok(inputs) = inputs.cast::<PyDict>() {
+            inputs
+        } else if inputs.cast::<PyMapping>().is_ok() {
+            copied = py.get_type::<PyDict>().call1((inputs,))?.cast_into::<PyDict>()?;
+            &copied
+        } else {
             return Err(Raise::new(
                 py,
                 "InputTypeError",
