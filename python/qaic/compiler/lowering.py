@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler import checks, engine_shapes, initializers, precision, symbols, versions
 from qaic.compiler.edges import Edge, read_edge
+from qaic.compiler.functions import check_functions
+from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.precision import FloatPrecision
 from qaic.compiler.refusal import refuse
 from qaic.compiler.scopes import separate_scopes
@@ -61,6 +63,8 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     progress.stage("check")
     floats = FloatPrecision(options.convert_to_fp16, options.clip_fp16_constants)
     checks.check_texts(model)
+    check_functions(model)
+    check_inner_tensors(model)
     checks.normalize(model, weights)
     checks.check_operators(model)
     versions.lower_stamps(model)

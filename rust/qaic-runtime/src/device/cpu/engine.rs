@@ -176,7 +176,12 @@ impl Graph {
         let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
         check(api, status)?;
         // Workers wait awake for as long as the next inference usually takes to come, then sleep (docs/adr/0005).
-        let mut entries = vec![(c"session.intra_op.spin_duration_us", c"1000")];
+        // A graph has all its data in the container. What it says of other files must not be looked for in the working
+        // folder, so the engine is sent where no file can be.
+        let mut entries = vec![
+            (c"session.intra_op.spin_duration_us", c"1000"),
+            (c"session.model_external_initializers_file_folder_path", c"/dev/null/none"),
+        ];
         if !settings.optimize {
             entries.push((c"session.disable_prepacking", c"1"));
         }

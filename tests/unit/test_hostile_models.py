@@ -1,0 +1,161 @@
+"""Models made to hurt: functions without end, and data that lies in files the model has no business with."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import qaic
+import qpc_support
+import session_models
+from qaic import _core
+from qaic.compiler import compile_model
+from qaic.errors import CompileError, DeviceError
+from qaic.options.models import CompileOptions
+
+X = np.zeros(200, np.float32)
+OPSETS = [helper.make_opsetid("d", 1), helper.make_opsetid("", session_models.OPSET)]
+
+
+def with_functions(bodies):
+    """``y = f0(x)``; ``bodies`` is the list of nodes of f0, f1, ..."""
+    built = session_models.model(
+        [helper.make_node("f0", ["x"], ["y"], domain="d")], [("x", "float32", [2])], [("y", "float32", [2])]
+    )
+    built.opset_import.append(OPSETS[0])
+    built.functions.extend(
+        helper.make_function("d", f"f{number}", ["a"], ["b"], nodes, OPSETS)
+        for number, nodes in enumerate(bodies)
+    )
+    return built
+
+
+def call(name, source, target):
+    return helper.make_node(name, [source], [target], domain="d" if name.startswith("f") else "")
+
+
+def twice(name):
+    return [call(name, "a", "t"), call(name, "t", "b")]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        [[call("f0", "a", "b")]],
+        [[call("f1", "a", "b")], [call("f0", "a", "b")]],
+        [[call("Neg", "a", "b")], twice("f2"), [call("f1", "a", "b")]],
+    ],
+    ids=["itself", "each other", "unused"],
+)
+def test_function_that_calls_itself_is_refused(tmp_path, bodies, half):
+    path = session_models.save(tmp_path, with_functions(bodies))
+    with pytest.raises(CompileError, match=r"function 'f\d' of domain 'd': found a call of itself"):
+        qaic.Session(path, convert_to_fp16=half)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_functions_that_double_at_each_level_are_refused_unexpanded(tmp_path, half):
+    bodies = [twice(f"f{level + 1}") for level in range(2000)] + [[call("Neg", "a", "b")]]
+    with pytest.raises(CompileError, match="more than 1000000 nodes") as caught:
+        qaic.Session(session_models.save(tmp_path, with_functions(bodies)), convert_to_fp16=half)
+    assert caught.value.code == "compile.graph_too_large"
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_functions_that_share_others_work(tmp_path, half):
+    bodies = [[*twice("f1"), call("f2", "a", "unused")], twice("f2"), [call("Neg", "a", "b")]]
+    path = session_models.save(tmp_path, with_functions(bodies))
+    x = np.float32([1, -2])
+    np.testing.assert_array_equal(qaic.Session(path, convert_to_fp16=half).run({"x": x})["y"], x)
+
+
+# --- data in files ------------------------------------------------------------------------------------
+
+
+def external(location, elements=200):
+    entries = {"location": location, "offset": "0", "length": str(4 * elements)}
+    return TensorProto(
+        name="w",
+        data_type=TensorProto.FLOAT,
+        dims=[elements],
+        data_location=TensorProto.EXTERNAL,
+        external_data=[onnx.StringStringEntryProto(key=key, value=text) for key, text in entries.items()],
+    )
+
+
+def in_constant(tensor):
+    nodes = [
+        helper.make_node("Constant", [], ["k"], value=tensor),
+        helper.make_node("Add", ["x", "k"], ["y"]),
+    ]
+    return session_models.model(nodes, [("x", "float32", [200])], [("y", "float32", [200])])
+
+
+def in_branch(tensor):
+    value = session_models.value
+    used = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["s"])], "used", [], [value("s", "float32", [200])], [tensor]
+    )
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["e"])], "other", [], [value("e", "float32", [200])]
+    )
+    node = helper.make_node("If", ["c"], ["y"], then_branch=used, else_branch=other)
+    return session_models.model(
+        [node], [("c", "bool", []), ("x", "float32", [200])], [("y", "float32", [200])]
+    )
+
+
+def in_function(tensor):
+    nodes = [
+        helper.make_node("Constant", [], ["k"], value=tensor),
+        helper.make_node("Add", ["a", "k"], ["b"]),
+    ]
+    built = with_functions([nodes])
+    for value in (*built.graph.input, *built.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 200
+    return built
+
+
+@pytest.mark.parametrize("place", [in_constant, in_branch, in_function])
+@pytest.mark.parametrize("location", ["data.bin", "/etc/passwd", "../data.bin", "*/_ORT_MEM_ADDR_/*"])
+def test_external_data_that_is_no_initializer_of_the_main_graph_is_refused(
+    tmp_path, monkeypatch, place, location
+):
+    # The engine would find the first of these files, because it looks in the working folder.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.bin").write_bytes(X.tobytes())
+    with pytest.raises(CompileError, match=r"tensor 'w' in .* found external data") as caught:
+        qaic.Session(session_models.save(tmp_path, place(external(location))))
+    assert caught.value.code == "compile.external_data"
+
+
+@pytest.mark.parametrize("location", ["data.bin", "./data.bin", "constants.bin", "/etc/passwd"])
+def test_container_cannot_make_the_engine_read_files(tmp_path, monkeypatch, location):
+    built = session_models.model(
+        [helper.make_node("Identity", ["x"], ["y"])], [("x", "float32", [200])], [("y", "float32", [200])]
+    )
+    original = qaic.Qpc(compile_model(built, CompileOptions(), {}))
+    built.graph.node[0].CopyFrom(helper.make_node("Add", ["x", "w"], ["y"]))
+    built.graph.initializer.append(external(location))
+    sections = {
+        "metadata_fb": bytes(original._core.elf_section("metadata_fb")),
+        "openqaic_graph": built.SerializeToString(),
+        "openqaic_plan": bytes(original._core.elf_section("openqaic_plan")),
+    }
+    elf = bytes(_core.encode_elf(list(sections.items())))
+    forged = tmp_path / "programqpc.bin"
+    forged.write_bytes(
+        qpc_support.container(
+            [
+                (name, elf if name == "network.elf" else segment.data.tobytes(), segment.offset)
+                for name, segment in original.segments.items()
+            ],
+            alignment=64,
+        )
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("data.bin", "constants.bin"):
+        (tmp_path / name).write_bytes(X.tobytes())
+    with pytest.raises(DeviceError, match=r"[Ee]xternal data"):
+        qaic.Session(forged).run({"x": X})
