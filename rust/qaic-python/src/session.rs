@@ -140,9 +140,9 @@ impl PyInferenceSet {
     ) -> PyResult<(u64, u64)> {
         let mut scratch = self.take_scratch();
         self.collect_inputs(py, inputs, &mut scratch)?;
-        let deadline = Deadline::after(py, seconds)?.map(|deadline| deadline.at);
+        let limit = Deadline::after(py, seconds)?.map(|deadline| deadline.limit);
         let slices = scratch.inputs.clone();
-        let result = py.detached(|| self.set.benchmark(&slices, count, deadline, signal_pending));
+        let result = py.detached(|| self.set.benchmark(&slices, count, limit, signal_pending));
         scratch.exports.clear(py);
         let outcome = result?;
         Ok((outcome.completed, u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX)))

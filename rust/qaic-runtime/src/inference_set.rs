@@ -178,14 +178,14 @@ pub struct BenchmarkOutcome {
 
 impl InferenceSet {
     /// Runs inferences on the same inputs from as many threads as there are exec objects and CPUs, until `count` have
-    /// begun or `deadline` has passed. Outputs are computed and dropped.
+    /// begun or `limit` has passed since the first could. Outputs are computed and dropped.
     ///
     /// Blocking: until all that began have ended. `interrupted` is asked about every 50 ms on the calling thread.
     pub fn benchmark(
         &self,
         inputs: &[HostSlice],
         count: Option<u64>,
-        deadline: Option<Instant>,
+        limit: Option<Duration>,
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<BenchmarkOutcome, RuntimeError> {
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
@@ -195,6 +195,8 @@ impl InferenceSet {
         let stop = AtomicBool::new(false);
         let running: Mutex<Vec<Arc<dyn Canceller>>> = Mutex::default();
         let started = Instant::now();
+        // A limit beyond what the clock can express is none.
+        let deadline = limit.and_then(|limit| started.checked_add(limit));
         let outcome = thread::scope(|scope| {
             let (failed, failures) = channel();
             for _ in 0..workers {

@@ -184,8 +184,10 @@ fn benchmark_runs_exactly_what_was_asked() {
     let input = [0; 768];
     let outcome = set.benchmark(&[view(&input)], Some(1000), None, || false).unwrap();
     assert_eq!(outcome.completed, 1000);
-    let already = Instant::now();
-    assert_eq!(set.benchmark(&[view(&input)], None, Some(already), || false).unwrap().completed, 0);
+    let nothing = Some(Duration::ZERO);
+    assert_eq!(set.benchmark(&[view(&input)], None, nothing, || false).unwrap().completed, 0);
+    let short = Duration::from_millis(3);
+    assert!(set.benchmark(&[view(&input)], None, Some(short), || false).unwrap().elapsed >= short);
     assert_eq!(set.benchmark(&[view(&[0; 3])], Some(5), None, || false).unwrap_err().code(), "input.size");
     assert!(set.try_acquire().is_some());
 }
