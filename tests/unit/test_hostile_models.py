@@ -1,5 +1,9 @@
 """Models made to hurt: functions without end, and data that lies in files the model has no business with."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -159,3 +163,53 @@ def test_container_cannot_make_the_engine_read_files(tmp_path, monkeypatch, loca
         (tmp_path / name).write_bytes(X.tobytes())
     with pytest.raises(DeviceError, match=r"[Ee]xternal data"):
         qaic.Session(forged).run({"x": X})
+
+
+# --- files that change --------------------------------------------------------------------------------
+
+
+def test_model_file_that_is_cut_off_while_it_is_walked_is_an_error(tmp_path):
+    # In a process of its own, because a mapped file would end it with a bus error.
+    nodes = [helper.make_node("Neg", [f"v{turn}"], [f"v{turn + 1}"]) for turn in range(3000)]
+    built = session_models.model(nodes, [("v0", "float32", [2])], [("v3000", "float32", [2])])
+    code = """
+import os, sys, qaic
+from qaic.compiler import wire
+
+walk = wire.fields
+def cut(buffer, start, end):
+    wire.fields = walk
+    os.truncate(sys.argv[1], 0)
+    return walk(buffer, start, end)
+wire.fields = cut
+try:
+    qaic.Session(sys.argv[1])
+except qaic.errors.CompileError as error:
+    print(error.code)
+"""
+    path = session_models.save(tmp_path, built)
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "compile.model_changed"), done.stderr
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_cached_program_that_is_no_file_is_never_waited_for(tmp_path, monkeypatch, make):
+    monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
+    path = session_models.save(tmp_path, session_models.affine())
+    qaic.Session(path)
+    (cached,) = (tmp_path / "cache").rglob("programqpc.bin")
+    cached.unlink()
+    make(cached)
+    code = """
+import sys, qaic
+try:
+    print(len(qaic.Session(sys.argv[1]).model_input_shape_dict))
+except IsADirectoryError:
+    print("folder")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "1" if make is os.mkfifo else "folder"), done.stderr

@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import struct
 import tempfile
 from functools import lru_cache
@@ -104,9 +105,13 @@ def cache_key(model_digest: str, options: Mapping[str, object]) -> str:
 def is_whole(path: Path) -> bool:
     """Whether a file is a container of the size it states, with a table that can be read."""
     try:
-        with path.open("rb") as file:
+        # O_NONBLOCK: what lies there may be a pipe.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return False
             header = file.read(_SIZE_AT + 8)
-            size = os.fstat(file.fileno()).st_size
+            size = found.st_size
         if len(header) < _SIZE_AT + 8 or struct.unpack_from("<Q", header, _SIZE_AT)[0] != size:
             return False
         _core.Qpc(str(path))

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 #: payloads below this size stay in the graph: shape inference must be able to read shape-carrying constants
 INLINE_LIMIT: Final = 1024
 
+#: model files above this size are mapped; the others are read
+_MAP_ABOVE: Final = 32 << 20
+
 _MODEL_GRAPH: Final = 7
 _MODEL_TRAINING: Final = 20
 _GRAPH_NODE: Final = 1
@@ -129,12 +132,22 @@ def open_model(path: Path) -> ModelFile:
         raise _not_onnx(model.label, "an empty file")
     try:
         folders = tuple(dict.fromkeys((path.parent.resolve(), path.resolve().parent)))
-        # The mapping is left to its last reference: the frames of an exception may still hold views of it.
-        _Walk(model, memoryview(mmap.mmap(main.fd, 0, prot=mmap.PROT_READ)), main, folders).model()
+        _Walk(model, _view(main), main, folders).model()
     except BaseException:
         model.close()
         raise
     return model
+
+
+def _view(file: InputFile) -> memoryview:
+    """Give the bytes of a file: read when it is small, because a mapped one must not be cut off meanwhile.
+
+    The mapping of a large file is left to its last reference: the frames of an exception may still hold views
+    of it. The walk touches few of its pages.
+    """
+    if file.size > _MAP_ABOVE:
+        return memoryview(mmap.mmap(file.fd, 0, prot=mmap.PROT_READ))
+    return memoryview(read_all(FileRange(file, 0, file.size)))
 
 
 def open_bytes(content: bytes, label: str = "model in memory") -> ModelFile:
