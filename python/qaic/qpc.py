@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic import _core
-from qaic.errors import QpcError
+from qaic.errors import QpcError, QpcFormatError
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.qpc_initializers import CONSTANTS, Initializers, bad_plan, check_records
 
@@ -475,8 +475,18 @@ def _mapping(entry: Mapping[str, Any]) -> BufferMapping:
         io_type=IoType(entry["ioType"]),
         size=entry["size"],
         is_partial_allowed=entry["isPartialBufferAllowed"],
-        data_type=DataType(entry["dataType"]),
+        data_type=_data_type(entry),
     )
+
+
+def _data_type(entry: Mapping[str, Any]) -> DataType:
+    try:
+        return DataType(entry["dataType"])
+    except ValueError as error:
+        raise QpcFormatError(
+            f"binding {entry['bufferName']!r}: element type {entry['dataType']} is not known",
+            code="qpc.unknown_element_type",
+        ) from error
 
 
 def _is_record(record: object) -> bool:

@@ -1,5 +1,7 @@
 """``Session`` under misuse: shared memory, absurd limits, calls from handlers, forks, what is no file."""
 
+import copy
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +14,10 @@ from onnx import helper
 
 import qaic
 import session_models
-from qaic.errors import InputError, OptionError, QpcFormatError
+from qaic import _core
+from qaic.compiler import compile_model
+from qaic.errors import DeviceError, InputError, OptionError, QpcFormatError
+from qaic.options.models import CompileOptions
 from qpc_support import container, program
 
 TESTS = Path(__file__).parent.parent
@@ -259,3 +264,62 @@ def test_container_from_a_pipe_is_read_to_its_stated_size(tmp_path, extra):
             assert qaic.Qpc(pipe).segments["constants.bin"].size == 3 << 20
     finally:
         writer.join()
+
+
+# --- containers that contradict themselves ----------------------------------------------------------------
+
+
+def changed(path, folder, change):
+    """Write the container of a model again with another network descriptor and plan."""
+    original = qaic.Qpc(compile_model(path, CompileOptions(), {}))
+    network, plan = copy.deepcopy(original.network_descriptor), copy.deepcopy(original.plan)
+    change(network, plan)
+    sections = [
+        ("metadata_fb", bytes(original._core.elf_section("metadata_fb"))),
+        ("openqaic_graph", original.graph.tobytes()),
+        ("openqaic_plan", json.dumps(plan).encode()),
+    ]
+    payloads = {
+        "network.elf": bytes(_core.encode_elf(sections)),
+        "networkdesc.bin": bytes(_core.encode_network_desc(json.dumps(network))),
+    }
+    segments = [
+        (name, payloads.get(name, segment.data.tobytes()), segment.offset)
+        for name, segment in original.segments.items()
+    ]
+    forged = folder / "forged.bin"
+    forged.write_bytes(container(segments, alignment=64))
+    return forged
+
+
+def test_plan_that_names_what_the_graph_lacks_is_refused_by_name(path, tmp_path):
+    def rename(network, plan):
+        network["inputs"][0]["name"] = plan["inputs"][0]["name"] = "elsewhere"
+
+    with pytest.raises(DeviceError, match="elsewhere") as caught:
+        qaic.Session(changed(path, tmp_path, rename)).run({"elsewhere": X})
+    assert caught.value.code == "engine.graph"
+
+
+def test_partial_input_of_a_cpu_program_is_refused_at_load(tmp_path):
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    built = session_models.model(nodes, [("x", "float32", [4])], [("y", "float32", [4])])
+
+    def allow_less(network, plan):
+        network["inputs"][0]["is_partial_allowed"] = True
+
+    session = qaic.Session(changed(session_models.save(tmp_path, built), tmp_path, allow_less))
+    with pytest.raises(DeviceError, match="input `x` may be given in part"):
+        session.setup()
+
+
+def test_unknown_element_type_of_a_binding_is_a_format_error():
+    binding = {
+        "name": "x",
+        "io_initial": {"type": 77, "dims": [2]},
+        "io_transformed": {"type": 77, "dims": [2]},
+    }
+    opened = qaic.Qpc(container(program(network={"inputs": [binding]})))
+    with pytest.raises(QpcFormatError) as caught:
+        _ = opened.buffer_mappings
+    assert caught.value.code == "qpc.unknown_element_type"

@@ -455,7 +455,8 @@ impl Bindings {
             // SAFETY: as above.
             Side::Output => unsafe { (api.BindOutput)(self.raw, name, value.raw) },
         };
-        check(api, status).map_err(internal)?;
+        // The plan may name a tensor that the graph does not have.
+        check(api, status).map_err(|message| RuntimeError::EngineGraph { message })?;
         *slot = Some(Bound { address, _value: value });
         Ok(())
     }

@@ -161,6 +161,9 @@ fn check_edges(image: &Image, plan: &Plan) -> Result<(), RuntimeError> {
             network.outputs.len()
         ));
     }
+    if let Some(partial) = network.inputs.iter().find(|binding| binding.is_partial_allowed) {
+        return disagree(format!("input `{}` may be given in part, which no graph can take", partial.name));
+    }
     let edges = plan
         .inputs
         .iter()
