@@ -14,6 +14,7 @@ import qpc_support
 import session_models
 from qaic import _core
 from qaic.compiler import compile_model
+from qaic.compiler.digest import DigestIndex
 from qaic.errors import CompileError, DeviceError
 from qaic.options.models import CompileOptions
 
@@ -213,3 +214,10 @@ except IsADirectoryError:
         [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "1" if make is os.mkfifo else "folder"), done.stderr
+
+
+def test_index_of_the_cache_that_is_nested_too_deeply_counts_as_absent(tmp_path):
+    index = DigestIndex(tmp_path)
+    path = session_models.save(tmp_path, session_models.affine())
+    index._entry(path).write_text("[" * 100_000)
+    assert index.lookup(path) is None

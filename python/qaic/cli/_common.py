@@ -86,8 +86,15 @@ def exit_code(error: BaseException) -> int:
             return INTERNAL
 
 
+def _nowhere() -> io.TextIOWrapper:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 (open as long as the process)
+
+
 def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """Run a tool: exceptions become lines on stderr and an exit code."""
+    # A stream that was closed by whoever started us, as with `>&-`, is None; what goes there is not wanted.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from files; a terminal that cannot show one gets its escape.
         sys.stdout.reconfigure(errors="backslashreplace")

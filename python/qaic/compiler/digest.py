@@ -81,7 +81,7 @@ class DigestIndex:
             entry = json.loads(self._entry(path).read_bytes())
             unchanged = all(_fingerprint(os.stat(name)) == stored for name, stored in entry["files"])  # noqa: PTH116
             digest = entry["digest"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
         return digest if unchanged and entry["files"] and isinstance(digest, str) else None
 
