@@ -65,7 +65,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
     InputShapeError
         The number of elements is wrong.
     InputError
-        An integer does not fit.
+        A number does not fit: an integer beyond the range, or a finite float that would become infinite.
     """
     expected_dtype, expected_shape = np.dtype(dtype), tuple(shape)
     array = np.asarray(value)
@@ -88,7 +88,10 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
             context=context,
         )
     _check_range(name, array, expected_dtype, context)
-    array = np.require(array.astype(expected_dtype, copy=False), requirements=["C", "A"])
+    with np.errstate(over="ignore"):
+        converted = array.astype(expected_dtype, copy=False)
+    _check_overflow(name, array, converted, context)
+    array = np.require(converted, requirements=["C", "A"])
     return array.reshape(expected_shape if array.size == count else -1)
 
 
@@ -98,6 +101,22 @@ def _converts(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     both_integers = source.kind in "iu" and target.kind in "iu"
     both_floats = source.kind == "f" and target.kind == "f"
     return both_integers or both_floats or {source.name, target.name} == {"bool", "int8"}
+
+
+def _check_overflow(
+    name: str, array: NDArray[Any], converted: NDArray[Any], context: Mapping[str, str]
+) -> None:
+    if converted.dtype.kind != "f" or np.can_cast(array.dtype, converted.dtype):
+        return
+    lost = np.isinf(converted) & np.isfinite(array)
+    if lost.any():
+        value = array[lost].flat[0]
+        largest = np.finfo(converted.dtype).max
+        raise InputError(
+            f"input {name!r} holds {value}; {converted.dtype} holds numbers up to {largest}",
+            code="input.range",
+            context={**context, "found_value": float(value), "largest": float(largest)},
+        )
 
 
 def _check_range(name: str, array: NDArray[Any], target: np.dtype[Any], context: Mapping[str, str]) -> None:
