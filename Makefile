@@ -19,7 +19,8 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.installed: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet '.[demo,test,dev]'
+	@echo 'building and installing openqaic and its tools into $(VENV): a minute or two'
+	@$(BIN)/python -m pip install --quiet '.[demo,test,dev]'
 	@touch $@
 
 setup: $(VENV)/.installed ## Build the package and install it with all its tools into .venv

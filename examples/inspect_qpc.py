@@ -3,14 +3,16 @@
 python examples/inspect_qpc.py build/programqpc.bin
 """
 
-import sys
+import argparse
 
 import qaic
 
 
-def main(path: str) -> None:
-    """Print segments, bindings and weights."""
-    qpc = qaic.Qpc(path)
+def main() -> None:
+    """Print target, segments and buffers of a container."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("container", help="file, or folder that holds programqpc.bin")
+    qpc = qaic.Qpc(parser.parse_args().container)
     print(f"built for {qpc.target}, {qpc.program_info.num_cores} cores")
     for name, segment in qpc.segments.items():
         print(f"  {segment.size:>12} bytes  {name}")
@@ -19,4 +21,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

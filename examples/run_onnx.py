@@ -1,19 +1,30 @@
 """Compile an ONNX model, run it on the host, compare two precisions.
 
-python examples/run_onnx.py model.onnx
+python examples/run_onnx.py model.onnx --symbol batch=1
 """
 
-import sys
+import argparse
 
 import numpy as np
 
 import qaic
 
 
-def main(path: str) -> None:
+def main() -> None:
     """Run the model once in float32 and once with the rounding of fp16, on the same random inputs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("model", help="ONNX file")
+    parser.add_argument(
+        "--symbol", action="append", default=[], metavar="NAME=SIZE", help="size of a dimension"
+    )
+    arguments = parser.parse_args()
+    symbols = {name: int(size) for name, _, size in (text.partition("=") for text in arguments.symbol)}
+
     generator = np.random.default_rng(0)
-    with qaic.Session(path) as exact, qaic.Session(path, convert_to_fp16=True) as rounded:
+    with (
+        qaic.Session(arguments.model, onnx_define_symbol=symbols) as exact,
+        qaic.Session(arguments.model, onnx_define_symbol=symbols, convert_to_fp16=True) as rounded,
+    ):
         inputs = {
             name: generator.integers(0, 2, shape).astype(dtype)
             if dtype.kind in "iub"
@@ -27,4 +38,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

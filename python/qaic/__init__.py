@@ -5,7 +5,7 @@
 >>> outputs = session.run({"x": array})  # doctest: +SKIP
 
 ``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``Qpc`` looks into a
-container. Every exception is a :class:`qaic.errors.QaicError`.
+container. Every exception is a :class:`qaic.errors.QaicError`, except the system's own about files.
 """
 
 from __future__ import annotations

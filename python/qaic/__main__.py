@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from qaic import __version__
 from qaic.cli import _common
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 def _parser() -> _common.Parser:
     parser = _common.Parser(prog="python -m qaic", description="Open user-space stack for Cloud AI 100.")
+    parser.add_argument("--version", action="version", version=f"openqaic {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="versions, the engine found, devices and free cores")
     info.add_argument("--json", action="store_true", help="print JSON")

@@ -46,7 +46,7 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
     if not path.exists() and glob.has_magic(str(path)):
         path = _only_match(str(path))
     if path.is_dir():
-        path = path / QPC_FILE_NAME
+        path = _program_in(path)
     # O_NONBLOCK: opening a pipe must not wait for a writer before its kind can be refused.
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -71,6 +71,15 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
         context={"path": str(path), "found": head.hex(), "expected": QPC_MAGIC.hex()},
         hints=("models of other frameworks must be exported to ONNX first",),
     )
+
+
+def _program_in(folder: Path) -> Path:
+    path = folder / QPC_FILE_NAME
+    if not path.exists():
+        models = sorted(entry.name for entry in folder.glob("*.onnx"))
+        instead = f"; it holds {', '.join(models[:3])}: pass that file" if models else ""
+        raise FileNotFoundError(errno.ENOENT, f"the folder holds no {QPC_FILE_NAME}{instead}", str(folder))
+    return path
 
 
 def _only_match(pattern: str) -> Path:

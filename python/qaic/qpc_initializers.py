@@ -49,7 +49,11 @@ class Initializers(Mapping[str, "NDArray[Any]"]):
         self._constants = constants
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return _array(name, self._records[name], self._constants)
+        record = self._records.get(name)
+        if record is None:
+            message = f"{name!r} is not among the {len(self)} initializers of constants.bin"
+            raise KeyError(f"{message}; those below 1 KiB stay in the graph (Qpc.graph)")
+        return _array(name, record, self._constants)
 
     def __contains__(self, name: object) -> bool:
         # Without making the array: a damaged record is there, and says so when it is read.

@@ -347,8 +347,8 @@ class Session:
         """Print :meth:`get_metrics` in the documented form."""
         print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
 
-    def print_profile_data(self, n: int) -> None:
-        """Print the call profiles of the first ``n`` runs; of all, when there are fewer.
+    def print_profile_data(self, n: int | None = None) -> None:
+        """Print the call profiles of the first ``n`` runs; of all without ``n`` or when there are fewer.
 
         Raises
         ------

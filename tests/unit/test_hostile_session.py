@@ -239,7 +239,7 @@ except qaic.errors.OptionError as error:
 
 
 def test_endless_device_is_no_container():
-    with pytest.raises(QpcFormatError, match="magic"):
+    with pytest.raises(QpcFormatError, match="not a QPC"):
         qaic.Qpc("/dev/zero")
     assert [finding.code for finding in qaic.qpc.validate("/dev/zero")] == ["qpc.bad_magic"]
 

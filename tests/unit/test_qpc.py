@@ -215,7 +215,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_model_is_told_from_a_container(tmp_path):
     model = tmp_path / "net.onnx"
     model.write_bytes(b"\x08\x08 no container")
-    with pytest.raises(QpcFormatError, match="magic") as caught:
+    with pytest.raises(QpcFormatError, match="not a QPC") as caught:
         Qpc(model)
     assert caught.value.hints == ("this is a model; qaic.Session compiles it",)
 

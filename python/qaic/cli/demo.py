@@ -45,9 +45,14 @@ def demo(paths: Sequence[str], *, shown: int) -> int:
     features = {path: tokens for path in files if (tokens := model.features(path)) is not None}
     if not features:
         raise InputError(
-            f"no file of {model.smallest_file_bytes} bytes or more below {', '.join(paths or ['.'])}",
+            f"{', '.join(paths or ['.'])}: no regular file with {model.smallest_file_bytes} bytes of content "
+            "or more was found",
             code="demo.no_files",
         )
+    if len(files) > len(features):
+        count = len(files) - len(features)
+        complain("note", f"{count} too short to classify (less than {model.smallest_file_bytes} bytes)")
+    show(f"model: {model.path} (Magika, a trained file-type classifier)")
     threads = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="openqaic-demo-") as folder:
         started = time.perf_counter()
@@ -63,7 +68,7 @@ def demo(paths: Sequence[str], *, shown: int) -> int:
     agree = largest_difference <= _TOLERANCE
     show()
     show(
-        f"answers {'agree' if agree else 'DIFFER'}: {len(features)} files, "
+        f"answers {'agree' if agree else 'DIFFER'} on {len(features)} inputs: "
         f"largest difference of a probability {largest_difference:.1e}"
     )
     return 0 if agree else 1
@@ -78,8 +83,8 @@ def _collect(paths: Sequence[str]) -> list[Path]:
                 folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
                 files += [Path(folder, name) for name in sorted(names)]
         else:
-            # A file named on purpose must exist; open() says so otherwise.
-            path.open("rb").close()
+            # A file named on purpose must exist; stat() says so otherwise.
+            path.stat()
             files.append(path)
     regular = [path for path in files if path.is_file()]
     if len(regular) > _MOST_FILES:
@@ -146,6 +151,8 @@ def _classify(
 
 
 def _measure(tokens: NDArray[Any], session: Session, reference: _OnnxRuntime, threads: int) -> None:
+    show()
+    show("measuring beside onnxruntime, a few seconds")
     feeds = {"bytes": tokens}
     ours: list[float] = []
     theirs: list[float] = []

@@ -18,15 +18,15 @@ def info(*, as_json: bool) -> int:
     if as_json:
         show_json(facts)
         return 0
-    show(f"openqaic   {facts['openqaic']}")
-    show(f"python     {facts['python']} on {facts['platform']}")
+    show(f"openqaic     {facts['openqaic']}")
+    show(f"python       {facts['python']} on {facts['platform']}")
     for package, version in facts["packages"].items():
-        show(f"{package:<10} {version or 'not installed'}")
+        show(f"{package:<12} {version or 'not installed'}")
     engine = facts["engine"]
     if "error" in engine:
-        show(f"engine     none: {engine['error']}")
+        show(f"engine       none: {engine['error']}")
     else:
-        show(f"engine     onnxruntime {engine['version']}, {engine['path']}")
+        show(f"engine       onnxruntime {engine['version']}, {engine['path']}")
     show()
     show(
         table(

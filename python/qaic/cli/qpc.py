@@ -39,7 +39,7 @@ def _parser() -> _common.Parser:
         file.add_argument(
             "file", nargs="?", metavar="FILE", help="a container, a folder with programqpc.bin, or a glob"
         )
-        file.add_argument("-i", "-q", "--qpc", dest="option_file", metavar="FILE", help="the same")
+        file.add_argument("-i", "-q", "--qpc", dest="option_file", metavar="FILE", help="FILE as an option")
         command.add_argument("--json", action="store_true", help="print JSON")
         if name == "extract":
             command.add_argument("-o", "--output-dir", required=True, metavar="DIR", help="made if needed")

@@ -143,11 +143,11 @@ pub enum QpcError {
     #[allow(missing_docs)]
     TooShort { needed: u64, found: u64 },
     /// Not a container.
-    #[error("not a QPC: the magic number is {found:#010x}")]
+    #[error("not a QPC: it starts with {found:#010x}, a container with 0x00a1cd7c")]
     #[allow(missing_docs)]
     BadMagic { found: u32 },
     /// The header's size is not the size given.
-    #[error("the header says {declared} bytes, {actual} given")]
+    #[error("the header says {declared} bytes, {actual} are there")]
     #[allow(missing_docs)]
     SizeMismatch { declared: u64, actual: u64 },
     /// Only self-contained containers can be stored.

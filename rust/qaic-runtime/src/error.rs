@@ -130,7 +130,7 @@ pub enum RuntimeError {
     Interrupted,
 
     /// The engine of the host device is missing.
-    #[error("onnxruntime library not found; looked at: {}", looked_at.join(", "))]
+    #[error("{}", engine_missing(looked_at))]
     EngineMissing {
         /// Places looked at.
         looked_at: Vec<String>,
@@ -183,6 +183,14 @@ pub enum RuntimeError {
         /// What was seen.
         what: String,
     },
+}
+
+fn engine_missing(looked_at: &[String]) -> String {
+    if looked_at.is_empty() {
+        "the package onnxruntime, which holds the engine of the cpu device, is not installed".to_owned()
+    } else {
+        format!("the library of onnxruntime was not found; looked at: {}", looked_at.join(", "))
+    }
 }
 
 impl RuntimeError {
