@@ -66,8 +66,8 @@ GROUPS = {
     "compile": (
         "Compiling",
         "`qaic.Session(model)` with an empty compile cache, beside `onnxruntime.InferenceSession(model)`, "
-        "each in a fresh process. Ours reads, checks, lowers and writes a container (and syncs it to the "
-        "disk); it does not load it. Theirs reads, optimizes and loads. What comes after compiling is "
+        "each in a fresh process. Ours reads, checks, lowers and writes a container; it "
+        "does not load it. Theirs reads, optimizes and loads. What comes after compiling is "
         "listed too: loading, and asking for the same model again.",
     ),
     "open": (
