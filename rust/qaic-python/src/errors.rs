@@ -151,7 +151,6 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .with("expected", expected)
             .with("found", found)
             .build(),
-        RuntimeError::MissingInput { name } => raise("MissingInputError").with("missing", vec![name]).build(),
         RuntimeError::WrongTarget { built_for, device, .. } => raise("DeviceError")
             .with("built_for", built_for)
             .with("device", device)

@@ -47,13 +47,6 @@ pub enum RuntimeError {
         found: u64,
     },
 
-    /// A required input was not given.
-    #[error("input `{name}` is missing")]
-    MissingInput {
-        /// Binding name.
-        name: String,
-    },
-
     /// The container was built for something this device cannot run.
     #[error("the container was built for {built_for}; device {device} ({kind}) cannot run it: {reason}")]
     WrongTarget {
@@ -201,7 +194,6 @@ impl RuntimeError {
             Self::Io { .. } => "file.io",
             Self::UnsupportedTransform { .. } => "program.unsupported_transform",
             Self::BufferSize { .. } => "input.size",
-            Self::MissingInput { .. } => "input.missing",
             Self::WrongTarget { .. } => "device.wrong_target",
             Self::DeviceNotFound { .. } => "device.not_found",
             Self::DeviceKind { .. } => "device.kind",
