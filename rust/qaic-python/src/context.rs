@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyCFunction, PyDict};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::cpu::{self, Engine};
 use qaic_runtime::device::{Canceller, LoadToken, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::fork;
 use qaic_runtime::image::Image;
 
 use crate::errors::{Raise, from_runtime};
@@ -74,6 +75,14 @@ impl PyContext {
             })
             .collect()
     }
+}
+
+/// Tells the runtime of every fork made from Python, first of all hooks of this package.
+pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
+    let hook = PyCFunction::new_closure(py, None, None, |_, _| fork::forked())?;
+    let keywords = PyDict::new(py);
+    keywords.set_item("after_in_child", hook)?;
+    py.import("os")?.call_method("register_at_fork", (), Some(&keywords)).map(drop)
 }
 
 /// Places where the library of ONNX Runtime may be, best first.

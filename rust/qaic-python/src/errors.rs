@@ -188,6 +188,9 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .build(),
         RuntimeError::EngineGraph { .. } => raise("DeviceError").build(),
         RuntimeError::Inference { status, .. } => raise("InferenceError").with("status", status).build(),
+        RuntimeError::Forked => raise("StateError")
+            .hint("make sessions and programs after the fork, or use the start method spawn or forkserver")
+            .build(),
         RuntimeError::State { .. } => raise("StateError").build(),
         RuntimeError::Argument { .. } => raise("OptionError").build(),
         _ => raise("InternalError").build(),

@@ -1,19 +1,17 @@
 //! The root of a process's use of devices.
 
-use std::process;
 use std::sync::Arc;
 
 use crate::device::{Device, DeviceId, Registry, RegistryOptions};
 use crate::error::RuntimeError;
-use crate::sync::Mutex;
+use crate::fork::PerProcess;
 
 /// Contexts of one process see the same devices, so that cores taken through one are missing in the others. A forked
 /// process has devices of its own: what its parent runs on them goes on there.
-static REGISTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static REGISTRIES: PerProcess<Vec<Entry>> = PerProcess::new();
 
 #[derive(Debug)]
 struct Entry {
-    process: u32,
     options: RegistryOptions,
     registry: Arc<Registry>,
 }
@@ -27,15 +25,15 @@ pub struct Context {
 impl Context {
     /// A context over the devices that `options` describe; equal options give the same devices.
     pub fn new(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
-        let process = process::id();
-        let mut registries = REGISTRIES.lock();
-        let same = |entry: &&Entry| entry.process == process && entry.options == *options;
-        if let Some(entry) = registries.iter().find(same) {
-            return Ok(Arc::new(Self { registry: Arc::clone(&entry.registry) }));
-        }
-        let registry = Arc::new(Registry::new(options)?);
-        registries.push(Entry { process, options: options.clone(), registry: Arc::clone(&registry) });
-        Ok(Arc::new(Self { registry }))
+        let registry = REGISTRIES.with(|registries| {
+            if let Some(entry) = registries.iter().find(|entry| entry.options == *options) {
+                return Ok(Arc::clone(&entry.registry));
+            }
+            let registry = Arc::new(Registry::new(options)?);
+            registries.push(Entry { options: options.clone(), registry: Arc::clone(&registry) });
+            Ok(registry)
+        });
+        registry.map(|registry| Arc::new(Self { registry }))
     }
 
     /// All devices, in order of id.

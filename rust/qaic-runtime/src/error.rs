@@ -156,6 +156,13 @@ pub enum RuntimeError {
         message: String,
     },
 
+    /// The object belongs to the process that this one was forked from.
+    #[error(
+        "this object was made before the process was forked; its threads and cores are the parent's. Make it anew \
+         in the child"
+    )]
+    Forked,
+
     /// The call is not valid in the object's present state.
     #[error("{what}")]
     State {
@@ -206,6 +213,7 @@ impl RuntimeError {
             Self::EngineUnusable { .. } => "engine.unusable",
             Self::EngineGraph { .. } => "engine.graph",
             Self::Inference { .. } => "inference.failed",
+            Self::Forked => "call.forked",
             Self::State { .. } => "call.state",
             Self::Argument { .. } => "call.argument",
             Self::Internal { .. } => "internal",

@@ -16,6 +16,7 @@ pub mod convert;
 pub mod device;
 pub mod error;
 pub mod exec_obj;
+pub mod fork;
 pub mod image;
 pub mod inference_set;
 pub mod program;

@@ -1,0 +1,108 @@
+//! What a forked process must know: that it is one.
+//!
+//! A child has a copy of its parent's memory and one thread, the one that forked. Locks that another thread of the
+//! parent held stay locked, threads that would answer do not exist, and cores were counted for the parent. So every
+//! object remembers the process it was made in ([`Origin`]), and in another one it refuses to work before it touches a
+//! lock; what belongs to the process as a whole exists once per process ([`PerProcess`]).
+//!
+//! The number of forks is counted instead of asking for the process id, which costs a system call.
+
+use std::mem;
+use std::sync::atomic::{AtomicU32, Ordering};
+// A model checker has no use for statics, and cannot make them.
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::RuntimeError;
+
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Forks between the first process and this one.
+pub fn generation() -> u32 {
+    // The only writer is the child's only thread, before it goes on.
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Says that this process was just forked. The child calls it before it uses anything else of this library, while it
+/// still has one thread.
+pub fn forked() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The process that something was made in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin(u32);
+
+impl Origin {
+    /// This process.
+    pub fn here() -> Self {
+        Self(generation())
+    }
+
+    /// Whether it is this process, and not one that this process was forked from.
+    pub fn is_here(self) -> bool {
+        self.0 == generation()
+    }
+
+    /// Refuses what was made before a fork.
+    pub fn check(self) -> Result<(), RuntimeError> {
+        if self.is_here() { Ok(()) } else { Err(RuntimeError::Forked) }
+    }
+}
+
+/// Processes in a line of forks that have locks of their own. Beyond, a child could meet a lock of an ancestor this many
+/// forks ago, and would wait for ever if that one was held at the moment of the fork.
+const LINE: usize = 32;
+
+/// A value that every process of a line of forks has for itself, behind a lock that none of its ancestors holds.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T> {
+    slots: [Mutex<Option<(Origin, T)>>; LINE],
+}
+
+impl<T: Default> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self { slots: [const { Mutex::new(None) }; LINE] }
+    }
+
+    /// Works on this process's value, with its lock held.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        self.with_in(Origin::here(), work)
+    }
+
+    fn with_in<R>(&self, here: Origin, work: impl FnOnce(&mut T) -> R) -> R {
+        let mut slot = self.slots[here.0 as usize % LINE].lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *slot {
+            Some((origin, value)) if *origin == here => work(value),
+            other => {
+                // An ancestor's value is not dropped: what it holds belongs to that process.
+                mem::forget(other.take());
+                work(&mut other.insert((here, T::default())).1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_process_has_a_value_of_its_own() {
+        let values: PerProcess<Vec<u32>> = PerProcess::new();
+        for fork in 0..3 * u32::try_from(LINE).unwrap() {
+            assert!(values.with_in(Origin(fork), |value| mem::replace(value, vec![fork])).is_empty());
+            assert_eq!(values.with_in(Origin(fork), |value| value.clone()), [fork]);
+        }
+    }
+
+    #[test]
+    fn a_child_does_not_meet_a_lock_of_its_parent() {
+        let values: PerProcess<u32> = PerProcess::new();
+        // The closure of the parent is the thread that holds the lock while the child works.
+        let found = values.with_in(Origin(4), |parent| {
+            *parent = 1;
+            values.with_in(Origin(5), |child| *child)
+        });
+        assert_eq!(found, 0);
+    }
+}
