@@ -133,6 +133,18 @@ pub enum StepDefect {
     CopyParameters,
 }
 
+/// Why a binding cannot have a permitted shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum ShapeDefect {
+    /// The element type is not that of the binding.
+    #[error("the element type is not that of the binding")]
+    Type,
+    /// The tensor has more bytes than the binding has room for.
+    #[error("the tensor is larger than that of the binding")]
+    Size,
+}
+
 /// Everything the crate reports.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
@@ -238,6 +250,10 @@ pub enum QpcError {
     #[error("allowed_shapes entry {entry} has {found} tensors, {expected} expected")]
     #[allow(missing_docs)]
     AllowedShapes { entry: u64, found: u64, expected: u64 },
+    /// `allowed_shapes` has an entry that the binding cannot carry.
+    #[error("allowed_shapes entry {entry}, binding {binding}: {defect}")]
+    #[allow(missing_docs)]
+    AllowedShape { entry: u64, binding: String, defect: ShapeDefect },
 
     // ELF and metadata.
     /// `network.elf` cannot be read.
@@ -320,6 +336,7 @@ impl QpcError {
             Self::DmaDirection { .. } => "qpc.dma_direction",
             Self::PartialInput { .. } => "qpc.partial_input",
             Self::AllowedShapes { .. } => "qpc.allowed_shapes",
+            Self::AllowedShape { .. } => "qpc.allowed_shape",
             Self::Elf { .. } => "qpc.elf",
             Self::MetadataMissing => "qpc.metadata_missing",
             Self::FlatBuffer { .. } => "qpc.flatbuffer",

@@ -6,6 +6,7 @@
 //! in [`partial`].
 
 pub mod partial;
+mod variants;
 
 use crate::bytes::to_u64;
 use crate::dtype::ElementType;

@@ -2,6 +2,8 @@
 //!
 //! Its plan and graph are sections of `network.elf`; the plan says where in `constants.bin` each initializer lies.
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
 
 use super::{Image, Report};
@@ -13,8 +15,8 @@ use crate::elf;
 const PLAN_SECTION: &str = "openqaic_plan";
 /// ELF section with the ONNX graph.
 const GRAPH_SECTION: &str = "openqaic_graph";
-/// The version of the plan this library knows.
-const PLAN_VERSION: u64 = 1;
+/// The versions of the plan this library knows.
+const PLAN_VERSIONS: RangeInclusive<u64> = 1..=2;
 /// Initializers start at multiples of this, so that kernels may use them from the mapped file.
 const INITIALIZER_ALIGNMENT: u64 = 64;
 
@@ -41,8 +43,9 @@ pub(super) fn validate(image: Image<'_>, file: &[u8], report: &mut Report) {
             return report.wrong("qpc.cpu_plan", NETWORK_ELF, format!("the plan cannot be read: {error}"));
         }
     };
-    if plan.version != PLAN_VERSION {
-        let message = format!("plan version {} is not known, {PLAN_VERSION} is", plan.version);
+    if !PLAN_VERSIONS.contains(&plan.version) {
+        let (first, last) = (PLAN_VERSIONS.start(), PLAN_VERSIONS.end());
+        let message = format!("plan version {} is not known, {first} to {last} are", plan.version);
         return report.wrong("qpc.cpu_plan_version", NETWORK_ELF, message);
     }
     match elf::section(file, GRAPH_SECTION) {

@@ -18,14 +18,15 @@ pub(super) fn validate(network: &NetworkDesc, report: &mut Report) {
     validate_header(network, report);
     report.take(NETWORK_DESC, mappings::user_mappings(network).map(drop));
     report.take(NETWORK_DESC, IoDesc::from_network(network).map(drop));
-    report.take(NETWORK_DESC, network.check_allowed_shapes());
     match TransferPlan::new(network) {
-        Ok(plan) => validate_overlaps(&plan, report),
-        // A card may execute it.
-        Err(error @ QpcError::UnsupportedTransform { .. }) => {
-            report.odd(error.code(), NETWORK_DESC, error.to_string());
+        Ok(plan) => {
+            validate_overlaps(&plan, report);
+            validate_transfers(TransferPlan::variants(network).err(), report);
         }
-        Err(error) => report.error(Some(NETWORK_DESC), &error),
+        Err(error) => {
+            validate_transfers(Some(error), report);
+            report.take(NETWORK_DESC, network.check_allowed_shapes());
+        }
     }
     if !is_copy_only(network) {
         let message = "the open card runtime refuses transforms other than a single DMA copy".to_owned();
@@ -33,6 +34,17 @@ pub(super) fn validate(network: &NetworkDesc, report: &mut Report) {
     }
     validate_bindings(network, report);
     validate_buffer_numbers(network, report);
+}
+
+fn validate_transfers(error: Option<QpcError>, report: &mut Report) {
+    match error {
+        None => {}
+        // A card may execute it.
+        Some(error @ QpcError::UnsupportedTransform { .. }) => {
+            report.odd(error.code(), NETWORK_DESC, error.to_string());
+        }
+        Some(error) => report.error(Some(NETWORK_DESC), &error),
+    }
 }
 
 fn validate_header(network: &NetworkDesc, report: &mut Report) {
