@@ -1,11 +1,12 @@
 //! The inputs and outputs of a container as arrays of a host program.
 
+use std::collections::HashMap;
 use std::ffi::CStr;
 
 use qaic_qpc::container::names;
 use qaic_qpc::dtype::ElementType;
 use qaic_qpc::elf;
-use qaic_qpc::network_desc::{IoBinding, IoDescriptor};
+use qaic_qpc::network_desc::{IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape};
 
 use crate::device::cpu::plan::{self, Dtype, Plan};
 use crate::error::RuntimeError;
@@ -13,6 +14,9 @@ use crate::image::Image;
 
 /// Output that carries statistics; users of the high-level interface never see it (python-api §A.2.1).
 const STATS_OUTPUT: &str = "aiccyclecounts";
+
+/// An output with this behind the name of an input is the input's next value (compile-options row 12).
+const RETAINED_SUFFIX: &str = "_RetainedState";
 
 /// Element types of arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,9 +90,30 @@ pub struct UserTensors {
     pub inputs: Vec<Tensor>,
     /// Outputs.
     pub outputs: Vec<Tensor>,
+    /// Dims of all tensors in each permitted combination of shapes, in the order of `allowed_shapes`; empty when the
+    /// tensors have the only dims.
+    pub variants: Vec<VariantDims>,
     /// Whether one inference tells how long the next one takes. Not so where the values of the inputs decide, nor for
     /// a program compiled elsewhere, of which nothing is known.
     pub steady: bool,
+}
+
+/// One permitted combination of shapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariantDims {
+    /// Per input.
+    pub inputs: Vec<Vec<u64>>,
+    /// Per output.
+    pub outputs: Vec<Vec<u64>>,
+}
+
+/// An input whose next value is an output; the device may keep it between inferences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetainedPair {
+    /// Index among the inputs.
+    pub input: usize,
+    /// Index among the outputs.
+    pub output: usize,
 }
 
 /// The tensors a caller passes and gets.
@@ -116,7 +141,64 @@ pub fn user_tensors(image: &Image) -> Result<UserTensors, RuntimeError> {
             tensor(binding, &binding.io_transformed, is_bool(plan.as_ref().map(|plan| &plan.outputs), index))
         })
         .collect::<Result<_, _>>()?;
-    Ok(UserTensors { inputs, outputs, steady: plan.is_some_and(|plan| !plan.loops) })
+    Ok(UserTensors {
+        inputs,
+        outputs,
+        variants: variant_dims(network)?,
+        steady: plan.is_some_and(|plan| !plan.loops),
+    })
+}
+
+fn variant_dims(network: &NetworkDesc) -> Result<Vec<VariantDims>, RuntimeError> {
+    network.check_allowed_shapes()?;
+    let names: Vec<_> = network.inputs.iter().chain(&network.outputs).map(|binding| &binding.name).collect();
+    let variant = |entry: &IoShapes| {
+        let dims = |(name, shape): (&&String, &TensorShape)| {
+            let unsigned = shape.dims.iter().map(|&dim| u64::try_from(dim)).collect::<Result<Vec<_>, _>>();
+            unsigned.map_err(|_| RuntimeError::Argument {
+                what: format!("binding `{name}`: permitted dims {:?} are negative", shape.dims),
+            })
+        };
+        let mut inputs = names.iter().zip(&entry.shapes).map(dims).collect::<Result<Vec<_>, _>>()?;
+        let outputs = inputs.split_off(network.inputs.len());
+        Ok(VariantDims { inputs, outputs })
+    };
+    network.allowed_shapes.iter().map(variant).collect()
+}
+
+/// The inputs that the device can keep between inferences: output `X_RetainedState` is the next value of input `X`.
+///
+/// A program compiled here has none unless its state was asked to be kept; of others the names decide. Both tensors must
+/// have one type and, in every permitted combination, one shape.
+pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> {
+    let network = image.network();
+    let bases = network.outputs.iter().enumerate().filter_map(|(output, binding)| {
+        binding.name.strip_suffix(RETAINED_SUFFIX).map(|base| (output, base))
+    });
+    let bases: Vec<_> = bases.collect();
+    // The plan is read only where it could say something.
+    if bases.is_empty() || read_plan(image)?.is_some_and(|plan| !plan.retained_state) {
+        return Ok(Vec::new());
+    }
+    network.check_allowed_shapes()?;
+    // Where two inputs have one name the first is meant, as in every look-up by name.
+    let mut by_name = HashMap::new();
+    for (input, binding) in network.inputs.iter().enumerate() {
+        by_name.entry(binding.name.as_str()).or_insert(input);
+    }
+    let pair = |(output, base): (usize, &str)| {
+        // Taken, so that no input has two next values.
+        let input = by_name.remove(base)?;
+        let (from, to) =
+            (&network.inputs.get(input)?.io_initial, &network.outputs.get(output)?.io_transformed);
+        let same_everywhere = network.allowed_shapes.iter().all(|entry| {
+            entry.shapes.get(input).map(|shape| &shape.dims)
+                == entry.shapes.get(network.inputs.len() + output).map(|shape| &shape.dims)
+        });
+        (from.dtype == to.dtype && from.dims == to.dims && same_everywhere)
+            .then_some(RetainedPair { input, output })
+    };
+    Ok(bases.into_iter().filter_map(pair).collect())
 }
 
 fn read_plan(image: &Image) -> Result<Option<Plan>, RuntimeError> {

@@ -161,6 +161,14 @@ pub trait Exec: Debug + Send {
     /// Whether [`Exec::bind_input`] and [`Exec::bind_output`] may be used.
     fn binds_in_place(&self) -> bool;
 
+    /// Picks the shapes of the executions that follow: an entry of `allowed_shapes`, 0 in a program without. A new exec
+    /// has the shapes of entry 0. What is bound in place must be bound again afterwards; that costs nothing where
+    /// neither the memory nor the shape of the tensor is another.
+    fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
+        let _ = variant;
+        Ok(())
+    }
+
     /// Lets the device read input `index` right here until it is bound elsewhere. The memory must be aligned for the
     /// element type and stay valid during every `execute` until then.
     fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<(), RuntimeError>;

@@ -1,7 +1,7 @@
 //! How the caller's tensors reach the DMA buffers of a program and come back (qpc-format §3).
 //!
 //! `qaic_qpc::transform` checks a descriptor and does the arithmetic of places; here the bytes are moved. A
-//! [`TransferPlan`] is made once per program: every sequence of transform steps is fused into one [`Route`]. What is left
+//! [`TransferPlan`] is made once per program and permitted combination of shapes: every sequence of transform steps is fused into one [`Route`]. What is left
 //! for an inference is to check the lengths of the buffers at hand. Nothing a descriptor or a caller says can make a
 //! transfer touch memory outside the buffers given.
 //!
@@ -11,6 +11,8 @@
 //! The original runtime executes single copies only; conversions follow the arithmetic of qpc-format §3.6.
 
 mod binding;
+
+use std::sync::Arc;
 
 use qaic_qpc::error::QpcError;
 use qaic_qpc::network_desc::{NetworkDesc, TransformKind};
@@ -35,7 +37,18 @@ impl TransferPlan {
     /// The transfers of `network`. Fails when a sequence has no host implementation or is not consistent, naming the
     /// binding and the step.
     pub fn new(network: &NetworkDesc) -> Result<Self, RuntimeError> {
-        let checked = Checked::new(network).map_err(refused)?;
+        Self::of(Checked::new(network).map_err(refused)?)
+    }
+
+    /// One plan per entry of `allowed_shapes`, in order; exactly one without entries. All use the same places in the
+    /// same DMA buffers; the sizes are those of the entry. Fails as [`TransferPlan::new`], also when a binding whose dims
+    /// differ between entries has a transpose.
+    pub fn variants(network: &NetworkDesc) -> Result<Vec<Arc<Self>>, RuntimeError> {
+        let checked = Checked::variants(network).map_err(refused)?;
+        checked.into_iter().map(|checked| Self::of(checked).map(Arc::new)).collect()
+    }
+
+    fn of(checked: Checked) -> Result<Self, RuntimeError> {
         let inputs = checked.inputs.iter().map(BindingTransfer::new).collect::<Result<_, _>>()?;
         let outputs = checked.outputs.iter().map(BindingTransfer::new).collect::<Result<_, _>>()?;
         Ok(Self { checked, inputs, outputs })

@@ -3,6 +3,7 @@
 //! Raw calls, because an inference must cost the engine's own time and nothing else: tensors are bound once and
 //! bound again only when the memory behind them changes.
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::process;
 use std::ptr;
@@ -15,7 +16,7 @@ use ort_sys::{
 };
 
 use super::loader::{Engine, check};
-use super::plan::{Dtype, Edge, Plan, dense_bytes};
+use super::plan::{Dtype, Edge, Plan, Variant, dense_bytes};
 use crate::buffer::{HostSlice, HostSliceMut};
 use crate::device::LoadToken;
 use crate::error::RuntimeError;
@@ -41,6 +42,8 @@ pub(super) struct Graph {
     process: u32,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
+    // Number of specializations, 1 without.
+    variants: usize,
     // The session uses these as long as it lives; they refer to the mapping of the image.
     weights: Vec<Value>,
     image: Arc<Image>,
@@ -51,10 +54,19 @@ unsafe impl Send for Graph {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Graph {}
 
+/// An input or output of the graph in all its shapes.
 #[derive(Debug)]
 struct Tensor {
     name: CString,
     dtype: ONNXTensorElementDataType,
+    // Each shape once.
+    shapes: Vec<Shape>,
+    // Per specialization, which shape; empty when there is one.
+    by_variant: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Shape {
     dims: Vec<i64>,
     size_bytes: usize,
 }
@@ -98,18 +110,23 @@ struct Value {
 }
 
 impl Value {
-    /// A tensor at `address`, where at least `tensor.size_bytes` bytes stay valid as long as the value is run with.
-    fn new(engine: &'static Engine, tensor: &Tensor, address: *mut u8) -> Result<Self, String> {
+    /// A tensor at `address`, where at least `shape.size_bytes` bytes stay valid as long as the value is run with.
+    fn new(
+        engine: &'static Engine,
+        dtype: ONNXTensorElementDataType,
+        shape: &Shape,
+        address: *mut u8,
+    ) -> Result<Self, String> {
         let mut raw = ptr::null_mut();
         // SAFETY: dims describe exactly `size_bytes` bytes, and the value only records pointers.
         let status = unsafe {
             (engine.api().CreateTensorWithDataAsOrtValue)(
                 engine.host_memory(),
                 address.cast::<c_void>(),
-                tensor.size_bytes,
-                tensor.dims.as_ptr(),
-                tensor.dims.len(),
-                tensor.dtype,
+                shape.size_bytes,
+                shape.dims.as_ptr(),
+                shape.dims.len(),
+                dtype,
                 &raw mut raw,
             )
         };
@@ -155,8 +172,8 @@ impl Graph {
         settings: GraphOptions<'_>,
     ) -> Result<Self, String> {
         let api = engine.api();
-        let inputs = plan.inputs.iter().map(Tensor::from_edge).collect::<Result<Vec<_>, _>>()?;
-        let outputs = plan.outputs.iter().map(Tensor::from_edge).collect::<Result<Vec<_>, _>>()?;
+        let inputs = Tensor::of_edges(&plan.inputs, &plan.variants, |variant| &variant.inputs)?;
+        let outputs = Tensor::of_edges(&plan.outputs, &plan.variants, |variant| &variant.outputs)?;
 
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is writable.
@@ -206,10 +223,12 @@ impl Graph {
                         constants.len()
                     )
                 })?;
-            let tensor = Tensor::new(&initializer.name, initializer.dtype, &initializer.dims)?;
+            let name = c_name(&initializer.name)?;
+            let shape = Shape::new(&initializer.name, initializer.dtype, &initializer.dims)?;
             // The C interface has no const tensors; kernels never write initializers. The image keeps the bytes mapped.
-            values.push(Value::new(engine, &tensor, bytes.as_ptr().cast_mut())?);
-            names.push(tensor.name);
+            let dtype = element_type(initializer.dtype);
+            values.push(Value::new(engine, dtype, &shape, bytes.as_ptr().cast_mut())?);
+            names.push(name);
         }
         if !values.is_empty() {
             let name_pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
@@ -254,6 +273,7 @@ impl Graph {
             process: process::id(),
             inputs,
             outputs,
+            variants: plan.variants.len().max(1),
             weights: values,
             image: Arc::clone(image),
         })
@@ -280,17 +300,55 @@ fn initializer_bytes(offset: u64, size: u64, constants: &[u8]) -> Option<&[u8]> 
 }
 
 impl Tensor {
-    fn from_edge(edge: &Edge) -> Result<Self, String> {
-        Self::new(&edge.name, edge.dtype, &edge.dims)
+    /// The tensors of one side; `dims_of` tells their dims in a specialization.
+    fn of_edges(
+        edges: &[Edge],
+        variants: &[Variant],
+        dims_of: impl Fn(&Variant) -> &[Vec<i64>],
+    ) -> Result<Vec<Self>, String> {
+        let tensor = |(index, edge): (usize, &Edge)| {
+            let mut tensor = Self {
+                name: c_name(&edge.name)?,
+                dtype: element_type(edge.dtype),
+                shapes: Vec::new(),
+                by_variant: Vec::new(),
+            };
+            if variants.is_empty() {
+                tensor.shapes.push(Shape::new(&edge.name, edge.dtype, &edge.dims)?);
+            }
+            let mut known = HashMap::new();
+            for variant in variants {
+                let dims = dims_of(variant)
+                    .get(index)
+                    .ok_or_else(|| format!("a specialization has no dims for tensor `{}`", edge.name))?;
+                let number = *known.entry(dims).or_insert(tensor.shapes.len());
+                if number == tensor.shapes.len() {
+                    tensor.shapes.push(Shape::new(&edge.name, edge.dtype, dims)?);
+                }
+                tensor.by_variant.push(number);
+            }
+            Ok(tensor)
+        };
+        edges.iter().enumerate().map(tensor).collect()
     }
 
+    /// Number of the shape it has in a specialization.
+    fn shape_in(&self, variant: usize) -> usize {
+        self.by_variant.get(variant).copied().unwrap_or(0)
+    }
+}
+
+impl Shape {
     fn new(name: &str, dtype: Dtype, dims: &[i64]) -> Result<Self, String> {
         let size_bytes = dense_bytes(dtype, dims)
             .and_then(|bytes| usize::try_from(bytes).ok())
             .ok_or_else(|| format!("tensor `{name}`: dims {dims:?} are not a dense shape"))?;
-        let name = CString::new(name).map_err(|_| format!("tensor name {name:?} holds a NUL"))?;
-        Ok(Self { name, dtype: element_type(dtype), dims: dims.to_vec(), size_bytes })
+        Ok(Self { dims: dims.to_vec(), size_bytes })
     }
+}
+
+fn c_name(name: &str) -> Result<CString, String> {
+    CString::new(name).map_err(|_| format!("tensor name {name:?} holds a NUL"))
 }
 
 const fn element_type(dtype: Dtype) -> ONNXTensorElementDataType {
@@ -373,6 +431,8 @@ enum Side {
 #[derive(Debug)]
 struct Bound {
     address: *mut u8,
+    // Number of the shape it is bound with.
+    shape: usize,
     // Kept because the binding refers to it.
     _value: Value,
 }
@@ -384,6 +444,8 @@ pub(super) struct Bindings {
     raw: *mut OrtIoBinding,
     inputs: Vec<Option<Bound>>,
     outputs: Vec<Option<Bound>>,
+    // The specialization of the next execution.
+    variant: usize,
     stop: Arc<Stop>,
 }
 
@@ -405,6 +467,7 @@ impl Bindings {
             raw,
             inputs: unbound(graph.inputs.len()),
             outputs: unbound(graph.outputs.len()),
+            variant: 0,
             graph: Arc::clone(graph),
             stop,
         })
@@ -415,13 +478,34 @@ impl Bindings {
         Arc::clone(&self.stop)
     }
 
-    /// Binds memory to input `index`. A no-op when it is the memory already bound.
+    /// Picks the specialization of the executions that follow. What is bound with another shape than the tensor has in
+    /// it must be bound again.
+    pub(super) fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
+        if variant == self.variant {
+            return Ok(());
+        }
+        if variant >= self.graph.variants {
+            return Err(RuntimeError::Internal {
+                what: format!("specialization {variant} of {}", self.graph.variants),
+            });
+        }
+        self.variant = variant;
+        let inputs = self.graph.inputs.iter().zip(&mut self.inputs);
+        for (tensor, slot) in inputs.chain(self.graph.outputs.iter().zip(&mut self.outputs)) {
+            let shape = tensor.shape_in(variant);
+            // An execution with the shape of another specialization would run over the end of the memory.
+            slot.take_if(|bound| bound.shape != shape);
+        }
+        Ok(())
+    }
+
+    /// Binds memory to input `index`. A no-op when it is the memory already bound, with the shape in use.
     pub(super) fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<(), RuntimeError> {
         // The engine has one type for tensors it reads and writes; it only reads inputs.
         self.bind(Side::Input, index, memory.as_ptr().cast_mut(), memory.len())
     }
 
-    /// Binds memory to output `index`. A no-op when it is the memory already bound.
+    /// Binds memory to output `index`. A no-op when it is the memory already bound, with the shape in use.
     pub(super) fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<(), RuntimeError> {
         self.bind(Side::Output, index, memory.as_mut_ptr(), memory.len())
     }
@@ -435,19 +519,23 @@ impl Bindings {
         let (Some(tensor), Some(slot)) = (tensors.get(index), bound.get_mut(index)) else {
             return Err(RuntimeError::Internal { what: format!("binding {index} of {}", tensors.len()) });
         };
-        if len < tensor.size_bytes {
+        let number = tensor.shape_in(self.variant);
+        let Some(shape) = tensor.shapes.get(number) else {
+            return Err(RuntimeError::Internal { what: format!("shape {number} of binding {index}") });
+        };
+        if len < shape.size_bytes {
             return Err(RuntimeError::BufferSize {
                 buffer: tensor.name.to_string_lossy().into_owned(),
-                expected: tensor.size_bytes as u64,
+                expected: shape.size_bytes as u64,
                 found: len as u64,
             });
         }
-        if slot.as_ref().is_some_and(|bound| bound.address == address) {
+        if slot.as_ref().is_some_and(|bound| bound.address == address && bound.shape == number) {
             return Ok(());
         }
         let api = graph.engine.api();
         let internal = |what| RuntimeError::Internal { what };
-        let value = Value::new(graph.engine, tensor, address).map_err(internal)?;
+        let value = Value::new(graph.engine, tensor.dtype, shape, address).map_err(internal)?;
         let name = tensor.name.as_ptr();
         let status = match side {
             // SAFETY: binding and value are live, the name is NUL-terminated.
@@ -457,7 +545,7 @@ impl Bindings {
         };
         // The plan may name a tensor that the graph does not have.
         check(api, status).map_err(|message| RuntimeError::EngineGraph { message })?;
-        *slot = Some(Bound { address, _value: value });
+        *slot = Some(Bound { address, shape: number, _value: value });
         Ok(())
     }
 

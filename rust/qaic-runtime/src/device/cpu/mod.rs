@@ -16,6 +16,7 @@ use std::thread;
 
 use qaic_qpc::container::names;
 use qaic_qpc::elf;
+use qaic_qpc::network_desc::NetworkDesc;
 
 use super::{
     Activation, Canceller, CoreLease, Cores, Device, DeviceId, DeviceKind, Exec, LoadOptions, LoadToken,
@@ -181,6 +182,33 @@ fn check_edges(image: &Image, plan: &Plan) -> Result<(), RuntimeError> {
             ));
         }
     }
+    check_variants(network, plan)
+}
+
+/// Each specialization of the plan must be the permitted combination that callers choose it by.
+fn check_variants(network: &NetworkDesc, plan: &Plan) -> Result<(), RuntimeError> {
+    let disagree = |message| Err(RuntimeError::EngineGraph { message });
+    if plan.variants.len() != network.allowed_shapes.len() {
+        return disagree(format!(
+            "the plan has {} specializations, the network descriptor {} permitted combinations of shapes",
+            plan.variants.len(),
+            network.allowed_shapes.len()
+        ));
+    }
+    for (number, (variant, allowed)) in plan.variants.iter().zip(&network.allowed_shapes).enumerate() {
+        let dims = variant.inputs.iter().chain(&variant.outputs);
+        let same = variant.inputs.len() == plan.inputs.len()
+            && variant.outputs.len() == plan.outputs.len()
+            && allowed.shapes.len() == plan.inputs.len() + plan.outputs.len()
+            && dims
+                .zip(&allowed.shapes)
+                .all(|(dims, shape)| dims.iter().copied().eq(shape.dims.iter().copied().map(i64::from)));
+        if !same {
+            return disagree(format!(
+                "specialization {number} of the plan is not entry {number} of allowed_shapes"
+            ));
+        }
+    }
     Ok(())
 }
 
@@ -257,6 +285,10 @@ impl Exec for CpuExec {
 
     fn binds_in_place(&self) -> bool {
         true
+    }
+
+    fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
+        self.bindings.select_shapes(variant)
     }
 
     fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<(), RuntimeError> {

@@ -1,5 +1,7 @@
 //! The resolved plan of a CPU program: what the compiler decided, as section `openqaic_plan` of `network.elf`.
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
 
 use crate::error::RuntimeError;
@@ -8,8 +10,9 @@ use crate::error::RuntimeError;
 pub const GRAPH_SECTION: &str = "openqaic_graph";
 /// ELF section with this plan as JSON.
 pub const PLAN_SECTION: &str = "openqaic_plan";
-/// Plan version this library reads.
-pub const VERSION: u32 = 1;
+/// Plan versions this library reads. Version 2 may have specializations and retained state, which a reader of
+/// version 1 would not honour.
+pub const VERSIONS: RangeInclusive<u32> = 1..=2;
 
 /// Plan of a CPU program. Fields that only inform people are not decoded.
 #[derive(Clone, Debug, Deserialize)]
@@ -27,6 +30,21 @@ pub struct Plan {
     /// Whether the inputs' values decide how long an inference takes.
     #[serde(default)]
     pub loops: bool,
+    /// Specializations, one per entry of `allowed_shapes`; empty when the edges have the only dims.
+    #[serde(default)]
+    pub variants: Vec<Variant>,
+    /// Whether outputs named `X_RetainedState` stay on the device as the next input `X`.
+    #[serde(default)]
+    pub retained_state: bool,
+}
+
+/// Dimensions of all edges in one specialization.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Variant {
+    /// Per input.
+    pub inputs: Vec<Vec<i64>>,
+    /// Per output.
+    pub outputs: Vec<Vec<i64>>,
 }
 
 /// One graph input or output.
@@ -36,7 +54,7 @@ pub struct Edge {
     pub name: String,
     /// Type in the graph, which tells `bool` from `int8`.
     pub dtype: Dtype,
-    /// Static dimensions.
+    /// Dimensions; the largest of each where there are specializations.
     pub dims: Vec<i64>,
 }
 
@@ -93,11 +111,13 @@ impl Plan {
         let plan: Self = serde_json::from_slice(json).map_err(|error| RuntimeError::EngineGraph {
             message: format!("section {PLAN_SECTION} is not a plan: {error}"),
         })?;
-        if plan.version != VERSION {
+        if !VERSIONS.contains(&plan.version) {
             return Err(RuntimeError::EngineGraph {
                 message: format!(
-                    "section {PLAN_SECTION} has version {}, this library reads version {VERSION}",
-                    plan.version
+                    "section {PLAN_SECTION} has version {}, this library reads versions {} to {}",
+                    plan.version,
+                    VERSIONS.start(),
+                    VERSIONS.end()
                 ),
             });
         }

@@ -1,0 +1,272 @@
+//! Programs with several permitted combinations of shapes: transfers per combination, and what a caller is told.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+mod transfer_support;
+
+use std::sync::Arc;
+
+use qaic_qpc::constants::ConstantsDesc;
+use qaic_qpc::container::names;
+use qaic_qpc::dtype::ElementType;
+use qaic_qpc::network_desc::{
+    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape,
+    Transform, TransformKind,
+};
+use qaic_qpc::{elf, writer};
+use qaic_runtime::convert::ElementOp;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::image::Image;
+use qaic_runtime::tensors::{RetainedPair, VariantDims, retained_pairs, user_tensors};
+use qaic_runtime::transfer::{BindingTransfer, TransferPlan};
+use transfer_support::{elements, f32_bytes, view, view_mut};
+
+use ElementType::{Float16, Float32, Int8};
+use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
+
+fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
+    Transform { kind, dtype, dims: dims.to_vec(), scale: 1.0, ..Transform::default() }
+}
+
+fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {
+    IoDescriptor { dtype, dims: dims.to_vec(), ..IoDescriptor::default() }
+}
+
+/// A binding that is copied as it is, from or to `place`: buffer and offset.
+fn binding(name: &str, user: ElementType, dims: &[i32], dir: Direction, place: (u32, u32)) -> IoBinding {
+    let copy_dma_buffer = Some(CopyDmaBuffer { dir, buffer_num: place.0, offset: place.1 });
+    IoBinding {
+        name: name.into(),
+        io_initial: tensor(user, dims),
+        io_transformed: tensor(user, dims),
+        transformseq: vec![Transform { copy_dma_buffer, ..step(Copy, user, dims) }],
+        align: 1,
+        ..IoBinding::default()
+    }
+}
+
+fn shapes(entry: &[(ElementType, &[i32])]) -> IoShapes {
+    let shapes = entry.iter().map(|&(dtype, dims)| TensorShape { dtype, dims: dims.to_vec() }).collect();
+    IoShapes { shapes }
+}
+
+/// Input `a` f32[4] converted to f16 and `b` i8[2], both in buffer 0; output `c` f32[4] in buffer 1.
+fn network(entries: &[IoShapes]) -> NetworkDesc {
+    let mut a = binding("a", Float32, &[4], Direction::In, (0, 0));
+    a.io_transformed.dtype = Float16;
+    a.transformseq[0].dtype = Float16;
+    a.transformseq.insert(0, step(Convert, Float16, &[4]));
+    NetworkDesc {
+        inputs: vec![a, binding("b", Int8, &[2], Direction::In, (0, 8))],
+        outputs: vec![binding("c", Float32, &[4], Direction::Out, (1, 4))],
+        dma_buffers: vec![
+            DmaBuffer { size: 12, dir: Direction::In },
+            DmaBuffer { size: 20, dir: Direction::Out },
+        ],
+        allowed_shapes: entries.to_vec(),
+        ..NetworkDesc::default()
+    }
+}
+
+fn two_entries() -> Vec<IoShapes> {
+    vec![
+        shapes(&[(Float32, &[4]), (Int8, &[2]), (Float32, &[4])]),
+        shapes(&[(Float32, &[1]), (Int8, &[2]), (Float32, &[3])]),
+    ]
+}
+
+#[test]
+fn without_permitted_shapes_there_is_one_variant() {
+    let variants = TransferPlan::variants(&network(&[])).unwrap();
+    assert_eq!(variants.len(), 1);
+    assert_eq!(variants[0].inputs()[0].user_bytes(), 16);
+}
+
+#[test]
+fn a_variant_moves_its_own_sizes_to_the_common_places() {
+    let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
+    assert_eq!(variants.len(), 2);
+    let sizes: Vec<_> = variants[1].inputs().iter().map(BindingTransfer::user_bytes).collect();
+    assert_eq!((sizes, variants[1].outputs()[0].user_bytes()), (vec![4, 2], 12));
+    for (full, small) in variants[0].inputs().iter().zip(variants[1].inputs()) {
+        let start = |transfer: &BindingTransfer| transfer.place().map(|place| (place.buffer, place.offset));
+        assert_eq!(start(full), start(small), "{}", full.name());
+    }
+
+    let given = f32_bytes(&[1.5]);
+    let mut dma = vec![0xee_u8; 12];
+    let mut unused = vec![0; 20];
+    let views = [view_mut(&mut dma), view_mut(&mut unused)];
+    variants[1].pre_process(&[view(&given), view(&[7, 8])], &views, &mut Vec::new()).unwrap();
+    assert_eq!(dma[..2], elements(ElementOp::F32ToF16, &given));
+    assert_eq!(dma[2..], [0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 7, 8, 0xee, 0xee]);
+
+    let mut device: Vec<u8> = (0..20).collect();
+    let mut user = vec![0xcc; 16];
+    let views = [view_mut(&mut dma), view_mut(&mut device)];
+    variants[1].post_process(&views, &[view_mut(&mut user)]).unwrap();
+    let expected: Vec<u8> = (4..16).chain([0xcc; 4]).collect();
+    assert_eq!(user, expected);
+}
+
+#[test]
+fn a_buffer_of_another_variant_is_too_small() {
+    let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
+    let small = f32_bytes(&[1.5]);
+    let mut dma = vec![0; 12];
+    let error = variants[0].stage_input(0, view(&small), view_mut(&mut dma)).unwrap_err();
+    assert!(matches!(error, RuntimeError::BufferSize { expected: 16, found: 4, .. }), "{error}");
+}
+
+#[test]
+fn a_transpose_is_refused_only_where_the_dims_change() {
+    let mut network = network(&[]);
+    let mut moved = binding("a", Float32, &[2, 1], Direction::In, (0, 0));
+    moved.io_initial.dims = vec![1, 2];
+    moved.transformseq.insert(0, Transform { shuffle: vec![1, 0], ..step(Transpose, Float32, &[2, 1]) });
+    network.inputs[0] = moved;
+    let entry = |dims: &[i32]| shapes(&[(Float32, dims), (Int8, &[2]), (Float32, &[3])]);
+    network.allowed_shapes = vec![entry(&[1, 2])];
+    let variants = TransferPlan::variants(&network).unwrap();
+    assert_eq!(variants[0].outputs()[0].user_bytes(), 12);
+
+    network.allowed_shapes.push(entry(&[1, 1]));
+    match TransferPlan::variants(&network).unwrap_err() {
+        RuntimeError::UnsupportedTransform { binding, step, kind } => {
+            assert_eq!((binding.as_str(), step, kind.as_str()), ("a", 0, "Transpose"));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_copy_in_a_tiled_layout_is_refused_where_the_dims_change() {
+    let mut network = network(&two_entries());
+    let output = &mut network.outputs[0];
+    output.io_initial.layout = 1;
+    output.io_transformed.layout = 1;
+    output.transformseq[0].layout = 1;
+    let error = TransferPlan::variants(&network).unwrap_err();
+    assert_eq!(error.code(), "program.unsupported_transform", "{error}");
+}
+
+#[test]
+fn entries_that_do_not_fit_their_bindings_are_refused() {
+    let sound = two_entries();
+    let with = |entry: &[(ElementType, &[i32])]| network(&[sound[0].clone(), shapes(entry)]);
+    for (network, code) in [
+        // Larger than the binding, while the DMA buffer still has room for it.
+        (with(&[(Float32, &[5]), (Int8, &[2]), (Float32, &[4])]), "qpc.allowed_shape"),
+        (with(&[(Float32, &[4]), (Float32, &[2]), (Float32, &[4])]), "qpc.allowed_shape"),
+        (with(&[(Float32, &[4]), (Int8, &[2])]), "qpc.allowed_shapes"),
+        (with(&[(Float32, &[-1]), (Int8, &[2]), (Float32, &[4])]), "qpc.negative_dim"),
+        (with(&[(Float32, &[4]), (Int8, &[2]), (Float32, &[5])]), "qpc.dma_out_of_bounds"),
+    ] {
+        let error = TransferPlan::variants(&network).expect_err(code);
+        assert_eq!(error.code(), code, "{error}");
+    }
+}
+
+#[test]
+fn partial_inputs_are_limited_by_their_variant() {
+    let mut network = network(&two_entries());
+    let mut partial = binding("a", Float32, &[4], Direction::In, (0, 0));
+    partial.is_partial_allowed = true;
+    network.inputs[0] = partial;
+    network.dma_buffers[0].size = 64;
+    network.inputs[1] = binding("b", Int8, &[2], Direction::In, (0, 8));
+    let variants = TransferPlan::variants(&network).unwrap();
+    let two = f32_bytes(&[1.0, 2.0]);
+    assert!(variants[0].lay_out(&[view(&two), view(&[0, 0])]).is_ok());
+    let error = variants[1].lay_out(&[view(&two), view(&[0, 0])]).unwrap_err();
+    assert!(matches!(error, RuntimeError::BufferSize { expected: 4, found: 8, .. }), "{error}");
+}
+
+/// A container with this descriptor and, where it is one of ours, this plan.
+fn container(network: &NetworkDesc, plan: Option<&str>) -> Arc<Image> {
+    let sections: Vec<_> = plan.map(|plan| ("openqaic_plan", plan.as_bytes())).into_iter().collect();
+    let payloads = [
+        (names::CONSTANTS_DESC, ConstantsDesc::default().encode()),
+        (names::NETWORK_ELF, elf::build(&sections).unwrap()),
+        (names::NETWORK_DESC, network.encode()),
+    ];
+    let segments =
+        payloads.each_ref().map(|(name, payload)| writer::SegmentData { name, offset: 0, payload });
+    Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
+}
+
+#[test]
+fn dims_of_every_variant_are_told() {
+    assert_eq!(user_tensors(&container(&network(&[]), None)).unwrap().variants, []);
+    let image = container(&network(&two_entries()), None);
+    let tensors = user_tensors(&image).unwrap();
+    assert_eq!((tensors.inputs[0].dims.as_slice(), tensors.inputs[0].size_bytes), (&[4][..], 16));
+    let full = VariantDims { inputs: vec![vec![4], vec![2]], outputs: vec![vec![4]] };
+    let small = VariantDims { inputs: vec![vec![1], vec![2]], outputs: vec![vec![3]] };
+    assert_eq!(tensors.variants, [full, small]);
+}
+
+/// Inputs `ids`, `k`, `v`; outputs `v_RetainedState`, `out`, `k_RetainedState`, `w_RetainedState`.
+fn stateful(entries: &[IoShapes]) -> NetworkDesc {
+    let input = |name, offset| binding(name, Float32, &[2], Direction::In, (0, offset));
+    let output = |name, offset| binding(name, Float32, &[2], Direction::Out, (1, offset));
+    NetworkDesc {
+        inputs: vec![input("ids", 0), input("k", 8), input("v", 16)],
+        outputs: vec![
+            output("v_RetainedState", 0),
+            output("out", 8),
+            output("k_RetainedState", 16),
+            output("w_RetainedState", 24),
+        ],
+        dma_buffers: vec![
+            DmaBuffer { size: 24, dir: Direction::In },
+            DmaBuffer { size: 32, dir: Direction::Out },
+        ],
+        allowed_shapes: entries.to_vec(),
+        ..NetworkDesc::default()
+    }
+}
+
+const PAIRS: [RetainedPair; 2] = [RetainedPair { input: 2, output: 0 }, RetainedPair { input: 1, output: 2 }];
+
+#[test]
+fn state_of_a_container_from_elsewhere_is_found_by_name() {
+    assert_eq!(retained_pairs(&container(&stateful(&[]), None)).unwrap(), PAIRS);
+}
+
+#[test]
+fn state_of_our_programs_is_kept_only_when_asked_for() {
+    let plan = |rest: &str| {
+        format!(r#"{{"version":2,"target":"cpu","inputs":[],"outputs":[],"initializers":[]{rest}}}"#)
+    };
+    let image = container(&stateful(&[]), Some(&plan("")));
+    assert_eq!(retained_pairs(&image).unwrap(), []);
+    let image = container(&stateful(&[]), Some(&plan(r#","retained_state":true"#)));
+    assert_eq!(retained_pairs(&image).unwrap(), PAIRS);
+}
+
+#[test]
+fn tensors_that_differ_in_type_or_shape_are_no_pair() {
+    let mut other_type = stateful(&[]);
+    other_type.outputs[0].io_transformed.dtype = ElementType::Int32Q;
+    assert_eq!(retained_pairs(&container(&other_type, None)).unwrap(), PAIRS[1..]);
+
+    let mut other_dims = stateful(&[]);
+    other_dims.inputs[2].io_initial.dims = vec![1, 2];
+    assert_eq!(retained_pairs(&container(&other_dims, None)).unwrap(), PAIRS[1..]);
+
+    let entry = |v: &[i32]| {
+        let two: (ElementType, &[i32]) = (Float32, &[2]);
+        shapes(&[two, two, (Float32, v), two, two, two, two])
+    };
+    let image = container(&stateful(&[entry(&[2]), entry(&[2])]), None);
+    assert_eq!(retained_pairs(&image).unwrap(), PAIRS);
+    let image = container(&stateful(&[entry(&[2]), entry(&[1])]), None);
+    assert_eq!(retained_pairs(&image).unwrap(), PAIRS[1..]);
+}
+
+#[test]
+fn an_input_has_one_next_value() {
+    let mut network = stateful(&[]);
+    network.outputs[2].name = "v_RetainedState".to_owned();
+    assert_eq!(retained_pairs(&container(&network, None)).unwrap(), PAIRS[..1]);
+}
