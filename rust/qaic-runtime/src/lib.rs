@@ -20,6 +20,7 @@ pub mod fork;
 pub mod image;
 pub mod inference_set;
 pub mod program;
+pub mod queue;
 mod sync;
 pub mod tensors;
 pub mod transfer;
