@@ -7,6 +7,8 @@ from typing import Any, Final, final
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer
 
+from qaicrt.enums import QLogLevel, QStatus
+
 __version__: Final[str]
 
 class QaicError(Exception):
@@ -144,6 +146,17 @@ class Context:
 
         Keys: ``id``, ``kind``, ``name``, ``nsp_total``, ``nsp_free``, ``dram_total_mb``, ``dram_free_mb``.
         """
+
+@final
+class RtContext:
+    """``qaicrt.Context``."""
+
+    def __new__(cls, devList: Iterable[int] | int | None = None, properties: Any = None) -> RtContext: ...
+    def setLogLevel(self, level: QLogLevel) -> QStatus: ...
+    def getLogLevel(self) -> tuple[QStatus, QLogLevel]: ...
+    def getId(self) -> int: ...
+    def objName(self) -> str: ...
+    def objNameCstr(self) -> str: ...
 
 @final
 class InferenceSet:

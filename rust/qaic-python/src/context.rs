@@ -35,25 +35,7 @@ impl PyContext {
 impl PyContext {
     #[new]
     fn new(py: Python<'_>) -> PyResult<Self> {
-        let virtual_cards = match env::var("QAIC_CPU_DEVICES") {
-            Ok(text) if !text.trim().is_empty() => Some(text.trim().parse().map_err(|_| {
-                Raise::new(
-                    py,
-                    "OptionError",
-                    "option.cpu_devices",
-                    format!("QAIC_CPU_DEVICES is {text:?}; a number of virtual cards is expected"),
-                )
-                .build()
-            })?),
-            _ => None,
-        };
-        let options = RegistryOptions {
-            kind: env::var("QAIC_DEVICE").ok().map(|kind| kind.trim().to_owned()),
-            virtual_cards,
-            engine_candidates: engine_candidates(py)?,
-        };
-        let context = Context::new(&options).map_err(|error| from_runtime(py, error))?;
-        Ok(Self { context })
+        Ok(Self { context: open_context(py)? })
     }
 
     /// One dictionary per device: `id`, `kind`, `name`, and the figures of its resources.
@@ -83,6 +65,28 @@ pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
     let keywords = PyDict::new(py);
     keywords.set_item("after_in_child", hook)?;
     py.import("os")?.call_method("register_at_fork", (), Some(&keywords)).map(drop)
+}
+
+/// A context over the devices the environment describes.
+pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
+    let virtual_cards = match env::var("QAIC_CPU_DEVICES") {
+        Ok(text) if !text.trim().is_empty() => Some(text.trim().parse().map_err(|_| {
+            Raise::new(
+                py,
+                "OptionError",
+                "option.cpu_devices",
+                format!("QAIC_CPU_DEVICES is {text:?}; a number of virtual cards is expected"),
+            )
+            .build()
+        })?),
+        _ => None,
+    };
+    let options = RegistryOptions {
+        kind: env::var("QAIC_DEVICE").ok().map(|kind| kind.trim().to_owned()),
+        virtual_cards,
+        engine_candidates: engine_candidates(py)?,
+    };
+    Context::new(&options).map_err(|error| from_runtime(py, error))
 }
 
 /// Places where the library of ONNX Runtime may be, best first.

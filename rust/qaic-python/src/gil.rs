@@ -155,7 +155,7 @@ enum Reason {
 /// Maps an error; an interrupted wait raises what the signal handler raised.
 fn to_exception(py: Python<'_>, error: RuntimeError) -> PyErr {
     if matches!(error, RuntimeError::Interrupted)
-        && let Some(signal) = PENDING.take()
+        && let Some(signal) = take_signal()
     {
         return signal;
     }
@@ -165,6 +165,11 @@ fn to_exception(py: Python<'_>, error: RuntimeError) -> PyErr {
 thread_local! {
     // The exception a signal handler raised during a wait of this thread, until the wait has unwound.
     static PENDING: std::cell::Cell<Option<PyErr>> = const { std::cell::Cell::new(None) };
+}
+
+/// What a signal handler raised during a wait of this thread that ended because of it.
+pub(crate) fn take_signal() -> Option<PyErr> {
+    PENDING.take()
 }
 
 /// Whether a signal handler raised on this thread. For waits inside [`Door::detached`].

@@ -10,6 +10,7 @@ mod context;
 mod errors;
 mod gil;
 mod qpc;
+mod rt;
 mod session;
 mod writer;
 
@@ -33,6 +34,7 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::context::watch_forks(module.py())?;
+        module.add("RtContext", module.py().get_type::<super::rt::context::RtContext>())?;
         super::errors::register(module)
     }
 }

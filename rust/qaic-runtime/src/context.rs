@@ -1,14 +1,19 @@
 //! The root of a process's use of devices.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::{Device, DeviceId, Registry, RegistryOptions};
 use crate::error::RuntimeError;
 use crate::fork::PerProcess;
+use crate::log::Logger;
 
 /// Contexts of one process see the same devices, so that cores taken through one are missing in the others. A forked
 /// process has devices of its own: what its parent runs on them goes on there.
 static REGISTRIES: PerProcess<Vec<Entry>> = PerProcess::new();
+
+/// Number of the next context; they are never used again.
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
 struct Entry {
@@ -19,7 +24,9 @@ struct Entry {
 /// Holds the devices. Programs keep their context alive.
 #[derive(Debug)]
 pub struct Context {
+    id: u32,
     registry: Arc<Registry>,
+    logger: Logger,
 }
 
 impl Context {
@@ -33,7 +40,18 @@ impl Context {
             registries.push(Entry { options: options.clone(), registry: Arc::clone(&registry) });
             Ok(registry)
         });
-        registry.map(|registry| Arc::new(Self { registry }))
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        registry.map(|registry| Arc::new(Self { id, registry, logger: Logger::new(id) }))
+    }
+
+    /// Its number in this process.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Where its objects say what happens.
+    pub fn logger(&self) -> &Logger {
+        &self.logger
     }
 
     /// All devices, in order of id.

@@ -19,6 +19,7 @@ pub mod exec_obj;
 pub mod fork;
 pub mod image;
 pub mod inference_set;
+pub mod log;
 pub mod program;
 pub mod queue;
 mod sync;

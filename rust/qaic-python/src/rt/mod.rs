@@ -1,0 +1,111 @@
+//! The classes of `qaicrt`: the vendor's names over the runtime, with its convention of statuses (python-api §0.1).
+//!
+//! Calls answer with a `QStatus` ([`status`]); constructors raise. What failed is said in the context's log.
+
+#![allow(dead_code)] // until the classes that use all of it have landed
+
+pub(crate) mod context;
+pub(crate) mod status;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use qaic_runtime::context::Context;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::log::ErrorType;
+
+use crate::errors::from_runtime;
+use crate::gil;
+
+/// The exception for an object that could not be made.
+pub(crate) fn construction_failed(py: Python<'_>, object: &'static str, error: RuntimeError) -> PyErr {
+    if matches!(error, RuntimeError::Interrupted)
+        && let Some(signal) = gil::take_signal()
+    {
+        return signal;
+    }
+    let class = match error {
+        RuntimeError::OutOfMemory { .. } => "ExceptionNullPtr",
+        _ => "ExceptionInit",
+    };
+    let (code, text) = (error.code(), error.to_string());
+    raise(py, class, Some(object), code, &text, Some(&from_runtime(py, error)))
+}
+
+/// [`construction_failed`], said in the log and to the error handler of `context` too.
+pub(crate) fn construction_reported(
+    py: Python<'_>,
+    context: &Context,
+    object: &'static str,
+    error: RuntimeError,
+) -> PyErr {
+    let kind = match object {
+        "Context" => 0x100,
+        "Queue" => 0x400,
+        "ExecObj" => 0x500,
+        _ => 0x200,
+    };
+    if !matches!(error, RuntimeError::Interrupted) {
+        context.logger().failure(ErrorType(kind), &format!("{object} could not be made: {error}"));
+    }
+    construction_failed(py, object, error)
+}
+
+/// The exception for an object that needs another one and got `None`.
+pub(crate) fn missing(py: Python<'_>, object: &'static str, what: &str) -> PyErr {
+    let text = format!("{what} is None; an object is needed");
+    raise(py, "ExceptionNullPtr", Some(object), "call.argument", &text, None)
+}
+
+/// The exception for an object whose construction already failed with an exception; what the user stopped stays as it
+/// is.
+pub(crate) fn construction_failed_by(py: Python<'_>, object: &'static str, cause: PyErr) -> PyErr {
+    if !cause.is_instance_of::<pyo3::exceptions::PyException>(py) {
+        return cause;
+    }
+    let value = cause.value(py);
+    let code = value.getattr("code").and_then(|code| code.extract::<String>()).unwrap_or_default();
+    let text = value.getattr("message").and_then(|text| text.extract::<String>());
+    let text = text.unwrap_or_else(|_| value.to_string());
+    raise(py, "ExceptionInit", Some(object), &code, &text, Some(&cause))
+}
+
+/// The exception for a call without a status that failed on a living object.
+pub(crate) fn call_failed(py: Python<'_>, code: &str, text: &str) -> PyErr {
+    raise(py, "ExceptionRuntime", None, code, text, None)
+}
+
+/// One of the exceptions of python-api §B.15, with the figures and hints of its cause.
+fn raise(
+    py: Python<'_>,
+    class: &str,
+    object: Option<&str>,
+    code: &str,
+    text: &str,
+    cause: Option<&PyErr>,
+) -> PyErr {
+    let prefix = match class {
+        "ExceptionInit" => "Initialization Exception: ",
+        "ExceptionNullPtr" => "Null Pointer Exception: ",
+        _ => "Runtime Exception: ",
+    };
+    let origin = object.map(|object| format!("in object: {object} ")).unwrap_or_default();
+    let make = || -> PyResult<PyErr> {
+        let keywords = PyDict::new(py);
+        keywords.set_item("code", code)?;
+        keywords.set_item("context", detail(py, cause, "context")?.unwrap_or(PyDict::new(py).into_any()))?;
+        keywords.set_item("hints", detail(py, cause, "hints")?.unwrap_or(PyTuple::empty(py).into_any()))?;
+        let class = py.import("qaicrt.exceptions")?.getattr(class)?;
+        let exception = class.call((format!("{prefix}{origin}{text}"),), Some(&keywords))?;
+        let error = PyErr::from_value(exception);
+        error.set_cause(py, cause.map(|cause| cause.clone_ref(py)));
+        Ok(error)
+    };
+    make().unwrap_or_else(|error| error)
+}
+
+fn detail<'py>(py: Python<'py>, cause: Option<&PyErr>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match cause {
+        Some(cause) => cause.value(py).getattr_opt(name),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,182 @@
+//! From outcomes of the runtime to `QStatus` objects, with a line in the log for each that is not success.
+
+use pyo3::marker::Ungil;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+use qaic_runtime::context::Context;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::log::ErrorType;
+
+use crate::gil::{self, Door};
+
+/// The statuses (python-api §B.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QStatus {
+    Success,
+    Again,
+    NoMem,
+    Busy,
+    NoDev,
+    Inval,
+    TimedOut,
+    Unsupported,
+    DevError,
+    Error,
+}
+
+const ALL: [(QStatus, &str); 10] = [
+    (QStatus::Success, "QS_SUCCESS"),
+    (QStatus::Again, "QS_AGAIN"),
+    (QStatus::NoMem, "QS_NOMEM"),
+    (QStatus::Busy, "QS_BUSY"),
+    (QStatus::NoDev, "QS_NODEV"),
+    (QStatus::Inval, "QS_INVAL"),
+    (QStatus::TimedOut, "QS_TIMEDOUT"),
+    (QStatus::Unsupported, "QS_UNSUPPORTED"),
+    (QStatus::DevError, "QS_DEV_ERROR"),
+    (QStatus::Error, "QS_ERROR"),
+];
+
+static MEMBERS: PyOnceLock<[Py<PyAny>; 10]> = PyOnceLock::new();
+
+impl QStatus {
+    /// The member of `qaicrt.QStatus`.
+    pub(crate) fn member(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let members = MEMBERS.get_or_try_init(py, || -> PyResult<[Py<PyAny>; 10]> {
+            let class = py.import("qaicrt.enums")?.getattr("QStatus")?;
+            let mut members = ALL.map(|_| py.None());
+            for (slot, (_, name)) in members.iter_mut().zip(ALL) {
+                *slot = class.getattr(name)?.unbind();
+            }
+            Ok(members)
+        })?;
+        // `ALL` is in the order of the variants.
+        Ok(members.get(self as usize).unwrap_or(&members[0]).clone_ref(py))
+    }
+
+    /// What a caller is told about `error`.
+    pub(crate) fn of(error: &RuntimeError) -> Self {
+        match error {
+            RuntimeError::Argument { .. } | RuntimeError::BufferSize { .. } | RuntimeError::State { .. } => {
+                Self::Inval
+            }
+            RuntimeError::OutOfMemory { .. } => Self::NoMem,
+            RuntimeError::DeviceBusy { .. } | RuntimeError::DeviceLost { .. } => Self::DevError,
+            RuntimeError::DeviceNotFound { .. } => Self::NoDev,
+            RuntimeError::Timeout { .. } => Self::TimedOut,
+            RuntimeError::UnsupportedTransform { .. } => Self::Unsupported,
+            _ => Self::Error,
+        }
+    }
+}
+
+/// What the caller was doing; names the object in log lines and decides what an error handler hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Context,
+    Program,
+    ProgramLoad,
+    ProgramActivation,
+    Queue,
+    ExecObj,
+    InferenceSet,
+}
+
+impl Origin {
+    /// The object's name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Context => "Context",
+            Self::Program | Self::ProgramLoad | Self::ProgramActivation => "Program",
+            Self::Queue => "Queue",
+            Self::ExecObj => "ExecObj",
+            Self::InferenceSet => "InferenceSet",
+        }
+    }
+
+    const fn failure(self) -> ErrorType {
+        ErrorType(match self {
+            Self::Context => 0x101,
+            Self::Program | Self::ProgramLoad => 0x201,
+            Self::ProgramActivation => 0x202,
+            Self::Queue => 0x401,
+            Self::ExecObj | Self::InferenceSet => 0x501,
+        })
+    }
+}
+
+/// Runs `work` without the interpreter lock. An exception only for what no status can say: a signal, a panic.
+pub(crate) fn outcome<T: Ungil + Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+) -> PyResult<Result<T, RuntimeError>> {
+    let outcome = py.detached(|| Ok(work()))?;
+    if matches!(outcome, Err(RuntimeError::Interrupted))
+        && let Some(signal) = gil::take_signal()
+    {
+        return Err(signal);
+    }
+    Ok(outcome)
+}
+
+/// The status of `error`, after saying why in the log. What the caller did wrong is only said there; what failed is
+/// told to the error handler too.
+pub(crate) fn refusal(
+    py: Python<'_>,
+    context: &Context,
+    origin: Origin,
+    error: &RuntimeError,
+) -> PyResult<Py<PyAny>> {
+    let status = QStatus::of(error);
+    refusal_as(py, context, origin, status, error)
+}
+
+/// [`refusal`] with a status of the caller's choice.
+pub(crate) fn refusal_as(
+    py: Python<'_>,
+    context: &Context,
+    origin: Origin,
+    status: QStatus,
+    error: &RuntimeError,
+) -> PyResult<Py<PyAny>> {
+    match status {
+        QStatus::Inval | QStatus::Busy | QStatus::Unsupported => {
+            context.logger().error(|| format!("{}: {error}", origin.name()));
+        }
+        _ => context.logger().failure(origin.failure(), &format!("{}: {error}", origin.name())),
+    }
+    status.member(py)
+}
+
+/// `QS_INVAL`, after saying `why` in the log.
+pub(crate) fn invalid(py: Python<'_>, context: &Context, origin: Origin, why: &str) -> PyResult<Py<PyAny>> {
+    context.logger().error(|| format!("{}: {why}", origin.name()));
+    QStatus::Inval.member(py)
+}
+
+/// The status of an outcome.
+pub(crate) fn reply(
+    py: Python<'_>,
+    context: &Context,
+    origin: Origin,
+    outcome: Result<(), RuntimeError>,
+) -> PyResult<Py<PyAny>> {
+    match outcome {
+        Ok(()) => QStatus::Success.member(py),
+        Err(error) => refusal(py, context, origin, &error),
+    }
+}
+
+/// `(QStatus, value)`; the value of a refusal is `None`.
+pub(crate) fn reply_with<'py>(
+    py: Python<'py>,
+    context: &Context,
+    origin: Origin,
+    outcome: Result<impl IntoPyObject<'py>, RuntimeError>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    match outcome {
+        Ok(value) => (QStatus::Success.member(py)?, value).into_pyobject(py),
+        Err(error) => (refusal(py, context, origin, &error)?, py.None()).into_pyobject(py),
+    }
+}
