@@ -80,7 +80,7 @@ impl PyInferenceSet {
         let context = context.inner();
         let image = qpc.program(py)?;
         let set = cancellable_load(py, |token| {
-            let options = LoadOptions { activations: num_activations, token };
+            let options = LoadOptions { activations: num_activations, token, share_group: None };
             InferenceSet::new(context, image, DeviceId(dev_id), set_size, options)
         })?;
         let tensors = tensors::user_tensors(image).map_err(|error| from_runtime(py, error))?;

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::device::{Device, DeviceId, Registry, RegistryOptions};
+use crate::device::{
+    Device, DeviceId, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, placed,
+};
 use crate::error::RuntimeError;
 use crate::fork::PerProcess;
+use crate::image::Image;
 use crate::log::Logger;
 
 /// Contexts of one process see the same devices, so that cores taken through one are missing in the others. A forked
@@ -62,5 +65,39 @@ impl Context {
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
         self.registry.device(id)
+    }
+
+    /// Loads a container on the devices of `placement`, where it executes as one program. Takes no cores; every
+    /// activation takes them on all of the devices or on none.
+    ///
+    /// Blocking: reads and prepares the weights.
+    pub fn load(
+        &self,
+        image: &Arc<Image>,
+        placement: &Placement,
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+        placed::load(&self.placed_on(placement)?, placement, image, options)
+    }
+
+    /// Says "busy" before a costly load, with the cores of all activations together. Activation checks again.
+    pub fn check_free_cores(
+        &self,
+        placement: &Placement,
+        cores_per_activation: u32,
+        activations: u32,
+        share_group: Option<&str>,
+    ) -> Result<(), RuntimeError> {
+        let ledgers = self.placed_on(placement)?;
+        for ledger in ledgers.iter().filter_map(|device| device.ledger()) {
+            ledger.check_free(cores_per_activation.max(1), activations, share_group)?;
+        }
+        Ok(())
+    }
+
+    /// The devices of `placement`, in its order. Fails when one does not exist or is named twice.
+    pub fn placed_on(&self, placement: &Placement) -> Result<Vec<&Arc<dyn Device>>, RuntimeError> {
+        placement.check()?;
+        placement.devices.iter().map(|id| self.device(*id)).collect()
     }
 }

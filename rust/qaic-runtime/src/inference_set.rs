@@ -62,7 +62,12 @@ impl InferenceSet {
                 ),
             });
         }
-        Self::check_free_cores(context, image, device, options.activations)?;
+        context.check_free_cores(
+            &device.into(),
+            image.network().num_cores,
+            options.activations,
+            options.share_group.as_deref(),
+        )?;
         let activations = options.activations as usize;
         let count = activations.saturating_mul(set_size as usize);
         if count > MAX_EXEC_OBJECTS {
@@ -95,26 +100,6 @@ impl InferenceSet {
             image: Arc::clone(image),
             programs,
         })
-    }
-
-    /// Says "busy" before the costly load, with the cores of all activations together. Activation checks again.
-    fn check_free_cores(
-        context: &Context,
-        image: &Image,
-        device: DeviceId,
-        activations: u32,
-    ) -> Result<(), RuntimeError> {
-        let resources = context.device(device)?.resources();
-        let needed = image.network().num_cores.max(1).saturating_mul(activations);
-        if needed > resources.nsp_free {
-            return Err(RuntimeError::DeviceBusy {
-                id: device.0,
-                needed,
-                free: resources.nsp_free,
-                total: resources.nsp_total,
-            });
-        }
-        Ok(())
     }
 
     /// The container.

@@ -85,7 +85,7 @@ impl Program {
         if let Some(loaded) = &state.loaded {
             return Ok(Arc::clone(loaded));
         }
-        let loaded = self.context.device(self.device)?.load(&self.image, &self.options)?;
+        let loaded = self.context.load(&self.image, &self.device.into(), &self.options)?;
         state.loaded = Some(Arc::clone(&loaded));
         Ok(loaded)
     }

@@ -7,6 +7,9 @@
 //! [`Activation`]; dropping the activation gives the cores back. An activation makes [`Exec`]s; each carries one
 //! inference at a time.
 //!
+//! **Who counts.** A card's own firmware, or for a virtual card its [`Ledger`]: what such a device loads is wrapped by
+//! [`crate::context::Context::load`], which takes the cores on every card of the [`Placement`] before it activates.
+//!
 //! **Who validates.** The layer above. It has parsed the container, checked every transform sequence and every buffer
 //! size, and converts between the caller's tensors and the device's. A device may assume that the memory it is given
 //! has the size the network descriptor says. It must not assume anything about the *content* of that memory, which the
@@ -33,10 +36,12 @@
 //! The traits are object-safe and used as trait objects: one indirect call per inference costs about a nanosecond
 //! (docs/adr/0004).
 
-mod cores;
 #[cfg(feature = "cpu")]
 pub mod cpu;
+mod ledger;
 pub mod noop;
+pub(crate) mod placed;
+mod placement;
 mod registry;
 mod token;
 
@@ -47,7 +52,8 @@ use crate::buffer::{HostSlice, HostSliceMut};
 use crate::error::RuntimeError;
 use crate::image::Image;
 
-pub use cores::{CoreLease, Cores};
+pub use ledger::Ledger;
+pub use placement::Placement;
 pub use registry::{Registry, RegistryOptions};
 pub use token::LoadToken;
 
@@ -98,6 +104,26 @@ pub struct Resources {
     pub semaphore_total: u32,
     /// Free semaphores.
     pub semaphore_free: u32,
+    /// Loaded programs.
+    pub programs_loaded: u32,
+    /// Activations of them.
+    pub programs_active: u32,
+    /// Loaded programs that have constants.
+    pub constants_loaded: u32,
+    /// Those of them with an activation.
+    pub constants_in_use: u32,
+}
+
+/// Whether a device can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceStatus {
+    /// It can.
+    Ready,
+    /// It was lost and has not come back.
+    Error {
+        /// What was seen.
+        reason: String,
+    },
 }
 
 /// How a program is to be loaded.
@@ -107,11 +133,14 @@ pub struct LoadOptions {
     pub activations: u32,
     /// Ends the load early, with [`RuntimeError::Interrupted`].
     pub token: Arc<LoadToken>,
+    /// Programs of the same name on the same device share cores: the largest of them decides how many are held, and
+    /// they take turns.
+    pub share_group: Option<String>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { activations: 1, token: LoadToken::new() }
+        Self { activations: 1, token: LoadToken::new(), share_group: None }
     }
 }
 
@@ -129,6 +158,20 @@ pub trait Device: Debug + Send + Sync {
     /// What it has and what is free.
     fn resources(&self) -> Resources;
 
+    /// Whether it can be used.
+    fn status(&self) -> DeviceStatus {
+        DeviceStatus::Ready
+    }
+
+    /// Whether an execution occupies a CPU of the host from its begin to its end.
+    fn executes_on_host(&self) -> bool;
+
+    /// The books of a virtual card; `None` for a device that counts for itself.
+    fn ledger(&self) -> Option<&Arc<Ledger>>;
+
+    /// Number of devices that a program was partitioned for, which is the number it needs; `None` when any will do.
+    fn partitions(&self, image: &Image) -> Result<Option<u32>, RuntimeError>;
+
     /// Prepares a program. Takes no cores.
     fn load(&self, image: &Arc<Image>, options: &LoadOptions)
     -> Result<Arc<dyn LoadedProgram>, RuntimeError>;
@@ -136,7 +179,7 @@ pub trait Device: Debug + Send + Sync {
 
 /// A program on a device.
 pub trait LoadedProgram: Debug + Send + Sync {
-    /// Takes the program's cores.
+    /// Takes the program's cores, where the device counts for itself.
     fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError>;
 }
 

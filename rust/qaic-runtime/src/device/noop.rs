@@ -10,8 +10,7 @@ use std::sync::Arc;
 use qaic_qpc::network_desc::Direction;
 
 use super::{
-    Activation, Canceller, CoreLease, Cores, Device, DeviceId, DeviceKind, Exec, LoadOptions, LoadedProgram,
-    Resources,
+    Activation, Canceller, Device, DeviceId, DeviceKind, Exec, Ledger, LoadOptions, LoadedProgram, Resources,
 };
 use crate::buffer::{HostSlice, HostSliceMut, Storage};
 use crate::error::RuntimeError;
@@ -23,13 +22,13 @@ const CORES: u32 = 16;
 #[derive(Debug)]
 pub struct NoopDevice {
     id: DeviceId,
-    cores: Arc<Cores>,
+    ledger: Arc<Ledger>,
 }
 
 impl NoopDevice {
     /// A device with 16 cores.
     pub fn new(id: DeviceId) -> Self {
-        Self { id, cores: Cores::new(id, CORES) }
+        Self { id, ledger: Ledger::new(id, CORES) }
     }
 }
 
@@ -47,31 +46,40 @@ impl Device for NoopDevice {
     }
 
     fn resources(&self) -> Resources {
-        Resources::virtual_card(self.cores.total(), self.cores.free())
+        self.ledger.resources()
+    }
+
+    fn executes_on_host(&self) -> bool {
+        false
+    }
+
+    fn ledger(&self) -> Option<&Arc<Ledger>> {
+        Some(&self.ledger)
+    }
+
+    fn partitions(&self, _: &Image) -> Result<Option<u32>, RuntimeError> {
+        Ok(None)
     }
 
     fn load(&self, image: &Arc<Image>, _: &LoadOptions) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
-        Ok(Arc::new(NoopProgram { image: Arc::clone(image), cores: Arc::clone(&self.cores) }))
+        Ok(Arc::new(NoopProgram { image: Arc::clone(image) }))
     }
 }
 
 #[derive(Debug)]
 struct NoopProgram {
     image: Arc<Image>,
-    cores: Arc<Cores>,
 }
 
 impl LoadedProgram for NoopProgram {
     fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError> {
-        let lease = self.cores.take(self.image.network().num_cores)?;
-        Ok(Arc::new(NoopActivation { image: Arc::clone(&self.image), _lease: lease }))
+        Ok(Arc::new(NoopActivation { image: Arc::clone(&self.image) }))
     }
 }
 
 #[derive(Debug)]
 struct NoopActivation {
     image: Arc<Image>,
-    _lease: CoreLease,
 }
 
 impl Activation for NoopActivation {

@@ -19,8 +19,8 @@ use qaic_qpc::elf;
 use qaic_qpc::network_desc::NetworkDesc;
 
 use super::{
-    Activation, Canceller, CoreLease, Cores, Device, DeviceId, DeviceKind, Exec, LoadOptions, LoadToken,
-    LoadedProgram, Resources,
+    Activation, Canceller, Device, DeviceId, DeviceKind, Exec, Ledger, LoadOptions, LoadToken, LoadedProgram,
+    Resources,
 };
 use crate::buffer::{HostSlice, HostSliceMut, Storage};
 use crate::error::RuntimeError;
@@ -36,32 +36,14 @@ pub const CORES: u32 = 16;
 #[derive(Debug)]
 pub struct CpuDevice {
     id: DeviceId,
-    cores: Arc<Cores>,
+    ledger: Arc<Ledger>,
     engine_candidates: Vec<PathBuf>,
 }
 
 impl CpuDevice {
     /// A card with all cores free. Loads nothing.
     pub fn new(id: DeviceId, engine_candidates: Vec<PathBuf>) -> Self {
-        Self { id, cores: Cores::new(id, CORES), engine_candidates }
-    }
-}
-
-impl Resources {
-    /// The figures of a real card (python-api §B.13) with this many cores.
-    pub(crate) fn virtual_card(nsp_total: u32, nsp_free: u32) -> Self {
-        Self {
-            dram_total_mb: 32_692,
-            dram_free_mb: 32_692,
-            nsp_total,
-            nsp_free,
-            vc_total: 16,
-            vc_free: 16,
-            mcid_total: 3072,
-            mcid_free: 3072,
-            semaphore_total: 32,
-            semaphore_free: 32,
-        }
+        Self { id, ledger: Ledger::new(id, CORES), engine_candidates }
     }
 }
 
@@ -79,7 +61,19 @@ impl Device for CpuDevice {
     }
 
     fn resources(&self) -> Resources {
-        Resources::virtual_card(self.cores.total(), self.cores.free())
+        self.ledger.resources()
+    }
+
+    fn executes_on_host(&self) -> bool {
+        true
+    }
+
+    fn ledger(&self) -> Option<&Arc<Ledger>> {
+        Some(&self.ledger)
+    }
+
+    fn partitions(&self, image: &Image) -> Result<Option<u32>, RuntimeError> {
+        plan::devices(image)
     }
 
     fn load(
@@ -95,12 +89,7 @@ impl Device for CpuDevice {
             &self.engine_candidates,
             GraphOptions { intra_op_threads, optimize: true, token: &options.token },
         )?;
-        Ok(Arc::new(CpuProgram {
-            image: Arc::clone(image),
-            graph: Arc::new(graph),
-            cores: Arc::clone(&self.cores),
-            cores_needed: cores,
-        }))
+        Ok(Arc::new(CpuProgram { image: Arc::clone(image), graph: Arc::new(graph) }))
     }
 }
 
@@ -231,18 +220,11 @@ fn session_threads(cores: u32, activations: u32, cpus: u32) -> u32 {
 struct CpuProgram {
     image: Arc<Image>,
     graph: Arc<Graph>,
-    cores: Arc<Cores>,
-    cores_needed: u32,
 }
 
 impl LoadedProgram for CpuProgram {
     fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError> {
-        let lease = self.cores.take(self.cores_needed)?;
-        Ok(Arc::new(CpuActivation {
-            image: Arc::clone(&self.image),
-            graph: Arc::clone(&self.graph),
-            _lease: lease,
-        }))
+        Ok(Arc::new(CpuActivation { image: Arc::clone(&self.image), graph: Arc::clone(&self.graph) }))
     }
 }
 
@@ -250,7 +232,6 @@ impl LoadedProgram for CpuProgram {
 struct CpuActivation {
     image: Arc<Image>,
     graph: Arc<Graph>,
-    _lease: CoreLease,
 }
 
 impl Activation for CpuActivation {

@@ -2,9 +2,12 @@
 
 use std::ops::RangeInclusive;
 
+use qaic_qpc::container::names;
+use qaic_qpc::elf;
 use serde::Deserialize;
 
 use crate::error::RuntimeError;
+use crate::image::Image;
 
 /// ELF section with the ONNX graph, its large initializers moved to `constants.bin`.
 pub const GRAPH_SECTION: &str = "openqaic_graph";
@@ -123,6 +126,20 @@ impl Plan {
         }
         Ok(plan)
     }
+}
+
+/// Devices that the plan of a container partitions it for; `None` without a plan or without partitions.
+pub fn devices(image: &Image) -> Result<Option<u32>, RuntimeError> {
+    #[derive(Deserialize)]
+    struct Partitions {
+        #[serde(default)]
+        devices: Option<u32>,
+    }
+    let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
+    let Some(range) = elf::section(file, PLAN_SECTION)? else { return Ok(None) };
+    // The whole plan is decoded and judged by the load that follows.
+    let plan: Option<Partitions> = serde_json::from_slice(file.get(range).unwrap_or_default()).ok();
+    Ok(plan.and_then(|plan| plan.devices))
 }
 
 /// Bytes of a dense tensor, `None` when the product overflows or a dimension is negative.

@@ -1,0 +1,106 @@
+//! Where a program goes: one device, or several that work on it as one.
+
+use std::fmt;
+
+use super::DeviceId;
+use crate::error::RuntimeError;
+
+/// Devices of one program, in the order of its partitions. One of them is the usual case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Their ids. [`Placement::check`] says what is possible here.
+    pub devices: Vec<DeviceId>,
+}
+
+impl Placement {
+    /// A single device.
+    pub fn one(id: DeviceId) -> Self {
+        Self { devices: vec![id] }
+    }
+
+    /// Ids joined with `:`, as in the property `devMapping` (python-api §B.6). Whether the devices exist is asked of the
+    /// context.
+    pub fn parse(text: &str) -> Result<Self, RuntimeError> {
+        let devices = text
+            .split(':')
+            .map(|part| {
+                part.trim().parse().map(DeviceId).map_err(|_| RuntimeError::Argument {
+                    what: format!(
+                        "device mapping {text:?}: {part:?} is not a device id; ids joined with ':' are expected, \
+                         as in \"0:1\""
+                    ),
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let placement = Self { devices };
+        placement.check()?;
+        Ok(placement)
+    }
+
+    /// At least one device, and none twice.
+    pub fn check(&self) -> Result<(), RuntimeError> {
+        if self.devices.is_empty() {
+            return Err(RuntimeError::Argument {
+                what: "the device mapping is empty; at least one device id is expected".to_owned(),
+            });
+        }
+        let twice = self.devices.iter().enumerate().find(|(index, id)| self.devices[..*index].contains(id));
+        match twice {
+            None => Ok(()),
+            Some((_, id)) => Err(RuntimeError::Argument {
+                what: format!(
+                    "device mapping \"{self}\" names device {} twice; each partition needs a device of its own",
+                    id.0
+                ),
+            }),
+        }
+    }
+
+    /// The device that answers for all of them: the first.
+    pub fn first(&self) -> Option<DeviceId> {
+        self.devices.first().copied()
+    }
+}
+
+impl From<DeviceId> for Placement {
+    fn from(id: DeviceId) -> Self {
+        Self::one(id)
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, id) in self.devices.iter().enumerate() {
+            if index > 0 {
+                formatter.write_str(":")?;
+            }
+            write!(formatter, "{}", id.0)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for text in ["0", "3:1:2", "63"] {
+            assert_eq!(Placement::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Placement::parse(" 1 : 0 ").unwrap().devices, [DeviceId(1), DeviceId(0)]);
+    }
+
+    #[test]
+    fn refusals_name_what_is_wrong() {
+        let refused = |text| Placement::parse(text).unwrap_err().to_string();
+        assert!(refused("").contains("\"\" is not a device id"));
+        assert!(refused("0:").contains("\"\" is not a device id"));
+        assert!(refused("0,1").contains("\"0,1\" is not a device id"));
+        assert!(refused("-1").contains("\"-1\" is not a device id"));
+        assert!(refused("2:0:2").contains("names device 2 twice"));
+        let empty = Placement { devices: Vec::new() };
+        assert!(empty.check().unwrap_err().to_string().contains("is empty"));
+    }
+}
