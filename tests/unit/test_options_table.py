@@ -277,6 +277,9 @@ def test_only_compile_options_reach_the_container_and_only_runtime_options_chang
     assert {spec.name for spec in SPECS if spec.in_container} == {
         "model_inputs",
         "onnx_define_symbol",
+        "network_specialization_config",
+        "retained_state",
+        "mdp_load_partition_config",
         "convert_to_fp16",
         "clip_fp16_constants",
         "aic_num_cores",

@@ -11,6 +11,8 @@ from qaic.compiler.elem_types import BOOL, FLOAT, FLOAT16, INT8, INT16, INT32, I
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from qaic.compiler.specialize import Variant
+
 #: every tensor starts at a cache line of its DMA buffer
 BUFFER_ALIGNMENT: Final = 64
 
@@ -78,6 +80,7 @@ def network_descriptor(
     batch: int,
     combine_inputs: bool,
     combine_outputs: bool,
+    variants: Sequence[Variant] = (),
 ) -> dict[str, object]:
     """Build the JSON form of the network descriptor; zero values may be left out of it.
 
@@ -93,6 +96,8 @@ def network_descriptor(
         Batch the program was compiled for.
     combine_inputs, combine_outputs : bool
         Whether the tensors of a direction share one DMA buffer.
+    variants : Sequence[Variant]
+        Sets of shapes where there are several, else empty.
     """
     placed_in = place(inputs, 0, combine=combine_inputs)
     placed_out = place(outputs, len(placed_in.sizes), combine=combine_outputs)
@@ -119,6 +124,7 @@ def network_descriptor(
         "thread_group_names": ["HVX", "HMX", "DMAIssue"],
         "batch_size": batch,
         "cluster_offsets": [0],
+        "allowed_shapes": [_shapes(variant, (*inputs, *outputs)) for variant in variants],
     }
 
 
@@ -146,6 +152,17 @@ def batch_of(inputs: Sequence[Edge]) -> int:
 
 def _aligned(size: int) -> int:
     return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+
+
+def _shapes(variant: Variant, edges: Sequence[Edge]) -> dict[str, object]:
+    """Describe one permitted combination of shapes."""
+    dims = (*variant.inputs, *variant.outputs)
+    return {
+        "shapes": [
+            {"type": _BUFFER_TYPES[edge.elem_type][0], "dims": list(sizes)}
+            for edge, sizes in zip(edges, dims, strict=True)
+        ]
+    }
 
 
 def _binding(edge: Edge, where: tuple[int, int], direction: int) -> dict[str, object]:

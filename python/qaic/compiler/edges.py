@@ -93,14 +93,18 @@ def read_edge(value: onnx.ValueInfoProto, kind: str) -> Edge:
             expected=f"at most {MAX_DIMS}",
             context=context,
         )
-    edge = Edge(value.name, tensor.elem_type, dims)
-    if edge.nbytes > MAX_BYTES or any(dim > 0x7FFF_FFFF for dim in dims):
+    return check_size(Edge(value.name, tensor.elem_type, dims), kind)
+
+
+def check_size(edge: Edge, kind: str) -> Edge:
+    """Return an edge that fits a buffer, and refuse any other."""
+    if edge.nbytes > MAX_BYTES or any(dim > 0x7FFF_FFFF for dim in edge.dims):
         raise refuse(
-            what,
+            f"{kind} {edge.name!r}",
             code="tensor_too_large",
-            found=f"{edge.nbytes} bytes {list(dims)}",
+            found=f"{edge.nbytes} bytes {list(edge.dims)}",
             expected=f"at most {MAX_BYTES} bytes",
             fix="use a smaller batch or split the tensor",
-            context=context,
+            context={"tensor": edge.name},
         )
     return edge

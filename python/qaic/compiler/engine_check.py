@@ -38,4 +38,8 @@ def without_weights(lowered: Lowered) -> Lowered | None:
         model=with_weights_as_inputs(lowered.model, lowered.weights),
         weights={},
         inputs=(*lowered.inputs, *edges),
+        variants=tuple(
+            replace(variant, inputs=(*variant.inputs, *(edge.dims for edge in edges)))
+            for variant in lowered.variants
+        ),
     )

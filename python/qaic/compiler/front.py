@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler import cache, digest, onnx_file
 from qaic.compiler.progress import Progress
 from qaic.compiler.refusal import refuse
+from qaic.options.partitions import Partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,7 +133,7 @@ def _write(
 
 def effective_options(options: CompileOptions) -> dict[str, object]:
     """Say what the options amount to, defaults included, as far as it decides about the container."""
-    return {
+    effective: dict[str, object] = {
         "aic_num_cores": options.aic_num_cores,
         "clip_fp16_constants": options.clip_fp16_constants,
         "combine_inputs": options.combine_inputs,
@@ -143,6 +144,16 @@ def effective_options(options: CompileOptions) -> dict[str, object]:
         ],
         "onnx_define_symbol": dict(options.onnx_define_symbol),
     }
+    # Only where they are used, so that the others' containers do not change with what this version learns.
+    if options.network_specialization_config:
+        effective["network_specialization_config"] = [
+            [entry.name, dict(entry.symbols)] for entry in options.network_specialization_config
+        ]
+    if options.retained_state:
+        effective["retained_state"] = True
+    if options.mdp_load_partition_config is not None:
+        effective["mdp_load_partition_config"] = Partitions().to_json(options.mdp_load_partition_config)
+    return effective
 
 
 def _opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFile:

@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.compiler import checks, engine_shapes, initializers, precision, symbols, versions
-from qaic.compiler.edges import Edge, read_edge
+from qaic.compiler import checks, engine_shapes, initializers, precision, specialize, symbols, versions
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
+from qaic.compiler.partition_nodes import check_partitions
 from qaic.compiler.precision import FloatPrecision
 from qaic.compiler.refusal import refuse
+from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.value_types import collect_types, untyped_values
 
 if TYPE_CHECKING:
     import onnx
 
+    from qaic.compiler.edges import Edge
     from qaic.compiler.half_weights import Overflows
     from qaic.compiler.onnx_file import ModelFile
     from qaic.compiler.progress import Progress
+    from qaic.compiler.specialize import Variant
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
 
@@ -29,12 +32,14 @@ class Lowered:
     """A program before it is written."""
 
     name: str
-    #: graph with fixed shapes and without its large initializers
+    #: graph without its large initializers; its shapes are fixed where there is one set of them
     model: onnx.ModelProto
     #: the large initializers in the order they are stored
     weights: dict[str, Weight]
     inputs: tuple[Edge, ...]
     outputs: tuple[Edge, ...]
+    #: the sets of shapes where there are several, else empty
+    variants: tuple[Variant, ...]
     overflows: Overflows
 
 
@@ -68,16 +73,18 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     checks.normalize(model, weights)
     checks.check_operators(model)
     versions.lower_stamps(model)
-    symbols.bind(model, options.onnx_define_symbol, options.model_inputs)
+    entries = options.network_specialization_config
+    if options.mdp_load_partition_config is not None:
+        check_partitions(model.graph, options.mdp_load_partition_config)
+    sizes = symbols.bind(model, options.onnx_define_symbol, options.model_inputs, entries)
     flat = precision.inline_functions(model, weights, floats)
     if flat is not model:
         model = flat
         checks.normalize(model, weights)
     separate_scopes(model.graph, weights)
-    inferred = _inferred(model, weights)
-    inputs = tuple(read_edge(value, "input") for value in inferred.graph.input[: len(model.graph.input)])
-    outputs = tuple(read_edge(value, "output") for value in inferred.graph.output)
-    if not outputs:
+    forms = [_inferred(form, weights) for form in specialize.copies(model, sizes, entries)]
+    interface = specialize.read_interface(forms, len(model.graph.input), entries)
+    if not interface.outputs:
         raise refuse(
             "the model",
             code="no_outputs",
@@ -85,14 +92,24 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
             expected="at least one",
             fix="name the results of the graph as its outputs when exporting",
         )
-    _refuse_passed_through(inputs, outputs)
-    checks.check_structure(inferred)
+    _refuse_passed_through(interface.inputs, interface.outputs)
+    if options.retained_state:
+        check_retained(interface)
+    checks.check_structure(forms[0])
     progress.stage("convert")
-    overflows = precision.apply(model, weights, inferred, floats)
+    overflows = precision.apply(model, weights, forms, floats)
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)
-    _fix_interface(model, inferred)
-    return Lowered(model.graph.name or "unnamed", model, weights, inputs, outputs, overflows)
+    specialize.fix_interface(model, forms)
+    return Lowered(
+        model.graph.name or "unnamed",
+        model,
+        weights,
+        interface.inputs,
+        interface.outputs,
+        interface.variants,
+        overflows,
+    )
 
 
 def _refuse_passed_through(inputs: tuple[Edge, ...], outputs: tuple[Edge, ...]) -> None:
@@ -138,12 +155,3 @@ def _open_outputs(inferred: onnx.ModelProto) -> list[str]:
             and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
         )
     ]
-
-
-def _fix_interface(model: onnx.ModelProto, inferred: onnx.ModelProto) -> None:
-    """Give the graph's inputs and outputs their final shapes and drop what only inference needed."""
-    graph = model.graph
-    types = {value.name: value for value in (*inferred.graph.input, *inferred.graph.output)}
-    for value in (*graph.input, *graph.output):
-        value.type.CopyFrom(types[value.name].type)
-    graph.ClearField("value_info")

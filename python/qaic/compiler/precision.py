@@ -14,9 +14,11 @@ from qaic.compiler.half_weights import Overflows
 from qaic.compiler.initializers import lift_float_constants
 from qaic.compiler.refusal import listing, refuse
 from qaic.compiler.rounding import Rounder
-from qaic.compiler.value_types import ValueFacts, collect_shapes, collect_types
+from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx
 
     from qaic.compiler.weights import Weight
@@ -62,7 +64,10 @@ def inline_functions(
 
 
 def apply(
-    model: onnx.ModelProto, weights: dict[str, Weight], inferred: onnx.ModelProto, precision: FloatPrecision
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    forms: Sequence[onnx.ModelProto],
+    precision: FloatPrecision,
 ) -> Overflows:
     """Round what has to be rounded; changes `model` and `weights`.
 
@@ -72,8 +77,8 @@ def apply(
         Skeleton without model-local functions.
     weights : dict[str, Weight]
         Weights of the main graph.
-    inferred : onnx.ModelProto
-        The same model with weights as inputs and the types and shapes of all values.
+    forms : Sequence[onnx.ModelProto]
+        The same model with weights as inputs and the types and shapes of all values, once per set of shapes.
     precision : FloatPrecision
         What the options say.
 
@@ -83,10 +88,11 @@ def apply(
         Constants that do not fit, complete when all weights were read.
     """
     overflows = Overflows(clip=precision.clip_constants)
-    types = collect_types(inferred)
+    # Which set of shapes it is makes no difference to a type.
+    types = collect_types(forms[0])
     if not precision.convert_to_fp16 and FLOAT16 not in types.values():
         return overflows
-    facts = ValueFacts(types, collect_shapes(inferred))
+    facts = ValueFacts(types, common_shapes(forms))
     _warn_untyped(model, types)
     if precision.convert_to_fp16 and DOUBLE in types.values():
         _log.warning("convert_to_fp16: the model has float64 tensors; they are treated as float32")

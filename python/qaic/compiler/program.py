@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from qaic.compiler.progress import Progress
     from qaic.options.models import CompileOptions
 
+#: of a program that every reader of plans can run
 PLAN_VERSION: Final = 1
+#: of one with specializations or retained state, which a reader of version 1 would not honour
+STATEFUL_PLAN_VERSION: Final = 2
 GRAPH_SECTION: Final = "openqaic_graph"
 PLAN_SECTION: Final = "openqaic_plan"
 
@@ -115,7 +118,7 @@ def _write(
     batch = descriptor.batch_of(lowered.inputs)
     cores = options.aic_num_cores
     plan = {
-        "version": PLAN_VERSION,
+        "version": STATEFUL_PLAN_VERSION if lowered.variants or options.retained_state else PLAN_VERSION,
         "target": "cpu",
         "producer": f"openqaic {_core.__version__}",
         "batch": batch,
@@ -133,6 +136,7 @@ def _write(
             for weight in lowered.weights.values()
         ],
         "loops": has_loops(lowered.model),
+        **_shapes_and_state(lowered, options),
         **notes,
     }
     graph = _graph_bytes(lowered, places)
@@ -156,6 +160,7 @@ def _write(
                 batch=batch,
                 combine_inputs=options.combine_inputs,
                 combine_outputs=options.combine_outputs,
+                variants=lowered.variants,
             )
         )
     )
@@ -179,6 +184,26 @@ def _write(
     if constants_size:
         _write_constants(writer, lowered, places, constants_size, progress)
     writer.finish()
+
+
+def _shapes_and_state(lowered: Lowered, options: CompileOptions) -> dict[str, object]:
+    """Make the entries of the plan that most programs do without."""
+    entries: dict[str, object] = {}
+    if lowered.variants:
+        entries["variants"] = [
+            {
+                "name": variant.name,
+                "symbols": dict(variant.symbols),
+                "inputs": variant.inputs,
+                "outputs": variant.outputs,
+            }
+            for variant in lowered.variants
+        ]
+    if options.retained_state:
+        entries["retained_state"] = True
+    if options.mdp_load_partition_config is not None:
+        entries["devices"] = options.mdp_load_partition_config.devices
+    return entries
 
 
 def canonical_json(value: object) -> bytes:

@@ -15,56 +15,96 @@ from qaic.compiler.refusal import listing, refuse
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import onnx
 
+    from qaic.options.specializations import Specialization
     from qaic.options.structures import ModelInput
 
 _log = logging.getLogger("qaic.compiler")
 
 
-def bind(model: onnx.ModelProto, symbols: Mapping[str, int], specs: Iterable[ModelInput]) -> None:
-    """Replace every symbolic dimension of the inputs by a number; changes `model` in place.
+def bind(
+    model: onnx.ModelProto,
+    given: Mapping[str, int],
+    specs: Iterable[ModelInput],
+    entries: Sequence[Specialization] = (),
+) -> list[dict[str, int]]:
+    """Replace the symbolic dimensions of a model by numbers; changes `model` in place.
+
+    With several specializations, those that differ between them stay symbolic.
 
     Parameters
     ----------
     model : onnx.ModelProto
         Skeleton whose inputs are the inputs of the program.
-    symbols : Mapping[str, int]
+    given : Mapping[str, int]
         Values of ``onnx_define_symbol``.
     specs : Iterable[ModelInput]
         Entries of ``model_inputs``; they also give values to dimensions without a name, and to the symbols
         they meet.
+    entries : Sequence[Specialization]
+        Specializations; their values win over `given`.
+
+    Returns
+    -------
+    list of dict
+        All values of each specialization; one without specializations.
 
     Raises
     ------
     CompileError
-        A dimension has no value.
+        A dimension has no value. With several specializations that is left to `require_static`.
     OptionError
         ``model_inputs`` names an unknown input or contradicts the model or a symbol.
     """
-    values = dict(symbols)
-    present = _symbols_of(model.graph)
-    for name in symbols:
-        if name not in present:
-            _log.warning(
-                "onnx_define_symbol: the model has no symbol %r; its symbols are: %s",
-                name,
-                listing(sorted(present), 20) or "none",
-            )
+    sets = [{**given, **entry.symbols} for entry in entries] or [dict(given)]
+    _warn_unknown(model.graph, given, entries)
     for spec in specs:
-        _apply_spec(model.graph, spec, values)
+        _apply_spec(model.graph, spec, sets)
+    common = {
+        name: size for name, size in sets[0].items() if all(values.get(name) == size for values in sets)
+    }
+    substitute(model, common)
+    if len(sets) == 1:
+        require_static(model.graph.input, entries[0].name if entries else None)
+    return sets
+
+
+def substitute(model: onnx.ModelProto, values: Mapping[str, int]) -> None:
+    """Write the sizes of symbols into every graph of a model."""
     for graph in all_graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in _dims(value):
                 if dim.dim_param in values:
                     dim.dim_value = values[dim.dim_param]
-    for value in model.graph.input:
-        _require_static(value)
 
 
-def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, values: dict[str, int]) -> None:
+def require_static(inputs: Iterable[onnx.ValueInfoProto], specialization: str | None) -> None:
+    """Refuse inputs that still have a dimension without a value; the specialization is for the message."""
+    for value in inputs:
+        _require_static(value, specialization)
+
+
+def _warn_unknown(
+    graph: onnx.GraphProto, given: Mapping[str, int], entries: Sequence[Specialization]
+) -> None:
+    present = _symbols_of(graph)
+    known = listing(sorted(present), 20) or "none"
+    for name in given:
+        if name not in present:
+            _log.warning("onnx_define_symbol: the model has no symbol %r; its symbols are: %s", name, known)
+    unknown = sorted({name for entry in entries for name in entry.symbols} - present)
+    if unknown:
+        _log.warning(
+            "network_specialization_config: the model has no symbols %s; its symbols are: %s",
+            listing(unknown, 20),
+            known,
+        )
+
+
+def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[str, int]]) -> None:
     """Write the dims of one ``model_inputs`` entry into its input."""
     name, shape = spec.input_name, list(spec.input_shape)
     option = f"model_inputs: input {name!r}"
@@ -95,7 +135,7 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, values: dict[str, int]
             raise _option_error(
                 f"{option}: dim {position} is {size}, the model fixes it to {dim.dim_value}", name
             )
-        if dim.dim_param:
+        for values in sets if dim.dim_param else ():
             before = values.setdefault(dim.dim_param, size)
             if before != size:
                 raise _option_error(
@@ -106,8 +146,7 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, values: dict[str, int]
         dim.dim_value = size
 
 
-def _require_static(value: onnx.ValueInfoProto) -> None:
-    """Refuse an input that still has a dimension without a value."""
+def _require_static(value: onnx.ValueInfoProto, specialization: str | None) -> None:
     what = f"input {value.name!r}"
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type"):
@@ -123,13 +162,20 @@ def _require_static(value: onnx.ValueInfoProto) -> None:
         )
     for position, dim in enumerate(tensor.shape.dim):
         if dim.dim_param:
+            example = f"onnx_define_symbol=[({dim.dim_param!r}, 1)]"
+            context = {"tensor": value.name, "symbol": dim.dim_param, "option": "onnx_define_symbol"}
+            fix = f"give it a value, e.g. {example}"
+            if specialization is not None:
+                what = f"specialization {specialization!r}, input {value.name!r}"
+                fix = f"give it a value there, or for all specializations with {example}"
+                context["specialization"] = specialization
             raise refuse(
                 what,
                 code="unbound_symbol",
                 found=f"the symbol {dim.dim_param!r} in its shape {_shape_text(value)}",
                 expected="a number for every dimension",
-                fix=f"give it a value, e.g. onnx_define_symbol=[({dim.dim_param!r}, 1)]",
-                context={"tensor": value.name, "symbol": dim.dim_param, "option": "onnx_define_symbol"},
+                fix=fix,
+                context=context,
             )
         if not dim.HasField("dim_value") or dim.dim_value < 0:
             raise refuse(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.graph_walk import all_graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import onnx
 
@@ -18,7 +18,7 @@ class ValueFacts:
     """What is known about values by name."""
 
     types: dict[str, int]
-    #: of values of the main graph whose dims are all known
+    #: of values of the main graph whose dims are all known; -1 for those that differ between sets of shapes
     shapes: dict[str, tuple[int, ...]]
 
 
@@ -51,6 +51,24 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
 def untyped_values(graph: onnx.GraphProto, types: Mapping[str, int]) -> list[str]:
     """List the outputs of nodes of the main graph that have no known type."""
     return [name for node in graph.node for name in node.output if name and name not in types]
+
+
+def common_shapes(forms: Sequence[onnx.ModelProto]) -> dict[str, tuple[int, ...]]:
+    """Map the name of every tensor whose dims are known in every form to what the forms have in common.
+
+    A dimension that is not the same in all of them is -1; a tensor whose rank is not is left out.
+    """
+    shapes = collect_shapes(forms[0])
+    for form in forms[1:]:
+        others = collect_shapes(form)
+        shapes = {
+            name: tuple(
+                size if size == other else -1 for size, other in zip(shape, others[name], strict=True)
+            )
+            for name, shape in shapes.items()
+            if name in others and len(others[name]) == len(shape)
+        }
+    return shapes
 
 
 def collect_shapes(inferred: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

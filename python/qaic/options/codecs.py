@@ -107,6 +107,16 @@ class Codec(ABC, Generic[T]):
         del directory
         return value
 
+    def load(self, value: T) -> T:
+        """Replace the path of a file whose content is the value by that content.
+
+        Raises
+        ------
+        ValueMismatchError
+            The file cannot be read, or its content is wrong.
+        """
+        return value
+
     @property
     def takes_none(self) -> bool:
         """Whether ``None`` is one of the values, and not the same as "not given"."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from qaic.options.codecs import Bool, Enum, FilePath, Int
+from qaic.options.partitions import PartitionConfig, Partitions
 from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Row, Stage, option
+from qaic.options.specializations import Specialization, Specializations
 from qaic.options.structures import ModelInput, ModelInputs, SymbolMap
 
 if TYPE_CHECKING:
@@ -90,6 +92,32 @@ class CompileOptions:
         summary="Sizes of symbolic dimensions by their names in the model.",
         effect=Effect.BEHAVIOUR,
         flag=Flag("onnx-define-symbol", FlagForm.REPEAT),
+        in_container=True,
+    )
+    network_specialization_config: tuple[Specialization, ...] = option(
+        Specializations(),
+        default=(),
+        summary="Sets of sizes for the symbolic dimensions in one container; the shapes of a run choose.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("network-specialization-config", FlagForm.VALUE),
+        in_container=True,
+    )
+    retained_state: bool = option(
+        Bool(),
+        default=False,
+        summary="Output `X_RetainedState` stays on the device and is input `X` of the next inference.",
+        effect=Effect.BEHAVIOUR,
+        aliases=("compiler_retained_state",),
+        flag=Flag("retained-state", FlagForm.SWITCH),
+        in_container=True,
+    )
+    mdp_load_partition_config: PartitionConfig | None = option(
+        Partitions(),
+        default=None,
+        summary="Devices that share the program; the CPU device asks for as many and runs it in one.",
+        effect=Effect.VALIDATED,
+        aliases=("compiler_mdp_load_partition_config",),
+        flag=Flag("mdp-load-partition-config", FlagForm.VALUE),
         in_container=True,
     )
     convert_to_fp16: bool = option(

@@ -7,7 +7,7 @@ options. Each step collects all it finds wrong before it raises, and nothing has
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
@@ -137,7 +137,7 @@ def resolve(
         unnamed = [item for item in unnamed if _stage(item) is not Stage.COMPILE]
     _refuse_unnamed([item for item in unnamed if item.origin.source is Source.KEYWORD])
 
-    merged = _merge(_typed(named))
+    merged = _loaded(_merge(_typed(named)))
     if chosen is not None:
         merged[_OPTIONS_PATH.name] = _Typed(_OPTIONS_PATH, chosen.value, chosen.origin)
     values = {name: item.value for name, item in merged.items()}
@@ -198,7 +198,7 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
             code="option.not_updatable",
             context={"options": list(changes), "valid": valid},
         )
-    return {name: item.value for name, item in _merge(_typed(named)).items()}
+    return {name: item.value for name, item in _loaded(_merge(_typed(named))).items()}
 
 
 def _options_path(keywords: Sequence[Given], argument: str | os.PathLike[str] | None) -> _TypedPath | None:
@@ -250,6 +250,24 @@ def _typed(named: Sequence[_Named]) -> list[_Typed]:
         if item.given.base is not None:
             value = item.spec.codec.rebase(value, item.given.base)
         typed.append(_Typed(item.spec, value, item.given.origin))
+    _refuse_values(wrong)
+    return typed
+
+
+def _loaded(merged: Mapping[str, _Typed]) -> dict[str, _Typed]:
+    """Read the files that stand for values; only those of the values that count."""
+    loaded: dict[str, _Typed] = {}
+    wrong: list[tuple[OptionSpec, str, ValueMismatchError]] = []
+    for name, item in merged.items():
+        try:
+            loaded[name] = replace(item, value=item.spec.codec.load(item.value))
+        except ValueMismatchError as error:
+            wrong.append((item.spec, str(item.origin), error))
+    _refuse_values(wrong)
+    return loaded
+
+
+def _refuse_values(wrong: Sequence[tuple[OptionSpec, str, ValueMismatchError]]) -> None:
     if wrong:
         raise OptionError(
             _listed([f"{place}: {error}" for _, place, error in wrong], "options have wrong values"),
@@ -260,7 +278,6 @@ def _typed(named: Sequence[_Named]) -> list[_Typed]:
                 "found": [error.found for _, _, error in wrong],
             },
         )
-    return typed
 
 
 def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:

@@ -10,6 +10,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qaic.options.partitions import PartitionConfig
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -94,6 +96,20 @@ def _clip_without_fp16(view: RuleView) -> str | None:
     return f"{view.spell('clip_fp16_constants')} has no effect without convert_to_fp16"
 
 
+def _cores_of_partitions(view: RuleView) -> str | None:
+    config, cores = view.values["mdp_load_partition_config"], view.values["aic_num_cores"]
+    if not isinstance(config, PartitionConfig):
+        return None
+    for partition in config.partitions:
+        for device, given in zip(partition.devices, partition.cores, strict=True):
+            if given not in {None, cores}:
+                return (
+                    f"{view.spell('mdp_load_partition_config')} gives device {device} of {partition.name!r} "
+                    f"{given} cores; every device uses the {cores} of {view.spell('aic_num_cores')}"
+                )
+    return None
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "metrics_and_profiling",
@@ -115,6 +131,13 @@ RULES: tuple[Rule, ...] = (
         Severity.WARNING,
         "`clip_fp16_constants` needs `convert_to_fp16`.",
         _clip_without_fp16,
+    ),
+    Rule(
+        "cores_of_partitions",
+        ("mdp_load_partition_config", "aic_num_cores"),
+        Severity.WARNING,
+        "`numCores` of `mdp_load_partition_config` is that of `aic_num_cores`.",
+        _cores_of_partitions,
     ),
 )
 
