@@ -142,10 +142,44 @@ class Context:
 
     def __new__(cls) -> Context: ...
     def devices(self) -> list[dict[str, Any]]:
-        """One dictionary per device.
+        """One dictionary per device, as ``resources``."""
+    def resources(self, dev_id: int) -> dict[str, Any]:
+        """Return what a device has and what of it is free.
 
-        Keys: ``id``, ``kind``, ``name``, ``nsp_total``, ``nsp_free``, ``dram_total_mb``, ``dram_free_mb``.
+        Keys: ``id``, ``kind``, ``name``, ``status`` (``ready`` or ``error``); total and free of ``dram_*_mb``, ``nsp_*``,
+        ``vc_*``, ``mcid_*``, ``semaphore_*``; ``programs_loaded``, ``programs_active``, ``constants_loaded``,
+        ``constants_in_use``.
+
+        Blocking: with ``QAIC_CPU_SHARED`` cores are counted across processes.
         """
+
+@final
+class NoopControl:
+    """Faults and a gate of a ``noop`` device, for tests (``QAIC_DEVICE=noop``).
+
+    A plan is a list of rules ``CALL@WHICH=FAULT`` separated by ``;``. Calls are ``load`` (slow, stuck, no_memory, lost),
+    ``activate`` (no_cores, no_memory, lost), ``exec`` (no_memory, lost) and ``execute`` (slow, stuck, fail, lost);
+    ``WHICH`` is a number from 1, a range ``2..4`` or ``*``; a slow call says how long: ``execute@3=slow:20ms``.
+    After ``lost`` what was loaded is lost, what is loaded afterwards works.
+    """
+
+    def __new__(cls, device: int = 0) -> NoopControl: ...
+    def plan(self, text: str) -> None:
+        """Replace the faults (at first those of ``QAIC_NOOP_FAULTS``) and count calls anew."""
+    def calls(self) -> dict[str, int]:
+        """Return the calls of each kind since the last plan."""
+    def hold(self) -> None:
+        """Let executions that begin from now on wait inside the device."""
+    def release(self) -> None:
+        """Let them go on."""
+    def executing(self) -> int:
+        """Return the number of executions inside the device: held, slow or stuck."""
+    def wait_executing(self, count: int = 1, timeout: float = 10.0) -> bool:
+        """Wait until ``count`` or more are inside; return whether they are."""
+    def lose(self) -> None:
+        """Lose the device: executions inside end, all loaded is lost, loads fail until ``recover``."""
+    def recover(self) -> None:
+        """Bring the device back, without what was loaded."""
 
 @final
 class RtContext:

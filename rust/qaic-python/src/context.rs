@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::cpu::{self, Engine};
-use qaic_runtime::device::{Canceller, LoadToken, RegistryOptions};
+use qaic_runtime::device::{Canceller, Device, DeviceId, DeviceStatus, LoadToken, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork;
 use qaic_runtime::image::Image;
@@ -38,25 +38,50 @@ impl PyContext {
         Ok(Self { context: open_context(py)? })
     }
 
-    /// One dictionary per device: `id`, `kind`, `name`, and the figures of its resources.
+    /// One dictionary per device: `id`, `kind`, `name`, `status`, and the figures of its resources.
+    ///
+    /// Blocking, without the interpreter lock: cores that are counted across processes are counted by the system.
     fn devices<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.context
-            .devices()
-            .iter()
-            .map(|device| {
-                let resources = device.resources();
-                let entry = PyDict::new(py);
-                entry.set_item("id", device.id().0)?;
-                entry.set_item("kind", device.kind().name())?;
-                entry.set_item("name", device.name())?;
-                entry.set_item("nsp_total", resources.nsp_total)?;
-                entry.set_item("nsp_free", resources.nsp_free)?;
-                entry.set_item("dram_total_mb", resources.dram_total_mb)?;
-                entry.set_item("dram_free_mb", resources.dram_free_mb)?;
-                Ok(entry)
-            })
-            .collect()
+        self.context.devices().iter().map(|device| describe(py, device)).collect()
     }
+
+    /// The dictionary of one device.
+    fn resources<'py>(&self, py: Python<'py>, dev_id: u32) -> PyResult<Bound<'py, PyDict>> {
+        let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
+        describe(py, device)
+    }
+}
+
+fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'py, PyDict>> {
+    let (resources, status) = py.detached(|| Ok((device.resources(), device.status())))?;
+    let entry = PyDict::new(py);
+    entry.set_item("id", device.id().0)?;
+    entry.set_item("kind", device.kind().name())?;
+    entry.set_item("name", device.name())?;
+    let status = match status {
+        DeviceStatus::Ready => "ready",
+        DeviceStatus::Error { .. } => "error",
+    };
+    entry.set_item("status", status)?;
+    entry.set_item("dram_total_mb", resources.dram_total_mb)?;
+    entry.set_item("dram_free_mb", resources.dram_free_mb)?;
+    for (name, figure) in [
+        ("nsp_total", resources.nsp_total),
+        ("nsp_free", resources.nsp_free),
+        ("vc_total", resources.vc_total),
+        ("vc_free", resources.vc_free),
+        ("mcid_total", resources.mcid_total),
+        ("mcid_free", resources.mcid_free),
+        ("semaphore_total", resources.semaphore_total),
+        ("semaphore_free", resources.semaphore_free),
+        ("programs_loaded", resources.programs_loaded),
+        ("programs_active", resources.programs_active),
+        ("constants_loaded", resources.constants_loaded),
+        ("constants_in_use", resources.constants_in_use),
+    ] {
+        entry.set_item(name, figure)?;
+    }
+    Ok(entry)
 }
 
 /// Tells the runtime of every fork made from Python, first of all hooks of this package.
@@ -85,6 +110,7 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
         kind: env::var("QAIC_DEVICE").ok().map(|kind| kind.trim().to_owned()),
         virtual_cards,
         engine_candidates: engine_candidates(py)?,
+        noop_faults: env::var("QAIC_NOOP_FAULTS").ok(),
     };
     Context::new(&options).map_err(|error| from_runtime(py, error))
 }

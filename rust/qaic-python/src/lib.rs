@@ -9,6 +9,7 @@ mod buffers;
 mod context;
 mod errors;
 mod gil;
+mod noop_control;
 mod qpc;
 mod rt;
 mod session;
@@ -23,6 +24,8 @@ mod _core {
     use super::buffers::{BytesView, OutputBuffer};
     #[pymodule_export]
     use super::context::{PyContext, check_program, engine_info};
+    #[pymodule_export]
+    use super::noop_control::PyNoopControl;
     #[pymodule_export]
     use super::qpc::{PyQpc, PyTensor, validate_container};
     #[pymodule_export]

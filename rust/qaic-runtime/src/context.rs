@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::{
-    Device, DeviceId, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, placed,
+    Device, DeviceId, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop, placed,
 };
 use crate::error::RuntimeError;
-use crate::fork::PerProcess;
+use crate::fork::{Origin, PerProcess};
 use crate::image::Image;
 use crate::log::Logger;
 
@@ -28,6 +28,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Context {
     id: u32,
+    origin: Origin,
     registry: Arc<Registry>,
     logger: Logger,
 }
@@ -44,7 +45,8 @@ impl Context {
             Ok(registry)
         });
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        registry.map(|registry| Arc::new(Self { id, registry, logger: Logger::new(id) }))
+        registry
+            .map(|registry| Arc::new(Self { id, origin: Origin::here(), registry, logger: Logger::new(id) }))
     }
 
     /// Its number in this process.
@@ -65,6 +67,11 @@ impl Context {
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
         self.registry.device(id)
+    }
+
+    /// The hand on the `noop` device with this id.
+    pub fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
+        self.registry.noop_control(id)
     }
 
     /// Loads a container on the devices of `placement`, where it executes as one program. Takes no cores; every
@@ -95,8 +102,10 @@ impl Context {
         Ok(())
     }
 
-    /// The devices of `placement`, in its order. Fails when one does not exist or is named twice.
+    /// The devices of `placement`, in its order. Fails when one does not exist or is named twice, and in a forked
+    /// process, which has a context of its own.
     pub fn placed_on(&self, placement: &Placement) -> Result<Vec<&Arc<dyn Device>>, RuntimeError> {
+        self.origin.check()?;
         placement.check()?;
         placement.devices.iter().map(|id| self.device(*id)).collect()
     }

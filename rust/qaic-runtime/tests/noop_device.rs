@@ -25,6 +25,7 @@ fn context() -> Arc<Context> {
         kind: Some("noop".to_owned()),
         virtual_cards: Some(2),
         engine_candidates: vec![marker.into()],
+        ..RegistryOptions::default()
     };
     Context::new(&options).unwrap()
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::noop::NoopDevice;
+use super::noop::{self, NoopDevice};
 use super::{Device, DeviceId, DeviceKind};
 use crate::error::RuntimeError;
 
@@ -19,6 +19,8 @@ pub struct RegistryOptions {
     pub virtual_cards: Option<u32>,
     /// Places where the engine's library may be, best first.
     pub engine_candidates: Vec<PathBuf>,
+    /// `QAIC_NOOP_FAULTS`: what goes wrong on every `noop` device, as [`noop::FaultPlan`] reads it.
+    pub noop_faults: Option<String>,
 }
 
 /// The devices, ids 0..n.
@@ -26,6 +28,8 @@ pub struct RegistryOptions {
 pub struct Registry {
     kind: DeviceKind,
     devices: Vec<Arc<dyn Device>>,
+    // Of the noop devices, by id.
+    controls: Vec<Arc<noop::Control>>,
 }
 
 impl Registry {
@@ -51,18 +55,26 @@ impl Registry {
                 what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} are possible"),
             });
         }
-        let devices = (0..count)
-            .map(|id| -> Arc<dyn Device> {
-                match kind {
-                    #[cfg(feature = "cpu")]
-                    DeviceKind::Cpu => {
-                        Arc::new(super::cpu::CpuDevice::new(DeviceId(id), options.engine_candidates.clone()))
-                    }
-                    _ => Arc::new(NoopDevice::new(DeviceId(id))),
+        let faults = options.noop_faults.as_deref().unwrap_or_default();
+        let faults: noop::FaultPlan = faults
+            .parse()
+            .map_err(|error| RuntimeError::Argument { what: format!("QAIC_NOOP_FAULTS: {error}") })?;
+        let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+        let mut controls = Vec::new();
+        for id in (0..count).map(DeviceId) {
+            match kind {
+                #[cfg(feature = "cpu")]
+                DeviceKind::Cpu => {
+                    devices.push(Arc::new(super::cpu::CpuDevice::new(id, options.engine_candidates.clone())));
                 }
-            })
-            .collect();
-        Ok(Self { kind, devices })
+                _ => {
+                    let device = NoopDevice::new(id, faults.clone());
+                    controls.push(Arc::clone(device.control()));
+                    devices.push(Arc::new(device));
+                }
+            }
+        }
+        Ok(Self { kind, devices, controls })
     }
 
     /// Kind of all devices.
@@ -80,6 +92,18 @@ impl Registry {
         self.devices.iter().find(|device| device.id() == id).ok_or_else(|| RuntimeError::DeviceNotFound {
             id: id.0,
             existing: self.devices.iter().map(|device| device.id().0).collect(),
+        })
+    }
+
+    /// The hand on the `noop` device with this id.
+    pub fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
+        self.device(id)?;
+        self.controls.get(id.0 as usize).ok_or_else(|| RuntimeError::Argument {
+            what: format!(
+                "device {} is of kind `{}`; only `noop` devices can be controlled",
+                id.0,
+                self.kind.name()
+            ),
         })
     }
 }
@@ -105,5 +129,16 @@ mod tests {
         assert_eq!(Registry::new(&options("gpu", 1)).unwrap_err().code(), "device.kind");
         assert_eq!(Registry::new(&options("noop", 0)).unwrap_err().code(), "call.argument");
         assert_eq!(Registry::new(&options("noop", 65)).unwrap_err().code(), "call.argument");
+    }
+
+    #[test]
+    fn only_noop_devices_are_controlled() {
+        let registry = Registry::new(&options("noop", 2)).unwrap();
+        assert!(registry.noop_control(DeviceId(1)).is_ok());
+        assert_eq!(registry.noop_control(DeviceId(2)).unwrap_err().code(), "device.not_found");
+        let cpu = Registry::new(&options("cpu", 1)).unwrap();
+        assert_eq!(cpu.noop_control(DeviceId(0)).unwrap_err().code(), "call.argument");
+        let broken = RegistryOptions { noop_faults: Some("run".to_owned()), ..options("noop", 1) };
+        assert_eq!(Registry::new(&broken).unwrap_err().code(), "call.argument");
     }
 }

@@ -3,18 +3,27 @@
 //! It is chosen by name only and never found by enumeration, so that nobody measures it by accident.
 //!
 //! What it does with an inference is fixed, so that tests can predict it: the bytes of all inbound DMA buffers, in
-//! order, are written to the outbound DMA buffers, in order, repeated as often as they fit.
+//! order, are written to the outbound DMA buffers, in order, repeated as often as they fit. What goes wrong is decided by
+//! a [`FaultPlan`] and a [`Control`].
+
+mod control;
+mod faults;
 
 use std::sync::Arc;
 
+use qaic_qpc::container::names;
 use qaic_qpc::network_desc::Direction;
 
 use super::{
-    Activation, Canceller, Device, DeviceId, DeviceKind, Exec, Ledger, LoadOptions, LoadedProgram, Resources,
+    Activation, Canceller, Device, DeviceId, DeviceKind, DeviceStatus, Exec, Ledger, LoadOptions,
+    LoadedProgram, Resources,
 };
 use crate::buffer::{HostSlice, HostSliceMut, Storage};
 use crate::error::RuntimeError;
 use crate::image::Image;
+pub use control::Control;
+use control::Stop;
+pub use faults::{Call, Fault, FaultPlan};
 
 const CORES: u32 = 16;
 
@@ -23,12 +32,18 @@ const CORES: u32 = 16;
 pub struct NoopDevice {
     id: DeviceId,
     ledger: Arc<Ledger>,
+    control: Arc<Control>,
 }
 
 impl NoopDevice {
-    /// A device with 16 cores.
-    pub fn new(id: DeviceId) -> Self {
-        Self { id, ledger: Ledger::new(id, CORES) }
+    /// A device with 16 cores on which `faults` happen.
+    pub fn new(id: DeviceId, faults: FaultPlan) -> Self {
+        Self { id, ledger: Ledger::new(id, CORES), control: Arc::new(Control::new(id, faults)) }
+    }
+
+    /// The hand on it.
+    pub fn control(&self) -> &Arc<Control> {
+        &self.control
     }
 }
 
@@ -49,6 +64,10 @@ impl Device for NoopDevice {
         self.ledger.resources()
     }
 
+    fn status(&self) -> DeviceStatus {
+        self.control.status()
+    }
+
     fn executes_on_host(&self) -> bool {
         false
     }
@@ -61,29 +80,45 @@ impl Device for NoopDevice {
         Ok(None)
     }
 
-    fn load(&self, image: &Arc<Image>, _: &LoadOptions) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
-        Ok(Arc::new(NoopProgram { image: Arc::clone(image) }))
+    fn load(
+        &self,
+        image: &Arc<Image>,
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+        let control = Arc::clone(&self.control);
+        let _watched = options.token.during(Box::new(move || control.wake()))?;
+        let constants = image.segment(names::CONSTANTS).map_or(0, <[u8]>::len) as u64;
+        let losses = self.control.load(constants, || options.token.was_cancelled())?;
+        Ok(Arc::new(NoopProgram { image: Arc::clone(image), control: Arc::clone(&self.control), losses }))
     }
 }
 
-#[derive(Debug)]
+/// A loaded program, and likewise its activations.
+#[derive(Clone, Debug)]
 struct NoopProgram {
     image: Arc<Image>,
+    control: Arc<Control>,
+    // Losses of the device before the program was loaded.
+    losses: u32,
+}
+
+impl NoopProgram {
+    fn dma_bytes(&self) -> u64 {
+        self.image.network().dma_buffers.iter().map(|buffer| u64::from(buffer.size)).sum()
+    }
 }
 
 impl LoadedProgram for NoopProgram {
     fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError> {
-        Ok(Arc::new(NoopActivation { image: Arc::clone(&self.image) }))
+        let cores = self.image.network().num_cores.max(1);
+        self.control.activate(self.losses, cores, CORES, self.dma_bytes())?;
+        Ok(Arc::new(self.clone()))
     }
 }
 
-#[derive(Debug)]
-struct NoopActivation {
-    image: Arc<Image>,
-}
-
-impl Activation for NoopActivation {
+impl Activation for NoopProgram {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
+        self.control.exec(self.losses, self.dma_bytes())?;
         let buffers = self
             .image
             .network()
@@ -91,13 +126,16 @@ impl Activation for NoopActivation {
             .iter()
             .map(|buffer| Ok((buffer.dir, Storage::new(buffer.size as usize)?)))
             .collect::<Result<Vec<_>, RuntimeError>>()?;
-        Ok(Box::new(NoopExec { buffers }))
+        let stop = Arc::new(NoopStop { control: Arc::clone(&self.control), stop: Stop::default() });
+        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop }))
     }
 }
 
 #[derive(Debug)]
 struct NoopExec {
     buffers: Vec<(Direction, Storage)>,
+    losses: u32,
+    stop: Arc<NoopStop>,
 }
 
 impl Exec for NoopExec {
@@ -120,6 +158,7 @@ impl Exec for NoopExec {
     }
 
     fn execute(&mut self) -> Result<(), RuntimeError> {
+        self.stop.control.execute(self.losses, &self.stop.stop)?;
         let memories = |wanted: Direction| {
             let is_wanted = move |(direction, _): &&(Direction, Storage)| *direction == wanted;
             self.buffers.iter().filter(is_wanted).map(|(_, storage)| storage.memory())
@@ -143,13 +182,18 @@ impl Exec for NoopExec {
     }
 
     fn canceller(&self) -> Arc<dyn Canceller> {
-        Arc::new(NothingToCancel)
+        Arc::clone(&self.stop) as Arc<dyn Canceller>
     }
 }
 
 #[derive(Debug)]
-struct NothingToCancel;
+struct NoopStop {
+    control: Arc<Control>,
+    stop: Stop,
+}
 
-impl Canceller for NothingToCancel {
-    fn cancel(&self) {}
+impl Canceller for NoopStop {
+    fn cancel(&self) {
+        self.control.cancel(&self.stop);
+    }
 }

@@ -1,0 +1,83 @@
+//! `_core.NoopControl`: tests bring about what a device does rarely, and know when a call is inside it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use qaic_runtime::device::DeviceId;
+use qaic_runtime::device::noop::{Call, Control};
+use qaic_runtime::error::RuntimeError;
+
+use crate::context::open_context;
+use crate::errors::from_runtime;
+use crate::gil::{Door, signal_pending};
+
+/// The hand on the `noop` device with this id.
+#[pyclass(frozen, name = "NoopControl", module = "qaic._core")]
+pub(crate) struct PyNoopControl {
+    control: Arc<Control>,
+}
+
+#[pymethods]
+impl PyNoopControl {
+    #[new]
+    #[pyo3(signature = (device = 0))]
+    fn new(py: Python<'_>, device: u32) -> PyResult<Self> {
+        let context = open_context(py)?;
+        let control = context.noop_control(DeviceId(device)).map_err(|error| from_runtime(py, error))?;
+        Ok(Self { control: Arc::clone(control) })
+    }
+
+    /// Replaces the faults and counts calls anew.
+    fn plan(&self, py: Python<'_>, text: &str) -> PyResult<()> {
+        done(py, text.parse().and_then(|plan| self.control.plan(plan)))
+    }
+
+    /// Calls of each kind since the last plan.
+    fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counts = PyDict::new(py);
+        for (call, count) in Call::ALL.iter().zip(self.control.calls()) {
+            counts.set_item(call.name(), count)?;
+        }
+        Ok(counts)
+    }
+
+    /// Lets executions that begin from now on wait inside the device.
+    fn hold(&self, py: Python<'_>) -> PyResult<()> {
+        done(py, self.control.hold())
+    }
+
+    /// Lets them go on.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        done(py, self.control.release())
+    }
+
+    /// Executions that are inside the device: held, slow or stuck.
+    fn executing(&self, py: Python<'_>) -> PyResult<u32> {
+        done(py, self.control.executing())
+    }
+
+    /// Waits until `count` executions or more are inside the device; whether they are.
+    ///
+    /// Blocking, without the interpreter lock; Ctrl-C ends it.
+    #[pyo3(signature = (count = 1, timeout = 10.0))]
+    fn wait_executing(&self, py: Python<'_>, count: u32, timeout: f64) -> PyResult<bool> {
+        let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
+        py.detached(|| self.control.wait_executing(count, limit, signal_pending))
+    }
+
+    /// Loses the device: executions inside end, all that was loaded is lost, loads fail until `recover`.
+    fn lose(&self, py: Python<'_>) -> PyResult<()> {
+        done(py, self.control.lose())
+    }
+
+    /// Brings the device back, without what was loaded.
+    fn recover(&self, py: Python<'_>) -> PyResult<()> {
+        done(py, self.control.recover())
+    }
+}
+
+fn done<T>(py: Python<'_>, result: Result<T, RuntimeError>) -> PyResult<T> {
+    result.map_err(|error| from_runtime(py, error))
+}

@@ -1,0 +1,342 @@
+//! The hand on a `noop` device: faults, a gate that holds executions, and the loss of the device.
+//!
+//! Tests use it to bring about what a card does rarely, and to know that a call is inside the device without guessing
+//! times. A device nobody touches pays one counter and two loads per inference.
+
+use std::time::{Duration, Instant};
+
+use super::faults::{Call, Fault, FaultPlan};
+use crate::device::{DeviceId, DeviceStatus};
+use crate::error::RuntimeError;
+use crate::fork::Origin;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+
+/// A wait without a limit of its own wakes this often to look again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Controls one device.
+#[derive(Debug)]
+pub struct Control {
+    device: DeviceId,
+    origin: Origin,
+    calls: [AtomicU64; Call::ALL.len()],
+    // Times the device was lost. A program works as long as this is what it was when the program was loaded.
+    losses: AtomicU32,
+    // Whether executions have to look at the state.
+    armed: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    plan: FaultPlan,
+    held: bool,
+    away: bool,
+    inside: u32,
+}
+
+/// Asks one call to end; kept by whoever may cancel it.
+#[derive(Debug, Default)]
+pub(super) struct Stop {
+    // Both change under the lock of the control's state only.
+    inside: AtomicBool,
+    asked: AtomicBool,
+}
+
+/// How long a call stays inside by itself.
+#[derive(Clone, Copy, Debug)]
+enum Stay {
+    Until(Instant),
+    Forever,
+}
+
+impl Stay {
+    fn of(fault: Option<Fault>) -> Self {
+        match fault {
+            // A time beyond what the clock can express does not end.
+            Some(Fault::Slow(time)) => Instant::now().checked_add(time).map_or(Self::Forever, Self::Until),
+            Some(Fault::Stuck) => Self::Forever,
+            _ => Self::Until(Instant::now()),
+        }
+    }
+}
+
+impl Control {
+    pub(super) fn new(device: DeviceId, plan: FaultPlan) -> Self {
+        let armed = plan.mentions(Call::Execute);
+        Self {
+            device,
+            origin: Origin::here(),
+            calls: Default::default(),
+            losses: AtomicU32::new(0),
+            armed: AtomicBool::new(armed),
+            state: Mutex::new(State { plan, ..State::default() }),
+            changed: Condvar::default(),
+        }
+    }
+
+    /// Replaces the faults and counts calls anew.
+    pub fn plan(&self, plan: FaultPlan) -> Result<(), RuntimeError> {
+        let mut state = self.state()?;
+        state.plan = plan;
+        for calls in &self.calls {
+            calls.store(0, Ordering::Relaxed);
+        }
+        self.arm(&state);
+        Ok(())
+    }
+
+    /// Calls since the last plan, in the order of [`Call::ALL`].
+    pub fn calls(&self) -> [u64; Call::ALL.len()] {
+        [0, 1, 2, 3].map(|index: usize| self.calls[index].load(Ordering::Relaxed))
+    }
+
+    /// Closes the gate: executions that begin from now on wait in it.
+    pub fn hold(&self) -> Result<(), RuntimeError> {
+        let mut state = self.state()?;
+        state.held = true;
+        self.arm(&state);
+        Ok(())
+    }
+
+    /// Opens the gate.
+    pub fn release(&self) -> Result<(), RuntimeError> {
+        let mut state = self.state()?;
+        state.held = false;
+        self.arm(&state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Executions that are inside the device now: held, slow or stuck. All others take no time.
+    pub fn executing(&self) -> Result<u32, RuntimeError> {
+        Ok(self.state()?.inside)
+    }
+
+    /// Waits until `count` executions or more are inside the device; whether they are.
+    ///
+    /// Blocking: until then, until `limit` has passed, or until `interrupted`, asked about every 50 ms, says so.
+    pub fn wait_executing(
+        &self,
+        count: u32,
+        limit: Duration,
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<bool, RuntimeError> {
+        let deadline = Instant::now().checked_add(limit);
+        loop {
+            let mut state = self.state()?;
+            if state.inside < count {
+                state = self.changed.wait_at_most(state, Duration::from_millis(50).min(limit));
+            }
+            if state.inside >= count {
+                return Ok(true);
+            }
+            drop(state);
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+            if interrupted() {
+                return Err(RuntimeError::Interrupted);
+            }
+        }
+    }
+
+    /// Loses the device now. Executions inside end, everything loaded is lost, and nothing can be loaded before
+    /// [`Control::recover`].
+    pub fn lose(&self) -> Result<(), RuntimeError> {
+        let mut state = self.state()?;
+        state.away = true;
+        self.reset(&state);
+        Ok(())
+    }
+
+    /// Brings the device back. What was loaded before stays lost.
+    pub fn recover(&self) -> Result<(), RuntimeError> {
+        self.state()?.away = false;
+        Ok(())
+    }
+
+    pub(super) fn status(&self) -> DeviceStatus {
+        // A forked process cannot know, and its own device has just been made.
+        match self.state() {
+            Ok(state) if state.away => DeviceStatus::Error { reason: AWAY.to_owned() },
+            _ => DeviceStatus::Ready,
+        }
+    }
+
+    /// Begins a load of `bytes` bytes; what it returns goes with the program. After `cancelled` has become true,
+    /// [`Control::wake`] makes this see it.
+    pub(super) fn load(&self, bytes: u64, cancelled: impl Fn() -> bool) -> Result<u32, RuntimeError> {
+        let nth = self.count(Call::Load);
+        let state = self.state()?;
+        if state.away {
+            return Err(self.lost(AWAY));
+        }
+        let losses = self.losses.load(Ordering::Relaxed);
+        match state.plan.fault(Call::Load, nth) {
+            Some(Fault::NoMemory) => Err(RuntimeError::OutOfMemory { bytes, what: "the program" }),
+            Some(Fault::Lost) => Err(self.reset(&state)),
+            fault => {
+                let duration = Stay::of(fault);
+                self.linger(state, duration, |_| false, losses, cancelled).map(|_| losses)
+            }
+        }
+    }
+
+    /// Begins an activation of a program that needs `cores` of `total` cores.
+    pub(super) fn activate(
+        &self,
+        losses: u32,
+        cores: u32,
+        total: u32,
+        bytes: u64,
+    ) -> Result<(), RuntimeError> {
+        match self.fault(Call::Activate, losses)? {
+            Some(Fault::NoCores) => {
+                Err(RuntimeError::DeviceBusy { id: self.device.0, needed: cores, free: 0, total })
+            }
+            Some(Fault::NoMemory) => Err(RuntimeError::OutOfMemory { bytes, what: "the activation" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins the making of an exec.
+    pub(super) fn exec(&self, losses: u32, bytes: u64) -> Result<(), RuntimeError> {
+        match self.fault(Call::Exec, losses)? {
+            Some(Fault::NoMemory) => Err(RuntimeError::OutOfMemory { bytes, what: "DMA buffers" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a program that was loaded after `losses` losses still exists.
+    #[inline]
+    fn check_loaded(&self, losses: u32) -> Result<(), RuntimeError> {
+        // Acquire: with the store in `reset`, a caller that learned of the loss otherwise sees it here too.
+        if self.losses.load(Ordering::Acquire) == losses { Ok(()) } else { Err(self.lost(RESET)) }
+    }
+
+    /// Lets an execution pass, at once unless something is to happen to it.
+    #[inline]
+    pub(super) fn execute(&self, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {
+        let nth = self.count(Call::Execute);
+        self.check_loaded(losses)?;
+        // Relaxed: whether a gate that closes now still holds this execution is open anyway; the state itself is
+        // read under its lock.
+        if self.armed.load(Ordering::Relaxed) { self.execute_armed(nth, losses, stop) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn execute_armed(&self, nth: u64, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {
+        let mut state = self.state()?;
+        let fault = state.plan.fault(Call::Execute, nth);
+        match fault {
+            Some(Fault::Fail) => {
+                return Err(RuntimeError::Inference {
+                    status: "NOOP_FAULT",
+                    message: format!(
+                        "the fault plan of device {} says so for execution {nth}",
+                        self.device.0
+                    ),
+                });
+            }
+            Some(Fault::Lost) => return Err(self.reset(&state)),
+            None if !state.held => return Ok(()),
+            _ => {}
+        }
+        stop.asked.store(false, Ordering::Relaxed);
+        stop.inside.store(true, Ordering::Relaxed);
+        state.inside += 1;
+        self.changed.notify_all();
+        let asked = || stop.asked.load(Ordering::Relaxed);
+        let outcome = self.linger(state, Stay::of(fault), |state| state.held, losses, asked);
+        let (mut state, result) = match outcome {
+            Ok(state) => (state, Ok(())),
+            Err(error) => (self.state.lock(), Err(error)),
+        };
+        state.inside -= 1;
+        stop.inside.store(false, Ordering::Relaxed);
+        self.changed.notify_all();
+        result
+    }
+
+    /// Stays in the device as long as `stay` says and then as long as `held` does; a loss and `cancelled` end both.
+    fn linger<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        stay: Stay,
+        held: impl Fn(&State) -> bool,
+        losses: u32,
+        cancelled: impl Fn() -> bool,
+    ) -> Result<MutexGuard<'a, State>, RuntimeError> {
+        loop {
+            self.check_loaded(losses)?;
+            if cancelled() {
+                return Err(RuntimeError::Interrupted);
+            }
+            let left = match stay {
+                Stay::Until(end) => end.saturating_duration_since(Instant::now()),
+                Stay::Forever => LOOK_AGAIN,
+            };
+            if left.is_zero() && !held(&state) {
+                return Ok(state);
+            }
+            let limit = if left.is_zero() { LOOK_AGAIN } else { left.min(LOOK_AGAIN) };
+            state = self.changed.wait_at_most(state, limit);
+        }
+    }
+
+    /// Asks a call that is inside to end; without one, nothing happens.
+    pub(super) fn cancel(&self, stop: &Stop) {
+        // In a forked process nothing is inside.
+        let Ok(_state) = self.state() else { return };
+        if stop.inside.load(Ordering::Relaxed) {
+            stop.asked.store(true, Ordering::Relaxed);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Wakes whoever is inside, to look at what changed outside of the state.
+    pub(super) fn wake(&self) {
+        if let Ok(_state) = self.state() {
+            self.changed.notify_all();
+        }
+    }
+
+    fn fault(&self, call: Call, losses: u32) -> Result<Option<Fault>, RuntimeError> {
+        let nth = self.count(call);
+        let state = self.state()?;
+        self.check_loaded(losses)?;
+        match state.plan.fault(call, nth) {
+            Some(Fault::Lost) => Err(self.reset(&state)),
+            fault => Ok(fault),
+        }
+    }
+
+    fn count(&self, call: Call) -> u64 {
+        self.calls[call as usize].fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn state(&self) -> Result<MutexGuard<'_, State>, RuntimeError> {
+        self.origin.check()?;
+        Ok(self.state.lock())
+    }
+
+    fn arm(&self, state: &State) {
+        self.armed.store(state.held || state.plan.mentions(Call::Execute), Ordering::Relaxed);
+    }
+
+    /// Everything loaded is lost.
+    fn reset(&self, _: &State) -> RuntimeError {
+        self.losses.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+        self.lost(RESET)
+    }
+
+    fn lost(&self, reason: &str) -> RuntimeError {
+        RuntimeError::DeviceLost { id: self.device.0, reason: reason.to_owned() }
+    }
+}
+
+const RESET: &str = "it was reset after the program was loaded; load the program again";
+const AWAY: &str = "it does not answer";
