@@ -146,9 +146,9 @@ class Context:
     def resources(self, dev_id: int) -> dict[str, Any]:
         """Return what a device has and what of it is free.
 
-        Keys: ``id``, ``kind``, ``name``, ``status`` (``ready`` or ``error``); total and free of ``dram_*_mb``, ``nsp_*``,
-        ``vc_*``, ``mcid_*``, ``semaphore_*``; ``programs_loaded``, ``programs_active``, ``constants_loaded``,
-        ``constants_in_use``.
+        Keys: ``id``, ``kind``, ``name``, ``status`` (``ready`` or ``error``); total and free of ``dram_*_mb``,
+        ``nsp_*``, ``vc_*``, ``mcid_*``, ``semaphore_*``; ``programs_loaded``, ``programs_active``,
+        ``constants_loaded``, ``constants_in_use``.
 
         Blocking: with ``QAIC_CPU_SHARED`` cores are counted across processes.
         """
@@ -157,10 +157,10 @@ class Context:
 class NoopControl:
     """Faults and a gate of a ``noop`` device, for tests (``QAIC_DEVICE=noop``).
 
-    A plan is a list of rules ``CALL@WHICH=FAULT`` separated by ``;``. Calls are ``load`` (slow, stuck, no_memory, lost),
-    ``activate`` (no_cores, no_memory, lost), ``exec`` (no_memory, lost) and ``execute`` (slow, stuck, fail, lost);
-    ``WHICH`` is a number from 1, a range ``2..4`` or ``*``; a slow call says how long: ``execute@3=slow:20ms``.
-    After ``lost`` what was loaded is lost, what is loaded afterwards works.
+    A plan is a list of rules ``CALL@WHICH=FAULT`` separated by ``;``. Calls are ``load`` (slow, stuck,
+    no_memory, lost), ``activate`` (no_cores, no_memory, lost), ``exec`` (no_memory, lost) and ``execute``
+    (slow, stuck, fail, lost); ``WHICH`` is a number from 1, a range ``2..4`` or ``*``; a slow call says how
+    long: ``execute@3=slow:20ms``. After ``lost`` what was loaded is lost, what is loaded afterwards works.
     """
 
     def __new__(cls, device: int = 0) -> NoopControl: ...
