@@ -6,7 +6,9 @@ and why, is in the log of the :class:`Context`.
 
 from __future__ import annotations
 
+from qaic._core import RtBufferDimensionsVecRef as BufferDimensionsVecRef
 from qaic._core import RtContext as Context
+from qaic._core import RtQBuffer as QBuffer
 from qaicrt.enums import (
     BufferDataTypeEnum,
     BufferIoTypeEnum,
@@ -27,6 +29,7 @@ from qaicrt.exceptions import ExceptionInit, ExceptionNullPtr, ExceptionRuntime
 
 __all__ = [
     "BufferDataTypeEnum",
+    "BufferDimensionsVecRef",
     "BufferIoTypeEnum",
     "Context",
     "ExceptionInit",
@@ -39,6 +42,7 @@ __all__ = [
     "QAicErrorType",
     "QAicOpStatsFormatEnum",
     "QAicProgramStatus",
+    "QBuffer",
     "QBufferType",
     "QDevStatus",
     "QDirection",

@@ -1,7 +1,12 @@
-//! The buffer protocol in both directions; the only file of this crate with unsafe code.
+//! The buffer protocol in both directions; the only part of this crate with unsafe code.
 //!
 //! Arrays come in as [`Exports`] and go out as [`OutputBuffer`] or [`BytesView`]. numpy's own structures are never read, so
 //! any numpy works (architecture-anchors §3.7).
+
+#[allow(dead_code)] // until the classes that use all of it have landed
+mod held;
+#[allow(dead_code)] // until the classes that use all of it have landed
+mod qbuffer;
 
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;
@@ -14,6 +19,12 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage};
 use qaic_runtime::image::Image;
+
+#[allow(unused_imports)] // until the classes that use it have landed
+pub(crate) use held::{Held, release_dropped};
+#[allow(unused_imports)] // until the classes that use it have landed
+pub(crate) use qbuffer::Backing;
+pub(crate) use qbuffer::PyQBuffer;
 
 /// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.
 #[derive(Default)]

@@ -38,6 +38,8 @@ mod _core {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::context::watch_forks(module.py())?;
         module.add("RtContext", module.py().get_type::<super::rt::context::RtContext>())?;
+        module.add("RtQBuffer", module.py().get_type::<super::buffers::PyQBuffer>())?;
+        module.add("RtBufferDimensionsVecRef", module.py().get_type::<super::rt::dims::PyDims>())?;
         super::errors::register(module)
     }
 }

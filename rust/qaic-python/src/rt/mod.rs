@@ -5,6 +5,7 @@
 #![allow(dead_code)] // until the classes that use all of it have landed
 
 pub(crate) mod context;
+pub(crate) mod dims;
 pub(crate) mod status;
 
 use pyo3::prelude::*;

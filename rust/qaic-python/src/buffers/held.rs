@@ -1,0 +1,156 @@
+//! Arrays that stay exported for as long as anybody uses their memory.
+//!
+//! An export is let go on whichever thread uses it last, which may be one that runs inferences, or one that holds a lock.
+//! Giving a buffer back runs Python code, so a dropped export only goes onto a list; the next call that comes from Python
+//! empties it ([`release_dropped`]). The list takes no lock: a forked child finds it in order.
+
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use qaic_runtime::buffer::HostSliceMut;
+
+/// The memory of an array, by the buffer protocol, with any strides.
+pub(crate) struct Held {
+    node: NonNull<Node>,
+}
+
+// Never moved once filled: an exporter may let `shape` point into the structure.
+struct Node {
+    view: ffi::Py_buffer,
+    next: *mut Node,
+}
+
+// SAFETY: the structure is filled before it is shared, only read then, and released by an attached thread.
+unsafe impl Send for Held {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Held {}
+
+/// Exports that nobody uses any more, newest first.
+static DROPPED: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
+
+impl Held {
+    /// Takes the buffer of `value`, read-only or not as the value has it. Its element format is not asked for: only the
+    /// size of an element counts here, and types without a format may come.
+    pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut node = Box::new(Node { view: ffi::Py_buffer::new(), next: ptr::null_mut() });
+        // SAFETY: `view` is writable room for one structure; the thread is attached, as `value` proves.
+        let status =
+            unsafe { ffi::PyObject_GetBuffer(value.as_ptr(), &raw mut node.view, ffi::PyBUF_STRIDES) };
+        if status != 0 {
+            return Err(
+                PyErr::take(value.py()).unwrap_or_else(|| PyBufferError::new_err("the object has no buffer"))
+            );
+        }
+        Ok(Self { node: NonNull::from(Box::leak(node)) })
+    }
+
+    fn view(&self) -> &ffi::Py_buffer {
+        // SAFETY: the node was leaked by `take` and is freed only after this value is gone.
+        unsafe { &self.node.as_ref().view }
+    }
+
+    /// Bytes of one element.
+    pub(crate) fn item_bytes(&self) -> usize {
+        usize::try_from(self.view().itemsize).unwrap_or(0)
+    }
+
+    /// Whether the memory must not be written.
+    pub(crate) fn is_readonly(&self) -> bool {
+        self.view().readonly != 0
+    }
+
+    /// Elements in each dim; empty for a scalar.
+    pub(crate) fn shape(&self) -> &[isize] {
+        let view = self.view();
+        // SAFETY: PyBUF_STRIDES implies `ndim` entries that live as long as the export.
+        unsafe { entries(view.shape, view.ndim) }
+    }
+
+    /// Bytes between neighbours in each dim.
+    pub(crate) fn strides(&self) -> &[isize] {
+        let view = self.view();
+        // SAFETY: PyBUF_STRIDES implies `ndim` entries that live as long as the export.
+        unsafe { entries(view.strides, view.ndim) }
+    }
+
+    /// Whether the elements follow each other in C order.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        let mut step = self.view().itemsize;
+        for (&dim, &stride) in self.shape().iter().zip(self.strides()).rev() {
+            // Nobody goes from one element to the next in a dim that has only one.
+            if dim > 1 && stride != step {
+                return self.shape().contains(&0);
+            }
+            step = step.saturating_mul(dim);
+        }
+        true
+    }
+
+    /// All bytes of a contiguous array. For a strided one, from the first element to the end of the last in memory;
+    /// `None` when elements lie before the first.
+    pub(crate) fn memory(&self) -> Option<HostSliceMut> {
+        let view = self.view();
+        let mut span = view.itemsize;
+        for (&dim, &stride) in self.shape().iter().zip(self.strides()) {
+            if dim == 0 {
+                return Some(HostSliceMut::empty());
+            }
+            if stride < 0 && dim > 1 {
+                return None;
+            }
+            span = span.checked_add((dim - 1).checked_mul(stride)?)?;
+        }
+        let len = usize::try_from(span).ok()?;
+        // SAFETY: the exporter keeps every element valid until the release, the last one ends `len` bytes after the
+        // first begins, and whoever holds the slice holds the export. Python threads may write the memory, which
+        // `HostSliceMut` allows. Callers write only where `is_readonly` is false.
+        Some(unsafe { HostSliceMut::new(view.buf.cast(), len) })
+    }
+}
+
+/// # Safety
+///
+/// `first` is null, or has `count` entries that outlive the result.
+unsafe fn entries<'a>(first: *const isize, count: i32) -> &'a [isize] {
+    match usize::try_from(count) {
+        // SAFETY: the caller vouches for the entries.
+        Ok(count) if count > 0 && !first.is_null() => unsafe { slice::from_raw_parts(first, count) },
+        _ => &[],
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let node = self.node.as_ptr();
+        let mut head = DROPPED.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: until it is on the list the node belongs to this value alone.
+            unsafe { (*node).next = head };
+            // Release: whoever takes the list sees the node as it was left.
+            match DROPPED.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(current) => head = current,
+            }
+        }
+    }
+}
+
+/// Gives back the exports that were dropped since the last call. Runs Python code: no lock may be held.
+pub(crate) fn release_dropped(_attached: Python<'_>) {
+    if DROPPED.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    // Acquire: pairs with the release in `drop`.
+    let mut next = DROPPED.swap(ptr::null_mut(), Ordering::Acquire);
+    while let Some(node) = NonNull::new(next) {
+        // SAFETY: leaked by `take`; taken off the list, it belongs to this call alone.
+        let mut node = unsafe { Box::from_raw(node.as_ptr()) };
+        next = node.next;
+        // SAFETY: filled by `take`, released once, by an attached thread.
+        unsafe { ffi::PyBuffer_Release(&raw mut node.view) };
+    }
+}
