@@ -7,7 +7,9 @@ from typing import Any, Final, final
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer
 
-from qaicrt.enums import QBufferType, QLogLevel, QStatus
+from qaicrt.containers import BufferMapping, BufferMappingV2, QpcInfo
+from qaicrt.dispatch import Dispatcher
+from qaicrt.enums import QAicErrorType, QBufferType, QLogLevel, QStatus
 
 __version__: Final[str]
 
@@ -146,9 +148,9 @@ class Context:
     def resources(self, dev_id: int) -> dict[str, Any]:
         """Return what a device has and what of it is free.
 
-        Keys: ``id``, ``kind``, ``name``, ``status`` (``ready`` or ``error``); total and free of ``dram_*_mb``,
-        ``nsp_*``, ``vc_*``, ``mcid_*``, ``semaphore_*``; ``programs_loaded``, ``programs_active``,
-        ``constants_loaded``, ``constants_in_use``.
+        Keys: ``id``, ``kind``, ``name``, ``status`` (``ready`` or ``error``); total and free of
+        ``dram_*_mb``, ``nsp_*``, ``vc_*``, ``mcid_*``, ``semaphore_*``; ``programs_loaded``,
+        ``programs_active``, ``constants_loaded``, ``constants_in_use``.
 
         Blocking: with ``QAIC_CPU_SHARED`` cores are counted across processes.
         """
@@ -185,12 +187,51 @@ class NoopControl:
 class RtContext:
     """``qaicrt.Context``."""
 
-    def __new__(cls, devList: Iterable[int] | int | None = None, properties: Any = None) -> RtContext: ...
+    def __new__(
+        cls,
+        devList: Iterable[int] | int | None = None,
+        properties: Any = None,
+        logCallback: Callable[[QLogLevel, str], object] | None = None,
+        errorHandler: Callable[[int, str, QAicErrorType, bytes], object] | None = None,
+    ) -> RtContext: ...
     def setLogLevel(self, level: QLogLevel) -> QStatus: ...
     def getLogLevel(self) -> tuple[QStatus, QLogLevel]: ...
     def getId(self) -> int: ...
+    def findDevice(self, qpcObj: RtQpc) -> tuple[QStatus, int]: ...
     def objName(self) -> str: ...
     def objNameCstr(self) -> str: ...
+    def _dispatcher(self) -> Dispatcher: ...
+
+@final
+class RtMailbox:
+    """Where callbacks of a context are put."""
+
+    def post(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> bool: ...
+    def claim(self) -> RtReceiver | None: ...
+
+@final
+class RtReceiver:
+    """Where callbacks of a context come out, in order."""
+
+    def take(self) -> tuple[Callable[..., object], tuple[object, ...], bool] | None:
+        """(callback, arguments, whether it is a log line); ``None`` at the end. Blocking."""
+    def complain(self, text: str, console: bool) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class RtQpc:
+    """``qaicrt.Qpc``."""
+
+    def __new__(
+        cls, basePath: str | PathLike[str] | Buffer, qpcFilename: str | PathLike[str] | None = None
+    ) -> RtQpc: ...
+    def getIoDescriptor(self) -> tuple[QStatus, bytes]: ...
+    def getBufferMappings(self, programIndex: int = 0) -> list[BufferMapping]: ...
+    def getBufferMappingsDma(self, programIndex: int = 0) -> list[BufferMapping]: ...
+    def getBufferMappingsV2(self) -> list[BufferMappingV2]: ...
+    def getInfo(self) -> QpcInfo: ...
+    def size(self) -> int: ...
+    def buffer(self) -> memoryview: ...
 
 @final
 class RtQBuffer:

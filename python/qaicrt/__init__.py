@@ -6,9 +6,13 @@ and why, is in the log of the :class:`Context`.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from qaic._core import RtBufferDimensionsVecRef as BufferDimensionsVecRef
 from qaic._core import RtContext as Context
 from qaic._core import RtQBuffer as QBuffer
+from qaic._core import RtQpc as Qpc
 from qaicrt.enums import (
     BufferDataTypeEnum,
     BufferIoTypeEnum,
@@ -27,25 +31,93 @@ from qaicrt.enums import (
 )
 from qaicrt.exceptions import ExceptionInit, ExceptionNullPtr, ExceptionRuntime
 
+if TYPE_CHECKING:
+    from qaicrt.containers import BufferMapping, QpcConstantsInfo, QpcInfo, QpcProgramInfo
+    from qaicrt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
+    from qaicrt.programs import ExecObjInfo, ProgramInfo
+    from qaicrt.properties import (
+        BenchmarkProperties,
+        InferenceSetProperties,
+        QAicProgramProperties,
+        QAicQueueProperties,
+    )
+    from qaicrt.qpc_file import QpcFile
+    from qaicrt.sequences import QIDList, vector_char
+    from qaicrt.util import Util
+
 __all__ = [
+    "BenchmarkProperties",
     "BufferDataTypeEnum",
     "BufferDimensionsVecRef",
     "BufferIoTypeEnum",
+    "BufferMapping",
     "Context",
     "ExceptionInit",
     "ExceptionNullPtr",
     "ExceptionRuntime",
+    "ExecObjInfo",
+    "InferenceSetProperties",
     "LiveReportingLevelEnum",
+    "ProgramInfo",
     "QAicBufferDataTypeEnum",
     "QAicBufferIoTypeEnum",
     "QAicDeviceType",
     "QAicErrorType",
     "QAicOpStatsFormatEnum",
+    "QAicProgramProperties",
     "QAicProgramStatus",
+    "QAicQueueProperties",
     "QBuffer",
     "QBufferType",
+    "QDevInfo",
     "QDevStatus",
     "QDirection",
+    "QIDList",
     "QLogLevel",
+    "QPerformanceInfo",
+    "QResourceInfo",
     "QStatus",
+    "Qpc",
+    "QpcConstantsInfo",
+    "QpcFile",
+    "QpcInfo",
+    "QpcProgramInfo",
+    "Util",
+    "vector_char",
 ]
+
+# Loaded on first use: what reads files and dataclasses would double the time of `import qaicrt`.
+_HOMES = {
+    "BenchmarkProperties": "properties",
+    "BufferMapping": "containers",
+    "ExecObjInfo": "programs",
+    "InferenceSetProperties": "properties",
+    "ProgramInfo": "programs",
+    "QAicProgramProperties": "properties",
+    "QAicQueueProperties": "properties",
+    "QDevInfo": "devices",
+    "QIDList": "sequences",
+    "QPerformanceInfo": "devices",
+    "QResourceInfo": "devices",
+    "QpcConstantsInfo": "containers",
+    "QpcFile": "qpc_file",
+    "QpcInfo": "containers",
+    "QpcProgramInfo": "containers",
+    "Util": "util",
+    "vector_char": "sequences",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home on first use."""
+    if name not in _HOMES:
+        message = f"module 'qaicrt' has no attribute {name!r}"
+        raise AttributeError(message)
+    value: object = getattr(importlib.import_module(f"qaicrt.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Public names, loaded or not."""
+    return sorted(__all__)

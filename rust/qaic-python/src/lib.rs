@@ -40,6 +40,9 @@ mod _core {
         module.add("RtContext", module.py().get_type::<super::rt::context::RtContext>())?;
         module.add("RtQBuffer", module.py().get_type::<super::buffers::PyQBuffer>())?;
         module.add("RtBufferDimensionsVecRef", module.py().get_type::<super::rt::dims::PyDims>())?;
+        module.add("RtMailbox", module.py().get_type::<super::rt::dispatch::RtMailbox>())?;
+        module.add("RtQpc", module.py().get_type::<super::rt::qpc::RtQpc>())?;
+        module.add("RtReceiver", module.py().get_type::<super::rt::dispatch::RtReceiver>())?;
         super::errors::register(module)
     }
 }

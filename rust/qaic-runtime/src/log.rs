@@ -152,11 +152,16 @@ impl Logger {
 
     fn deliver(&self, level: Level, text: &str) {
         if !self.sink().is_some_and(|sink| sink.line(level, text)) {
-            let line =
-                format!("[{}][{}][{}]{text}\n", time_of_day(SystemTime::now()), level.name(), self.name);
-            // There is nobody to tell that standard error is closed.
-            let _ = io::stderr().write_all(line.as_bytes());
+            self.console(level, text);
         }
+    }
+
+    /// Writes a line to standard error, whatever the sink and the level are.
+    pub fn console(&self, level: Level, text: &str) {
+        let time = time_of_day(SystemTime::now());
+        let line = format!("[{time}][{}][{}]{text}\n", level.name(), self.name);
+        // There is nobody to tell that standard error is closed.
+        let _ = io::stderr().write_all(line.as_bytes());
     }
 
     fn sink(&self) -> Option<Arc<dyn Sink>> {

@@ -2,21 +2,33 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
+use qaic_qpc::program_info::QpcInfo;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::image::Image;
 use qaic_runtime::log::Level;
 
-use super::status::{Origin, QStatus, invalid};
+use super::dispatch::{RtMailbox, Voice};
+use super::qpc::RtQpc;
+use super::status::{Origin, QStatus, invalid, outcome, refusal};
 use super::{construction_failed, construction_failed_by};
 use crate::context::open_context;
+
+/// What stands for no device where an id is expected.
+const NO_DEVICE: i32 = -1;
 
 /// Chosen devices of this process.
 #[pyclass(frozen, name = "Context", module = "qaicrt", weakref)]
 pub(crate) struct RtContext {
     context: Arc<Context>,
     devices: Vec<DeviceId>,
+    // What runs callbacks, once there is something to call.
+    dispatcher: PyOnceLock<(Py<RtMailbox>, Py<PyAny>)>,
 }
 
 impl RtContext {
@@ -29,40 +41,70 @@ impl RtContext {
     pub(crate) fn devices(&self) -> &[DeviceId] {
         &self.devices
     }
+
+    fn mailbox(&self, py: Python<'_>) -> PyResult<&(Py<RtMailbox>, Py<PyAny>)> {
+        self.dispatcher.get_or_try_init(py, || {
+            let mailbox = Py::new(py, RtMailbox::new(&self.context))?;
+            let class = py.import("qaicrt.dispatch")?.getattr("Dispatcher")?;
+            let dispatcher = class.call1((&mailbox,))?.unbind();
+            Ok((mailbox, dispatcher))
+        })
+    }
+
+    /// Sends log lines and failures to callbacks. A callback that refers to the context keeps it alive for good: an
+    /// object that logs late must not find its callback gone.
+    fn tell(&self, py: Python<'_>, log: Option<Py<PyAny>>, error: Option<Py<PyAny>>) -> PyResult<()> {
+        for (name, callback) in [("logCallback", &log), ("errorHandler", &error)] {
+            if let Some(callback) = callback
+                && !callback.bind(py).is_callable()
+            {
+                let found = callback.bind(py).get_type().name()?;
+                return Err(PyTypeError::new_err(format!("{name} is a {found}; a callable is needed")));
+            }
+        }
+        if log.is_some() || error.is_some() {
+            let (mailbox, dispatcher) = self.mailbox(py)?;
+            let voice = Voice::new(mailbox.get(), self.context.id(), log, error);
+            dispatcher.call_method0(py, "start")?;
+            self.context.logger().set_sink(Some(Arc::new(voice)));
+        }
+        Ok(())
+    }
 }
 
 #[pymethods]
 impl RtContext {
     #[new]
-    #[pyo3(signature = (devList = None, properties = None))]
+    #[pyo3(signature = (devList = None, properties = None, logCallback = None, errorHandler = None))]
     #[allow(non_snake_case)] // the names of the interface
     fn new(
         py: Python<'_>,
         devList: Option<Bound<'_, PyAny>>,
         properties: Option<Bound<'_, PyAny>>,
+        logCallback: Option<Py<PyAny>>,
+        errorHandler: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         // C++ clients give the properties, a bit mask, first.
         let (devices, properties) = match devList {
             Some(first) if first.is_instance_of::<PyInt>() => (properties, Some(first)),
             devices => (devices, properties),
         };
+        let mask = properties.map_or(Ok(0), |properties| properties.extract::<u32>())?;
         let context = open_context(py).map_err(|error| construction_failed_by(py, "Context", error))?;
-        let devices = match devices {
-            Some(list) => chosen(py, &context, &list)?,
+        let mut chosen = match devices {
+            Some(list) => ids_in(py, &context, &list)?,
             None => Vec::new(),
         };
-        let devices = if devices.is_empty() {
-            context.devices().iter().map(|device| device.id()).collect()
-        } else {
-            devices
-        };
-        let this = Self { context, devices };
-        if let Some(properties) = properties
-            && properties.extract::<u32>()? != 0
-        {
+        if chosen.is_empty() {
+            chosen.extend(context.devices().iter().map(|device| device.id()));
+        }
+        let this = Self { context, devices: chosen, dispatcher: PyOnceLock::new() };
+        this.tell(py, logCallback, errorHandler)?;
+        if mask != 0 {
             let logger = this.context.logger();
-            logger
-                .error(|| format!("Context: properties are {properties}; only 0 has a meaning, it is used"));
+            logger.error(|| {
+                format!("Context: the properties are {mask:#x}; only 0 means something and is used")
+            });
         }
         Ok(this)
     }
@@ -86,6 +128,16 @@ impl RtContext {
         (QStatus::Success.member(py)?, level).into_pyobject(py)
     }
 
+    /// (status, id): the first of the context's devices with room for one activation of a container's program, or -1.
+    #[pyo3(name = "findDevice")]
+    #[allow(non_snake_case)]
+    fn find_device<'py>(&self, py: Python<'py>, qpcObj: &RtQpc) -> PyResult<Bound<'py, PyTuple>> {
+        match outcome(py, || find_device(&self.context, &self.devices, qpcObj.image()))? {
+            Ok(id) => (QStatus::Success.member(py)?, id.0).into_pyobject(py),
+            Err(error) => (refusal(py, &self.context, Origin::Context, &error)?, NO_DEVICE).into_pyobject(py),
+        }
+    }
+
     /// Its number in this process.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
@@ -104,20 +156,45 @@ impl RtContext {
     fn obj_name_cstr(&self) -> &'static str {
         self.obj_name()
     }
+
+    /// The `qaicrt.dispatch.Dispatcher` that runs callbacks of this context.
+    fn _dispatcher(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.mailbox(py)?.1.clone_ref(py))
+    }
 }
 
 /// The ids in `list`, each once.
-fn chosen(py: Python<'_>, context: &Context, list: &Bound<'_, PyAny>) -> PyResult<Vec<DeviceId>> {
-    let mut chosen = Vec::new();
+fn ids_in(py: Python<'_>, context: &Context, list: &Bound<'_, PyAny>) -> PyResult<Vec<DeviceId>> {
+    let mut ids = Vec::new();
     for id in list.try_iter()? {
-        let id = id?;
         // What is no number at all is a mistake of another kind than a number without a device.
-        let number = id.extract::<i128>()?;
-        let id = DeviceId(u32::try_from(number).unwrap_or(u32::MAX));
+        let id = DeviceId(u32::try_from(id?.extract::<i64>()?).unwrap_or(u32::MAX));
         context.device(id).map_err(|error| construction_failed(py, Origin::Context.name(), error))?;
-        if !chosen.contains(&id) {
-            chosen.push(id);
+        if !ids.contains(&id) {
+            ids.push(id);
         }
     }
-    Ok(chosen)
+    Ok(ids)
+}
+
+/// The first of `ids` with enough free cores and memory for one activation.
+fn find_device(context: &Context, ids: &[DeviceId], image: &Image) -> Result<DeviceId, RuntimeError> {
+    let info = QpcInfo::new(image.container(), image.bytes(), image.network())?;
+    let program = info.programs.first();
+    let needed = program.map_or(0, |program| program.num_cores);
+    let memory_mb = program.map_or(0, |program| program.total_required_memory.div_ceil(1 << 20));
+    let mut refusal = None;
+    for &id in ids {
+        let resources = context.device(id)?.resources();
+        if resources.nsp_free < needed {
+            let (free, total) = (resources.nsp_free, resources.nsp_total);
+            refusal.get_or_insert(RuntimeError::DeviceBusy { id: id.0, needed, free, total });
+        } else if resources.dram_free_mb < memory_mb {
+            let bytes = memory_mb << 20;
+            refusal.get_or_insert(RuntimeError::OutOfMemory { bytes, what: "the program on a device" });
+        } else {
+            return Ok(id);
+        }
+    }
+    Err(refusal.unwrap_or(RuntimeError::DeviceNotFound { id: 0, existing: Vec::new() }))
 }

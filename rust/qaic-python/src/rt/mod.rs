@@ -6,6 +6,8 @@
 
 pub(crate) mod context;
 pub(crate) mod dims;
+pub(crate) mod dispatch;
+pub(crate) mod qpc;
 pub(crate) mod status;
 
 use pyo3::prelude::*;
@@ -64,9 +66,14 @@ pub(crate) fn construction_failed_by(py: Python<'_>, object: &'static str, cause
         return cause;
     }
     let value = cause.value(py);
-    let code = value.getattr("code").and_then(|code| code.extract::<String>()).unwrap_or_default();
-    let text = value.getattr("message").and_then(|text| text.extract::<String>());
-    let text = text.unwrap_or_else(|_| value.to_string());
+    let text_of = |name: &str| value.getattr(name).and_then(|text| text.extract::<String>()).ok();
+    let (code, text) = if cause.is_instance_of::<pyo3::exceptions::PyOSError>(py) {
+        let file = text_of("filename").map(|file| format!("{file}: ")).unwrap_or_default();
+        ("file.io".to_owned(), text_of("strerror").map(|reason| format!("{file}{reason}")))
+    } else {
+        (text_of("code").unwrap_or_default(), text_of("message"))
+    };
+    let text = text.unwrap_or_else(|| value.to_string());
     raise(py, "ExceptionInit", Some(object), &code, &text, Some(&cause))
 }
 

@@ -1,0 +1,87 @@
+"""Advisory locks of devices among the processes of one user (python-api §B.13, ``lockDevice``).
+
+A lock is a locked file in the user's own directory, so the system gives it back when its process ends,
+however that happens. Each lock is an open file of its own: threads of one process exclude each other too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+# Open files of the locks this process holds, by device.
+_HELD: dict[int, int] = {}
+
+
+def acquire(device: int, *, block: bool) -> bool:
+    """Take the lock of a device. Blocking when asked to; Ctrl-C ends the wait.
+
+    Returns
+    -------
+    bool
+        Whether it was taken; ``False`` only without ``block``.
+
+    Raises
+    ------
+    OSError
+        The file cannot be used.
+    """
+    path = _directory() / f"device-{device}.lock"
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if block else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return False
+    except BaseException:
+        os.close(file)
+        raise
+    _HELD[device] = file
+    return True
+
+
+def release(device: int) -> bool:
+    """Give back the lock of a device.
+
+    Returns
+    -------
+    bool
+        Whether this process had it.
+    """
+    file = _HELD.pop(device, None)
+    if file is None:
+        return False
+    os.close(file)
+    return True
+
+
+def _directory() -> Path:
+    """Make or find the user's directory in memory, or among the temporary files."""
+    shared = Path("/dev/shm")  # noqa: S108 - the directory in it belongs to the user alone, which is checked
+    base = shared if shared.is_dir() else Path(tempfile.gettempdir())
+    directory = base / f"openqaic-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
+    if (
+        not directory.is_dir()
+        or directory.is_symlink()
+        or found.st_uid != os.getuid()
+        or found.st_mode & 0o077
+    ):
+        message = f"{directory} must be a directory of this user that nobody else can use; remove it"
+        raise PermissionError(message)
+    return directory
+
+
+def _forget() -> None:
+    """Close a forked child's copies: they would keep the parent's locks after the parent gave them back."""
+    while _HELD:
+        os.close(_HELD.popitem()[1])
+
+
+os.register_at_fork(after_in_child=_forget)

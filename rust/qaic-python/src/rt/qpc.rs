@@ -1,0 +1,164 @@
+//! `qaicrt.Qpc`: a container, opened to be run.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
+use qaic_qpc::io_desc::IoDesc;
+use qaic_qpc::program_info::QpcInfo;
+use qaic_runtime::buffer::HostSlice;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::image::Image;
+
+use super::status::QStatus;
+use super::{call_failed, construction_failed_by};
+use crate::buffers::{BytesView, with_bytes};
+use crate::errors::{from_qpc_file, from_runtime, os_error};
+use crate::gil::Door;
+
+/// Name of the container in the directory of a compiled program.
+const FILE_NAME: &str = "programqpc.bin";
+
+/// An opened container.
+#[pyclass(frozen, name = "Qpc", module = "qaicrt", weakref)]
+pub(crate) struct RtQpc {
+    image: Arc<Image>,
+}
+
+impl RtQpc {
+    /// The container.
+    pub(crate) fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+
+    /// Program info as JSON, for the structures in `qaicrt.containers`.
+    fn info(&self, py: Python<'_>) -> PyResult<String> {
+        let image = &self.image;
+        let info = QpcInfo::new(image.container(), image.bytes(), image.network());
+        let info = info.map_err(|error| call_failed(py, error.code(), &error.to_string()))?;
+        to_json(py, &info)
+    }
+
+    fn structures<'py>(
+        &self,
+        py: Python<'py>,
+        function: &str,
+        arguments: impl FnOnce(String) -> PyResult<Bound<'py, PyTuple>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let arguments = arguments(self.info(py)?)?;
+        py.import("qaicrt.containers")?.getattr(function)?.call1(arguments)
+    }
+}
+
+#[pymethods]
+impl RtQpc {
+    /// Opens `qpcFilename` in a directory, or a file, or takes the bytes of a container.
+    ///
+    /// Blocking, without the interpreter lock: reads headers and descriptors.
+    #[new]
+    #[pyo3(signature = (basePath, qpcFilename = None))]
+    #[allow(non_snake_case)] // the names of the interface
+    fn new(py: Python<'_>, basePath: &Bound<'_, PyAny>, qpcFilename: Option<PathBuf>) -> PyResult<Self> {
+        let failed = |error| construction_failed_by(py, "Qpc", error);
+        // `bytes` are data here, never a path.
+        if !basePath.is_instance_of::<PyBytes>()
+            && let Ok(base) = basePath.extract::<PathBuf>()
+        {
+            return open(py, base, qpcFilename).map(|image| Self { image }).map_err(failed);
+        }
+        let bytes = with_bytes(basePath, HostSlice::to_vec)?;
+        let image = py.detached(move || Image::inspect_bytes(bytes)).map_err(failed)?;
+        Ok(Self { image })
+    }
+
+    /// (status, serialized `IoDesc`).
+    #[pyo3(name = "getIoDescriptor")]
+    fn io_descriptor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        // A container of containers has no buffers of its own.
+        let program = self.image.is_program().then(|| self.image.network());
+        match program.and_then(|network| IoDesc::from_network(network).ok()) {
+            Some(io_desc) => {
+                (QStatus::Success.member(py)?, PyBytes::new(py, &io_desc.encode())).into_pyobject(py)
+            }
+            None => (QStatus::Inval.member(py)?, py.None()).into_pyobject(py),
+        }
+    }
+
+    /// The user's buffers of a program: inputs, then outputs.
+    #[pyo3(name = "getBufferMappings", signature = (programIndex = 0))]
+    #[allow(non_snake_case)]
+    fn buffer_mappings<'py>(&self, py: Python<'py>, programIndex: i64) -> PyResult<Bound<'py, PyAny>> {
+        self.structures(py, "buffer_mappings", |info| (info, programIndex).into_pyobject(py))
+    }
+
+    /// The transfer buffers of a program.
+    #[pyo3(name = "getBufferMappingsDma", signature = (programIndex = 0))]
+    #[allow(non_snake_case)]
+    fn buffer_mappings_dma<'py>(&self, py: Python<'py>, programIndex: i64) -> PyResult<Bound<'py, PyAny>> {
+        self.structures(py, "transfer_mappings", |info| (info, programIndex).into_pyobject(py))
+    }
+
+    /// The user's buffers with the dimensions they may have.
+    #[pyo3(name = "getBufferMappingsV2")]
+    fn buffer_mappings_v2<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let io_desc = IoDesc::from_network(self.image.network());
+        let io_desc = io_desc.map_err(|error| call_failed(py, error.code(), &error.to_string()))?;
+        let io_desc = to_json(py, &io_desc)?;
+        self.structures(py, "buffer_mappings_v2", |info| (info, io_desc).into_pyobject(py))
+    }
+
+    /// Programs and constants.
+    #[pyo3(name = "getInfo")]
+    fn qpc_info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.structures(py, "container_info", |info| (info,).into_pyobject(py))
+    }
+
+    /// Bytes of the container.
+    fn size(&self) -> usize {
+        self.image.bytes().len()
+    }
+
+    /// The container's bytes, read-only, without a copy.
+    fn buffer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        let view = BytesView::new(&self.image, 0..self.size());
+        let view = view.ok_or_else(|| call_failed(py, "internal", "the container lost its bytes"))?;
+        PyMemoryView::from(Bound::new(py, view)?.as_any())
+    }
+}
+
+/// Opens the file that `base` is, or `name` in the directory that it is.
+fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Image>> {
+    let path = match name {
+        Some(name) => base.join(name),
+        None if base.is_dir() => base.join(FILE_NAME),
+        None => base,
+    };
+    let shown = path.display().to_string();
+    let opened = py.detached(|| match path.metadata() {
+        // Opening a pipe would wait for somebody to write.
+        Ok(found) if !found.is_file() && !found.is_dir() => Err(RuntimeError::Argument {
+            what: format!("{shown} is no regular file; a container is needed, or a directory with one"),
+        }),
+        _ => match Image::inspect(&path, true) {
+            Err(RuntimeError::Io { source, .. }) => Ok(Err(Failure::Io(source))),
+            Err(RuntimeError::Qpc(error)) => Ok(Err(Failure::Format(error))),
+            other => other.map(Ok),
+        },
+    })?;
+    opened.map_err(|failure| match failure {
+        Failure::Io(source) => os_error(py, &shown, &source),
+        Failure::Format(error) => from_qpc_file(py, &error, &shown),
+    })
+}
+
+/// Failures whose message has to name the file.
+enum Failure {
+    Io(std::io::Error),
+    Format(qaic_qpc::error::QpcError),
+}
+
+fn to_json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value)
+        .map_err(|error| from_runtime(py, RuntimeError::Internal { what: error.to_string() }))
+}
