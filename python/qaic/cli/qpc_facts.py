@@ -84,6 +84,7 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
         "producer": plan.get("producer"),
         "name": network.get("network_name", ""),
         "cores": network.get("num_cores", 0),
+        "devices": _devices(plan),
         "batch": network.get("batch_size", 0),
         "stats": "stats" in network,
         "memory_bytes": _readable(problems, lambda: qpc.program_info.total_required_memory, "buffers"),
@@ -100,6 +101,12 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
         "effective_options": plan.get("effective", {}),
     }
     return described
+
+
+def _devices(plan: _Json) -> int:
+    """Tell on how many devices the program runs as one; a plan may hold anything."""
+    devices = plan.get("devices", 1)
+    return devices if isinstance(devices, int) and devices > 0 else 1
 
 
 def _readable(problems: list[str], read: Callable[[], Any], what: str | None = None) -> Any:

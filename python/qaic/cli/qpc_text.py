@@ -93,6 +93,8 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
     yield "target", _target(facts)
     yield "program", clean(facts["name"]) or "(no name)"
     yield "cores", str(facts["cores"])
+    if facts["devices"] > 1:
+        yield "devices", f"{facts['devices']}, used as one"
     yield "batch", str(facts["batch"])
     if facts["memory_bytes"]:
         yield "memory", f"{human_bytes(facts['memory_bytes'])} on the device per activation"

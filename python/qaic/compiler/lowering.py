@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qaic.compiler import checks, engine_shapes, initializers, precision, specialize, symbols, versions
+from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.partition_nodes import check_partitions
@@ -69,6 +70,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     floats = FloatPrecision(options.convert_to_fp16, options.clip_fp16_constants)
     checks.check_texts(model)
     check_functions(model)
+    accept_padding(model)
     check_inner_tensors(model)
     checks.normalize(model, weights)
     checks.check_operators(model)

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::num::NonZero;
 
 use qaic_qpc::container::names;
 use qaic_qpc::dtype::ElementType;
@@ -164,6 +165,11 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<VariantDims>, RuntimeError>
         Ok(VariantDims { inputs, outputs })
     };
     network.allowed_shapes.iter().map(variant).collect()
+}
+
+/// Devices that a program runs on as one, as it was compiled.
+pub fn devices(image: &Image) -> Result<u32, RuntimeError> {
+    Ok(read_plan(image)?.and_then(|plan| plan.devices).map_or(1, NonZero::get))
 }
 
 /// The inputs that the device can keep between inferences: output `X_RetainedState` is the next value of input `X`.
