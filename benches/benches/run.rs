@@ -18,16 +18,17 @@ use qaic_benches::containers::{TENSOR_BYTES, add_program, network, program};
 use qaic_qpc::elf;
 use qaic_runtime::buffer::Storage;
 use qaic_runtime::context::Context;
-use qaic_runtime::device::{DeviceId, LoadOptions, RegistryOptions};
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::program::ProgramOptions;
 
 use bare_engine::BareAdd;
 
-fn set(options: &RegistryOptions, image: &Arc<Image>, activations: u32, set_size: u32) -> InferenceSet {
+fn set(options: &RegistryOptions, image: &Arc<Image>, activations: u32, set_size: u32) -> Arc<InferenceSet> {
     let context = Context::new(options).unwrap();
-    let load = LoadOptions { activations, ..LoadOptions::default() };
-    InferenceSet::new(&context, image, DeviceId(0), set_size, load).unwrap()
+    let place = Placement::one(DeviceId(0));
+    InferenceSet::new(&context, image, &place, set_size, activations, ProgramOptions::default()).unwrap()
 }
 
 fn settings<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
@@ -51,7 +52,9 @@ fn noop(criterion: &mut Criterion) {
         let storages = tensors(inputs);
         let given: Vec<_> = storages.iter().map(|storage| storage.memory().as_const()).collect();
         group.bench_function(BenchmarkId::new("inputs", inputs), |b| {
-            b.iter(|| set.try_acquire().unwrap().run(&given, &[Some(output[0].memory())]).unwrap());
+            b.iter(|| {
+                set.try_lease().unwrap().run(&given, &[Some(output[0].memory())], None, || false).unwrap()
+            });
         });
     }
     let image = Image::from_bytes(program(&network(1), &elf::build(&[]).unwrap()).unwrap()).unwrap();
@@ -61,12 +64,14 @@ fn noop(criterion: &mut Criterion) {
         let shape = format!("{side} x {side}");
         group.bench_function(BenchmarkId::new("activations x set_size", &shape), |b| {
             b.iter(|| {
-                let mut handle = set.try_acquire().unwrap();
-                handle.run(&[input[0].memory().as_const()], &[Some(output[0].memory())]).unwrap();
+                let handle = set.try_lease().unwrap();
+                handle
+                    .run(&[input[0].memory().as_const()], &[Some(output[0].memory())], None, || false)
+                    .unwrap();
             });
         });
         group.bench_function(BenchmarkId::new("take and return a handle", &shape), |b| {
-            b.iter(|| drop(set.try_acquire().unwrap()));
+            b.iter(|| drop(set.try_lease().unwrap()));
         });
     }
     group.finish();
@@ -88,13 +93,15 @@ fn cpu(criterion: &mut Criterion) {
 
     let mut group = settings(criterion, "run on cpu, Add of two [1,16]");
     group.bench_function("same arrays every time", |b| {
-        b.iter(|| set.try_acquire().unwrap().run(&given, &[Some(outputs[0].memory())]).unwrap());
+        b.iter(|| {
+            set.try_lease().unwrap().run(&given, &[Some(outputs[0].memory())], None, || false).unwrap()
+        });
     });
     let mut turn = 0;
     group.bench_function("another output array every time", |b| {
         b.iter(|| {
             turn ^= 1;
-            set.try_acquire().unwrap().run(&given, &[Some(outputs[turn].memory())]).unwrap();
+            set.try_lease().unwrap().run(&given, &[Some(outputs[turn].memory())], None, || false).unwrap();
         });
     });
     group.bench_function("bare engine call, pre-bound", |b| b.iter(|| bare.run()));

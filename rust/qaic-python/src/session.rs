@@ -1,26 +1,23 @@
 //! `_core.InferenceSet`: dictionaries of arrays in, dictionaries of arrays out.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString};
 use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage, StoragePool};
-use qaic_runtime::device::{DeviceId, LoadOptions};
-use qaic_runtime::inference_set::{Handle, InferenceSet};
+use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet};
+use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::tensors::{self, Tensor};
+use qaic_runtime::wiring::{InputWire, Wiring};
 
 use crate::buffers::{ArrayLayout, Exported, Exports, array_over};
 use crate::context::{PyContext, cancellable_load};
 use crate::errors::{Raise, from_runtime};
 use crate::gil::{Deadline, Door, signal_pending};
 use crate::qpc::PyQpc;
-
-/// Inferences that usually take longer than this are watched for Ctrl-C while they run; handing one to another thread
-/// costs tens of microseconds.
-const WATCH_ABOVE: Duration = Duration::from_millis(20);
 
 /// One input or output as numpy sees it.
 struct Edge {
@@ -53,13 +50,11 @@ struct Scratch {
 /// the program's type and shape, and returns one or raises.
 #[pyclass(frozen, name = "InferenceSet", module = "qaic._core")]
 pub(crate) struct PyInferenceSet {
-    set: InferenceSet,
+    set: Arc<InferenceSet>,
     inputs: Vec<Edge>,
     outputs: Vec<Edge>,
     coerce: Py<PyAny>,
     scratch: Mutex<Vec<Scratch>>,
-    steady: bool,
-    typical_ns: AtomicU64,
 }
 
 #[pymethods]
@@ -80,8 +75,10 @@ impl PyInferenceSet {
         let context = context.inner();
         let image = qpc.program(py)?;
         let set = cancellable_load(py, |token| {
-            let options = LoadOptions { activations: num_activations, token, share_group: None };
-            InferenceSet::new(context, image, DeviceId(dev_id), set_size, options)
+            let load = LoadOptions { activations: num_activations, token, share_group: None };
+            let options = ProgramOptions { load, ..ProgramOptions::default() };
+            let place = Placement::one(DeviceId(dev_id));
+            InferenceSet::new(context, image, &place, set_size, num_activations, options)
         })?;
         let tensors = tensors::user_tensors(image).map_err(|error| from_runtime(py, error))?;
         let unused = set.handle_count();
@@ -92,9 +89,6 @@ impl PyInferenceSet {
             set,
             coerce,
             scratch: Mutex::default(),
-            steady: tensors.steady,
-            // Nothing is known yet, so the first run is watched.
-            typical_ns: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -142,7 +136,14 @@ impl PyInferenceSet {
         self.collect_inputs(py, inputs, &mut scratch)?;
         let limit = Deadline::after(py, seconds)?.map(|deadline| deadline.limit);
         let slices = scratch.inputs.clone();
-        let result = py.detached(|| self.set.benchmark(&slices, count, limit, signal_pending));
+        let progress = BenchmarkProgress::new(&self.set);
+        let wire = |_, wiring: &mut Wiring| {
+            for (wire, &memory) in wiring.inputs.iter_mut().zip(&slices) {
+                *wire = InputWire::Memory { memory, owner: None };
+            }
+        };
+        let result =
+            py.detached(|| self.set.benchmark(count, limit, &progress, wire, |_| {}, signal_pending));
         scratch.exports.clear(py);
         let outcome = result?;
         Ok((outcome.completed, u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX)))
@@ -218,6 +219,17 @@ impl Scratch {
     }
 }
 
+/// A time-out in the caller's terms, whatever waits it was divided into.
+fn named_limit(error: RuntimeError, deadline: Option<Deadline>) -> RuntimeError {
+    match (error, deadline) {
+        (RuntimeError::Timeout { what, .. }, Some(deadline)) => {
+            let timeout_ms = u64::try_from(deadline.limit.as_millis()).unwrap_or(u64::MAX);
+            RuntimeError::Timeout { what, timeout_ms }
+        }
+        (error, _) => error,
+    }
+}
+
 fn overlap(one: HostSliceMut, other: HostSliceMut) -> bool {
     one.as_const().overlaps(other.as_const())
 }
@@ -273,14 +285,15 @@ impl PyInferenceSet {
             scratch.storages.push(storage);
         }
 
-        let mut handle = if let Some(handle) = self.set.try_acquire() {
-            handle
-        } else {
-            let until = deadline.map(|deadline| deadline.at);
-            py.detached(|| self.set.acquire(until, signal_pending))?
-        };
-        self.execute(py, &mut handle, deadline, &scratch.inputs, &scratch.outputs)?;
-        drop(handle);
+        let until = deadline.map(|deadline| deadline.at);
+        let (inputs, outputs) = (&scratch.inputs, &scratch.outputs);
+        py.detached(|| {
+            let ran = self
+                .set
+                .lease(until, signal_pending)
+                .and_then(|lease| lease.run(inputs, outputs, until, signal_pending));
+            ran.map_err(|error| named_limit(error, deadline))
+        })?;
         for (storage, array) in scratch.deferred.drain(..) {
             array.copy_from(storage.memory().as_const());
         }
@@ -296,27 +309,6 @@ impl PyInferenceSet {
             }
         }
         Ok(result)
-    }
-
-    fn execute(
-        &self,
-        py: Python<'_>,
-        handle: &mut Handle<'_>,
-        deadline: Option<Deadline>,
-        inputs: &[HostSlice],
-        outputs: &[Option<HostSliceMut>],
-    ) -> PyResult<()> {
-        let started = Instant::now();
-        let typical = Duration::from_nanos(self.typical_ns.load(Ordering::Relaxed));
-        if deadline.is_some() || !self.steady || typical > WATCH_ABOVE {
-            let canceller = handle.canceller();
-            py.watched(&canceller, deadline, || handle.run(inputs, outputs))?;
-        } else {
-            py.detached(|| handle.run(inputs, outputs))?;
-        }
-        let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.typical_ns.store(took, Ordering::Relaxed);
-        Ok(())
     }
 
     fn collect_inputs(

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::{
-    Device, DeviceId, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop, placed,
+    Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop,
+    placed,
 };
 use crate::error::RuntimeError;
 use crate::fork::{Origin, PerProcess};
@@ -57,6 +58,11 @@ impl Context {
     /// Where its objects say what happens.
     pub fn logger(&self) -> &Logger {
         &self.logger
+    }
+
+    /// Kind of all devices.
+    pub fn kind(&self) -> DeviceKind {
+        self.registry.kind()
     }
 
     /// All devices, in order of id.

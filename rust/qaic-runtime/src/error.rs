@@ -5,11 +5,12 @@
 //! malformed, the caller asked for something impossible, or a bug of ours showed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use qaic_qpc::error::QpcError;
 
 /// What went wrong, with the figures needed to say so.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
     /// The container is malformed or beyond the limits.
@@ -22,7 +23,7 @@ pub enum RuntimeError {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
 
     /// A sequence of transform steps has no host implementation.
@@ -163,6 +164,53 @@ pub enum RuntimeError {
     )]
     Forked,
 
+    /// The exec object or handle carries an inference that has not ended.
+    #[error("its inference is under way; wait until it has ended")]
+    InFlight,
+
+    /// More inferences were submitted than there is room for.
+    #[error("{capacity} inferences are submitted, and there is room for no more; wait for one")]
+    QueueFull {
+        /// Room.
+        capacity: u32,
+    },
+
+    /// The program holds its cores for exec objects.
+    #[error("{count} exec objects of the program exist; drop them first")]
+    LiveExecObjs {
+        /// How many.
+        count: u32,
+    },
+
+    /// The shapes of the buffers are no permitted combination.
+    #[error("No matching dimension found: {what}")]
+    NoMatchingShape {
+        /// What was passed and what is permitted.
+        what: Arc<str>,
+    },
+
+    /// An input was left out that the device does not retain.
+    #[error("input `{binding}` was left out, and the device keeps no value of it")]
+    StateRequired {
+        /// Binding name.
+        binding: String,
+    },
+
+    /// No inference with this id is under way or waits to be collected.
+    #[error("no inference with id {id} is under way or waits to be collected")]
+    UnknownInference {
+        /// Id asked for.
+        id: u64,
+    },
+
+    /// There is no inference to wait for.
+    #[error("no inference is under way or waits to be collected")]
+    NothingSubmitted,
+
+    /// The inference was cancelled.
+    #[error("the inference was cancelled")]
+    Cancelled,
+
     /// The call is not valid in the object's present state.
     #[error("{what}")]
     State {
@@ -214,6 +262,14 @@ impl RuntimeError {
             Self::EngineGraph { .. } => "engine.graph",
             Self::Inference { .. } => "inference.failed",
             Self::Forked => "call.forked",
+            Self::InFlight => "inference.in_flight",
+            Self::QueueFull { .. } => "queue.full",
+            Self::LiveExecObjs { .. } => "program.live_exec_objs",
+            Self::NoMatchingShape { .. } => "input.no_matching_shape",
+            Self::StateRequired { .. } => "input.state_required",
+            Self::UnknownInference { .. } => "inference.unknown",
+            Self::NothingSubmitted => "inference.none",
+            Self::Cancelled => "inference.cancelled",
             Self::State { .. } => "call.state",
             Self::Argument { .. } => "call.argument",
             Self::Internal { .. } => "internal",

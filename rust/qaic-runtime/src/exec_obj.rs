@@ -1,161 +1,436 @@
-//! One inference at a time: the caller's buffers in, the caller's buffers out.
+//! Exec objects: each carries one inference at a time through an activated program.
+//!
+//! An [`ExecObj`] is wired to memory, then run on the calling thread or enqueued and waited for. It may be used from any
+//! thread; while its inference is under way it can be waited for and cancelled, and nothing else.
 
-use std::sync::Arc;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
-use crate::buffer::{HostSlice, HostSliceMut};
-use crate::device::{Activation, Canceller, Exec};
+use crate::carrier::Carrier;
+use crate::device::Canceller;
 use crate::error::RuntimeError;
-use crate::transfer::{BindingTransfer, Place, Route, TransferPlan};
+use crate::fork;
+use crate::program::{Activated, Program};
+use crate::queue::Waiters;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::wiring::{InputWire, Wiring};
 
-/// Carries one inference of an activated program. Exec objects of one program run independently of each other.
+/// How long a wait lasts before the caller's interrupt check runs again.
+pub(crate) const INTERRUPT_CHECK_PERIOD: Duration = Duration::from_millis(50);
+
+/// How often a dropped exec object asks its inference to end.
+const CANCEL_PERIOD: Duration = Duration::from_millis(1);
+
+// Phases of an exec object.
+const IDLE: u32 = 0;
+const QUEUED: u32 = 1;
+const RUNNING: u32 = 2;
+const DONE: u32 = 3;
+
+// Why an inference is asked to end.
+const NO_REASON: u32 = 0;
+const CANCELLED: u32 = 1;
+const TIMED_OUT: u32 = 2;
+
+/// Carries one inference of an activated program.
 #[derive(Debug)]
 pub struct ExecObj {
-    exec: Box<dyn Exec>,
-    transfers: Arc<TransferPlan>,
-    // Views of the device's DMA buffers, taken when they are first needed.
-    dma_buffers: Vec<Option<HostSliceMut>>,
-    // All of them in order, for runs that use all.
-    staging: Vec<HostSliceMut>,
-    // Per DMA buffer, the bytes in use where partial inputs were packed, else 0.
-    resize: Vec<u32>,
+    program: Arc<Program>,
+    activated: Arc<Activated>,
+    inference: Arc<Inference>,
+    progress: Arc<Progress>,
+    id: AtomicU32,
+}
+
+/// What an executor needs to run the inference of an exec object.
+pub(crate) struct Inference {
+    core: Mutex<Core>,
+    activated: Arc<Activated>,
+    progress: Arc<Progress>,
+    observer: OnceLock<(Weak<dyn Observer>, u32)>,
+}
+
+/// Told that an inference has ended.
+pub(crate) trait Observer: Send + Sync {
+    /// `number` is what the observer gave with itself.
+    fn completed(&self, number: u32);
+}
+
+#[derive(Debug)]
+struct Core {
+    carrier: Carrier,
+    wiring: Wiring,
+}
+
+/// How far the inference is. Apart from the exec object, so that whoever ends an inference can let go of everything else
+/// before he says so: who was waiting may want to give back the cores next.
+struct Progress {
+    phase: AtomicU32,
+    reason: AtomicU32,
+    // Nanoseconds since the exec object was made, plus one; zero while it is not running or has no time limit.
+    started_ns: AtomicU64,
+    epoch: Instant,
+    waiters: Waiters,
+    outcome: Mutex<Result<(), RuntimeError>>,
+    canceller: Arc<dyn Canceller>,
+    limit: Option<Duration>,
+    generation: u32,
 }
 
 impl ExecObj {
-    pub(crate) fn new(
-        activation: &Arc<dyn Activation>,
-        transfers: &Arc<TransferPlan>,
-    ) -> Result<Self, RuntimeError> {
-        let exec = activation.create_exec()?;
-        let dma_buffers = vec![None; transfers.dma_bytes().len()];
+    /// An exec object of `program`. With `auto_activate` the program is loaded and activated first where necessary, and
+    /// deactivated with its last exec object.
+    ///
+    /// Blocking: as [`Program::load`] when it is not loaded.
+    pub fn new(program: &Arc<Program>, auto_activate: bool) -> Result<Arc<Self>, RuntimeError> {
+        let activated = program.enter(auto_activate)?;
+        match Inference::new(program, &activated) {
+            Ok(inference) => Ok(Arc::new(Self {
+                program: Arc::clone(program),
+                progress: Arc::clone(&inference.progress),
+                inference: Arc::new(inference),
+                activated,
+                id: AtomicU32::new(0),
+            })),
+            Err(error) => {
+                activated.leave();
+                Err(error)
+            }
+        }
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// A number the user gave it; 0 at first.
+    pub fn id(&self) -> u32 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    /// Gives it a number.
+    pub fn set_id(&self, id: u32) {
+        self.id.store(id, Ordering::Relaxed);
+    }
+
+    /// Whether its inference is queued or running.
+    pub fn is_in_flight(&self) -> bool {
+        self.progress.is_in_flight()
+    }
+
+    /// Reads or changes what the next inference reads and writes. Fails while one is under way.
+    ///
+    /// Never blocks. Whoever wires memory without an owner keeps it valid until it is wired elsewhere.
+    pub fn wire<T>(&self, change: impl FnOnce(&mut Wiring) -> T) -> Result<T, RuntimeError> {
+        self.progress.check_process()?;
+        if self.is_in_flight() {
+            return Err(RuntimeError::InFlight);
+        }
+        // Held by a thread that has just begun to run it.
+        let mut core = self.inference.core.try_lock().ok_or(RuntimeError::InFlight)?;
+        Ok(change(&mut core.wiring))
+    }
+
+    /// Starts the wired inference and returns at once. Inferences of one activation that retain state run in the order
+    /// in which they were enqueued.
+    pub fn enqueue(&self) -> Result<(), RuntimeError> {
+        self.start(true)
+    }
+
+    pub(crate) fn start(&self, eager: bool) -> Result<(), RuntimeError> {
+        self.progress.check_process()?;
+        self.check_wiring()?;
+        self.progress.begin(QUEUED)?;
+        let (executor, lane) = self.activated.executor();
+        executor.submit(lane, Arc::clone(&self.inference), eager).inspect_err(|_| self.progress.abandon())
+    }
+
+    /// Runs the wired inference: on the calling thread where that is as good as anywhere else. Interrupted, it is
+    /// cancelled, and the call returns when it has ended.
+    ///
+    /// Blocking: as long as the device takes, and inferences before it where state is retained; `interrupted` is asked
+    /// about every 50 ms, except during an inference that is known to be short.
+    pub fn run(&self, interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+        self.run_until(None, interrupted)
+    }
+
+    /// [`Self::run`], ended with [`RuntimeError::Timeout`] at `deadline`.
+    pub fn run_until(
+        &self,
+        deadline: Option<Instant>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        let (executor, _) = self.activated.executor();
+        if executor.callers_may_run() && !self.activated.is_serial() {
+            self.progress.check_process()?;
+            self.progress.begin(RUNNING)?;
+            let outcome = executor.run_here(|| self.inference.run());
+            let outcome = self.progress.explained(outcome);
+            self.progress.finish(outcome.clone());
+            return outcome;
+        }
+        self.start(false)?;
+        let awaited = self.wait(deadline, interrupted);
+        if self.is_in_flight() {
+            self.end();
+        }
+        awaited
+    }
+
+    /// Waits for the inference under way and returns how it ended; without one, how the last ended, and `Ok` when there
+    /// never was one. An inference that takes longer than the program's time limit is ended with
+    /// [`RuntimeError::Timeout`].
+    ///
+    /// Blocking: until it ends, `deadline`, or `interrupted`, which is asked about every 50 ms. In the last two cases
+    /// the inference goes on and can be waited for again.
+    pub fn wait(
+        &self,
+        deadline: Option<Instant>,
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        self.progress.check_process()?;
+        let began = Instant::now();
+        let (executor, _) = self.activated.executor();
+        loop {
+            if let Some(outcome) = self.progress.ended() {
+                return outcome;
+            }
+            if self.progress.phase.load(Ordering::Acquire) == QUEUED && executor.help() {
+                continue;
+            }
+            let limit = until(deadline).min(INTERRUPT_CHECK_PERIOD);
+            if let Some(outcome) = self.progress.waiters.wait(limit, || self.progress.ended()) {
+                return outcome;
+            }
+            self.progress.enforce_limit();
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(RuntimeError::Timeout {
+                    what: "an inference",
+                    timeout_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+                });
+            }
+            if interrupted() {
+                return Err(RuntimeError::Interrupted);
+            }
+        }
+    }
+
+    /// Asks the inference under way to end; it then ends with [`RuntimeError::Cancelled`], unless it was just ending.
+    /// Never blocks.
+    pub fn cancel(&self) {
+        self.progress.ask_to_end(CANCELLED);
+    }
+
+    pub(crate) fn enforce_limit(&self) {
+        self.progress.enforce_limit();
+    }
+
+    /// How the last inference ended.
+    pub fn outcome(&self) -> Result<(), RuntimeError> {
+        self.progress.outcome.lock().clone()
+    }
+
+    pub(crate) fn observe(&self, observer: Weak<dyn Observer>, number: u32) {
+        // Set once, by the inference set that makes the exec object.
+        let _ = self.inference.observer.set((observer, number));
+    }
+
+    /// Says at once what could only fail later: an input without memory or state.
+    fn check_wiring(&self) -> Result<(), RuntimeError> {
+        let inputs = self.program.variants();
+        let Some(transfers) = inputs.first() else { return Ok(()) };
+        self.wire(|wiring| {
+            let unfed =
+                wiring.inputs.iter().zip(transfers.inputs()).enumerate().find(|(index, (wire, transfer))| {
+                    !matches!(wire, InputWire::Memory { .. })
+                        && transfer.place().is_some()
+                        && !transfer.is_partial()
+                        && !self.activated.retains_input(*index)
+                });
+            match unfed {
+                Some((_, (_, transfer))) => {
+                    Err(RuntimeError::StateRequired { binding: transfer.name().to_owned() })
+                }
+                None => Ok(()),
+            }
+        })?
+    }
+
+    /// Cancels the inference under way and waits until it has ended.
+    pub(crate) fn end(&self) {
+        while self.is_in_flight() {
+            self.cancel();
+            if self.progress.phase.load(Ordering::Acquire) == QUEUED {
+                // No worker may be free to find out that it is cancelled.
+                self.activated.executor().0.help();
+            }
+            let _ = self.progress.waiters.wait(CANCEL_PERIOD, || self.progress.ended());
+        }
+    }
+}
+
+impl Drop for ExecObj {
+    fn drop(&mut self) {
+        if self.progress.check_process().is_ok() {
+            self.end();
+        }
+        self.activated.leave();
+    }
+}
+
+impl Inference {
+    fn new(program: &Program, activated: &Arc<Activated>) -> Result<Self, RuntimeError> {
+        let carrier = Carrier::new(activated.activation(), program.shared_variants())?;
+        let network = program.image().network();
+        let wiring = Wiring::new(network.inputs.len(), network.outputs.len());
+        let progress = Progress::new(carrier.canceller(), program.time_limit());
         Ok(Self {
-            exec,
-            transfers: Arc::clone(transfers),
-            dma_buffers,
-            staging: Vec::new(),
-            resize: Vec::new(),
+            core: Mutex::new(Core { carrier, wiring }),
+            activated: Arc::clone(activated),
+            progress: Arc::new(progress),
+            observer: OnceLock::new(),
         })
     }
 
-    /// Runs one inference on the calling thread.
-    ///
-    /// `inputs` and `outputs` are in binding order; an output that is `None` is computed and not delivered. On a device
-    /// that works on host memory, tensors that need no conversion are used where they lie.
-    ///
-    /// Blocking: as long as the device takes.
-    pub fn run(
-        &mut self,
-        inputs: &[HostSlice],
-        outputs: &[Option<HostSliceMut>],
-    ) -> Result<(), RuntimeError> {
-        let expected = (self.transfers.inputs().len(), self.transfers.outputs().len());
-        if (inputs.len(), outputs.len()) != expected {
-            return Err(RuntimeError::Argument {
-                what: format!(
-                    "{} inputs and {} outputs given; the program has {} and {}",
-                    inputs.len(),
-                    outputs.len(),
-                    expected.0,
-                    expected.1
-                ),
-            });
-        }
-        if self.exec.binds_in_place() && !self.transfers.has_partial_inputs() {
-            self.run_in_place(inputs, outputs)
-        } else {
-            self.run_staged(inputs, outputs)
+    /// Runs it on the calling thread and tells everybody. Takes the reference, and gives it up before it tells.
+    pub(crate) fn execute(inference: Arc<Self>) {
+        let progress = Arc::clone(&inference.progress);
+        let observer =
+            inference.observer.get().and_then(|(observer, number)| Some((observer.upgrade()?, *number)));
+        progress.mark_running();
+        let outcome = progress.explained(inference.run());
+        drop(inference);
+        progress.finish(outcome);
+        if let Some((observer, number)) = observer {
+            observer.completed(number);
         }
     }
 
-    /// The handle that ends a run early.
-    pub fn canceller(&self) -> Arc<dyn Canceller> {
-        self.exec.canceller()
+    fn run(&self) -> Result<(), RuntimeError> {
+        if self.progress.reason.load(Ordering::Acquire) != NO_REASON {
+            return Err(RuntimeError::Interrupted);
+        }
+        let run = || {
+            let mut core = self.core.lock();
+            let Core { carrier, wiring } = &mut *core;
+            self.activated.run(carrier, wiring)
+        };
+        catch_unwind(AssertUnwindSafe(run))
+            .unwrap_or_else(|_| Err(RuntimeError::Internal { what: "an inference panicked".to_owned() }))
+    }
+}
+
+impl Progress {
+    fn new(canceller: Arc<dyn Canceller>, limit: Option<Duration>) -> Self {
+        Self {
+            phase: AtomicU32::new(IDLE),
+            reason: AtomicU32::new(NO_REASON),
+            started_ns: AtomicU64::new(0),
+            epoch: Instant::now(),
+            waiters: Waiters::new(),
+            outcome: Mutex::new(Ok(())),
+            canceller,
+            limit,
+            generation: fork::generation(),
+        }
     }
 
-    /// Everything goes through the DMA buffers.
-    fn run_staged(
-        &mut self,
-        inputs: &[HostSlice],
-        outputs: &[Option<HostSliceMut>],
-    ) -> Result<(), RuntimeError> {
-        for index in self.staging.len()..self.dma_buffers.len() {
-            let buffer = self.dma_buffer(index)?;
-            self.staging.push(buffer);
-        }
-        self.transfers.pre_process(inputs, &self.staging, &mut self.resize)?;
-        self.exec.execute()?;
-        let transfers = Arc::clone(&self.transfers);
-        for (index, (transfer, memory)) in transfers.outputs().iter().zip(outputs).enumerate() {
-            if let (Some(place), Some(memory)) = (transfer.place(), memory) {
-                let buffer = self.dma_buffer(place.buffer)?;
-                transfers.fetch_output(index, buffer.as_const(), *memory)?;
-            }
-        }
+    fn check_process(&self) -> Result<(), RuntimeError> {
+        if self.generation == fork::generation() { Ok(()) } else { Err(RuntimeError::Forked) }
+    }
+
+    fn is_in_flight(&self) -> bool {
+        matches!(self.phase.load(Ordering::Acquire), QUEUED | RUNNING)
+    }
+
+    fn begin(&self, phase: u32) -> Result<(), RuntimeError> {
+        let idle = |now| (now == IDLE || now == DONE).then_some(phase);
+        self.phase
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, idle)
+            .map_err(|_| RuntimeError::InFlight)?;
+        self.reason.store(NO_REASON, Ordering::Release);
         Ok(())
     }
 
-    /// Only what needs a conversion, or has no memory of the caller's, touches a DMA buffer.
-    fn run_in_place(
-        &mut self,
-        inputs: &[HostSlice],
-        outputs: &[Option<HostSliceMut>],
-    ) -> Result<(), RuntimeError> {
-        let transfers = Arc::clone(&self.transfers);
-        for (index, (transfer, memory)) in transfers.inputs().iter().zip(inputs).enumerate() {
-            let Some(place) = transfer.place() else { continue };
-            let bound = if matches!(transfer.route(), Route::Direct) {
-                memory.subslice(0, transfer.user_bytes()).ok_or_else(|| wrong_size(transfer, memory.len()))?
-            } else {
-                transfers.stage_input(index, *memory, self.dma_buffer(place.buffer)?)?;
-                self.tensor_in_dma(place)?.as_const()
-            };
-            self.exec.bind_input(index, bound)?;
+    /// Takes back a [`Self::begin`] that came to nothing.
+    fn abandon(&self) {
+        self.phase.store(IDLE, Ordering::Release);
+        self.waiters.wake_all();
+    }
+
+    fn mark_running(&self) {
+        if self.limit.is_some() {
+            let since = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.started_ns.store(since.saturating_add(1), Ordering::Release);
         }
-        for (index, (transfer, memory)) in transfers.outputs().iter().zip(outputs).enumerate() {
-            let Some(place) = transfer.place() else { continue };
-            let bound = match memory {
-                Some(memory) if delivers_in_place(transfer, *memory) => *memory,
-                _ => self.tensor_in_dma(place)?,
-            };
-            self.exec.bind_output(index, bound)?;
+        self.phase.store(RUNNING, Ordering::Release);
+    }
+
+    /// The outcome with the reason for which the inference was asked to end.
+    fn explained(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
+        match (outcome, self.reason.load(Ordering::Acquire)) {
+            (Err(RuntimeError::Interrupted), TIMED_OUT) => Err(RuntimeError::Timeout {
+                what: "an inference",
+                timeout_ms: self
+                    .limit
+                    .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+            }),
+            (Err(RuntimeError::Interrupted), CANCELLED) => Err(RuntimeError::Cancelled),
+            (outcome, _) => outcome,
         }
-        self.exec.execute()?;
-        for (index, (transfer, memory)) in transfers.outputs().iter().zip(outputs).enumerate() {
-            if let (Some(place), Some(memory)) = (transfer.place(), memory)
-                && !delivers_in_place(transfer, *memory)
+    }
+
+    fn finish(&self, outcome: Result<(), RuntimeError>) {
+        *self.outcome.lock() = outcome;
+        self.started_ns.store(0, Ordering::Release);
+        // Publishes the outcome and what the device wrote.
+        self.phase.store(DONE, Ordering::Release);
+        self.waiters.wake_all();
+    }
+
+    fn ended(&self) -> Option<Result<(), RuntimeError>> {
+        (!self.is_in_flight()).then(|| self.outcome.lock().clone())
+    }
+
+    fn ask_to_end(&self, reason: u32) {
+        if self.is_in_flight() {
+            let _ = self.reason.compare_exchange(NO_REASON, reason, Ordering::AcqRel, Ordering::Acquire);
+            self.canceller.cancel();
+        }
+    }
+
+    /// Ends an inference that has run for too long, and asks again for one that was asked before: a device may have
+    /// overlooked it.
+    fn enforce_limit(&self) {
+        let reason = self.reason.load(Ordering::Acquire);
+        if reason != NO_REASON {
+            self.ask_to_end(reason);
+        } else if let Some(limit) = self.limit {
+            let started = self.started_ns.load(Ordering::Acquire);
+            if started != 0 && self.epoch.elapsed().saturating_sub(Duration::from_nanos(started - 1)) >= limit
             {
-                let buffer = self.dma_buffer(place.buffer)?;
-                transfers.fetch_output(index, buffer.as_const(), *memory)?;
+                self.ask_to_end(TIMED_OUT);
             }
         }
-        Ok(())
-    }
-
-    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut, RuntimeError> {
-        let outside = || RuntimeError::Internal { what: format!("DMA buffer {index} does not exist") };
-        let slot = self.dma_buffers.get_mut(index).ok_or_else(outside)?;
-        match slot {
-            Some(memory) => Ok(*memory),
-            None => Ok(*slot.insert(self.exec.dma_buffer(index)?)),
-        }
-    }
-
-    fn tensor_in_dma(&mut self, place: Place) -> Result<HostSliceMut, RuntimeError> {
-        let memory = self.dma_buffer(place.buffer)?;
-        memory.subslice(place.offset, place.bytes).ok_or_else(|| RuntimeError::Internal {
-            what: format!("{place:?} does not lie in a DMA buffer of {} bytes", memory.len()),
-        })
     }
 }
 
-/// Whether the device can write this output where the caller wants it: unconverted, and with room for all of it.
-fn delivers_in_place(transfer: &BindingTransfer, memory: HostSliceMut) -> bool {
-    matches!(transfer.route(), Route::Direct) && memory.len() >= transfer.user_bytes()
+/// Time left until a deadline.
+pub(crate) fn until(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
-fn wrong_size(transfer: &BindingTransfer, found: usize) -> RuntimeError {
-    RuntimeError::BufferSize {
-        buffer: transfer.name().to_owned(),
-        expected: transfer.user_bytes() as u64,
-        found: found as u64,
+impl fmt::Debug for Inference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Inference").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Progress").field("phase", &self.phase).finish_non_exhaustive()
     }
 }

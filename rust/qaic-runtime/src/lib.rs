@@ -5,23 +5,27 @@
 //! ```
 //!
 //! A [`context::Context`] holds devices. An [`image::Image`] is an opened container. A [`program::Program`] puts one on
-//! a device, an [`exec_obj::ExecObj`] carries an inference, an [`inference_set::InferenceSet`] shares many of them among
-//! threads. What a device must do is written at the top of [`device`].
+//! a device, an [`exec_obj::ExecObj`] carries an inference of what its [`wiring`] names, an
+//! [`inference_set::InferenceSet`] shares many of them among threads. What a device must do is written at the top of [`device`].
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)] // foreign memory, allocation and mapping; every block says why it is sound
 pub mod buffer;
+mod carrier;
 pub mod context;
 pub mod convert;
 pub mod device;
 pub mod error;
 pub mod exec_obj;
+mod executor;
 pub mod fork;
 pub mod image;
 pub mod inference_set;
 pub mod log;
 pub mod program;
 pub mod queue;
+mod retained;
 mod sync;
 pub mod tensors;
 pub mod transfer;
+pub mod wiring;

@@ -1,66 +1,210 @@
-//! A container on a device, through the states unloaded, loaded and activated.
+//! A container on one or several devices, through the states created, loaded and activated.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
 
+use qaic_qpc::shape::{RequestedShape, ShapeMatch};
+
+use crate::carrier::Carrier;
 use crate::context::Context;
-use crate::device::{Activation, DeviceId, LoadOptions, LoadedProgram};
+use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
 use crate::error::RuntimeError;
-use crate::exec_obj::ExecObj;
+use crate::executor::{Executor, ExecutorOptions};
+use crate::fork;
 use crate::image::Image;
-use crate::sync::Mutex;
+use crate::retained::Retained;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::tensors::{self, RetainedPair};
 use crate::transfer::TransferPlan;
+use crate::wiring::Wiring;
 
-/// One instance of a container on one device. Activating it takes the program's cores; deactivating or dropping it
-/// (and its exec objects) gives them back.
+/// Inferences of a program that can be enqueued at a time, unless it says otherwise: the elements of a card's ring
+/// (device-kmd §4.4).
+pub const DEFAULT_EXEC_OBJS: u32 = 512;
+
+/// Wait for one completion on devices that have a limit of their own (device-kmd §4.5).
+const DEVICE_TRY: Duration = Duration::from_secs(5);
+
+/// How long the completion of an inference is waited for (device-kmd §4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitLimits {
+    /// Milliseconds of one wait; 0 is the device's default: 5000 ms, and no limit on `cpu`, because a slow host is not a
+    /// stuck card.
+    pub try_ms: u32,
+    /// Further waits after one has timed out.
+    pub retries: u32,
+}
+
+impl Default for WaitLimits {
+    fn default() -> Self {
+        Self { try_ms: 0, retries: 5 }
+    }
+}
+
+impl WaitLimits {
+    /// All waits together.
+    pub fn total(self, kind: DeviceKind) -> Option<Duration> {
+        let one = match (self.try_ms, kind) {
+            (0, DeviceKind::Cpu) => return None,
+            (0, _) => DEVICE_TRY,
+            (try_ms, _) => Duration::from_millis(try_ms.into()),
+        };
+        Some(one.saturating_mul(self.retries.saturating_add(1)))
+    }
+}
+
+/// How a program is loaded and run.
+#[derive(Clone, Debug)]
+pub struct ProgramOptions {
+    /// What the device is told.
+    pub load: LoadOptions,
+    /// When an inference counts as stuck.
+    pub wait: WaitLimits,
+    /// Threads that run enqueued inferences, per activation; a host device uses no more than it has CPUs.
+    pub threads_per_queue: u32,
+    /// Inferences that can be enqueued at a time.
+    pub exec_objs: u32,
+}
+
+impl Default for ProgramOptions {
+    fn default() -> Self {
+        Self {
+            load: LoadOptions::default(),
+            wait: WaitLimits::default(),
+            threads_per_queue: 4,
+            exec_objs: DEFAULT_EXEC_OBJS,
+        }
+    }
+}
+
+/// States of a program; the numbers are those of `QAicProgramStatus` (device-kmd §4.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProgramStatus {
+    /// Created, or unloaded.
+    Init = 0,
+    /// Loaded, without cores.
+    Loaded = 1,
+    /// Activated.
+    FullyActivated = 2,
+    /// The device was lost.
+    Error = 100,
+    /// The last load failed.
+    LoadError = 101,
+    /// The last activation failed.
+    ActivateError = 102,
+}
+
+/// One instance of a container. Activating it takes the program's cores; deactivating it, or dropping it and its exec
+/// objects, gives them back.
 #[derive(Debug)]
 pub struct Program {
     context: Arc<Context>,
-    device: DeviceId,
-    options: LoadOptions,
+    placement: Placement,
+    options: ProgramOptions,
     image: Arc<Image>,
-    transfers: Arc<TransferPlan>,
+    variants: Arc<[Arc<TransferPlan>]>,
+    retained: Arc<[RetainedPair]>,
+    executor: Arc<Executor>,
+    lane: u32,
+    unique_id: u32,
+    user_id: AtomicU32,
+    completed: Arc<AtomicU64>,
+    generation: u32,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     loaded: Option<Arc<dyn LoadedProgram>>,
-    activation: Option<Arc<dyn Activation>>,
+    // Held by the exec objects, and here when the user activated.
+    activated: Weak<Activated>,
+    manual: Option<Arc<Activated>>,
+    failed: Option<ProgramStatus>,
+}
+
+/// A program that holds cores, with what lives as long as it does.
+#[derive(Debug)]
+pub(crate) struct Activated {
+    activation: Arc<dyn Activation>,
+    // A new activation begins with zeros.
+    retained: Option<Mutex<Retained>>,
+    pairs: Arc<[RetainedPair]>,
+    executor: Arc<Executor>,
+    lane: u32,
+    live_exec_objs: AtomicU32,
+    completed: Arc<AtomicU64>,
 }
 
 impl Program {
-    /// A program that is not yet loaded. Fails when the device does not exist or a binding's transform sequence is not
+    /// A program that is not yet loaded. Fails when a device does not exist or a binding's transform sequence is not
     /// valid.
     pub fn new(
         context: &Arc<Context>,
         image: &Arc<Image>,
-        device: DeviceId,
-        options: LoadOptions,
-    ) -> Result<Self, RuntimeError> {
-        context.device(device)?;
-        let transfers = Arc::new(TransferPlan::new(image.network())?);
-        Ok(Self {
-            context: Arc::clone(context),
-            device,
-            options,
-            image: Arc::clone(image),
-            transfers,
-            state: Mutex::new(State::default()),
-        })
+        placement: &Placement,
+        options: &ProgramOptions,
+    ) -> Result<Arc<Self>, RuntimeError> {
+        let mut programs = Self::lanes(context, image, placement, options, 1)?;
+        programs.pop().ok_or_else(|| RuntimeError::Internal { what: "no program was made".to_owned() })
     }
 
-    /// Another instance of the same container on the same device, sharing what was loaded.
-    #[must_use]
-    pub fn share(&self) -> Self {
-        let loaded = self.state.lock().loaded.clone();
-        Self {
-            context: Arc::clone(&self.context),
-            device: self.device,
-            options: self.options.clone(),
-            image: Arc::clone(&self.image),
-            transfers: Arc::clone(&self.transfers),
-            state: Mutex::new(State { loaded, activation: None }),
-        }
+    /// `count` programs that share the threads which run their inferences.
+    pub(crate) fn lanes(
+        context: &Arc<Context>,
+        image: &Arc<Image>,
+        placement: &Placement,
+        options: &ProgramOptions,
+        count: u32,
+    ) -> Result<Vec<Arc<Self>>, RuntimeError> {
+        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+        let devices = context.placed_on(placement)?;
+        let first =
+            *devices.first().ok_or_else(|| RuntimeError::Internal { what: "no device".to_owned() })?;
+        let on_host = first.executes_on_host();
+        let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
+        let retained: Arc<[_]> = tensors::retained_pairs(image)?.into();
+        let threads = options.threads_per_queue.max(1).saturating_mul(count);
+        let limit = if on_host { threads.min(count.max(usable_cpus())) } else { threads };
+        let executor = Executor::new(ExecutorOptions {
+            lanes: count,
+            serial: !retained.is_empty(),
+            capacity: options.exec_objs,
+            limit: limit.min(options.exec_objs).max(1),
+            steady: !on_host || tensors::is_steady(image)?,
+            device: Arc::clone(first),
+        });
+        Ok((0..count)
+            .map(|lane| {
+                Arc::new(Self {
+                    context: Arc::clone(context),
+                    placement: placement.clone(),
+                    options: options.clone(),
+                    image: Arc::clone(image),
+                    variants: Arc::clone(&variants),
+                    retained: Arc::clone(&retained),
+                    executor: Arc::clone(&executor),
+                    lane,
+                    unique_id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+                    user_id: AtomicU32::new(0),
+                    completed: Arc::default(),
+                    generation: fork::generation(),
+                    state: Mutex::default(),
+                })
+            })
+            .collect())
+    }
+
+    /// Uses what `other`, made together with this program, has loaded.
+    pub(crate) fn share_loaded(&self, other: &Self) {
+        let loaded = other.state.lock().loaded.clone();
+        self.state.lock().loaded = loaded;
+    }
+
+    /// The devices' context.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// The container.
@@ -68,43 +212,237 @@ impl Program {
         &self.image
     }
 
-    /// The device.
-    pub fn device(&self) -> DeviceId {
-        self.device
+    /// The devices.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
     }
 
-    /// Prepares the program on its device. A no-op when it is loaded.
+    /// How it is loaded and run.
+    pub fn options(&self) -> &ProgramOptions {
+        &self.options
+    }
+
+    /// Transfers for each permitted combination of shapes, at least one.
+    pub fn variants(&self) -> &[Arc<TransferPlan>] {
+        &self.variants
+    }
+
+    pub(crate) fn shared_variants(&self) -> &Arc<[Arc<TransferPlan>]> {
+        &self.variants
+    }
+
+    pub(crate) fn executor(&self) -> &Arc<Executor> {
+        &self.executor
+    }
+
+    /// Tensors that stay on the device between inferences.
+    pub fn retained(&self) -> &[RetainedPair] {
+        &self.retained
+    }
+
+    /// Position in [`Self::variants`] of the first combination that fits tensors of these shapes, inputs then outputs;
+    /// `None` in the list is a buffer that is left out.
+    pub fn match_shapes(&self, requested: &[Option<RequestedShape>]) -> Option<usize> {
+        match self.image.network().match_shapes(requested)? {
+            ShapeMatch::Static => Some(0),
+            ShapeMatch::Entry(entry) => Some(entry),
+        }
+    }
+
+    /// A number no other program of this process has.
+    pub fn unique_id(&self) -> u32 {
+        self.unique_id
+    }
+
+    /// A number the user gave it; 0 at first.
+    pub fn id(&self) -> u32 {
+        self.user_id.load(Ordering::Relaxed)
+    }
+
+    /// Gives it a number.
+    pub fn set_id(&self, id: u32) {
+        self.user_id.store(id, Ordering::Relaxed);
+    }
+
+    /// Inferences that ended well.
+    pub fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Relaxed)
+    }
+
+    /// How long an inference may take.
+    pub(crate) fn time_limit(&self) -> Option<Duration> {
+        self.options.wait.total(self.context.kind())
+    }
+
+    /// Whether it is loaded or activated. Blocking while another thread loads it.
+    pub fn is_loaded(&self) -> bool {
+        self.check_process().is_ok() && self.state.lock().loaded.is_some()
+    }
+
+    /// Whether it holds cores. Blocking while another thread loads it.
+    pub fn is_activated(&self) -> bool {
+        self.check_process().is_ok() && self.state.lock().activated.strong_count() > 0
+    }
+
+    /// Its state. Blocking while another thread loads it.
+    pub fn status(&self) -> ProgramStatus {
+        if self.check_process().is_err() {
+            return ProgramStatus::Init;
+        }
+        let state = self.state.lock();
+        match state.failed {
+            Some(failed) => failed,
+            None if state.activated.strong_count() > 0 => ProgramStatus::FullyActivated,
+            None if state.loaded.is_some() => ProgramStatus::Loaded,
+            None => ProgramStatus::Init,
+        }
+    }
+
+    /// Prepares the program on its devices. A no-op when it is loaded.
     ///
     /// Blocking: reads and prepares the weights.
     pub fn load(&self) -> Result<(), RuntimeError> {
-        self.loaded().map(drop)
+        self.check_process()?;
+        self.loaded(&mut self.state.lock()).map(drop)
     }
 
-    fn loaded(&self) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+    /// Gives back what [`Self::load`] took. Fails while exec objects exist; then nothing changes.
+    pub fn unload(&self) -> Result<(), RuntimeError> {
+        self.check_process()?;
         let mut state = self.state.lock();
+        state.deactivate()?;
+        state.loaded = None;
+        Ok(())
+    }
+
+    /// Takes the cores, loading first if needed, and keeps them until [`Self::deactivate`]. A no-op when it did.
+    ///
+    /// Blocking: as [`Self::load`] when it is not loaded.
+    pub fn activate(&self) -> Result<(), RuntimeError> {
+        self.check_process()?;
+        let mut state = self.state.lock();
+        let activated = self.activated(&mut state)?;
+        state.manual = Some(activated);
+        Ok(())
+    }
+
+    /// Gives the cores back. Fails while exec objects exist; then nothing changes. A no-op when it holds none.
+    pub fn deactivate(&self) -> Result<(), RuntimeError> {
+        self.check_process()?;
+        self.state.lock().deactivate()
+    }
+
+    /// The activation for something that needs it to last; [`Activated::leave`] ends that.
+    pub(crate) fn enter(&self, activate: bool) -> Result<Arc<Activated>, RuntimeError> {
+        self.check_process()?;
+        let mut state = self.state.lock();
+        let activated = if activate {
+            self.activated(&mut state)?
+        } else {
+            state.activated.upgrade().ok_or_else(|| RuntimeError::State {
+                what: "the program is not activated; activate it before making exec objects".to_owned(),
+            })?
+        };
+        activated.live_exec_objs.fetch_add(1, Ordering::AcqRel);
+        Ok(activated)
+    }
+
+    fn check_process(&self) -> Result<(), RuntimeError> {
+        if self.generation == fork::generation() { Ok(()) } else { Err(RuntimeError::Forked) }
+    }
+
+    fn loaded(&self, state: &mut State) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         if let Some(loaded) = &state.loaded {
             return Ok(Arc::clone(loaded));
         }
-        let loaded = self.context.load(&self.image, &self.device.into(), &self.options)?;
+        let result = self.context.load(&self.image, &self.placement, &self.options.load);
+        let loaded = result.inspect_err(|_| state.failed = Some(ProgramStatus::LoadError))?;
+        state.failed = None;
         state.loaded = Some(Arc::clone(&loaded));
         Ok(loaded)
     }
 
-    /// Takes the cores, loading first if needed. A no-op when it is activated.
-    pub fn activate(&self) -> Result<(), RuntimeError> {
-        let loaded = self.loaded()?;
-        let mut state = self.state.lock();
-        if state.activation.is_none() {
-            state.activation = Some(loaded.activate()?);
+    fn activated(&self, state: &mut State) -> Result<Arc<Activated>, RuntimeError> {
+        if let Some(activated) = state.activated.upgrade() {
+            return Ok(activated);
         }
+        let loaded = self.loaded(state)?;
+        let activate = || -> Result<_, RuntimeError> {
+            let first = self
+                .variants
+                .first()
+                .ok_or_else(|| RuntimeError::Internal { what: "the program has no transfers".to_owned() })?;
+            Ok(Arc::new(Activated {
+                activation: loaded.activate()?,
+                retained: Retained::new(&self.retained, first)?.map(Mutex::new),
+                pairs: Arc::clone(&self.retained),
+                executor: Arc::clone(&self.executor),
+                lane: self.lane,
+                live_exec_objs: AtomicU32::new(0),
+                completed: Arc::clone(&self.completed),
+            }))
+        };
+        let activated = activate().inspect_err(|error| {
+            state.failed = Some(match error {
+                RuntimeError::DeviceLost { .. } => ProgramStatus::Error,
+                _ => ProgramStatus::ActivateError,
+            });
+        })?;
+        state.failed = None;
+        state.activated = Arc::downgrade(&activated);
+        Ok(activated)
+    }
+}
+
+impl State {
+    fn deactivate(&mut self) -> Result<(), RuntimeError> {
+        if let Some(activated) = self.activated.upgrade() {
+            let count = activated.live_exec_objs.load(Ordering::Acquire);
+            if count > 0 {
+                return Err(RuntimeError::LiveExecObjs { count });
+            }
+        }
+        self.manual = None;
+        self.activated = Weak::new();
+        self.failed = None;
         Ok(())
     }
+}
 
-    /// An exec object of the activated program.
-    pub fn create_exec_obj(&self) -> Result<ExecObj, RuntimeError> {
-        let activation = self.state.lock().activation.clone().ok_or_else(|| RuntimeError::State {
-            what: "the program is not activated; activate it before making exec objects".to_owned(),
-        })?;
-        ExecObj::new(&activation, &self.transfers)
+impl Activated {
+    pub(crate) fn activation(&self) -> &Arc<dyn Activation> {
+        &self.activation
     }
+
+    pub(crate) fn executor(&self) -> (&Arc<Executor>, u32) {
+        (&self.executor, self.lane)
+    }
+
+    /// Whether inferences run one after the other.
+    pub(crate) fn is_serial(&self) -> bool {
+        self.retained.is_some()
+    }
+
+    pub(crate) fn retains_input(&self, index: usize) -> bool {
+        self.pairs.iter().any(|pair| pair.input == index)
+    }
+
+    /// Undoes [`Program::enter`].
+    pub(crate) fn leave(&self) {
+        self.live_exec_objs.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn run(&self, carrier: &mut Carrier, wiring: &mut Wiring) -> Result<(), RuntimeError> {
+        match &self.retained {
+            Some(retained) => carrier.run(wiring, Some(&mut retained.lock()))?,
+            None => carrier.run(wiring, None)?,
+        }
+        self.completed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// CPUs this process may use, respecting affinity and control groups.
+fn usable_cpus() -> u32 {
+    thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }

@@ -6,7 +6,7 @@
 //!
 //! A poisoned lock is taken over: every critical section here leaves its data consistent at each step.
 
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 #[cfg(loom)]
@@ -39,6 +39,15 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, unless somebody holds it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

@@ -172,6 +172,11 @@ pub fn devices(image: &Image) -> Result<u32, RuntimeError> {
     Ok(read_plan(image)?.and_then(|plan| plan.devices).map_or(1, NonZero::get))
 }
 
+/// Whether one inference tells how long the next one takes; see [`UserTensors::steady`].
+pub fn is_steady(image: &Image) -> Result<bool, RuntimeError> {
+    Ok(read_plan(image)?.is_some_and(|plan| !plan.loops))
+}
+
 /// The inputs that the device can keep between inferences: output `X_RetainedState` is the next value of input `X`.
 ///
 /// A program compiled here has none unless its state was asked to be kept; of others the names decide. Both tensors must

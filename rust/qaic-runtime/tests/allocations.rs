@@ -14,9 +14,10 @@ use qaic_qpc::network_desc::{
 use qaic_qpc::{constants::ConstantsDesc, elf, writer};
 use qaic_runtime::buffer::Storage;
 use qaic_runtime::context::Context;
-use qaic_runtime::device::{DeviceId, LoadOptions, RegistryOptions};
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::program::ProgramOptions;
 
 const ELEMENTS: u32 = 64;
 
@@ -76,12 +77,16 @@ fn image(device: ElementType) -> Arc<Image> {
 fn allocations_of_runs(image: &Arc<Image>) -> u64 {
     let options = RegistryOptions { kind: Some("noop".into()), ..RegistryOptions::default() };
     let context = Context::new(&options).unwrap();
-    let set = InferenceSet::new(&context, image, DeviceId(0), 2, LoadOptions::default()).unwrap();
+    let set =
+        InferenceSet::new(&context, image, &Placement::one(DeviceId(0)), 2, 1, ProgramOptions::default())
+            .unwrap();
     let bytes = ELEMENTS as usize * 4;
     let (input, outputs) = (Storage::new(bytes).unwrap(), [(); 2].map(|()| Storage::new(bytes).unwrap()));
     let run = |turn: usize| {
-        let mut handle = set.try_acquire().unwrap();
-        handle.run(&[input.memory().as_const()], &[Some(outputs[turn % 2].memory())]).unwrap();
+        let handle = set.try_lease().unwrap();
+        handle
+            .run(&[input.memory().as_const()], &[Some(outputs[turn % 2].memory())], None, || false)
+            .unwrap();
     };
     run(0);
     allocations(|| (0..100).for_each(run))

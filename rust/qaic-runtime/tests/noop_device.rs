@@ -9,12 +9,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use qaic_runtime::buffer::{HostSlice, HostSliceMut};
 use qaic_runtime::context::Context;
-use qaic_runtime::device::{DeviceId, LoadOptions, RegistryOptions};
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::image::Image;
-use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::program::Program;
+use qaic_runtime::inference_set::{BenchmarkOutcome, BenchmarkProgress, InferenceSet, Lease};
+use qaic_runtime::program::{Program, ProgramOptions};
+use qaic_runtime::wiring::InputWire;
 use transfer_support::{view, view_mut};
 
 /// Contexts with equal options share devices, so every test asks for other ones.
@@ -35,8 +38,24 @@ fn fixture(name: &str) -> Arc<Image> {
     Image::open(&path, true).unwrap()
 }
 
-fn activations(count: u32) -> LoadOptions {
-    LoadOptions { activations: count, ..LoadOptions::default() }
+fn set(context: &Arc<Context>, name: &str, set_size: u32, activations: u32) -> Arc<InferenceSet> {
+    InferenceSet::new(
+        context,
+        &fixture(name),
+        &Placement::one(DeviceId(0)),
+        set_size,
+        activations,
+        ProgramOptions::default(),
+    )
+    .unwrap()
+}
+
+fn run(
+    lease: &Lease<'_>,
+    inputs: &[HostSlice],
+    outputs: &[Option<HostSliceMut>],
+) -> Result<(), RuntimeError> {
+    lease.run(inputs, outputs, None, || false)
 }
 
 fn free_cores(context: &Context, device: u32) -> u32 {
@@ -47,13 +66,11 @@ fn free_cores(context: &Context, device: u32) -> u32 {
 fn plain_tensors_pass_through() {
     // f32[1,3,8,8] in, f32[1,10] out: the output is the first bytes of the input.
     let context = context();
-    let set =
-        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 1, activations(1))
-            .unwrap();
+    let set = set(&context, "s01_simple_f32_file.qpc", 1, 1);
     let input: Vec<u8> = (0..768_u32).map(|k| k.to_le_bytes()[0]).collect();
     let mut output = vec![0xcc; 40];
     let views = [Some(view_mut(&mut output))];
-    set.try_acquire().unwrap().run(&[view(&input)], &views).unwrap();
+    run(&set.try_lease().unwrap(), &[view(&input)], &views).unwrap();
     assert_eq!(output, input[..40]);
 }
 
@@ -61,12 +78,11 @@ fn plain_tensors_pass_through() {
 fn converted_tensors_pass_through_their_device_form() {
     // f32 -> i8 with 0.05, -3 on the way in; i8 -> f32 with 0.125, 7 on the way out.
     let context = context();
-    let set =
-        InferenceSet::new(&context, &fixture("s05_quant_i8.qpc"), DeviceId(0), 1, activations(1)).unwrap();
+    let set = set(&context, "s05_quant_i8.qpc", 1, 1);
     let input: Vec<u8> = [1.0_f32; 48].iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut output = vec![0; 160];
     let views = [Some(view_mut(&mut output))];
-    set.try_acquire().unwrap().run(&[view(&input)], &views).unwrap();
+    run(&set.try_lease().unwrap(), &[view(&input)], &views).unwrap();
     let expected: Vec<u8> =
         [0.125_f32 * (17.0 - 7.0); 40].iter().flat_map(|value| value.to_le_bytes()).collect();
     assert_eq!(output, expected);
@@ -75,13 +91,11 @@ fn converted_tensors_pass_through_their_device_form() {
 #[test]
 fn wrong_buffers_are_refused_before_the_device_runs() {
     let context = context();
-    let set =
-        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 1, activations(1))
-            .unwrap();
-    let mut handle = set.try_acquire().unwrap();
-    assert_eq!(handle.run(&[], &[None]).unwrap_err().code(), "call.argument");
-    assert_eq!(handle.run(&[view(&[0; 767])], &[None]).unwrap_err().code(), "input.size");
-    handle.run(&[view(&[0; 768])], &[None]).unwrap();
+    let set = set(&context, "s01_simple_f32_file.qpc", 1, 1);
+    let handle = set.try_lease().unwrap();
+    assert_eq!(run(&handle, &[], &[None]).unwrap_err().code(), "call.argument");
+    assert_eq!(run(&handle, &[view(&[0; 767])], &[None]).unwrap_err().code(), "input.size");
+    run(&handle, &[view(&[0; 768])], &[None]).unwrap();
 }
 
 #[test]
@@ -89,15 +103,16 @@ fn cores_are_taken_by_activation_and_given_back() {
     let context = context();
     let image = fixture("s01_simple_f32_file.qpc");
     let needed = image.network().num_cores.max(1);
-    let program = Program::new(&context, &image, DeviceId(1), LoadOptions::default()).unwrap();
-    assert_eq!(program.create_exec_obj().unwrap_err().code(), "call.state");
+    let program =
+        Program::new(&context, &image, &Placement::one(DeviceId(1)), &ProgramOptions::default()).unwrap();
+    assert_eq!(ExecObj::new(&program, false).unwrap_err().code(), "call.state");
     program.load().unwrap();
     assert_eq!(free_cores(&context, 1), 16);
     program.activate().unwrap();
     program.activate().unwrap();
     assert_eq!(free_cores(&context, 1), 16 - needed);
     assert_eq!(free_cores(&context, 0), 16);
-    let exec = program.create_exec_obj().unwrap();
+    let exec = ExecObj::new(&program, false).unwrap();
     drop(program);
     drop(exec);
     assert_eq!(free_cores(&context, 1), 16);
@@ -109,7 +124,16 @@ fn a_set_too_large_for_the_device_names_needed_and_free_and_takes_nothing() {
     let image = fixture("s01_simple_f32_file.qpc");
     let cores = image.network().num_cores.max(1);
     let too_many = 16 / cores + 1;
-    match InferenceSet::new(&context, &image, DeviceId(0), 1, activations(too_many)).unwrap_err() {
+    match InferenceSet::new(
+        &context,
+        &image,
+        &Placement::one(DeviceId(0)),
+        1,
+        too_many,
+        ProgramOptions::default(),
+    )
+    .unwrap_err()
+    {
         RuntimeError::DeviceBusy { id: 0, needed, free: 16, total: 16 } => {
             assert_eq!(needed, cores * too_many)
         }
@@ -123,9 +147,16 @@ fn missing_devices_and_empty_sets_are_refused() {
     let context = context();
     let image = fixture("s01_simple_f32_file.qpc");
     let refused = |device, set_size, count| {
-        InferenceSet::new(&context, &image, DeviceId(device), set_size, activations(count))
-            .unwrap_err()
-            .code()
+        InferenceSet::new(
+            &context,
+            &image,
+            &Placement::one(DeviceId(device)),
+            set_size,
+            count,
+            ProgramOptions::default(),
+        )
+        .unwrap_err()
+        .code()
     };
     assert_eq!(refused(2, 1, 1), "device.not_found");
     assert_eq!(refused(0, 0, 1), "call.argument");
@@ -135,16 +166,14 @@ fn missing_devices_and_empty_sets_are_refused() {
 #[test]
 fn waiting_for_an_exec_object_ends_by_deadline_interrupt_or_return() {
     let context = context();
-    let set =
-        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 1, activations(1))
-            .unwrap();
-    let held = set.try_acquire().unwrap();
+    let set = set(&context, "s01_simple_f32_file.qpc", 1, 1);
+    let held = set.try_lease().unwrap();
     assert!(set.try_acquire().is_none());
     let soon = Instant::now() + Duration::from_millis(1);
     assert_eq!(set.acquire(Some(soon), || false).unwrap_err().code(), "device.timeout");
     assert_eq!(set.acquire(None, || true).unwrap_err().code(), "call.interrupted");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| set.acquire(None, || false).map(drop));
+        let waiter = scope.spawn(|| set.lease(None, || false).map(drop));
         drop(held);
         waiter.join().unwrap().unwrap();
     });
@@ -153,9 +182,7 @@ fn waiting_for_an_exec_object_ends_by_deadline_interrupt_or_return() {
 #[test]
 fn many_threads_share_few_exec_objects() {
     let context = context();
-    let set =
-        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 2, activations(1))
-            .unwrap();
+    let set = set(&context, "s01_simple_f32_file.qpc", 2, 1);
     assert_eq!(set.handle_count(), 2);
     let in_flight = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -164,10 +191,10 @@ fn many_threads_share_few_exec_objects() {
             scope.spawn(move || {
                 let input = [seed; 768];
                 for _ in 0..50 {
-                    let mut handle = set.acquire(None, || false).unwrap();
+                    let handle = set.lease(None, || false).unwrap();
                     assert!(in_flight.fetch_add(1, Ordering::SeqCst) < 2);
                     let mut output = [0; 40];
-                    handle.run(&[view(&input)], &[Some(view_mut(&mut output))]).unwrap();
+                    run(&handle, &[view(&input)], &[Some(view_mut(&mut output))]).unwrap();
                     assert_eq!(output, [seed; 40]);
                     in_flight.fetch_sub(1, Ordering::SeqCst);
                 }
@@ -179,27 +206,48 @@ fn many_threads_share_few_exec_objects() {
 #[test]
 fn benchmark_runs_exactly_what_was_asked() {
     let context = context();
-    let set =
-        InferenceSet::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), 4, activations(2))
-            .unwrap();
+    let set = set(&context, "s01_simple_f32_file.qpc", 4, 2);
     let input = [0; 768];
-    let outcome = set.benchmark(&[view(&input)], Some(1000), None, || false).unwrap();
+    let outcome = benchmark(&set, &input, Some(1000), None).unwrap();
     assert_eq!(outcome.completed, 1000);
     let nothing = Some(Duration::ZERO);
-    assert_eq!(set.benchmark(&[view(&input)], None, nothing, || false).unwrap().completed, 0);
+    assert_eq!(benchmark(&set, &input, None, nothing).unwrap().completed, 0);
     let short = Duration::from_millis(3);
-    assert!(set.benchmark(&[view(&input)], None, Some(short), || false).unwrap().elapsed >= short);
-    assert_eq!(set.benchmark(&[view(&[0; 3])], Some(5), None, || false).unwrap_err().code(), "input.size");
+    assert!(benchmark(&set, &input, None, Some(short)).unwrap().elapsed >= short);
+    assert_eq!(benchmark(&set, &[0; 3], Some(5), None).unwrap_err().code(), "input.size");
     assert!(set.try_acquire().is_some());
+}
+
+fn benchmark(
+    set: &InferenceSet,
+    input: &[u8],
+    count: Option<u64>,
+    limit: Option<Duration>,
+) -> Result<BenchmarkOutcome, RuntimeError> {
+    let progress = BenchmarkProgress::new(set);
+    let outcome = set.benchmark(
+        count,
+        limit,
+        &progress,
+        |_, wiring| wiring.inputs[0] = InputWire::Memory { memory: view(input), owner: None },
+        |_| {},
+        || false,
+    )?;
+    assert_eq!(progress.completed().sum::<u64>(), outcome.completed);
+    Ok(outcome)
 }
 
 #[test]
 fn a_container_for_a_card_is_refused_by_the_cpu_device() {
     let options = RegistryOptions { kind: Some("cpu".to_owned()), ..RegistryOptions::default() };
     let context = Context::new(&options).unwrap();
-    let program =
-        Program::new(&context, &fixture("s01_simple_f32_file.qpc"), DeviceId(0), LoadOptions::default())
-            .unwrap();
+    let program = Program::new(
+        &context,
+        &fixture("s01_simple_f32_file.qpc"),
+        &Placement::one(DeviceId(0)),
+        &ProgramOptions::default(),
+    )
+    .unwrap();
     match program.load().unwrap_err() {
         RuntimeError::WrongTarget { built_for, kind: "cpu", .. } => assert_eq!(built_for, "a card"),
         other => panic!("{other:?}"),

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
@@ -25,7 +26,7 @@ pub enum FileBytes {
 impl FileBytes {
     /// Opens a file: mapped when `mmap` and it is large, read otherwise.
     pub fn open(path: &Path, mmap: bool) -> Result<Self, RuntimeError> {
-        let failed = |source| RuntimeError::Io { path: path.to_owned(), source };
+        let failed = |source| RuntimeError::Io { path: path.to_owned(), source: Arc::new(source) };
         let mut file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.is_dir() {

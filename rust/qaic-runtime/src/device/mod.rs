@@ -166,6 +166,12 @@ pub trait Device: Debug + Send + Sync {
     /// Whether an execution occupies a CPU of the host from its begin to its end.
     fn executes_on_host(&self) -> bool;
 
+    /// Whether an execution may block for long without using a CPU, so that no thread which has other duties should run
+    /// one.
+    fn may_stall(&self) -> bool {
+        !self.executes_on_host()
+    }
+
     /// The books of a virtual card; `None` for a device that counts for itself.
     fn ledger(&self) -> Option<&Arc<Ledger>>;
 

@@ -1,7 +1,7 @@
 //! One binding: its checked transform sequence fused into what moves the bytes.
 
 use qaic_qpc::dtype::ElementType;
-use qaic_qpc::network_desc::TransformKind;
+use qaic_qpc::network_desc::{Direction, TransformKind};
 use qaic_qpc::transform::{BindingPlan, Operation};
 
 use crate::convert::quantize::{QuantParams, QuantType};
@@ -37,12 +37,13 @@ pub struct BindingTransfer {
     route: Route,
     place: Option<Place>,
     user_bytes: usize,
+    dims: Vec<usize>,
     partial: bool,
 }
 
 impl BindingTransfer {
     /// Fuses a checked sequence.
-    pub(super) fn new(plan: &BindingPlan) -> Result<Self, RuntimeError> {
+    pub(super) fn new(plan: &BindingPlan, direction: Direction) -> Result<Self, RuntimeError> {
         let place = match plan.place {
             None => None,
             Some(place) => Some(Place {
@@ -53,7 +54,17 @@ impl BindingTransfer {
         };
         let route = if place.is_some() { fuse(plan)? } else { Route::Skip };
         let user_bytes = in_memory(plan, plan.user_bytes)?;
-        Ok(Self { name: plan.name.clone(), route, place, user_bytes, partial: plan.partial_align.is_some() })
+        let last = plan.steps.last().map_or(&plan.initial, |step| &step.result);
+        let user = if direction == Direction::In { &plan.initial } else { last };
+        let dims = user.dims.iter().map(|&dim| in_memory(plan, dim)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            name: plan.name.clone(),
+            route,
+            place,
+            user_bytes,
+            dims,
+            partial: plan.partial_align.is_some(),
+        })
     }
 
     /// Binding name.
@@ -74,6 +85,11 @@ impl BindingTransfer {
     /// Bytes of the caller's tensor.
     pub fn user_bytes(&self) -> usize {
         self.user_bytes
+    }
+
+    /// Dims of the caller's tensor.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
     }
 
     /// Whether the caller may give fewer elements.

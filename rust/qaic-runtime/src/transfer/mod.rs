@@ -15,7 +15,7 @@ mod binding;
 use std::sync::Arc;
 
 use qaic_qpc::error::QpcError;
-use qaic_qpc::network_desc::{NetworkDesc, TransformKind};
+use qaic_qpc::network_desc::{Direction, NetworkDesc, TransformKind};
 use qaic_qpc::transform::TransferPlan as Checked;
 use qaic_qpc::transform::partial::{PartialLayout, Slice};
 
@@ -49,8 +49,16 @@ impl TransferPlan {
     }
 
     fn of(checked: Checked) -> Result<Self, RuntimeError> {
-        let inputs = checked.inputs.iter().map(BindingTransfer::new).collect::<Result<_, _>>()?;
-        let outputs = checked.outputs.iter().map(BindingTransfer::new).collect::<Result<_, _>>()?;
+        let inputs = checked
+            .inputs
+            .iter()
+            .map(|plan| BindingTransfer::new(plan, Direction::In))
+            .collect::<Result<_, _>>()?;
+        let outputs = checked
+            .outputs
+            .iter()
+            .map(|plan| BindingTransfer::new(plan, Direction::Out))
+            .collect::<Result<_, _>>()?;
         Ok(Self { checked, inputs, outputs })
     }
 

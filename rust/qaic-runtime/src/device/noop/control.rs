@@ -216,6 +216,11 @@ impl Control {
         if self.losses.load(Ordering::Acquire) == losses { Ok(()) } else { Err(self.lost(RESET)) }
     }
 
+    /// Whether something may happen to an execution.
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
     /// Lets an execution pass, at once unless something is to happen to it.
     #[inline]
     pub(super) fn execute(&self, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {

@@ -72,6 +72,10 @@ impl Device for NoopDevice {
         false
     }
 
+    fn may_stall(&self) -> bool {
+        self.control.is_armed()
+    }
+
     fn ledger(&self) -> Option<&Arc<Ledger>> {
         Some(&self.ledger)
     }

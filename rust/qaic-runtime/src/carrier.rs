@@ -1,0 +1,288 @@
+//! One inference through a device: the wired buffers in, the device, the wired buffers out.
+//!
+//! A [`Carrier`] is what an exec object owns of its device. On a device that works on host memory, tensors that need no
+//! conversion are used where they lie; everything else goes through the DMA buffers.
+
+use std::sync::Arc;
+
+use crate::buffer::{HostSlice, HostSliceMut};
+use crate::device::{Activation, Canceller, Exec};
+use crate::error::RuntimeError;
+use crate::retained::{Retained, window};
+use crate::transfer::{BindingTransfer, Place, Route, TransferPlan};
+use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
+
+/// The device's side of an exec object.
+#[derive(Debug)]
+pub(crate) struct Carrier {
+    exec: Box<dyn Exec>,
+    variants: Arc<[Arc<TransferPlan>]>,
+    variant: usize,
+    // Views of the device's DMA buffers, taken when they are first needed.
+    dma_buffers: Vec<Option<HostSliceMut>>,
+    // All of them in order, for runs that use all.
+    staging: Vec<HostSliceMut>,
+    // Per DMA buffer, the bytes in use where partial inputs were packed, else 0.
+    resize: Vec<u32>,
+    // Sources of the present inference, one per input.
+    sources: Vec<HostSlice>,
+}
+
+impl Carrier {
+    pub(crate) fn new(
+        activation: &Arc<dyn Activation>,
+        variants: &Arc<[Arc<TransferPlan>]>,
+    ) -> Result<Self, RuntimeError> {
+        let exec = activation.create_exec()?;
+        // There is at least one variant, and all have the same DMA buffers.
+        let first = variants.first().ok_or_else(|| no_variant(0))?;
+        Ok(Self {
+            exec,
+            variant: 0,
+            dma_buffers: vec![None; first.dma_bytes().len()],
+            staging: Vec::new(),
+            resize: Vec::new(),
+            sources: Vec::with_capacity(first.inputs().len()),
+            variants: Arc::clone(variants),
+        })
+    }
+
+    /// The handle that ends a run early.
+    pub(crate) fn canceller(&self) -> Arc<dyn Canceller> {
+        self.exec.canceller()
+    }
+
+    /// Runs one inference on the calling thread. Windows are consumed whatever the outcome.
+    ///
+    /// Blocking: as long as the device takes.
+    pub(crate) fn run(
+        &mut self,
+        wiring: &mut Wiring,
+        mut retained: Option<&mut Retained>,
+    ) -> Result<(), RuntimeError> {
+        let result = self.run_wired(wiring, retained.as_deref_mut());
+        wiring.windows.clear();
+        if let (Ok(()), Some(retained)) = (&result, retained) {
+            retained.advance();
+        }
+        result
+    }
+
+    fn run_wired(&mut self, wiring: &Wiring, retained: Option<&mut Retained>) -> Result<(), RuntimeError> {
+        let variant = match &wiring.shapes {
+            Shapes::Variant(variant) => *variant,
+            Shapes::Mismatch(text) => {
+                return Err(RuntimeError::NoMatchingShape { what: Arc::clone(text) });
+            }
+        };
+        let transfers = Arc::clone(self.variants.get(variant).ok_or_else(|| no_variant(variant))?);
+        if variant != self.variant {
+            self.exec.select_shapes(variant)?;
+            self.variant = variant;
+        }
+        let retained = retained.map(|retained| &*retained);
+        self.choose_sources(wiring, &transfers, retained)?;
+        if self.exec.binds_in_place() && !transfers.has_partial_inputs() {
+            self.run_in_place(wiring, &transfers, retained)
+        } else {
+            self.run_staged(wiring, &transfers, retained)
+        }
+    }
+
+    /// Decides where each input is read, after writing uploaded boxes into the retained tensors.
+    fn choose_sources(
+        &mut self,
+        wiring: &Wiring,
+        transfers: &TransferPlan,
+        retained: Option<&Retained>,
+    ) -> Result<(), RuntimeError> {
+        self.sources.clear();
+        for (index, (wire, transfer)) in wiring.inputs.iter().zip(transfers.inputs()).enumerate() {
+            let held = || retained.and_then(|retained| retained.input(index));
+            let mut uploads = wiring.windows.iter().filter(|window| window.binding == index).peekable();
+            let source = match wire {
+                // Boxes change the value on the device, whatever array was wired before.
+                _ if uploads.peek().is_some() => {
+                    let target = held().ok_or_else(|| state_required(transfer.name()))?;
+                    for upload in uploads {
+                        window::upload(upload, target.dims, target.memory)?;
+                    }
+                    target.memory.as_const()
+                }
+                InputWire::Memory { memory, .. } => *memory,
+                InputWire::Unset | InputWire::Held if transfer.place().is_none() => HostSlice::empty(),
+                InputWire::Unset | InputWire::Held => match held() {
+                    Some(tensor) => tensor.memory.as_const(),
+                    None if transfer.is_partial() => HostSlice::empty(),
+                    None => return Err(state_required(transfer.name())),
+                },
+            };
+            self.sources.push(source);
+        }
+        if self.sources.len() != transfers.inputs().len() || wiring.outputs.len() != transfers.outputs().len()
+        {
+            return Err(RuntimeError::Argument {
+                what: format!(
+                    "{} inputs and {} outputs are wired; the program has {} and {}",
+                    wiring.inputs.len(),
+                    wiring.outputs.len(),
+                    transfers.inputs().len(),
+                    transfers.outputs().len()
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// Everything goes through the DMA buffers.
+    fn run_staged(
+        &mut self,
+        wiring: &Wiring,
+        transfers: &TransferPlan,
+        retained: Option<&Retained>,
+    ) -> Result<(), RuntimeError> {
+        for index in self.staging.len()..self.dma_buffers.len() {
+            let buffer = self.dma_buffer(index)?;
+            self.staging.push(buffer);
+        }
+        transfers.pre_process(&self.sources, &self.staging, &mut self.resize)?;
+        self.exec.execute()?;
+        for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
+            let Some(place) = transfer.place() else { continue };
+            let buffer = self.dma_buffer(place.buffer)?.as_const();
+            let kept = retained.and_then(|retained| retained.output(index));
+            if let Some(tensor) = kept {
+                transfers.fetch_output(index, buffer, tensor.memory)?;
+            }
+            if let OutputWire::Memory { memory, .. } = wire {
+                transfers.fetch_output(index, buffer, *memory)?;
+            }
+            let result = match kept {
+                Some(tensor) => tensor.memory,
+                None => self.tensor_in_dma(place)?,
+            };
+            download(wiring, transfers, index, result)?;
+        }
+        Ok(())
+    }
+
+    /// Only what needs a conversion, or has no memory of the caller's, touches a DMA buffer.
+    fn run_in_place(
+        &mut self,
+        wiring: &Wiring,
+        transfers: &TransferPlan,
+        retained: Option<&Retained>,
+    ) -> Result<(), RuntimeError> {
+        for (index, transfer) in transfers.inputs().iter().enumerate() {
+            let Some(place) = transfer.place() else { continue };
+            let memory = self.sources.get(index).copied().unwrap_or(HostSlice::empty());
+            let bound = if matches!(transfer.route(), Route::Direct) {
+                memory.subslice(0, transfer.user_bytes()).ok_or_else(|| wrong_size(transfer, memory.len()))?
+            } else {
+                transfers.stage_input(index, memory, self.dma_buffer(place.buffer)?)?;
+                self.tensor_in_dma(place)?.as_const()
+            };
+            self.exec.bind_input(index, bound)?;
+        }
+        for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
+            let Some(place) = transfer.place() else { continue };
+            let kept = retained.and_then(|retained| retained.output(index));
+            let bound = match (kept, wire) {
+                (Some(tensor), _) if matches!(transfer.route(), Route::Direct) => tensor.memory,
+                (None, OutputWire::Memory { memory, .. }) if delivers_in_place(transfer, *memory) => *memory,
+                _ => self.tensor_in_dma(place)?,
+            };
+            self.exec.bind_output(index, bound)?;
+        }
+        self.exec.execute()?;
+        for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
+            let Some(place) = transfer.place() else { continue };
+            let direct = matches!(transfer.route(), Route::Direct);
+            let kept = retained.and_then(|retained| retained.output(index));
+            if let Some(tensor) = kept.filter(|_| !direct) {
+                transfers.fetch_output(index, self.dma_buffer(place.buffer)?.as_const(), tensor.memory)?;
+            }
+            if let OutputWire::Memory { memory, .. } = wire {
+                match kept {
+                    Some(tensor) => drop(memory.copy_from(tensor.memory.as_const())),
+                    None if delivers_in_place(transfer, *memory) => {}
+                    None => {
+                        let buffer = self.dma_buffer(place.buffer)?;
+                        transfers.fetch_output(index, buffer.as_const(), *memory)?;
+                    }
+                }
+            }
+            if !wiring.windows.is_empty() {
+                let result = match (kept, wire) {
+                    (Some(tensor), _) => tensor.memory,
+                    (None, OutputWire::Memory { memory, .. }) if delivers_in_place(transfer, *memory) => {
+                        *memory
+                    }
+                    _ => self.tensor_in_dma(place)?,
+                };
+                download(wiring, transfers, index, result)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut, RuntimeError> {
+        let outside = || RuntimeError::Internal { what: format!("DMA buffer {index} does not exist") };
+        let slot = self.dma_buffers.get_mut(index).ok_or_else(outside)?;
+        match slot {
+            Some(memory) => Ok(*memory),
+            None => Ok(*slot.insert(self.exec.dma_buffer(index)?)),
+        }
+    }
+
+    fn tensor_in_dma(&mut self, place: Place) -> Result<HostSliceMut, RuntimeError> {
+        let memory = self.dma_buffer(place.buffer)?;
+        memory.subslice(place.offset, place.bytes).ok_or_else(|| RuntimeError::Internal {
+            what: format!("{place:?} does not lie in a DMA buffer of {} bytes", memory.len()),
+        })
+    }
+}
+
+/// Copies the boxes wanted of output `index` to the host.
+fn download(
+    wiring: &Wiring,
+    transfers: &TransferPlan,
+    index: usize,
+    result: HostSliceMut,
+) -> Result<(), RuntimeError> {
+    let binding = transfers.inputs().len() + index;
+    for wanted in wiring.windows.iter().filter(|window| window.binding == binding) {
+        let transfer = &transfers.outputs()[index];
+        if !matches!(transfer.route(), Route::Direct) {
+            return Err(RuntimeError::Argument {
+                what: format!(
+                    "output `{}` is converted on its way; no box of it can be read",
+                    transfer.name()
+                ),
+            });
+        }
+        window::download(wanted, transfer.dims(), result.as_const())?;
+    }
+    Ok(())
+}
+
+/// Whether the device can write this output where the caller wants it: unconverted, and with room for all of it.
+fn delivers_in_place(transfer: &BindingTransfer, memory: HostSliceMut) -> bool {
+    matches!(transfer.route(), Route::Direct) && memory.len() >= transfer.user_bytes()
+}
+
+fn wrong_size(transfer: &BindingTransfer, found: usize) -> RuntimeError {
+    RuntimeError::BufferSize {
+        buffer: transfer.name().to_owned(),
+        expected: transfer.user_bytes() as u64,
+        found: found as u64,
+    }
+}
+
+fn state_required(name: &str) -> RuntimeError {
+    RuntimeError::StateRequired { binding: name.to_owned() }
+}
+
+fn no_variant(variant: usize) -> RuntimeError {
+    RuntimeError::Internal { what: format!("the program has no combination of shapes {variant}") }
+}

@@ -1,0 +1,322 @@
+//! Runs submitted inferences: on threads of its own, and on callers that wait anyway.
+//!
+//! An inference that is submitted goes into the lane of its activation, and the lane into the list of ready lanes.
+//! Whoever has a permit takes the next one from there. Permits bound how many run at once: a device that computes on
+//! the host gains nothing from more threads than CPUs.
+//!
+//! **Order.** A lane is first in, first out. The lane of a program that retains state is serial: it is in the ready
+//! list at most once, so its inferences run one after the other in the order of submission.
+//!
+//! **Wake-ups** cost more than a tiny inference. Short ones are therefore left to the caller, who comes back to collect
+//! them; a worker that has just run out of work looks again every millisecond for a while, so that nothing waits longer
+//! than that for a caller who never comes.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::device::Device;
+use crate::error::RuntimeError;
+use crate::exec_obj::Inference;
+use crate::fork;
+use crate::queue::{IndexStack, Ring, Waiters};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, yield_now};
+
+/// How often a worker that ran out of work looks again, and how many times, before it sleeps until it is woken.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const LOOKS: u32 = 64;
+
+/// A worker that was not woken looks anyway after this long: a guard against what the model did not cover.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Inferences shorter than this are left to a caller who waits.
+const SHORT_NS: u64 = 20_000;
+
+/// Inferences shorter than this may run on a waiting caller's thread, which answers Ctrl-C only between them.
+const HELPABLE_NS: u64 = 20_000_000;
+
+/// One in this many inferences is timed.
+const TIMED_EVERY: u32 = 16;
+
+/// What decides how an executor works.
+#[derive(Clone, Debug)]
+pub(crate) struct ExecutorOptions {
+    /// One lane per activation.
+    pub(crate) lanes: u32,
+    /// Whether the inferences of a lane run one after the other.
+    pub(crate) serial: bool,
+    /// Inferences that can be submitted at a time.
+    pub(crate) capacity: u32,
+    /// Inferences that run at a time.
+    pub(crate) limit: u32,
+    /// Whether a waiting caller may run inferences itself, as far as the program goes: not where the next inference may
+    /// take far longer than the last.
+    pub(crate) steady: bool,
+    /// Where they run; no caller runs one on a device that may stall.
+    pub(crate) device: Arc<dyn Device>,
+}
+
+/// Lanes and the threads that empty them. Threads are made when they are first needed.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    shared: Arc<Shared>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: ExecutorOptions,
+    lanes: Box<[Lane]>,
+    // Numbers of lanes that have an inference to run, in order.
+    ready: Ring,
+    // Submitted inferences by number, and the numbers not in use.
+    cells: Box<[Mutex<Option<Arc<Inference>>>]>,
+    numbers: IndexStack,
+    idle: Waiters,
+    // Workers that look again soon by themselves.
+    warm: AtomicU32,
+    spawned: AtomicU32,
+    running: AtomicU32,
+    stop: AtomicBool,
+    // Sampled duration of an inference; MAX before the first.
+    typical_ns: AtomicU64,
+    started: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Lane {
+    pending: Ring,
+    // Only of serial lanes: whether the lane is in the ready list or being worked on.
+    scheduled: AtomicBool,
+}
+
+impl Executor {
+    pub(crate) fn new(options: ExecutorOptions) -> Arc<Self> {
+        let capacity = options.capacity.max(1);
+        let numbers = IndexStack::new_empty(capacity);
+        for number in (0..capacity).rev() {
+            numbers.push(number);
+        }
+        let lane = |_| Lane { pending: Ring::new(capacity), scheduled: AtomicBool::new(false) };
+        let shared = Arc::new(Shared {
+            lanes: (0..options.lanes.max(1)).map(lane).collect(),
+            ready: Ring::new(capacity),
+            cells: (0..capacity).map(|_| Mutex::new(None)).collect(),
+            numbers,
+            idle: Waiters::new(),
+            warm: AtomicU32::new(0),
+            spawned: AtomicU32::new(0),
+            running: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            typical_ns: AtomicU64::new(u64::MAX),
+            started: AtomicU32::new(0),
+            options,
+        });
+        Arc::new(Self { shared, workers: Mutex::default(), generation: fork::generation() })
+    }
+
+    /// Puts an inference into its lane. Never blocks.
+    ///
+    /// `eager` wakes a worker whatever the inference usually costs: nobody is going to wait for it.
+    pub(crate) fn submit(
+        &self,
+        lane: u32,
+        inference: Arc<Inference>,
+        eager: bool,
+    ) -> Result<(), RuntimeError> {
+        let shared = &self.shared;
+        let Some(number) = shared.numbers.pop() else {
+            return Err(RuntimeError::QueueFull { capacity: shared.options.capacity });
+        };
+        let (Some(cell), Some(queue)) = (shared.cells.get(number as usize), shared.lanes.get(lane as usize))
+        else {
+            return Err(RuntimeError::Internal { what: format!("lane {lane} does not exist") });
+        };
+        *cell.lock() = Some(inference);
+        // The rings have room for every number, so neither push can fail.
+        let pushed = queue.pending.push(number);
+        debug_assert!(pushed.is_ok(), "a lane is full");
+        if !shared.options.serial || !queue.scheduled.swap(true, Ordering::AcqRel) {
+            shared.make_ready(lane);
+        }
+        self.call_worker(eager);
+        Ok(())
+    }
+
+    /// Whether an inference may run on a caller's thread: it uses the CPU anyway, and is known to be short enough that
+    /// the caller may answer Ctrl-C after it.
+    pub(crate) fn callers_may_run(&self) -> bool {
+        self.shared.is_shorter_than(HELPABLE_NS)
+    }
+
+    /// Runs one ready inference on the calling thread if that is sensible; false when there was none to run.
+    pub(crate) fn help(&self) -> bool {
+        let allowed = self.callers_may_run() || self.shared.spawned.load(Ordering::Acquire) == 0;
+        allowed && self.shared.run_one()
+    }
+
+    /// Runs `work`, an inference, on the calling thread, and learns how long one takes.
+    pub(crate) fn run_here<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.shared.timed(work)
+    }
+
+    fn call_worker(&self, eager: bool) {
+        let shared = &self.shared;
+        let short = shared.is_shorter_than(SHORT_NS);
+        // RMW: either this sees the worker that looks again, or that worker sees what was submitted.
+        if !eager && short && shared.warm.fetch_add(0, Ordering::AcqRel) > 0 {
+            return;
+        }
+        if shared.idle.waiting() > 0 {
+            shared.idle.wake_one();
+        } else if shared.spawned.load(Ordering::Relaxed) < shared.options.limit {
+            self.spawn();
+        }
+    }
+
+    fn spawn(&self) {
+        let number = self.shared.spawned.fetch_add(1, Ordering::AcqRel);
+        if number >= self.shared.options.limit {
+            self.shared.spawned.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let worker = thread::Builder::new().name(format!("qaic-exec-{number}")).spawn(move || shared.work());
+        match worker {
+            Ok(handle) => self.workers.lock().push(handle),
+            // Callers that wait run what nobody else does.
+            Err(_) => {
+                self.shared.spawned.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        let workers = std::mem::take(&mut *self.workers.lock());
+        if fork::generation() != self.generation {
+            // The threads are the parent's; joining would wait forever.
+            return;
+        }
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.idle.wake_all();
+        let own = thread::current().id();
+        for handle in workers {
+            // The last reference may be one that a worker held.
+            if handle.thread().id() != own {
+                // A worker catches the panics of what it runs.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn make_ready(&self, lane: u32) {
+        let pushed = self.ready.push(lane);
+        debug_assert!(pushed.is_ok(), "the ready list is full");
+    }
+
+    /// The life of a worker.
+    fn work(&self) {
+        let mut looks = 0;
+        while !self.stop.load(Ordering::Acquire) {
+            if self.run_one() {
+                looks = 0;
+                continue;
+            }
+            let runnable = || (self.may_run() || self.stop.load(Ordering::Acquire)).then_some(());
+            if looks < LOOKS && self.is_shorter_than(SHORT_NS) {
+                looks += 1;
+                self.warm.fetch_add(1, Ordering::AcqRel);
+                let _ = self.idle.wait(LOOK_AGAIN, runnable);
+                self.warm.fetch_sub(1, Ordering::AcqRel);
+            } else {
+                let _ = self.idle.wait(LONGEST_SLEEP, runnable);
+            }
+        }
+    }
+
+    /// Whether an inference is known to take less, and sure to.
+    fn is_shorter_than(&self, limit_ns: u64) -> bool {
+        self.options.steady
+            && self.typical_ns.load(Ordering::Relaxed) < limit_ns
+            && !self.options.device.may_stall()
+    }
+
+    fn may_run(&self) -> bool {
+        !self.ready.is_empty() && self.running.load(Ordering::Acquire) < self.options.limit
+    }
+
+    /// Runs one inference if there is one and a permit for it.
+    fn run_one(&self) -> bool {
+        if self.ready.is_empty() || !self.take_permit() {
+            return false;
+        }
+        let taken = self.ready.pop();
+        if let Some(lane) = taken {
+            self.run_lane(lane);
+        }
+        self.give_back_permit();
+        taken.is_some()
+    }
+
+    fn take_permit(&self) -> bool {
+        let more = |running| (running < self.options.limit).then_some(running + 1);
+        self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    fn give_back_permit(&self) {
+        self.running.fetch_sub(1, Ordering::AcqRel);
+        if !self.ready.is_empty() {
+            self.idle.wake_one();
+        }
+    }
+
+    fn run_lane(&self, number: u32) {
+        let Some(lane) = self.lanes.get(number as usize) else { return };
+        if self.options.serial {
+            if let Some(inference) = lane.pending.pop() {
+                self.run(inference);
+            }
+            if !lane.pending.is_empty() {
+                self.make_ready(number);
+                return;
+            }
+            lane.scheduled.store(false, Ordering::Release);
+            // Who submitted in between saw the lane scheduled and left it to this thread.
+            if !lane.pending.is_empty() && !lane.scheduled.swap(true, Ordering::AcqRel) {
+                self.make_ready(number);
+            }
+        } else {
+            // As many as there are entries in the ready list; one may still be on its way into the lane.
+            loop {
+                if let Some(inference) = lane.pending.pop() {
+                    return self.run(inference);
+                }
+                yield_now();
+            }
+        }
+    }
+
+    fn run(&self, number: u32) {
+        let Some(inference) = self.cells.get(number as usize).and_then(|cell| cell.lock().take()) else {
+            return;
+        };
+        self.numbers.push(number);
+        self.timed(|| Inference::execute(inference));
+    }
+
+    fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        if !self.started.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED_EVERY) {
+            return work();
+        }
+        let started = Instant::now();
+        let result = work();
+        let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.typical_ns.store(took, Ordering::Relaxed);
+        result
+    }
+}

@@ -1,0 +1,106 @@
+//! Many inferences on the same inputs, as fast as the set allows.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{HandleId, InferenceSet, Lease};
+use crate::error::RuntimeError;
+use crate::wiring::Wiring;
+
+/// What a benchmark measured.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchmarkOutcome {
+    /// Inferences that ended.
+    pub completed: u64,
+    /// From the first submission to the last completion.
+    pub elapsed: Duration,
+}
+
+/// Counts that can be read while a benchmark runs.
+#[derive(Debug)]
+pub struct BenchmarkProgress {
+    completed: Box<[AtomicU64]>,
+}
+
+impl BenchmarkProgress {
+    /// Zeros for every activation of `set`.
+    pub fn new(set: &InferenceSet) -> Self {
+        Self { completed: set.programs.iter().map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Inferences that ended, by activation.
+    pub fn completed(&self) -> impl Iterator<Item = u64> + '_ {
+        self.completed.iter().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, activation: u32) {
+        if let Some(count) = self.completed.get(activation as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl InferenceSet {
+    /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. `wire` wires each
+    /// before its first; `ended` is told of every one that ended, on the calling thread.
+    ///
+    /// Blocking: until all that began have ended. `interrupted` is asked about every 50 ms; then those under way are
+    /// cancelled.
+    pub fn benchmark(
+        &self,
+        count: Option<u64>,
+        limit: Option<Duration>,
+        progress: &BenchmarkProgress,
+        mut wire: impl FnMut(HandleId, &mut Wiring),
+        mut ended: impl FnMut(HandleId),
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<BenchmarkOutcome, RuntimeError> {
+        let mut free = vec![self.lease(None, &mut interrupted)?];
+        free.extend(std::iter::from_fn(|| self.try_lease()));
+        for lease in &free {
+            lease.wire(|wiring| wire(lease.handle(), wiring))?;
+        }
+        let started = Instant::now();
+        // A limit beyond what the clock can express is none.
+        let deadline = limit.and_then(|limit| started.checked_add(limit));
+        let mut begun = 0_u64;
+        let mut completed = 0_u64;
+        let mut flying: VecDeque<Lease<'_>> = VecDeque::with_capacity(free.len());
+        let mut outcome = Ok(());
+        loop {
+            let may_begin = |begun| {
+                count.is_none_or(|count| begun < count)
+                    && deadline.is_none_or(|deadline| Instant::now() < deadline)
+            };
+            while outcome.is_ok() && !free.is_empty() && may_begin(begun) {
+                if let Some(lease) = free.pop() {
+                    outcome = lease.start(false);
+                    begun += 1;
+                    flying.push_back(lease);
+                }
+            }
+            let Some(oldest) = flying.pop_front() else { break };
+            let result = if outcome.is_ok() { oldest.wait(None, &mut interrupted) } else { Ok(()) };
+            match result {
+                Ok(()) if outcome.is_ok() => {
+                    completed += 1;
+                    progress.add(self.activation_of(oldest.handle()));
+                    ended(oldest.handle());
+                }
+                Ok(()) => {}
+                // What ended first is the reason; the others are cancelled then.
+                Err(error) => outcome = Err(error),
+            }
+            if outcome.is_err() {
+                oldest.end();
+                for lease in &flying {
+                    lease.cancel();
+                }
+            }
+            free.push(oldest);
+        }
+        outcome?;
+        Ok(BenchmarkOutcome { completed, elapsed: started.elapsed() })
+    }
+}
