@@ -67,6 +67,9 @@ directory of the file. A key that stands twice, also in two spellings, is an err
 `model_inputs` takes a list of mappings with `input_name`, `input_type` and `input_shape`, one such mapping,
 or texts of the form `"data,float32,[1,3,224,224]"`.
 
+`network_specialization_config` and `mdp_load_partition_config` take the path of a JSON file; from Python also
+its content, the first also the list in it. See the guide docs/guide/shapes-and-state.md.
+
 ```yaml
 aic_num_cores: 4
 convert-to-fp16: true
