@@ -154,7 +154,7 @@ fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Im
 
 /// Failures whose message has to name the file.
 enum Failure {
-    Io(std::io::Error),
+    Io(Arc<std::io::Error>),
     Format(qaic_qpc::error::QpcError),
 }
 
