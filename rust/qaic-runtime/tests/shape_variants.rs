@@ -13,11 +13,16 @@ use qaic_qpc::network_desc::{
     Transform, TransformKind,
 };
 use qaic_qpc::{elf, writer};
+use qaic_runtime::context::Context;
 use qaic_runtime::convert::ElementOp;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::image::Image;
+use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::tensors::{RetainedPair, VariantDims, devices, retained_pairs, user_tensors};
 use qaic_runtime::transfer::{BindingTransfer, TransferPlan};
+use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
 use transfer_support::{elements, f32_bytes, view, view_mut};
 
 use ElementType::{Float16, Float32, Int8};
@@ -282,4 +287,92 @@ fn an_input_has_one_next_value() {
     let mut network = stateful(&[]);
     network.outputs[2].name = "v_RetainedState".to_owned();
     assert_eq!(retained_pairs(&container(&network, None)).unwrap(), PAIRS[..1]);
+}
+
+/// A program on a `noop` device of its own.
+fn on_noop(marker: &str, network: &NetworkDesc) -> Arc<Program> {
+    let options = RegistryOptions {
+        kind: Some("noop".to_owned()),
+        virtual_cards: Some(1),
+        engine_candidates: vec![marker.into()],
+        ..RegistryOptions::default()
+    };
+    let context = Context::new(&options).unwrap();
+    let placement = Placement::one(DeviceId(0));
+    Program::new(&context, &container(network, None), &placement, &ProgramOptions::default()).unwrap()
+}
+
+fn input(bytes: &[u8]) -> InputWire {
+    InputWire::Memory { memory: view(bytes), owner: None }
+}
+
+fn output(bytes: &mut [u8]) -> OutputWire {
+    OutputWire::Memory { memory: view_mut(bytes), owner: None }
+}
+
+#[test]
+fn an_exec_object_changes_between_variants() {
+    // The device copies its 12 inbound bytes over its 20 outbound ones; `c` begins at byte 4 of them.
+    let program = on_noop("shape-variants", &network(&two_entries()));
+    let exec = ExecObj::new(&program, true).unwrap();
+    let (full, small) = (f32_bytes(&[1.0, 2.0, 3.0, 4.0]), f32_bytes(&[1.0]));
+    let half = |values: &[u8]| elements(ElementOp::F32ToF16, values);
+    let mut long = [0xcc; 16];
+    exec.wire(|wiring| {
+        wiring.inputs = vec![input(&full), input(&[7, 8])];
+        wiring.outputs = vec![output(&mut long)];
+    })
+    .unwrap();
+    exec.run(|| false).unwrap();
+    let inbound: Vec<u8> = half(&full).into_iter().chain([7, 8, 0, 0]).collect();
+    let outbound: Vec<u8> = inbound.iter().chain(&inbound).copied().collect();
+    assert_eq!(long, outbound[4..20]);
+
+    let mut short = [0xcc; 16];
+    exec.wire(|wiring| {
+        wiring.shapes = Shapes::Variant(1);
+        wiring.inputs = vec![input(&small), input(&[9, 9])];
+        wiring.outputs = vec![output(&mut short)];
+    })
+    .unwrap();
+    exec.run(|| false).unwrap();
+    let inbound: Vec<u8> =
+        half(&small).into_iter().chain(inbound[2..8].to_vec()).chain([9, 9, 0, 0]).collect();
+    assert_eq!(short[..12], [&inbound[4..], &inbound[..4]].concat());
+    assert_eq!(short[12..], [0xcc; 4]);
+
+    // The buffers of one variant do not do for the other.
+    exec.wire(|wiring| wiring.shapes = Shapes::Variant(0)).unwrap();
+    assert_eq!(exec.run(|| false).unwrap_err().code(), "input.size");
+}
+
+#[test]
+fn state_is_kept_between_variants() {
+    // `ids` varies; `k` and `v` stay. The outbound bytes repeat the inbound ones: `v` becomes `ids`, then `out` is `k`.
+    let row = |ids: &[i32]| {
+        let two: (ElementType, &[i32]) = (Float32, &[2]);
+        shapes(&[(Float32, ids), two, two, two, two, two, two])
+    };
+    let program = on_noop("shape-variants-state", &stateful(&[row(&[2]), row(&[1])]));
+    assert_eq!(program.retained(), PAIRS);
+    let exec = ExecObj::new(&program, true).unwrap();
+    let run = |variant: usize, ids: &[u8]| {
+        let mut out = [0xcc; 8];
+        exec.wire(|wiring| {
+            wiring.shapes = Shapes::Variant(variant);
+            wiring.inputs = vec![input(ids), InputWire::Held, InputWire::Held];
+            wiring.outputs =
+                vec![OutputWire::Dropped, output(&mut out), OutputWire::Dropped, OutputWire::Dropped];
+        })
+        .unwrap();
+        exec.run(|| false).unwrap();
+        out
+    };
+    // In:  ids, k, v. Out: v' = ids, out = k, k' = v.
+    assert_eq!(run(0, &[1; 8]), [0; 8]);
+    assert_eq!(run(1, &[2; 4]), [0; 8]);
+    assert_eq!(run(0, &[3; 8]), [1; 8]);
+    // The shorter variant wrote half of the tensor; the rest is what the longer one left in the DMA buffer.
+    assert_eq!(run(1, &[4; 4]), [2, 2, 2, 2, 1, 1, 1, 1]);
+    assert_eq!(run(0, &[5; 8]), [3; 8]);
 }
