@@ -11,7 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::cpu::{self, Engine};
-use qaic_runtime::device::{Canceller, Device, DeviceId, DeviceStatus, LoadToken, RegistryOptions};
+use qaic_runtime::device::{
+    Canceller, Device, DeviceId, DeviceStatus, LoadToken, RegistryOptions, UserDirectory,
+};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork;
 use qaic_runtime::image::Image;
@@ -86,9 +88,14 @@ fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'p
 
 /// Tells the runtime of every fork made from Python, first of all hooks of this package.
 pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
-    let hook = PyCFunction::new_closure(py, None, None, |_, _| fork::forked())?;
     let keywords = PyDict::new(py);
-    keywords.set_item("after_in_child", hook)?;
+    for (moment, hook) in [
+        ("before", fork::will_fork as fn()),
+        ("after_in_parent", fork::forked_child),
+        ("after_in_child", fork::forked),
+    ] {
+        keywords.set_item(moment, PyCFunction::new_closure(py, None, None, move |_, _| hook())?)?;
+    }
     py.import("os")?.call_method("register_at_fork", (), Some(&keywords)).map(drop)
 }
 
@@ -111,8 +118,38 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
         virtual_cards,
         engine_candidates: engine_candidates(py)?,
         noop_faults: env::var("QAIC_NOOP_FAULTS").ok(),
+        shared_cores: shared_cores(py)?,
     };
     Context::new(&options).map_err(|error| from_runtime(py, error))
+}
+
+/// Where the cores of this user are counted, if `QAIC_CPU_SHARED` asks for it: `1` for the usual place, or an absolute
+/// path.
+fn shared_cores(py: Python<'_>) -> PyResult<Option<UserDirectory>> {
+    let Some(value) = env::var_os("QAIC_CPU_SHARED").filter(|value| !value.is_empty() && value != "0") else {
+        return Ok(None);
+    };
+    let user = py.import("os")?.call_method0("getuid")?.extract()?;
+    let path = if value == "1" {
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+        base.join(format!("openqaic-{user}"))
+    } else {
+        PathBuf::from(&value)
+    };
+    if path.is_absolute() {
+        return Ok(Some(UserDirectory { path, user }));
+    }
+    Err(Raise::new(
+        py,
+        "OptionError",
+        "option.cpu_shared",
+        format!(
+            "QAIC_CPU_SHARED is \"{}\"; 1, 0 or the absolute path of a directory of this user is expected",
+            value.display()
+        ),
+    )
+    .build())
 }
 
 /// Places where the library of ONNX Runtime may be, best first.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 // A model checker has no use for statics, and cannot make them.
 use std::sync::{Mutex, PoisonError};
 
+use crate::device::shared_cores;
 use crate::error::RuntimeError;
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -22,10 +23,22 @@ pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Says that this process was just forked. The child calls it before it uses anything else of this library, while it
-/// still has one thread.
+/// Says that this thread is going to fork the process. [`forked_child`] in the parent follows, whether or not there is a
+/// child.
+pub fn will_fork() {
+    shared_cores::freeze();
+}
+
+/// Says, in the parent, that the fork is over.
+pub fn forked_child() {
+    shared_cores::thaw();
+}
+
+/// Says, in the child, that the process was just forked. The child calls it before it uses anything else of this
+/// library, while it still has one thread.
 pub fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    shared_cores::abandon();
 }
 
 /// The process that something was made in.

@@ -2,7 +2,8 @@
 //!
 //! The book has one line per loaded program, and every figure is computed from the lines, so none can drift. Programs
 //! that name the same group share cores: the group holds as many as its largest member and its members take turns
-//! (python-api §A.1.1; on the CPU that is accounting only).
+//! (python-api §A.1.1; on the CPU that is accounting only). With [`SharedCores`], the cores that a process holds in its
+//! own book are taken from all processes' cores as well.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,13 +12,15 @@ use qaic_qpc::container::names;
 use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::Metadata;
 
+use super::shared_cores::{Claim, SharedCores};
 use super::{DeviceId, Resources};
 use crate::error::RuntimeError;
 use crate::fork::Origin;
 use crate::image::Image;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Device memory of a card in MB, and what else one has (python-api §B.13).
+/// Cores of a card, its memory in MB, and what else one has (python-api §B.13).
+pub const CORES: u32 = 16;
 const DRAM_MB: u64 = 32_692;
 const VIRTUAL_CHANNELS: u32 = 16;
 const MULTICAST_IDS: u32 = 3072;
@@ -58,6 +61,7 @@ pub struct Ledger {
     card: DeviceId,
     cores: u32,
     origin: Origin,
+    shared: Option<SharedCores>,
     lines: Mutex<Lines>,
 }
 
@@ -119,17 +123,29 @@ impl Lines {
 }
 
 impl Ledger {
-    /// Books of a card with this many cores, all free.
-    pub fn new(card: DeviceId, cores: u32) -> Arc<Self> {
-        Arc::new(Self { card, cores, origin: Origin::here(), lines: Mutex::default() })
+    /// Books of a card with this many cores, all free as far as this process is concerned.
+    pub(crate) fn new(card: DeviceId, cores: u32, shared: Option<SharedCores>) -> Arc<Self> {
+        Arc::new(Self { card, cores, origin: Origin::here(), shared, lines: Mutex::default() })
+    }
+
+    /// The card.
+    pub fn card(&self) -> DeviceId {
+        self.card
     }
 
     /// The figures of the card. In a forked process, whose parent keeps these books, those of an unused card.
+    ///
+    /// Blocking: where cores are counted across processes, until it is this process's turn.
     pub fn resources(&self) -> Resources {
         if !self.origin.is_here() {
             return self.summary(&Lines::default());
         }
-        self.summary(&self.lines.lock())
+        let mut resources = self.summary(&self.lines.lock());
+        // Without an answer, what this process knows by itself.
+        if let Some(Ok(free)) = self.shared.as_ref().map(SharedCores::free) {
+            resources.nsp_free = free;
+        }
+        resources
     }
 
     fn summary(&self, lines: &Lines) -> Resources {
@@ -171,15 +187,37 @@ impl Ledger {
         let key = lines.insert(Demand { cores, ..Demand::default() }, group.map(str::to_owned));
         let needed = lines.cores_for(key, activations);
         lines.programs.remove(&key);
-        self.check(&lines, needed)
+        let free = match &self.shared {
+            Some(shared) => shared.free()?,
+            None => self.free(&lines),
+        };
+        if needed <= free { Ok(()) } else { Err(self.busy(needed, free)) }
     }
 
-    fn check(&self, lines: &Lines, needed: u32) -> Result<(), RuntimeError> {
-        let free = self.cores.saturating_sub(lines.cores_held());
-        if needed <= free {
-            return Ok(());
+    /// Takes `needed` cores more than the book has in use, from all processes' cores.
+    fn claim(&self, lines: &Lines, needed: u32) -> Result<(), RuntimeError> {
+        match &self.shared {
+            Some(shared) => match shared.claim(needed)? {
+                Claim::Taken => Ok(()),
+                Claim::Refused { free } => Err(self.busy(needed, free)),
+            },
+            None if needed <= self.free(lines) => Ok(()),
+            None => Err(self.busy(needed, self.free(lines))),
         }
-        Err(RuntimeError::DeviceBusy { id: self.card.0, needed, free, total: self.cores })
+    }
+
+    fn unclaim(&self, count: u32) {
+        if let Some(shared) = &self.shared {
+            shared.release(count);
+        }
+    }
+
+    fn free(&self, lines: &Lines) -> u32 {
+        self.cores.saturating_sub(lines.cores_held())
+    }
+
+    fn busy(&self, needed: u32, free: u32) -> RuntimeError {
+        RuntimeError::DeviceBusy { id: self.card.0, needed, free, total: self.cores }
     }
 }
 
@@ -214,9 +252,16 @@ impl Entry {
         }
         let mut books: Vec<MutexGuard<'_, Lines>> =
             self.lines.iter().map(|(ledger, _)| ledger.lines.lock()).collect();
+        let mut claimed: Vec<(&Ledger, u32)> = Vec::new();
         for ((ledger, key), lines) in self.lines.iter().zip(&mut books) {
             let needed = lines.cores_for(*key, 1);
-            ledger.check(lines, needed)?;
+            if let Err(error) = ledger.claim(lines, needed) {
+                for (ledger, count) in claimed {
+                    ledger.unclaim(count);
+                }
+                return Err(error);
+            }
+            claimed.push((ledger, needed));
         }
         for ((_, key), lines) in self.lines.iter().zip(&mut books) {
             if let Some(line) = lines.programs.get_mut(key) {
@@ -245,9 +290,12 @@ pub(crate) struct Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         for (ledger, key) in self.entry.lines.iter().filter(|(ledger, _)| ledger.origin.is_here()) {
-            if let Some(line) = ledger.lines.lock().programs.get_mut(key) {
+            let mut lines = ledger.lines.lock();
+            if let Some(line) = lines.programs.get_mut(key) {
                 line.activations = line.activations.saturating_sub(1);
             }
+            let given_back = lines.cores_for(*key, 1);
+            ledger.unclaim(given_back);
         }
     }
 }
@@ -270,7 +318,7 @@ mod tests {
 
     #[test]
     fn activations_take_cores_or_nothing_and_give_them_back() {
-        let card = Ledger::new(DeviceId(3), 16);
+        let card = Ledger::new(DeviceId(3), CORES, None);
         let large = entry(&[&card], cores(10), None);
         let other = entry(&[&card], cores(7), None);
         assert_eq!(free(&card), 16);
@@ -290,7 +338,7 @@ mod tests {
 
     #[test]
     fn several_cards_are_taken_together_or_not_at_all() {
-        let cards = [Ledger::new(DeviceId(1), 16), Ledger::new(DeviceId(0), 16)];
+        let cards = [Ledger::new(DeviceId(1), CORES, None), Ledger::new(DeviceId(0), CORES, None)];
         let whole = entry(&[&cards[0]], cores(12), None).activate().unwrap();
         let both = entry(&[&cards[0], &cards[1]], cores(5), None);
         assert_eq!(both.activate().unwrap_err().code(), "device.busy");
@@ -304,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_group_holds_as_many_cores_as_its_largest_member() {
-        let card = Ledger::new(DeviceId(0), 16);
+        let card = Ledger::new(DeviceId(0), CORES, None);
         let small = entry(&[&card], cores(4), Some("group1"));
         let large = entry(&[&card], cores(10), Some("group1"));
         let apart = entry(&[&card], cores(6), Some("group2"));
@@ -331,7 +379,7 @@ mod tests {
 
     #[test]
     fn every_figure_returns_to_its_total() {
-        let card = Ledger::new(DeviceId(0), 16);
+        let card = Ledger::new(DeviceId(0), CORES, None);
         let unused = card.resources();
         let demand = Demand { cores: 2, multicast_ids: 5, semaphores: 9, constant_bytes: (3 << 20) + 1 };
         let program = entry(&[&card], demand, None);

@@ -43,6 +43,7 @@ pub mod noop;
 pub(crate) mod placed;
 mod placement;
 mod registry;
+pub(crate) mod shared_cores;
 mod token;
 
 use std::fmt::Debug;
@@ -52,9 +53,10 @@ use crate::buffer::{HostSlice, HostSliceMut};
 use crate::error::RuntimeError;
 use crate::image::Image;
 
-pub use ledger::Ledger;
+pub use ledger::{CORES, Ledger};
 pub use placement::Placement;
 pub use registry::{Registry, RegistryOptions};
+pub use shared_cores::UserDirectory;
 pub use token::LoadToken;
 
 /// Number of a device; the field calls it QID.

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::noop::{self, NoopDevice};
-use super::{Device, DeviceId, DeviceKind};
+use super::shared_cores::SharedCores;
+use super::{CORES, Device, DeviceId, DeviceKind, Ledger, UserDirectory};
 use crate::error::RuntimeError;
 
 /// Virtual cards a process may have at most; a host has at most that many real ones.
@@ -21,6 +22,9 @@ pub struct RegistryOptions {
     pub engine_candidates: Vec<PathBuf>,
     /// `QAIC_NOOP_FAULTS`: what goes wrong on every `noop` device, as [`noop::FaultPlan`] reads it.
     pub noop_faults: Option<String>,
+    /// `QAIC_CPU_SHARED`: where the cores of virtual cards are counted for all processes of a user; unset means that
+    /// every process has cards of its own.
+    pub shared_cores: Option<UserDirectory>,
 }
 
 /// The devices, ids 0..n.
@@ -62,13 +66,19 @@ impl Registry {
         let mut devices: Vec<Arc<dyn Device>> = Vec::new();
         let mut controls = Vec::new();
         for id in (0..count).map(DeviceId) {
+            let shared = options.shared_cores.as_ref();
+            let shared = shared.map(|place| SharedCores::new(place, kind, id, CORES)).transpose()?;
+            let ledger = Ledger::new(id, CORES, shared);
             match kind {
                 #[cfg(feature = "cpu")]
                 DeviceKind::Cpu => {
-                    devices.push(Arc::new(super::cpu::CpuDevice::new(id, options.engine_candidates.clone())));
+                    devices.push(Arc::new(super::cpu::CpuDevice::new(
+                        ledger,
+                        options.engine_candidates.clone(),
+                    )));
                 }
                 _ => {
-                    let device = NoopDevice::new(id, faults.clone());
+                    let device = NoopDevice::new(ledger, faults.clone());
                     controls.push(Arc::clone(device.control()));
                     devices.push(Arc::new(device));
                 }

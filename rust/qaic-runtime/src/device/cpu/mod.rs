@@ -29,27 +29,23 @@ use engine::{Bindings, Graph, GraphOptions, Stop};
 pub use loader::{Engine, MINIMUM_VERSION};
 use plan::Plan;
 
-/// Cores of a virtual card, as of a real one.
-pub const CORES: u32 = 16;
-
 /// One virtual card.
 #[derive(Debug)]
 pub struct CpuDevice {
-    id: DeviceId,
     ledger: Arc<Ledger>,
     engine_candidates: Vec<PathBuf>,
 }
 
 impl CpuDevice {
-    /// A card with all cores free. Loads nothing.
-    pub fn new(id: DeviceId, engine_candidates: Vec<PathBuf>) -> Self {
-        Self { id, ledger: Ledger::new(id, CORES), engine_candidates }
+    /// A card with these books. Loads nothing.
+    pub fn new(ledger: Arc<Ledger>, engine_candidates: Vec<PathBuf>) -> Self {
+        Self { ledger, engine_candidates }
     }
 }
 
 impl Device for CpuDevice {
     fn id(&self) -> DeviceId {
-        self.id
+        self.ledger.card()
     }
 
     fn kind(&self) -> DeviceKind {
@@ -57,7 +53,7 @@ impl Device for CpuDevice {
     }
 
     fn name(&self) -> String {
-        format!("openqaic virtual AI 100 {}", self.id.0)
+        format!("openqaic virtual AI 100 {}", self.id().0)
     }
 
     fn resources(&self) -> Resources {
@@ -85,7 +81,7 @@ impl Device for CpuDevice {
         let intra_op_threads = session_threads(cores, options.activations, usable_cpus());
         let graph = build_graph(
             image,
-            self.id,
+            self.id(),
             &self.engine_candidates,
             GraphOptions { intra_op_threads, optimize: true, token: &options.token },
         )?;

@@ -15,7 +15,7 @@ use qaic_qpc::container::names;
 use qaic_qpc::network_desc::Direction;
 
 use super::{
-    Activation, Canceller, Device, DeviceId, DeviceKind, DeviceStatus, Exec, Ledger, LoadOptions,
+    Activation, CORES, Canceller, Device, DeviceId, DeviceKind, DeviceStatus, Exec, Ledger, LoadOptions,
     LoadedProgram, Resources,
 };
 use crate::buffer::{HostSlice, HostSliceMut, Storage};
@@ -25,20 +25,18 @@ pub use control::Control;
 use control::Stop;
 pub use faults::{Call, Fault, FaultPlan};
 
-const CORES: u32 = 16;
-
 /// One `noop` device.
 #[derive(Debug)]
 pub struct NoopDevice {
-    id: DeviceId,
     ledger: Arc<Ledger>,
     control: Arc<Control>,
 }
 
 impl NoopDevice {
-    /// A device with 16 cores on which `faults` happen.
-    pub fn new(id: DeviceId, faults: FaultPlan) -> Self {
-        Self { id, ledger: Ledger::new(id, CORES), control: Arc::new(Control::new(id, faults)) }
+    /// A device with these books, on which `faults` happen.
+    pub fn new(ledger: Arc<Ledger>, faults: FaultPlan) -> Self {
+        let control = Arc::new(Control::new(ledger.card(), faults));
+        Self { ledger, control }
     }
 
     /// The hand on it.
@@ -49,7 +47,7 @@ impl NoopDevice {
 
 impl Device for NoopDevice {
     fn id(&self) -> DeviceId {
-        self.id
+        self.ledger.card()
     }
 
     fn kind(&self) -> DeviceKind {
@@ -57,7 +55,7 @@ impl Device for NoopDevice {
     }
 
     fn name(&self) -> String {
-        format!("openqaic noop test device {}", self.id.0)
+        format!("openqaic noop test device {}", self.id().0)
     }
 
     fn resources(&self) -> Resources {
