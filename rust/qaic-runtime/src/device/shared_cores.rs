@@ -13,6 +13,7 @@
 
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +45,7 @@ impl UserDirectory {
     /// Makes it if there is none, and checks that nobody else can use it.
     fn open(&self) -> Result<&Path, RuntimeError> {
         let path = &self.path;
-        let failed = |source| RuntimeError::Io { path: path.clone(), source };
+        let failed = |source: io::Error| RuntimeError::Io { path: path.clone(), source: source.into() };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
         // The link itself, not what it leads to.
         let found = fs::symlink_metadata(path).map_err(failed)?;
@@ -194,7 +195,7 @@ impl Drop for SharedCores {
 
 /// The file with its lock; `None` when another holds it.
 fn try_lock(path: &Path) -> Result<Option<File>, RuntimeError> {
-    let failed = |source| RuntimeError::Io { path: path.to_owned(), source };
+    let failed = |source: io::Error| RuntimeError::Io { path: path.to_owned(), source: source.into() };
     let file = OpenOptions::new()
         .read(true)
         .write(true)
