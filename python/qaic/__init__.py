@@ -5,7 +5,8 @@
 >>> outputs = session.run({"x": array})  # doctest: +SKIP
 
 ``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``Qpc`` looks into a
-container. Every exception is a :class:`qaic.errors.QaicError`, except the system's own about files.
+container, ``Util`` at the devices. Every exception is a :class:`qaic.errors.QaicError`, except the system's
+own about files.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from qaic import errors
     from qaic.qpc import Qpc
     from qaic.session import Session
+    from qaicrt import Util
 
-__all__ = ["Qpc", "Session", "__version__", "errors"]
+__all__ = ["Qpc", "Session", "Util", "__version__", "errors"]
 
 # Loaded on first use, so that `import qaic` costs little more than numpy (design.md §5).
-_HOMES = {"Session": "qaic.session", "Qpc": "qaic.qpc"}
+_HOMES = {"Session": "qaic.session", "Qpc": "qaic.qpc", "Util": "qaicrt"}
 
 
 def __getattr__(name: str) -> object:

@@ -37,12 +37,18 @@ class Dispatcher:
 
     def __init__(self, mailbox: _core.RtMailbox) -> None:
         self._mailbox = mailbox
+        self._runner: _Runner | None = None
 
     def start(self) -> None:
         """Start the thread if it does not run yet."""
         receiver = self._mailbox.claim()
         if receiver is not None:
-            _Runner(receiver).start()
+            self._runner = _Runner(receiver)
+            self._runner.start()
+
+    def is_current(self) -> bool:
+        """Whether the caller is a callback, on the thread."""
+        return self._runner is not None and self._runner.is_current()
 
     def post(self, callback: Callable[..., object], *arguments: object) -> bool:
         """Have ``callback(*arguments)`` called on the thread.
@@ -65,7 +71,7 @@ class Dispatcher:
         bool
             Whether it was, within ``timeout`` seconds.
         """
-        if any(runner.is_current() for runner in _RUNNING.copy()):
+        if self.is_current():
             return True
         done = threading.Event()
         return self.post(done.set) and done.wait(timeout)

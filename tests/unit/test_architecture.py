@@ -1,6 +1,7 @@
 """The layers point one way, imports stay lazy, versions agree, and file sizes stay readable."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -52,6 +53,22 @@ def imported_layers(path: Path) -> set[str]:
     return found & RANK.keys()
 
 
+# The low-level interface stands on the compiled module; of `qaic` only the front ends know of it.
+LOW_LEVEL = ROOT / "python" / "qaicrt"
+BELOW_LOW_LEVEL = {"_core", "errors"}
+MAY_USE_LOW_LEVEL = {"cli", "__main__"}
+
+
+@pytest.mark.parametrize("path", sorted(LOW_LEVEL.rglob("*.py")), ids=lambda path: path.name)
+def test_the_low_level_interface_stands_on_the_compiled_module(path):
+    assert imported_layers(path) <= BELOW_LOW_LEVEL
+
+
+def test_only_front_ends_use_the_low_level_interface():
+    using = {path for path in MODULES if re.search(r"^\s*(from|import) qaicrt\b", path.read_text(), re.M)}
+    assert {layer_of(path) for path in using} <= MAY_USE_LOW_LEVEL
+
+
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
@@ -88,6 +105,12 @@ HEAVY = {"onnx", "onnxruntime", "pydantic", "yaml", "rich", "matplotlib", "googl
 def test_import_loads_nothing_heavy():
     assert not loaded_by("import qaic") & (HEAVY | {"numpy"})
     assert not loaded_by("import qaic; qaic.Session; qaic.Qpc") & HEAVY
+
+
+def test_the_low_level_interface_loads_little():
+    light = HEAVY | {"numpy", "dataclasses", "inspect", "json", "threading"}
+    assert not loaded_by("import qaicrt; qaicrt.QStatus, qaicrt.Context, qaicrt.Qpc") & light
+    assert not loaded_by("import qaicrt; qaicrt.Util().getDeviceIds()") & (HEAVY | {"numpy"})
 
 
 def test_a_compiled_container_opens_without_the_compiler(tmp_path):
