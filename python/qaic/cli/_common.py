@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import sys
-import traceback
 import warnings
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
 
@@ -27,6 +25,9 @@ DEVICE = 3
 INTERNAL = 70
 INTERRUPTED = 130
 
+# Comparing is quadratic in the length; no option comes near this many characters.
+_LONGEST_COMPARED = 80
+
 
 def show(text: str = "") -> None:
     """Print one line of output."""
@@ -35,6 +36,8 @@ def show(text: str = "") -> None:
 
 def show_json(value: object) -> None:
     """Print a value as JSON."""
+    import json
+
     show(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -45,6 +48,33 @@ def complain(kind: str, text: str) -> None:
 
 class Parser(argparse.ArgumentParser):
     """Argument parser with our exit code and our words."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse all arguments; of an option that does not exist, the nearest that does is named."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(self.about_unknown(unknown))
+        return parsed
+
+    def about_unknown(self, arguments: Sequence[str]) -> str:
+        """Say which arguments nobody knows, and what was perhaps meant by the first."""
+        from difflib import get_close_matches
+
+        wrong = next((text for text in arguments if text.startswith("-")), None)
+        if wrong is None:
+            return f"unexpected argument {' '.join(arguments)}"
+        word = wrong.split("=")[0].lstrip("-")
+        names = {name.lstrip("-"): name for name in self.long_options()}
+        near = get_close_matches(word[:_LONGEST_COMPARED], names, n=1)
+        return f"unknown option {wrong}" + (f"; did you mean {names[near[0]]}?" if near else "")
+
+    def long_options(self) -> list[str]:
+        """Names of all long options, those of commands included."""
+        options = [name for name in self._option_string_actions if name.startswith("--")]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (argparse offers no other way)
+                options += [name for parser in action.choices.values() for name in parser.long_options()]
+        return options
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
@@ -119,6 +149,8 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         complain("error", f"{where}{error.strerror or error}")
         return exit_code(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a bug of ours and must be seen whole
+        import traceback
+
         traceback.print_exc()
         complain("error", "this is a bug of openqaic; please report it with the lines above")
         return exit_code(error)

@@ -1,0 +1,467 @@
+"""``qaic-util`` as its users and the scripts that parse it see it (python-api §D.1, device-kmd §6.1)."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import qaicrt
+from qaic.cli import util_facts, util_source
+from qaic.cli.util import main
+from qaic.cli.util_table import Table, device_lines
+
+ORDER = [
+    "Status",
+    "PCI Address",
+    "PCI Info",
+    "Dev Link",
+    "HW Version",
+    "HW Serial",
+    "FW Version",
+    "FW QC_IMAGE_VERSION",
+    "FW OEM_IMAGE_VERSION",
+    "FW IMAGE_VARIANT",
+    "NSP Version",
+    "NSP QC_IMAGE_VERSION",
+    "NSP OEM_IMAGE_VERSION",
+    "NSP IMAGE_VARIANT",
+    "Dram Total",
+    "Dram Free",
+    "Dram Fragmentation",
+    "Vc Total",
+    "Vc Free",
+    "Pc Total",
+    "Pc Reserved",
+    "Nsp Total",
+    "Nsp Free",
+    "Last 100ms Average Dram Bw",
+    "MCID Total",
+    "MCID Free",
+    "Semaphore Total",
+    "Semaphore Free",
+    "Constants Loaded",
+    "Constants In-Use",
+    "Networks Loaded",
+    "Networks Active",
+    "NSP Frequency(Mhz)",
+    "DDR Frequency(Mhz)",
+    "COMPNOC Frequency(Mhz)",
+    "MEMNOC Frequency(Mhz)",
+    "SYSNOC Frequency(Mhz)",
+    "Metadata Version",
+    "NNC Command Protocol Version",
+    "SBL Image",
+    "PVS Image Version",
+    "NSP Defective PG Mask",
+    "Sku Type",
+    "Board serial",
+    "Device Capabilities",
+    "SoC temperature(degree C)",
+    "Board power(Watts)",
+    "TDP Cap(Watts)",
+]
+
+
+@pytest.fixture(autouse=True)
+def two_cards(monkeypatch):
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "2")
+
+
+@pytest.fixture
+def run(capfd):
+    def runner(*arguments):
+        try:
+            code = main(list(arguments))
+        except SystemExit as error:
+            code = error.code
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return runner
+
+
+def shell(command: str) -> str:
+    """Runs a script's pipe; the tool is called UTIL in it."""
+    command = command.replace("UTIL", f"{sys.executable} -m qaic.cli.util")
+    return subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True).stdout
+
+
+def test_query_is_what_it_does_alone(run):
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert run("-q") == (0, out, "")
+    assert run("--query") == (0, out, "")
+
+
+def test_query_has_the_documented_lines(run):
+    _, out, _ = run("-q")
+    lines = out.splitlines()
+    assert lines[0].startswith("LRT QC_IMAGE_VERSION:OPENQAIC.")
+    assert lines[1] == "LRT IMAGE_VARIANT:OPENQAIC"
+    assert lines[2:4] == ["Number of devices: 2", "QID 0"]
+    assert lines[4 + len(ORDER)] == "QID 1"
+    device = lines[4 : 4 + len(ORDER)]
+    assert [line.split(":", 1)[0] for line in device] == [f"\t{label}" for label in ORDER]
+    for form in (
+        "\tStatus:Ready",
+        r"\tPCI Address:0000:00:00\.0",
+        r"\tHW Version:0\.2\.0\.0",
+        r"\tFW Version:\d+\.\d+\.\d+",
+        "\tDram Total:32692 MB",
+        r"\tDram Fragmentation:0\.00%",
+        "\tNsp Total:16",
+        r"\tLast 100ms Average Dram Bw:\d+(\.\d+)? KBps",
+        "\tMCID Total:3072",
+        "\tSemaphore Total:32",
+        r"\tNSP Frequency\(Mhz\):825\.00",
+        r"\tNSP Defective PG Mask: 0x[0-9A-F]+",
+        "\tSku Type:PCIe",
+        r"\tMetadata Version:1\.0",
+        r"\tBoard power\(Watts\):0\.00",
+    ):
+        assert any(re.fullmatch(form, line) for line in device), form
+
+
+def test_parsers_of_clients_find_what_they_look_for(run):
+    _, out, _ = run("-q")
+    assert out.split("Nsp Total:")[1].split()[0] == "16"
+    assert out.split("Nsp Free:")[1].split()[0] == "16"
+    assert [text.split()[0] for text in out.split("Status:")[1:]] == ["Ready", "Ready"]
+    variant = re.search(r"FW IMAGE_VARIANT\s*:\s*(\S+)", out).group(1)
+    assert variant
+    assert "AIC200" not in variant
+
+
+def test_pipes_of_scripts_work():
+    assert shell("UTIL -q | grep -c 'Nsp Free:16'") == "2\n"
+    assert shell("UTIL -q | grep -e Status -e QID") == "QID 0\n\tStatus:Ready\nQID 1\n\tStatus:Ready\n"
+    assert shell("UTIL -q | grep 'Dram Total' | grep -oE '[0-9]+'") == "32692\n32692\n"
+    awk = 'UTIL | awk \'/^QID /{q=$2} /Status:/{split($0,s,":")} /Nsp Total:/{split($0,t,":")} '
+    awk += '/Nsp Free:/{split($0,f,":"); print q, s[2], t[2], f[2]}\''
+    assert shell(awk) == "0 Ready 16 16\n1 Ready 16 16\n"
+
+
+def test_devices_can_be_chosen(run):
+    _, out, _ = run("-q", "-d", "1")
+    assert re.findall("^QID (.*)", out, re.M) == ["1"]
+    assert "Number of devices: 1\n" in out
+    _, out, _ = run("-d", "1", "--aic-device-id", "0", "-d", "1")
+    assert re.findall("^QID (.*)", out, re.M) == ["0", "1"]
+
+
+def test_an_unknown_device_is_invalid(run):
+    code, out, err = run("-q", "-d", "7")
+    assert (code, err) == (3, "Device 7 invalid\n")
+    assert "QID" not in out
+    code, out, err = run("-d", "7", "-d", "0", "-d", "9")
+    assert (code, err) == (3, "Device 7 invalid\nDevice 9 invalid\n")
+    assert "QID 0\n" in out
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("Board serial==CPU-0001", ["1"]),
+        ("board SERIAL == CPU-0000 ", ["0"]),
+        ("QID==1", ["1"]),
+        ("Dram Total==32692 MB", ["0", "1"]),
+        ("NSP Defective PG Mask==0x0", ["0", "1"]),
+        ("Status==Error", []),
+    ],
+)
+def test_filter(run, condition, expected):
+    code, out, err = run("-q", "-f", condition)
+    assert (code, err) == (0, "")
+    assert re.findall("^QID (.*)", out, re.M) == expected
+    assert f"Number of devices: {len(expected)}\n" in out
+
+
+def test_filter_that_cannot_match_is_wrong_usage(run):
+    code, out, err = run("-f", "Bord serial==X")
+    assert (code, out) == (2, "")
+    assert err == "error: -f: no device has a property 'Bord serial'; did you mean 'Board serial'?\n"
+    code, _, err = run("-f", "Status=Ready")
+    assert code == 2
+    assert "is not KEY==VALUE" in err
+
+
+def test_json_file(run, tmp_path):
+    path = tmp_path / "devices.json"
+    path.write_text("old")
+    code, out, err = run("-q", "-j", str(path))
+    assert (code, err) == (0, "")
+    assert "QID 1" in out
+    devices = json.loads(path.read_text())["device_info"]
+    assert [
+        {key: device[key] for key in ("qid", "dev_status", "sku_type", "nsp_total", "nsp_free")}
+        for device in devices
+    ] == [
+        {"qid": number, "dev_status": "Ready", "sku_type": "PCIe", "nsp_total": 16, "nsp_free": 16}
+        for number in (0, 1)
+    ]
+    assert devices[0]["dram_total"] == 32692
+    assert devices[0]["nsp_frequency_mhz"] == 825.0
+    assert devices[0]["fw_image_variant"]
+    assert len(devices[0]) == 1 + len(ORDER)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_without_a_query_prints_nothing_else(run, tmp_path):
+    path = tmp_path / "devices.json"
+    assert run("-j", str(path), "-f", "QID==1") == (0, "", "")
+    assert [device["qid"] for device in json.loads(path.read_text())["device_info"]] == [1]
+    code, out, _ = run("-q", "-j", "-")
+    assert code == 0
+    assert len(json.loads(out)["device_info"]) == 2
+
+
+def test_json_into_a_place_that_does_not_exist(run, tmp_path):
+    code, _, err = run("-q", "-j", str(tmp_path / "missing" / "devices.json"))
+    assert code == 1
+    assert "missing" in err
+
+
+def test_json_into_a_device(run):
+    code, _, err = run("-j", "/dev/null")
+    assert (code, err) == (0, "")
+    assert not Path("/dev/null").is_file()
+
+
+def test_new_json_files_have_ordinary_rights(run, tmp_path):
+    (tmp_path / "other").write_text("")
+    run("-j", str(tmp_path / "devices.json"))
+    assert (tmp_path / "devices.json").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+@pytest.mark.parametrize("option", ["-s", "-a"])
+def test_virtual_cards_need_no_reset_and_no_enabling(run, option):
+    code, out, err = run(option)
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0] for line in out.splitlines()] == ["QID 0", "QID 1"]
+    assert "nothing to" in out
+
+
+def test_reset_of_one_address(run):
+    code, out, _ = run("-s", "-p", "0000:00:00.0")
+    assert code == 0
+    assert "nothing to reset" in out
+    code, _, err = run("-s", "-p", "0000:99:00.0")
+    assert code == 3
+    assert "no device has this PCI address" in err
+
+
+def test_version(run):
+    code, out, err = run("-V")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"qaic-util, openqaic \d+\.\d+\.\d+\S*\n", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--quary"], "unknown option --quary; did you mean --query?"),
+        (["-z"], "unknown option -z"),
+        (["-d", "one"], "invalid int value: 'one'"),
+        (["-t", "0"], "'0' is not a number of seconds of at least 0.1"),
+        (["-t", "nan"], "'nan' is not a number of seconds"),
+        (["-t", "1", "-q"], "not allowed with"),
+        (["-t", "1", "-j", "x"], "-j goes with a query"),
+        (["-p", "0000:00:00.0"], "it goes with -s"),
+        (["extra"], "unexpected argument extra"),
+    ],
+)
+def test_wrong_usage(run, arguments, message):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_help_is_success(run):
+    code, out, _ = run("-h")
+    assert code == 0
+    assert "-j" in out
+
+
+def test_cards_that_cannot_be_counted_are_a_device_failure(run, monkeypatch):
+    monkeypatch.setenv("QAIC_DEVICE", "none-such")
+    code, _, err = run("-q")
+    assert code == 3
+    assert "none-such" in err
+
+
+def device(**changes):
+    info = qaicrt.Util().getDeviceInfo(0)[1]
+    for name, value in changes.items():
+        target = info
+        *path, last = name.split("__")
+        for step in path:
+            target = getattr(target, step)
+        setattr(target, last, value)
+    return util_facts.describe(info, virtual=False)
+
+
+def test_a_device_that_is_not_ready_shows_what_is_known():
+    shown = device(devStatus=qaicrt.QDevStatus.QDS_ERROR)
+    assert [fact.label for fact in shown.facts] == [*ORDER[:4], *ORDER[-3:]]
+    assert shown.status == "Error"
+    assert device(devStatus=qaicrt.QDevStatus.QDS_INITIALIZING).status == "Initializing"
+    assert [fact.label for fact in util_facts.broken(3).facts] == ["Status", *ORDER[-3:]]
+
+
+def test_conditional_lines_and_exact_forms():
+    shown = device(
+        pciInfo__domain=0,
+        pciInfo__bus=0x81,
+        pciInfo__device=2,
+        pciInfo__function=1,
+        pciInfo__pcieExtInfo__maxLinkSpeed=4,
+        pciInfo__pcieExtInfo__maxLinkWidth=8,
+        pciInfo__pcieExtInfo__currLinkSpeed=9,
+        pciInfo__pcieExtInfo__currLinkWidth=4,
+        name="/dev/accel/accel0",
+        devData__hwVersion=0x1234_0506,
+        devData__fwVersionMajor=1,
+        devData__fwVersionMinor=2,
+        devData__fwVersionPatch=3,
+        devData__fwVersionBuild=4,
+        devData__fwFeaturesBitmap=1,
+        devData__nspPgMask=0xFFFF_FFFF_0000_AAAA,
+        devData__resourceInfo__skuType=10,
+        devData__performanceInfo__dramBw=12.5,
+        devData__serial="0x1\x1b[2J",
+    )
+    texts = {fact.label: fact.text for fact in shown.facts}
+    assert texts["PCI Address"] == "0000:81:02.1"
+    assert [texts[label] for label in ("Max Link Speed", "Max Link Width")] == ["16GT/s", "x8"]
+    assert [texts[label] for label in ("Current Link Speed", "Current Link Width")] == ["Unknown", "x4"]
+    assert texts["Dev Link"] == "/dev/accel/accel0 "
+    assert texts["HW Version"] == "1.564.5.6"
+    assert texts["FW Version"] == "1.2.3.4"
+    assert texts["FW Features"] == "[FUSA]"
+    assert texts["NSP Defective PG Mask"] == " 0xAAAA"
+    assert texts["Sku Type"] == "Invalid"
+    assert texts["Last 100ms Average Dram Bw"] == "12.5 KBps"
+    assert texts["HW Serial"] == "0x1\\x1b[2J"
+    assert "Device Capabilities" not in texts
+
+
+def test_table_in_a_pipe_is_one_table(run):
+    code, out, err = run("-t", "1")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    assert out.count("DeviceID-") == 2
+    assert "DeviceID-0 --- Status: Ready --- FW Version: " in out
+    assert run("-t", "1", "-d", "1")[1].count("DeviceID-") == 1
+    assert run("-t", "1", "-d", "9") == (3, "", "Device 9 invalid\n")
+
+
+def test_boxes():
+    lines = list(device_lines(device(), per_row=4))
+    assert len(lines) == 1 + 2 * 3
+    assert lines[1:4] == [
+        "+-NSP Used / Total-++NW Loaded / Active++DRAM Used / Total-++--DRAM Bandwidth--+",
+        "|      0 / 16      ||      0 / 0       ||   0 / 32692 MB   ||    0.00 KBps     |",
+        "+------------------++------------------++------------------++------------------+",
+    ]
+    assert lines[5] == "|    825.00 Mhz    ||   2133.00 Mhz    ||     Invalid      ||     Invalid      |"
+    assert {len(line) for line in lines} == {80}
+
+
+def test_boxes_of_a_broken_device():
+    lines = list(device_lines(util_facts.broken(3), per_row=8))
+    assert lines[0].strip("= ") == "DeviceID-3 --- Status: Error --- FW Version: Invalid"
+    assert lines[2].count("Invalid") == 8
+
+
+def test_keys_choose_a_device():
+    table = Table(list, period_seconds=1)
+    places = [table._selected]
+    for key in (b"\x1b[C", b"\t", b"n", b"p", b"x", b"\x1b[D", b"\x1b[D", b"\x1b[D"):
+        table._press(key, 2)
+        places.append(table._selected)
+    assert places == [None, 0, 1, None, 1, 1, 0, None, 1]
+
+
+class Terminal:
+    """The table in a terminal of its own."""
+
+    def __init__(self, *arguments):
+        self.master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (30, 100))
+        self.before = termios.tcgetattr(slave)
+        self.slave = slave
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qaic.cli.util", *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        self.seen = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+    def until(self, text):
+        while text not in self.seen:
+            ready, _, _ = select.select([self.master], [], [], 30)
+            assert ready, f"{text!r} did not appear; seen: {self.seen!r}"
+            self.seen += os.read(self.master, 65536).decode()
+
+    def end(self):
+        code = self.process.wait(30)
+        self.until("\x1b[?1049l")
+        assert termios.tcgetattr(self.slave) == self.before
+        return code
+
+
+@pytest.mark.parametrize(("ending", "code"), [("ctrl-c", 0), ("q", 0), ("term", 128 + signal.SIGTERM)])
+def test_table_on_a_terminal_gives_it_back(ending, code):
+    with Terminal("-t", "0.1") as terminal:
+        terminal.until("DeviceID-1 ---")
+        os.write(terminal.master, b"\x1b[C")
+        terminal.until("DeviceID-0  (arrows")
+        if ending == "ctrl-c":
+            terminal.process.send_signal(signal.SIGINT)
+        elif ending == "q":
+            os.write(terminal.master, b"q")
+        else:
+            terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == code
+    assert terminal.seen.startswith("\x1b[?1049h\x1b[?25l")
+    assert "Traceback" not in terminal.seen
+
+
+def test_table_follows_the_size_of_the_terminal():
+    with Terminal("-t", "1000") as terminal:
+        terminal.until("DeviceID-1 ---")
+        termios.tcsetwinsize(terminal.slave, (8, 100))
+        terminal.process.send_signal(signal.SIGWINCH)
+        terminal.until("more lines")
+        os.write(terminal.master, b"q")
+        assert terminal.end() == 0
+
+
+def test_query_reports_a_device_that_does_not_answer(run, monkeypatch):
+    class Silent(qaicrt.Util):
+        def getDeviceInfo(self, _number):  # noqa: N802
+            return qaicrt.QStatus.QS_INVAL, qaicrt.QDevInfo()
+
+    monkeypatch.setattr(util_source.qaicrt, "Util", Silent)
+    code, out, _ = run("-q")
+    assert code == 0
+    assert out.count("\tStatus:Error\n") == 2
