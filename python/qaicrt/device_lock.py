@@ -59,11 +59,16 @@ def release(device: int) -> bool:
     return True
 
 
-def _directory() -> Path:
-    """Make or find the user's directory in memory, or among the temporary files."""
+def _directory_path() -> Path:
+    """Name the user's directory in memory, or among the temporary files."""
     shared = Path("/dev/shm")  # noqa: S108 - the directory in it belongs to the user alone, which is checked
     base = shared if shared.is_dir() else Path(tempfile.gettempdir())
-    directory = base / f"openqaic-{os.getuid()}"
+    return base / f"openqaic-{os.getuid()}"
+
+
+def _directory() -> Path:
+    """Make or find the user's directory."""
+    directory = _directory_path()
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     found = directory.lstat()
