@@ -10,6 +10,7 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use qaic_runtime::device::Canceller;
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::fork::Origin;
 
 use crate::errors;
 
@@ -183,17 +184,20 @@ pub(crate) fn signal_pending() -> bool {
     }
 }
 
-/// Whether signals are delivered to this thread. Asked once per thread.
+/// Whether signals are delivered to this thread. Asked once per thread, and again in a forked process, where the thread
+/// that forked is the main one.
 fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
     thread_local! {
-        static ANSWER: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
+        static ANSWER: std::cell::Cell<Option<(Origin, bool)>> = const { std::cell::Cell::new(None) };
     }
-    if let Some(answer) = ANSWER.get() {
+    if let Some((asked, answer)) = ANSWER.get()
+        && asked.is_here()
+    {
         return Ok(answer);
     }
     let threading = py.import("threading")?;
     let main = threading.call_method0("main_thread")?.getattr("ident")?;
     let answer = threading.call_method0("get_ident")?.eq(main)?;
-    ANSWER.set(Some(answer));
+    ANSWER.set(Some((Origin::here(), answer)));
     Ok(answer)
 }

@@ -11,6 +11,7 @@
 //! them; a worker that has just run out of work looks again every millisecond for a while, so that nothing waits longer
 //! than that for a caller who never comes.
 
+use std::mem::{self, ManuallyDrop};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -60,7 +61,8 @@ pub(crate) struct ExecutorOptions {
 #[derive(Debug)]
 pub(crate) struct Executor {
     shared: Arc<Shared>,
-    workers: Mutex<Vec<JoinHandle<()>>>,
+    // Not dropped by themselves: a forked process must not touch its parent's handles.
+    workers: ManuallyDrop<Mutex<Vec<JoinHandle<()>>>>,
     generation: u32,
 }
 
@@ -113,7 +115,7 @@ impl Executor {
             started: AtomicU32::new(0),
             options,
         });
-        Arc::new(Self { shared, workers: Mutex::default(), generation: fork::generation() })
+        Arc::new(Self { shared, workers: ManuallyDrop::default(), generation: fork::generation() })
     }
 
     /// Puts an inference into its lane. Never blocks.
@@ -195,11 +197,12 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        let workers = std::mem::take(&mut *self.workers.lock());
         if fork::generation() != self.generation {
-            // The threads are the parent's; joining would wait forever.
+            // The threads are the parent's: joining would wait forever, detaching could hit a thread of the child that
+            // has the memory of one of them, and the lock may be held for good.
             return;
         }
+        let workers = mem::take(&mut *self.workers.lock());
         self.shared.stop.store(true, Ordering::Release);
         self.shared.idle.wake_all();
         let own = thread::current().id();

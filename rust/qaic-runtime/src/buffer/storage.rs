@@ -2,10 +2,11 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::slice::HostSliceMut;
 use crate::error::RuntimeError;
+use crate::fork::Origin;
 
 /// Alignment of every buffer in bytes: a cache line, and what the widest vector loads like.
 const ALIGNMENT_BYTES: usize = 64;
@@ -89,19 +90,20 @@ impl Drop for Storage {
 pub struct StoragePool {
     len_bytes: usize,
     capacity: usize,
+    origin: Origin,
     unused: Mutex<Vec<Block>>,
 }
 
 impl StoragePool {
     /// An empty pool for buffers of `len_bytes`.
     pub fn new(len_bytes: usize, capacity: usize) -> Arc<Self> {
-        Arc::new(Self { len_bytes, capacity, unused: Mutex::new(Vec::with_capacity(capacity)) })
+        let unused = Mutex::new(Vec::with_capacity(capacity));
+        Arc::new(Self { len_bytes, capacity, origin: Origin::here(), unused })
     }
 
     /// An unused buffer, else a new one. The content of a used one is whatever its last use left.
     pub fn take(self: &Arc<Self>) -> Result<Storage, RuntimeError> {
-        let reused = self.unused.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let block = match reused {
+        let block = match self.unused().and_then(|mut unused| unused.pop()) {
             Some(block) => block,
             None => Block::new(self.len_bytes)?,
         };
@@ -109,10 +111,16 @@ impl StoragePool {
     }
 
     fn give_back(&self, block: Block) {
-        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
-        if unused.len() < self.capacity {
+        if let Some(mut unused) = self.unused()
+            && unused.len() < self.capacity
+        {
             unused.push(block);
         }
+    }
+
+    /// `None` in a forked process: a thread of the parent may have held the lock.
+    fn unused(&self) -> Option<MutexGuard<'_, Vec<Block>>> {
+        self.origin.is_here().then(|| self.unused.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -7,7 +7,6 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
 
 use libloading::Library;
 use ort_sys::{
@@ -16,6 +15,7 @@ use ort_sys::{
 };
 
 use crate::error::RuntimeError;
+use crate::fork::PerProcess;
 
 /// The oldest onnxruntime whose function table has what we call.
 pub const MINIMUM_VERSION: &str = "1.24";
@@ -36,7 +36,8 @@ unsafe impl Send for Engine {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Engine {}
 
-static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
+/// A child of a process that is just loading the library loads it itself; for any other, that gives the parent's.
+static ENGINE: PerProcess<Option<&'static Engine>> = PerProcess::new();
 
 impl Engine {
     /// The engine of this process, loaded on first use from the first existing of `candidates`.
@@ -44,18 +45,19 @@ impl Engine {
     /// Blocking: the first call maps the library (tens of milliseconds). A failure is not remembered, so a call
     /// with better candidates can succeed.
     pub fn get(candidates: &[PathBuf]) -> Result<&'static Self, RuntimeError> {
-        let mut slot = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(engine) = *slot {
-            return Ok(engine);
-        }
-        let Some(path) = candidates.iter().find(|path| path.is_file()) else {
-            return Err(RuntimeError::EngineMissing {
-                looked_at: candidates.iter().map(|path| path.display().to_string()).collect(),
-            });
-        };
-        let engine: &'static Self = Box::leak(Box::new(Self::load(path)?));
-        *slot = Some(engine);
-        Ok(engine)
+        ENGINE.with(|slot| {
+            if let Some(engine) = *slot {
+                return Ok(engine);
+            }
+            let Some(path) = candidates.iter().find(|path| path.is_file()) else {
+                return Err(RuntimeError::EngineMissing {
+                    looked_at: candidates.iter().map(|path| path.display().to_string()).collect(),
+                });
+            };
+            let engine: &'static Self = Box::leak(Box::new(Self::load(path)?));
+            *slot = Some(engine);
+            Ok(engine)
+        })
     }
 
     /// Path of the library.
