@@ -1,0 +1,268 @@
+"""Forks of a process that uses the runtime: the child works or is told clearly, and never hangs.
+
+Every child has a time limit; one that passes it is reported as hung.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.threads
+
+CONTAINER = Path(__file__).parents[1] / "data" / "qpc" / "s01_simple_f32_file.qpc"
+
+#: What every scene begins with.
+PRELUDE = """
+import os, select, signal, sys, threading, traceback
+import numpy as np
+import qaic
+from qaic import _core
+from qaic.errors import QaicError, StateError
+
+PATH = sys.argv[1]
+IMAGE = np.arange(192, dtype=np.float32).reshape(1, 3, 8, 8)
+
+def in_child(work, leave=os._exit, limit=30):
+    "What `work` returned in a forked process, its exception, or that it did not end."
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = repr(work())
+        except QaicError as error:
+            answer = f"{type(error).__name__} {error.code}"
+        except BaseException:
+            answer = traceback.format_exc()
+        os.write(writing, answer.encode())
+        leave(0)
+    os.close(writing)
+    parts = []
+    # The pipe ends with the process.
+    while select.select([reading], [], [], limit)[0]:
+        part = os.read(reading, 1 << 16)
+        if not part:
+            break
+        parts.append(part)
+    else:
+        os.kill(child, signal.SIGKILL)
+        parts.append(b" and hung")
+    os.close(reading)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return b"".join(parts).decode() + ("" if code == 0 else f" and exit code {code}")
+
+def run(session):
+    return session.run({"image": IMAGE})["logits"].reshape(-1)[:3].tolist()
+"""
+
+RESULT = "[0.0, 1.0, 2.0]"
+
+
+@pytest.fixture
+def scene(tmp_path):
+    """Run a scene on the noop device and return the lines it prints."""
+    path = tmp_path / "programqpc.bin"
+    shutil.copy(CONTAINER, path)
+
+    def play(code, **environment):
+        finished = subprocess.run(
+            [sys.executable, "-c", PRELUDE + code, str(path)],
+            env=os.environ | {"QAIC_DEVICE": "noop"} | environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout.splitlines()
+
+    return play
+
+
+def test_child_of_a_process_inside_an_inference(scene):
+    code = """
+control = _core.NoopControl()
+session = qaic.Session(PATH, set_size=1)
+expected = run(session)
+control.hold()
+inside = threading.Thread(target=run, args=(session,))
+inside.start()
+assert control.wait_executing(1)
+print(in_child(lambda: run(session)))
+print(in_child(lambda: _core.Context().resources(0)["nsp_free"]))
+print(in_child(lambda: control.executing()))
+control.release()
+inside.join()
+print(run(session))
+"""
+    assert scene(code) == [RESULT, "16", "StateError call.forked", RESULT]
+
+
+def test_child_of_a_process_inside_a_load(scene):
+    code = """
+control = _core.NoopControl()
+control.plan("load@1=stuck")
+session = qaic.Session(PATH)
+ended = []
+
+def load():
+    try:
+        session.setup()
+    except QaicError as error:
+        ended.append(error.code)
+
+inside = threading.Thread(target=load)
+inside.start()
+while not control.calls()["load"]:
+    pass
+print(in_child(lambda: run(session)))
+control.lose()
+inside.join()
+control.recover()
+print(ended[0], run(session))
+"""
+    assert scene(code) == [RESULT, f"device.lost {RESULT}"]
+
+
+def test_objects_of_the_parent_say_that_they_are_the_parents(scene):
+    code = """
+control = _core.NoopControl()
+context = _core.Context()
+session = qaic.Session(PATH)
+array = session.run({"image": IMAGE})["logits"]
+loaded = session._loaded
+made = _core.Qpc(PATH)
+coerce = lambda *_: None
+
+print(in_child(lambda: loaded.run({"image": IMAGE})))
+print(in_child(lambda: _core.InferenceSet(context, made, 0, 1, 1, coerce)))
+print(in_child(lambda: control.plan("")))
+print(in_child(lambda: control.wait_executing(1, 10)))
+# What needs no device of the parent's works.
+print(in_child(lambda: (context.resources(0)["nsp_free"], array.reshape(-1)[:3].tolist())))
+print(in_child(lambda: _core.InferenceSet(_core.Context(), made, 0, 1, 1, coerce).handle_count))
+"""
+    forked = "StateError call.forked"
+    assert scene(code) == [forked] * 4 + [f"(16, {RESULT})", "1"]
+
+
+def test_children_of_a_busy_process(scene):
+    # The fork meets other threads at arbitrary points of the data path, with arbitrary locks held.
+    code = """
+session = qaic.Session(PATH, num_activations=2, set_size=2)
+expected = run(session)
+stop = threading.Event()
+
+def hammer():
+    while not stop.is_set():
+        assert run(session) == expected
+
+threads = [threading.Thread(target=hammer) for _ in range(4)]
+for thread in threads:
+    thread.start()
+kept = [session.run({"image": IMAGE}) for _ in range(20)]
+
+def child():
+    kept.clear()
+    free = _core.Context().resources(0)["nsp_free"]
+    found = run(session)
+    session.reset()
+    return free, found == expected
+
+print({in_child(child) for _ in range(25)})
+stop.set()
+for thread in threads:
+    thread.join()
+print(run(session) == expected)
+"""
+    assert scene(code) == ["{'(16, True)'}", "True"]
+
+
+def test_child_that_leaves_like_any_program(scene):
+    # Everything is torn down in the child, by the interpreter.
+    code = """
+session = qaic.Session(PATH, num_activations=2)
+run(session)
+inside = threading.Thread(target=run, args=(session,))
+control = _core.NoopControl()
+control.hold()
+inside.start()
+assert control.wait_executing(1)
+print(in_child(lambda: run(session), leave=sys.exit))
+print(in_child(lambda: None, leave=sys.exit))
+control.release()
+inside.join()
+"""
+    # A child that left without `os._exit` would go on with the scene, so it stops at the end of `in_child`.
+    assert scene(code) == [RESULT, "None"]
+
+
+def test_children_of_children(scene):
+    code = """
+session = qaic.Session(PATH)
+run(session)
+
+def generations(left):
+    found = run(session)
+    return [found] + (eval(in_child(lambda: generations(left - 1))) if left else [])
+
+print(len(generations(4)), generations(1)[1])
+"""
+    assert scene(code) == [f"5 {RESULT}"]
+
+
+def test_pool_of_workers(scene):
+    code = """
+import multiprocessing
+
+session = qaic.Session(PATH)
+expected = run(session)
+
+def work(_):
+    return run(session)
+
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(all(found == expected for found in pool.map(work, range(8))))
+"""
+    assert scene(code) == ["True"]
+
+
+def test_ctrl_c_reaches_a_child_made_by_another_thread(scene):
+    # The thread that forks becomes the child's main thread, which it was not in the parent.
+    code = """
+import time
+
+def child():
+    control = _core.NoopControl()
+    control.hold()
+    session = qaic.Session(PATH)
+    session.setup()
+
+    def interrupt():
+        assert control.wait_executing(1)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sent = []
+    threading.Thread(target=interrupt).start()
+    try:
+        run(session)
+    except KeyboardInterrupt:
+        return time.monotonic() - sent[0] < 5
+    return "not interrupted"
+
+def fork():
+    session = qaic.Session(PATH)
+    run(session)
+    answers.append(in_child(child))
+
+answers = []
+forking = threading.Thread(target=fork)
+forking.start()
+forking.join()
+print(answers[0])
+"""
+    assert scene(code) == ["True"]
