@@ -252,7 +252,6 @@ class TestDispatcher:
             context.setLogLevel(4)
         go.set()
         assert context._dispatcher().flush(30)
-        assert context._dispatcher().flush(30)
         told = [re.match(r"(\d+) log lines were dropped", text) for _, text in got]
         [dropped] = [int(found[1]) for found in told if found]
         assert len(got) - 1 + dropped == sent

@@ -70,16 +70,18 @@ impl Mailbox {
             drop(letter);
             return false;
         }
-        if let Letter::Line { target, .. } = &letter {
-            if queue.lines >= LINES {
-                let target = Arc::clone(target);
-                queue.dropped.get_or_insert((target, 0)).1 += 1;
-                return true;
-            }
-            if let Some(notice) = queue.dropped.take().map(notice) {
-                queue.lines += 1;
-                queue.letters.push_back(notice);
-            }
+        if let Letter::Line { target, .. } = &letter
+            && queue.lines >= LINES
+        {
+            queue.dropped.get_or_insert_with(|| (Arc::clone(target), 0)).1 += 1;
+            return true;
+        }
+        // What was dropped is said where it is missing.
+        if let Some(dropped) = queue.dropped.take() {
+            queue.lines += 1;
+            queue.letters.push_back(notice(dropped));
+        }
+        if matches!(letter, Letter::Line { .. }) {
             queue.lines += 1;
         }
         queue.letters.push_back(letter);
