@@ -3,12 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The models of the queues, a workspace of their own.
+LOOM := rust/qaic-runtime/loom
 # One build of the wheel serves every target; it is rebuilt when a source is newer.
 SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py lint fmt fuzz-smoke bench node-tests docs clean
+.PHONY: help setup demo test test-rust test-py lint fmt loom fuzz-smoke bench node-tests docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,6 +40,7 @@ test-py: setup
 
 lint: setup ## Check formatting, lints, types and the stub
 	cargo fmt --all --check
+	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(BIN)/ruff format --check python tests benches examples
 	$(BIN)/ruff check python tests benches examples
@@ -46,8 +49,13 @@ lint: setup ## Check formatting, lints, types and the stub
 
 fmt: setup ## Format everything
 	cargo fmt --all
+	cargo fmt --manifest-path $(LOOM)/Cargo.toml
 	$(BIN)/ruff format python tests benches examples
 	$(BIN)/ruff check --fix-only python tests benches examples
+
+loom: ## Check the queues against every interleaving of threads, up to three preemptions
+	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
+		cargo test --manifest-path $(LOOM)/Cargo.toml --release --locked --quiet
 
 fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
 	fuzz/smoke.sh 10

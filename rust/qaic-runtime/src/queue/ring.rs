@@ -67,8 +67,8 @@ impl Ring {
         let mut tail = self.tail.0.load(Ordering::Relaxed);
         loop {
             let slot = self.slot(tail);
-            // Relaxed: the word has all that matters. A claim that follows is the only writer until it has published.
-            match signed_distance(slot.load(Ordering::Relaxed), tail) {
+            // Acquires the claim of whoever got there first, so that the next look at `tail` is further on.
+            match signed_distance(slot.load(Ordering::Acquire), tail) {
                 0 => {
                     // Relaxed: claims a position and publishes nothing; the slot does.
                     match self.tail.0.compare_exchange_weak(
@@ -78,7 +78,7 @@ impl Ring {
                         Ordering::Relaxed,
                     ) {
                         Ok(_) => {
-                            // Publishes the number, and what the caller did before, to the consumer's load.
+                            // Publishes the number and what the caller did before to the consumer, the claim to producers.
                             slot.store(filled(tail + 1, value), Ordering::Release);
                             return Ok(());
                         }
@@ -104,7 +104,7 @@ impl Ring {
         let mut head = self.head.0.load(Ordering::Relaxed);
         loop {
             let slot = self.slot(head);
-            // Acquires what the producer published with the number.
+            // Acquires what the producer published with the number, or the claim of whoever got there first.
             let word = slot.load(Ordering::Acquire);
             match signed_distance(word, head + 1) {
                 0 => {
@@ -116,8 +116,8 @@ impl Ring {
                         Ordering::Relaxed,
                     ) {
                         Ok(_) => {
-                            // Relaxed: hands the slot to the next lap's producer, who reads nothing else of ours.
-                            slot.store(filled(head + self.slots.len() as u64, 0), Ordering::Relaxed);
+                            // Hands the slot to the next lap's producer. Publishes the claim to consumers.
+                            slot.store(filled(head + self.slots.len() as u64, 0), Ordering::Release);
                             #[allow(clippy::cast_possible_truncation)] // the lower half
                             return Some(word as u32);
                         }
