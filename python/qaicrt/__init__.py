@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 from qaic._core import RtBufferDimensionsVecRef as BufferDimensionsVecRef
 from qaic._core import RtContext as Context
+from qaic._core import RtExecObj as ExecObj
+from qaic._core import RtProgram as Program
 from qaic._core import RtQBuffer as QBuffer
 from qaic._core import RtQpc as Qpc
+from qaic._core import RtQueue as Queue
 from qaicrt.enums import (
     BufferDataTypeEnum,
     BufferIoTypeEnum,
@@ -55,9 +58,11 @@ __all__ = [
     "ExceptionInit",
     "ExceptionNullPtr",
     "ExceptionRuntime",
+    "ExecObj",
     "ExecObjInfo",
     "InferenceSetProperties",
     "LiveReportingLevelEnum",
+    "Program",
     "ProgramInfo",
     "QAicBufferDataTypeEnum",
     "QAicBufferIoTypeEnum",
@@ -82,6 +87,7 @@ __all__ = [
     "QpcFile",
     "QpcInfo",
     "QpcProgramInfo",
+    "Queue",
     "Util",
     "vector_char",
 ]

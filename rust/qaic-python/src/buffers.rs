@@ -3,9 +3,7 @@
 //! Arrays come in as [`Exports`] and go out as [`OutputBuffer`] or [`BytesView`]. numpy's own structures are never read, so
 //! any numpy works (architecture-anchors §3.7).
 
-#[allow(dead_code)] // until the classes that use all of it have landed
 mod held;
-#[allow(dead_code)] // until the classes that use all of it have landed
 mod qbuffer;
 
 use std::ffi::{CStr, CString, c_int};
@@ -20,11 +18,8 @@ use pyo3::sync::PyOnceLock;
 use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage};
 use qaic_runtime::image::Image;
 
-#[allow(unused_imports)] // until the classes that use it have landed
 pub(crate) use held::{Held, release_dropped};
-#[allow(unused_imports)] // until the classes that use it have landed
-pub(crate) use qbuffer::Backing;
-pub(crate) use qbuffer::PyQBuffer;
+pub(crate) use qbuffer::{Backing, PyQBuffer};
 
 /// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.
 #[derive(Default)]

@@ -43,6 +43,11 @@ mod _core {
         module.add("RtMailbox", module.py().get_type::<super::rt::dispatch::RtMailbox>())?;
         module.add("RtQpc", module.py().get_type::<super::rt::qpc::RtQpc>())?;
         module.add("RtReceiver", module.py().get_type::<super::rt::dispatch::RtReceiver>())?;
+        module.add("RtExecObj", module.py().get_type::<super::rt::exec_obj::PyExecObj>())?;
+        module.add("RtProgram", module.py().get_type::<super::rt::program::PyProgram>())?;
+        module.add("RtQueue", module.py().get_type::<super::rt::queue::PyQueue>())?;
+        module.add("RtSlicingHandle", module.py().get_type::<super::rt::slicing::PySlicing>())?;
+        module.add("RtSlicingSpecHandle", module.py().get_type::<super::rt::slicing::PySlicingSpec>())?;
         super::errors::register(module)
     }
 }

@@ -176,7 +176,7 @@ impl Carrier {
         for (index, transfer) in transfers.inputs().iter().enumerate() {
             let Some(place) = transfer.place() else { continue };
             let memory = self.sources.get(index).copied().unwrap_or(HostSlice::empty());
-            let bound = if matches!(transfer.route(), Route::Direct) {
+            let bound = if matches!(transfer.route(), Route::Direct) && has_whole_elements(transfer, memory) {
                 memory.subslice(0, transfer.user_bytes()).ok_or_else(|| wrong_size(transfer, memory.len()))?
             } else {
                 transfers.stage_input(index, memory, self.dma_buffer(place.buffer)?)?;
@@ -189,7 +189,11 @@ impl Carrier {
             let kept = retained.and_then(|retained| retained.output(index));
             let bound = match (kept, wire) {
                 (Some(tensor), _) if matches!(transfer.route(), Route::Direct) => tensor.memory,
-                (None, OutputWire::Memory { memory, .. }) if delivers_in_place(transfer, *memory) => *memory,
+                (None, OutputWire::Memory { memory, .. })
+                    if delivers_in_place(transfer, *memory, &self.sources) =>
+                {
+                    *memory
+                }
                 _ => self.tensor_in_dma(place)?,
             };
             self.exec.bind_output(index, bound)?;
@@ -205,7 +209,7 @@ impl Carrier {
             if let OutputWire::Memory { memory, .. } = wire {
                 match kept {
                     Some(tensor) => drop(memory.copy_from(tensor.memory.as_const())),
-                    None if delivers_in_place(transfer, *memory) => {}
+                    None if delivers_in_place(transfer, *memory, &self.sources) => {}
                     None => {
                         let buffer = self.dma_buffer(place.buffer)?;
                         transfers.fetch_output(index, buffer.as_const(), *memory)?;
@@ -215,7 +219,9 @@ impl Carrier {
             if !wiring.windows.is_empty() {
                 let result = match (kept, wire) {
                     (Some(tensor), _) => tensor.memory,
-                    (None, OutputWire::Memory { memory, .. }) if delivers_in_place(transfer, *memory) => {
+                    (None, OutputWire::Memory { memory, .. })
+                        if delivers_in_place(transfer, *memory, &self.sources) =>
+                    {
                         *memory
                     }
                     _ => self.tensor_in_dma(place)?,
@@ -266,9 +272,24 @@ fn download(
     Ok(())
 }
 
-/// Whether the device can write this output where the caller wants it: unconverted, and with room for all of it.
-fn delivers_in_place(transfer: &BindingTransfer, memory: HostSliceMut) -> bool {
-    matches!(transfer.route(), Route::Direct) && memory.len() >= transfer.user_bytes()
+/// Whether the device can write this output where the caller wants it: unconverted, with room for all of it, and not
+/// over an input, which it may read after it has written.
+fn delivers_in_place(transfer: &BindingTransfer, memory: HostSliceMut, sources: &[HostSlice]) -> bool {
+    matches!(transfer.route(), Route::Direct)
+        && memory.len() >= transfer.user_bytes()
+        && has_whole_elements(transfer, memory.as_const())
+        && !sources.iter().any(|source| source.overlaps(memory.as_const()))
+}
+
+/// Whether the memory begins where an element may: kernels load whole ones.
+fn has_whole_elements(transfer: &BindingTransfer, memory: HostSlice) -> bool {
+    let address = memory.as_ptr().addr();
+    // No element is larger.
+    if address.is_multiple_of(8) {
+        return true;
+    }
+    let count = transfer.dims().iter().product::<usize>().max(1);
+    address.is_multiple_of((transfer.user_bytes() / count).max(1))
 }
 
 fn wrong_size(transfer: &BindingTransfer, found: usize) -> RuntimeError {

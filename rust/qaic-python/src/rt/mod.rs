@@ -7,8 +7,15 @@
 pub(crate) mod context;
 pub(crate) mod dims;
 pub(crate) mod dispatch;
+pub(crate) mod edges;
+pub(crate) mod exec_obj;
+pub(crate) mod given;
+pub(crate) mod program;
 pub(crate) mod qpc;
+pub(crate) mod queue;
+pub(crate) mod slicing;
 pub(crate) mod status;
+pub(crate) mod wires;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};

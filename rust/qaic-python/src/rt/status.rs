@@ -58,9 +58,16 @@ impl QStatus {
     /// What a caller is told about `error`.
     pub(crate) fn of(error: &RuntimeError) -> Self {
         match error {
-            RuntimeError::Argument { .. } | RuntimeError::BufferSize { .. } | RuntimeError::State { .. } => {
-                Self::Inval
-            }
+            RuntimeError::Argument { .. }
+            | RuntimeError::BufferSize { .. }
+            | RuntimeError::State { .. }
+            | RuntimeError::InFlight
+            | RuntimeError::NoMatchingShape { .. }
+            | RuntimeError::StateRequired { .. }
+            | RuntimeError::LiveExecObjs { .. }
+            | RuntimeError::UnknownInference { .. }
+            | RuntimeError::NothingSubmitted => Self::Inval,
+            RuntimeError::QueueFull { .. } => Self::Again,
             RuntimeError::OutOfMemory { .. } => Self::NoMem,
             RuntimeError::DeviceBusy { .. } | RuntimeError::DeviceLost { .. } => Self::DevError,
             RuntimeError::DeviceNotFound { .. } => Self::NoDev,

@@ -23,6 +23,11 @@ impl LoadToken {
         Arc::default()
     }
 
+    /// Makes the token of a load that was cancelled good for the next one.
+    pub fn renew(&self) {
+        self.requested.store(false, Ordering::Release);
+    }
+
     /// Registers how to end the step that begins now. Fails when the load was already cancelled.
     ///
     /// `action` is called with an internal lock held, so that it never runs after the returned guard is gone; it must

@@ -1,0 +1,208 @@
+//! What the bindings of a program accept: sizes, element sizes and shapes (python-api §B.8, §B.9).
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use qaic_qpc::error::QpcError;
+use qaic_qpc::mappings::user_mappings;
+use qaic_qpc::shape::RequestedShape;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::program::Program;
+use qaic_runtime::transfer::BindingTransfer;
+use qaic_runtime::wiring::Shapes;
+
+/// One binding, as a caller sees it.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    pub(crate) name: String,
+    pub(crate) is_input: bool,
+    /// Bytes of the largest tensor.
+    pub(crate) size: usize,
+    pub(crate) item_bytes: usize,
+    /// Dims of the largest tensor.
+    pub(crate) dims: Vec<i32>,
+    /// Whether fewer elements may be given whatever the shapes.
+    partial: bool,
+    /// Whether the device keeps a value for it.
+    pub(crate) retained: bool,
+    // Bytes in each of the permitted combinations of shapes.
+    sizes: Vec<usize>,
+}
+
+/// All bindings of a program, inputs then outputs.
+#[derive(Debug)]
+pub(crate) struct Edges {
+    list: Vec<Edge>,
+    inputs: usize,
+    program: Arc<Program>,
+}
+
+impl Edges {
+    pub(crate) fn new(program: &Arc<Program>) -> Result<Arc<Self>, QpcError> {
+        let network = program.image().network();
+        let inputs = network.inputs.iter().map(|binding| (&binding.io_initial, true));
+        let outputs = network.outputs.iter().map(|binding| (&binding.io_transformed, false));
+        let list = user_mappings(network)?
+            .into_iter()
+            .zip(inputs.chain(outputs))
+            .enumerate()
+            .map(|(index, (mapping, (tensor, is_input)))| {
+                let retained = program.retained().iter().any(|pair| {
+                    if is_input { pair.input == index } else { pair.output + network.inputs.len() == index }
+                });
+                let sizes = program.variants().iter().map(|plan| {
+                    let transfers = if is_input { plan.inputs() } else { plan.outputs() };
+                    let position = if is_input { index } else { index - network.inputs.len() };
+                    transfers.get(position).map_or(0, BindingTransfer::user_bytes)
+                });
+                Edge {
+                    is_input,
+                    size: usize::try_from(mapping.size).unwrap_or(usize::MAX),
+                    item_bytes: tensor
+                        .dtype
+                        .size_bytes()
+                        .and_then(|bytes| usize::try_from(bytes).ok())
+                        .unwrap_or(1),
+                    dims: tensor.dims.clone(),
+                    partial: mapping.is_partial_buffer_allowed,
+                    retained,
+                    sizes: sizes.collect(),
+                    name: mapping.buffer_name,
+                }
+            })
+            .collect();
+        Ok(Arc::new(Self { list, inputs: network.inputs.len(), program: Arc::clone(program) }))
+    }
+
+    pub(crate) fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Number of inputs; the outputs follow them.
+    pub(crate) fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Edge> {
+        self.list.iter()
+    }
+
+    /// The binding of this index, or an error that says which there are.
+    pub(crate) fn get(&self, index: usize) -> Result<&Edge, RuntimeError> {
+        self.list.get(index).ok_or_else(|| {
+            refused(format!("binding {index} does not exist; the program has 0 to {}", self.list.len() - 1))
+        })
+    }
+
+    /// Whether the program was compiled for several combinations of shapes.
+    fn is_dynamic(&self) -> bool {
+        !self.program.image().network().allowed_shapes.is_empty()
+    }
+
+    /// The combination that tensors of these shapes belong to; `None` is a tensor that is left out.
+    pub(crate) fn shapes(&self, given: &[Option<RequestedShape>]) -> Shapes {
+        let found = if self.is_dynamic() {
+            self.program.match_shapes(given)
+        } else {
+            let fits = |(edge, shape): (&Edge, &Option<RequestedShape>)| {
+                shape.as_ref().is_none_or(|shape| {
+                    edge.partial
+                        || (shape.element_bytes == edge.item_bytes as u64
+                            && rank_one(&shape.dims) == rank_one(&edge.dims))
+                })
+            };
+            self.list.iter().zip(given).all(fits).then_some(0)
+        };
+        match found {
+            Some(variant) => Shapes::Variant(variant),
+            None => Shapes::Mismatch(self.mismatch(given).into()),
+        }
+    }
+
+    /// The first combination in which every tensor that is not left out has this many bytes: for buffers that came
+    /// without dims.
+    pub(crate) fn variant_of_sizes(&self, sizes: &[usize]) -> Option<usize> {
+        let variants = self.program.variants().len();
+        (0..variants).find(|&variant| {
+            self.list
+                .iter()
+                .zip(sizes)
+                .all(|(edge, &size)| size == 0 || edge.sizes.get(variant) == Some(&size))
+        })
+    }
+
+    /// Dims and element size of binding `index` in a combination.
+    pub(crate) fn shape_in(&self, variant: usize, index: usize) -> Option<RequestedShape> {
+        let edge = self.list.get(index)?;
+        let allowed = self.program.image().network().allowed_shapes.get(variant);
+        let dims = allowed.and_then(|entry| entry.shapes.get(index)).map_or(&edge.dims, |shape| &shape.dims);
+        Some(RequestedShape { element_bytes: edge.item_bytes as u64, dims: dims.clone() })
+    }
+
+    /// What was passed and what is allowed, of the tensors that were passed.
+    fn mismatch(&self, given: &[Option<RequestedShape>]) -> String {
+        let mut text = "passed:".to_owned();
+        for (edge, shape) in self.list.iter().zip(given) {
+            if let Some(shape) = shape {
+                let _ = write!(text, " {} {} x {:?}", edge.name, shape.element_bytes, rank_one(&shape.dims));
+            }
+        }
+        let entries = &self.program.image().network().allowed_shapes;
+        for variant in 0..entries.len().max(1) {
+            let _ = write!(text, "; allowed {variant}:");
+            for (index, _) in given.iter().enumerate().filter(|(_, shape)| shape.is_some()) {
+                let (Some(edge), Some(shape)) = (self.list.get(index), self.shape_in(variant, index)) else {
+                    continue;
+                };
+                let _ = write!(text, " {} {} x {:?}", edge.name, shape.element_bytes, rank_one(&shape.dims));
+            }
+        }
+        text
+    }
+}
+
+impl Edge {
+    /// Element size and dims of the largest tensor.
+    pub(crate) fn compiled_dims(&self) -> (u64, Vec<i64>) {
+        (self.item_bytes as u64, self.dims.iter().copied().map(i64::from).collect())
+    }
+
+    /// Checks the size of a buffer that is not empty.
+    pub(crate) fn check_size(&self, found: usize) -> Result<(), RuntimeError> {
+        if found == self.size || (found < self.size && (self.partial || self.sizes.contains(&found))) {
+            return Ok(());
+        }
+        Err(RuntimeError::BufferSize {
+            buffer: self.name.clone(),
+            expected: self.size as u64,
+            found: found as u64,
+        })
+    }
+
+    /// Checks that `found` bytes are what dims and element size say.
+    pub(crate) fn check_dims(&self, item_bytes: u64, dims: &[i64], found: usize) -> Result<(), RuntimeError> {
+        let bytes =
+            dims.iter().try_fold(item_bytes, |bytes, &dim| bytes.checked_mul(u64::try_from(dim).ok()?));
+        if bytes == Some(found as u64) {
+            return Ok(());
+        }
+        Err(refused(format!(
+            "`{}`: {found} bytes given with element size {item_bytes} and dims {dims:?}; both must say the same",
+            self.name
+        )))
+    }
+}
+
+/// The caller's mistake.
+pub(crate) fn refused(what: String) -> RuntimeError {
+    RuntimeError::Argument { what }
+}
+
+/// A scalar is passed as one dim of 1 (qpc-format §8.2).
+fn rank_one(dims: &[i32]) -> &[i32] {
+    if dims.is_empty() { &[1] } else { dims }
+}

@@ -1,0 +1,284 @@
+//! `qaicrt.ExecObj`: carries one inference at a time (python-api §B.8).
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyList, PyTuple};
+use qaic_runtime::context::Context;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::exec_obj::ExecObj;
+
+use super::context::RtContext;
+use super::dims::{self, PyDims};
+use super::edges::refused;
+use super::given::{self, Answer, Given, Refused};
+use super::program::PyProgram;
+use super::slicing::{PySlicing, PySlicingSpec};
+use super::status::{Origin, QStatus, outcome, refusal_as, reply};
+use super::wires::Wires;
+use super::{construction_reported, missing};
+use crate::buffers::{Backing, PyQBuffer, release_dropped};
+use crate::gil::signal_pending;
+
+/// The property that loads and activates the program (device-kmd §5.3).
+const AUTO_LOAD_ACTIVATE: u32 = 4;
+
+/// Carries one inference at a time through a program.
+#[pyclass(frozen, name = "ExecObj", module = "qaicrt", weakref)]
+pub(crate) struct PyExecObj {
+    // Empty only while it is being dropped.
+    wires: Option<Arc<Wires>>,
+    context: Arc<Context>,
+    // Keeps what Python knows of the context (its callbacks) while there is something to report.
+    _parent: Py<RtContext>,
+}
+
+impl PyExecObj {
+    /// One that an inference set made.
+    pub(crate) fn of(wires: Arc<Wires>, parent: Py<RtContext>) -> Self {
+        let context = Arc::clone(wires.exec().program().context());
+        Self { wires: Some(wires), context, _parent: parent }
+    }
+
+    /// What it is wired to.
+    pub(crate) fn wires(&self) -> Result<&Arc<Wires>, RuntimeError> {
+        self.wires.as_ref().ok_or_else(|| RuntimeError::Internal {
+            what: "an exec object was used while it was dropped".to_owned(),
+        })
+    }
+
+    pub(crate) fn exec(&self) -> Result<&Arc<ExecObj>, RuntimeError> {
+        self.wires().map(|wires| wires.exec())
+    }
+
+    fn answer(&self, py: Python<'_>, outcome: Result<(), Refused>) -> PyResult<Py<PyAny>> {
+        match outcome {
+            Ok(()) => QStatus::Success.member(py),
+            Err(refused) => refusal_as(py, &self.context, Origin::ExecObj, refused.status, &refused.error),
+        }
+    }
+
+    fn wire(&self, py: Python<'_>, data: &Bound<'_, PyAny>, dims: Option<&Bound<'_, PyAny>>) -> Answer<()> {
+        let wires = match self.wires() {
+            Ok(wires) => wires,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let given = match given::read(data)? {
+            Ok(given) => given,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        match (given, dims) {
+            (Given::All(backings), None) => Ok(wires.replace_all(&backings, None).map_err(Refused::from)),
+            (Given::All(backings), Some(given)) => {
+                // Borrowed where it can be: this is the path of every step of a decoder.
+                let outcome = match given.cast::<PyDims>() {
+                    Ok(dims) => dims.get().with(|dims| wires.replace_all(&backings, Some(dims))),
+                    Err(_) => wires.replace_all(&backings, Some(&dims::entries(given)?)),
+                };
+                Ok(outcome.map_err(Refused::from))
+            }
+            (Given::Some(_), Some(_)) => {
+                Ok(Err(refused("dims go with a list of buffers; arrays bring their own".to_owned()).into()))
+            }
+            (Given::Some(pairs), None) => {
+                let mut listed = Vec::with_capacity(pairs.len());
+                for (index, value) in pairs {
+                    match given::listed(wires.edges(), index, value.bind(py))? {
+                        Ok(entry) => listed.push(entry),
+                        Err(refused) => return Ok(Err(refused)),
+                    }
+                }
+                Ok(wires.replace_some(&listed, Vec::new()).map_err(Refused::from))
+            }
+        }
+    }
+
+    fn wire_slices(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        spec: &PySlicingSpec,
+        parameters: Vec<(String, i64)>,
+    ) -> Answer<PySlicing> {
+        let wires = match self.wires() {
+            Ok(wires) if spec.is_of(wires.edges()) => wires,
+            Ok(_) => {
+                let what = "the slicing specification was made for another program".to_owned();
+                return Ok(Err(refused(what).into()));
+            }
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let items = match data.cast::<PyList>() {
+            Ok(list) => list.clone(),
+            Err(_) => PyList::new(py, data.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
+        };
+        let (mut listed, mut windows) = (Vec::new(), Vec::new());
+        for (index, value) in given::pairs(&items)? {
+            let value = value.bind(py);
+            let outcome = if spec.cuts(index) {
+                spec.window(index, value, &parameters)?.map(|window| windows.push(window))
+            } else {
+                given::listed(wires.edges(), index, value)?.map(|entry| listed.push(entry))
+            };
+            if let Err(refused) = outcome {
+                return Ok(Err(refused));
+            }
+        }
+        let count = windows.len();
+        let outcome = wires.replace_some(&listed, windows).map_err(Refused::from);
+        Ok(outcome.map(|()| PySlicing::new(count, parameters)))
+    }
+}
+
+#[pymethods]
+impl PyExecObj {
+    /// An exec object of `program`, which is loaded and activated first where necessary.
+    ///
+    /// Blocking, without the interpreter lock; Ctrl-C ends a load.
+    #[new]
+    #[pyo3(signature = (context, program, properties = None))]
+    fn new(
+        py: Python<'_>,
+        context: Option<Bound<'_, RtContext>>,
+        program: Option<Bound<'_, PyProgram>>,
+        properties: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        release_dropped(py);
+        let context = context.ok_or_else(|| missing(py, "ExecObj", "the context"))?;
+        let program = program.ok_or_else(|| missing(py, "ExecObj", "the program"))?;
+        let this = program.get();
+        let runtime = Arc::clone(this.inner().context());
+        let failed = |error| construction_reported(py, &runtime, "ExecObj", error);
+        let automatic = match properties.filter(|given| given.is_instance_of::<PyInt>()) {
+            None => true,
+            Some(mask) => match mask.extract::<u32>() {
+                Ok(0) => false,
+                Ok(AUTO_LOAD_ACTIVATE) => true,
+                _ => {
+                    return Err(failed(refused(format!(
+                        "properties are {mask}; 0 and {AUTO_LOAD_ACTIVATE} (load and activate) have a meaning"
+                    ))));
+                }
+            },
+        };
+        if !Arc::ptr_eq(context.get().inner(), &runtime) {
+            let what = "the program belongs to another context; pass the one it was made with".to_owned();
+            return Err(failed(refused(what)));
+        }
+        let exec = this.loading(py, || ExecObj::new(this.inner(), automatic))?.map_err(failed)?;
+        let wires = Arc::new(Wires::new(exec, Arc::clone(this.edges())));
+        Ok(Self { wires: Some(wires), context: runtime, _parent: this.context().clone_ref(py) })
+    }
+
+    /// Says where inputs are read and outputs written.
+    ///
+    /// A list of ``QBuffer``, or an ``InferenceVector``, replaces everything; ``bufDims`` has element size and dims of
+    /// each. A list of (binding index, array) changes the listed bindings only, whose arrays are used in place.
+    #[pyo3(name = "setData", signature = (data, bufDims = None))]
+    #[allow(non_snake_case)] // the names of the interface
+    fn set_data(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        bufDims: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let outcome = self.wire(py, data, bufDims);
+        // What was replaced, or was not wired in the end.
+        release_dropped(py);
+        self.answer(py, outcome?)
+    }
+
+    /// As ``setData`` with a list of (binding index, array), where the arrays of bindings that `spec` names are windows
+    /// of the tensor, for the next inference only. Returns (status, handle).
+    #[pyo3(name = "setDataWithSlices")]
+    fn set_data_with_slices<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+        spec: &Bound<'py, PyAny>,
+        params: Vec<(String, i64)>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let outcome = match spec.cast::<PySlicingSpec>() {
+            Ok(spec) => self.wire_slices(py, data, spec.get(), params),
+            Err(_) if spec.is_none() => Ok(Err(refused(
+                "the slicing specification is None; one that could be made is expected".to_owned(),
+            )
+            .into())),
+            Err(error) => Err(error.into()),
+        };
+        release_dropped(py);
+        match outcome? {
+            Ok(slicing) => (QStatus::Success.member(py)?, slicing).into_pyobject(py),
+            Err(refused) => (self.answer(py, Err(refused))?, py.None()).into_pyobject(py),
+        }
+    }
+
+    /// Runs one inference and waits for it. `qbuffers` are set first, as by ``setData``.
+    ///
+    /// Blocking, without the interpreter lock; Ctrl-C cancels the inference.
+    #[pyo3(signature = (qbuffers = None))]
+    fn run(&self, py: Python<'_>, qbuffers: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
+        if let Some(data) = qbuffers {
+            let wired = self.wire(py, data, None);
+            release_dropped(py);
+            if let Err(refused) = wired? {
+                return self.answer(py, Err(refused));
+            }
+        }
+        let outcome = outcome(py, || self.exec()?.run(signal_pending))?;
+        reply(py, &self.context, Origin::ExecObj, outcome)
+    }
+
+    /// Waits for the inference that was enqueued last; success at once when there is none.
+    ///
+    /// Blocking, without the interpreter lock; after Ctrl-C the inference goes on.
+    #[pyo3(name = "waitForCompletion")]
+    fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let outcome = outcome(py, || self.exec()?.wait(None, signal_pending))?;
+        reply(py, &self.context, Origin::ExecObj, outcome)
+    }
+
+    /// (status, list of ``QBuffer`` by binding index); what was never set has no bytes.
+    #[pyo3(name = "getData")]
+    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let backings = self.wires().map(|wires| wires.backings());
+        let backings = match backings {
+            Ok(backings) => backings,
+            Err(error) => return (self.answer(py, Err(error.into()))?, py.None()).into_pyobject(py),
+        };
+        let buffers = backings
+            .into_iter()
+            .map(|backing| Ok(PyQBuffer::new(backing.map_or_else(|| Backing::zeroed(py, 0), Ok)?)))
+            .collect::<PyResult<Vec<_>>>()?;
+        (QStatus::Success.member(py)?, buffers).into_pyobject(py)
+    }
+
+    /// Gives it a number of the caller's choice.
+    #[pyo3(name = "setId", signature = (number, /))]
+    fn set_id(&self, number: u32) {
+        if let Ok(exec) = self.exec() {
+            exec.set_id(number);
+        }
+    }
+
+    /// The number the caller gave it; 0 at first.
+    #[pyo3(name = "getId")]
+    fn id(&self) -> u32 {
+        self.exec().map_or(0, |exec| exec.id())
+    }
+}
+
+impl Drop for PyExecObj {
+    fn drop(&mut self) {
+        let Some(wires) = self.wires.take() else { return };
+        Python::attach(|py| {
+            if wires.exec().is_in_flight() {
+                // Waits until the inference has ended, which may need other Python threads.
+                py.detach(|| drop(wires));
+            } else {
+                drop(wires);
+            }
+            release_dropped(py);
+        });
+    }
+}

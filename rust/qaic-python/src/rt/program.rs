@@ -1,0 +1,269 @@
+//! `qaicrt.Program`: a container on a device (python-api §B.6).
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{Canceller, DeviceId, LoadToken, Placement};
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::program::{Program, ProgramOptions};
+
+use super::context::RtContext;
+use super::edges::{Edges, refused};
+use super::qpc::RtQpc;
+use super::slicing::PySlicingSpec;
+use super::status::{Origin, QStatus, invalid, outcome, refusal_as, reply};
+use super::{construction_reported, missing};
+use crate::gil::Door;
+
+/// One instance of a container on one device, or on several as one.
+#[pyclass(frozen, name = "Program", module = "qaicrt", weakref)]
+pub(crate) struct PyProgram {
+    program: Arc<Program>,
+    edges: Arc<Edges>,
+    token: Arc<LoadToken>,
+    context: Py<RtContext>,
+    qpc: Py<RtQpc>,
+}
+
+impl PyProgram {
+    pub(crate) fn inner(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    pub(crate) fn edges(&self) -> &Arc<Edges> {
+        &self.edges
+    }
+
+    pub(crate) fn context(&self) -> &Py<RtContext> {
+        &self.context
+    }
+
+    fn runtime(&self) -> &Arc<Context> {
+        self.program.context()
+    }
+
+    /// Runs `work`, which may load the program, so that Ctrl-C ends it.
+    pub(crate) fn loading<T: Send + pyo3::marker::Ungil>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Send + pyo3::marker::Ungil,
+    ) -> PyResult<Result<T, RuntimeError>> {
+        self.token.renew();
+        let canceller: Arc<dyn Canceller> = Arc::clone(&self.token) as Arc<dyn Canceller>;
+        py.watched(&canceller, None, || Ok(work()))
+    }
+}
+
+#[pymethods]
+impl PyProgram {
+    /// A program that is not loaded yet. Without ``dev`` the properties say the devices, else it is the first one of the
+    /// context.
+    #[new]
+    #[pyo3(signature = (context, dev = None, qpcObj = None, properties = None))]
+    #[allow(non_snake_case)] // the names of the interface
+    fn new(
+        py: Python<'_>,
+        context: Option<Bound<'_, RtContext>>,
+        dev: Option<&Bound<'_, PyAny>>,
+        qpcObj: Option<Bound<'_, RtQpc>>,
+        properties: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let context = context.ok_or_else(|| missing(py, "Program", "the context"))?;
+        let qpc = qpcObj.ok_or_else(|| missing(py, "Program", "the container (qpcObj)"))?;
+        let runtime = context.get().inner();
+        let failed = |error| construction_reported(py, runtime, "Program", error);
+        let image = qpc.get().image();
+        if !image.is_program() {
+            let what = "this is no program but a container of one container per device".to_owned();
+            return Err(failed(refused(what)));
+        }
+        let (mut options, mapping) = program_options(properties)?;
+        let placement = place(context.get(), dev, &mapping)?.map_err(failed)?;
+        let token = LoadToken::new();
+        options.load.token = Arc::clone(&token);
+        let program = outcome(py, || Program::new(runtime, image, &placement, &options))?.map_err(failed)?;
+        let edges = Edges::new(&program).map_err(|error| failed(error.into()))?;
+        Ok(Self { program, edges, token, context: context.unbind(), qpc: qpc.unbind() })
+    }
+
+    /// Prepares the program on its device.
+    ///
+    /// Blocking, without the interpreter lock; Ctrl-C ends it.
+    fn load(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let outcome = self.loading(py, || self.program.load())?;
+        reply(py, self.runtime(), Origin::ProgramLoad, outcome)
+    }
+
+    /// Gives back what ``load`` took. `QS_ERROR` while exec objects exist.
+    fn unload(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match outcome(py, || self.program.unload())? {
+            Err(error @ RuntimeError::LiveExecObjs { .. }) => {
+                refusal_as(py, self.runtime(), Origin::Program, QStatus::Error, &error)
+            }
+            outcome => reply(py, self.runtime(), Origin::Program, outcome),
+        }
+    }
+
+    /// Takes the cores, loading first if needed, and keeps them until ``deactivate``.
+    ///
+    /// Blocking, without the interpreter lock; Ctrl-C ends a load.
+    fn activate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let outcome = self.loading(py, || self.program.activate())?;
+        reply(py, self.runtime(), Origin::ProgramActivation, outcome)
+    }
+
+    /// Gives the cores back. `QS_INVAL` while exec objects exist; then nothing changes.
+    fn deactivate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let outcome = outcome(py, || self.program.deactivate())?;
+        reply(py, self.runtime(), Origin::ProgramActivation, outcome)
+    }
+
+    /// Whether it is loaded or activated.
+    #[pyo3(name = "isLoaded")]
+    fn is_loaded(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.program.is_loaded())
+    }
+
+    /// Whether it holds cores.
+    #[pyo3(name = "isActivated")]
+    fn is_activated(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.program.is_activated())
+    }
+
+    /// Writes the default values into ``props``.
+    #[staticmethod]
+    #[pyo3(name = "initProperties", signature = (props = None))]
+    fn init_properties(py: Python<'_>, props: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        write_defaults(py, props, "QAicProgramProperties", PROGRAM_PROPERTIES)
+    }
+
+    /// (status, serialized ``IoDesc``).
+    #[pyo3(name = "getIoDescriptor")]
+    fn io_descriptor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.qpc.bind(py).call_method0("getIoDescriptor")
+    }
+
+    /// One ``BufferMapping`` per binding, inputs then outputs.
+    #[pyo3(name = "getBufferMappings")]
+    fn buffer_mappings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.qpc.bind(py).call_method0("getBufferMappings")
+    }
+
+    /// Facts about the program.
+    #[pyo3(name = "getProgramInfo")]
+    fn program_info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let program = self.qpc.bind(py).call_method0("getInfo")?.getattr("program")?.get_item(0)?;
+        let facts = PyDict::new(py);
+        facts.set_item("uniqueProgramID", self.program.unique_id())?;
+        facts.set_item("userDefinedProgramID", self.program.id())?;
+        facts.set_item("numNsp", program.getattr("numCores")?)?;
+        facts.set_item("numMcid", program.getattr("numMcId")?)?;
+        facts.set_item("batchSize", program.getattr("batchSize")?)?;
+        facts.set_item("isAicStatsAvailable", self.edges.iter().any(|edge| edge.name == STATS_OUTPUT))?;
+        py.import("qaicrt.programs")?.getattr("ProgramInfo")?.call((), Some(&facts))
+    }
+
+    /// Number of inferences that ended well.
+    #[pyo3(name = "getInferenceCompleteCount")]
+    fn inference_complete_count(&self) -> u64 {
+        self.program.completed()
+    }
+
+    /// Gives it a number of the caller's choice.
+    #[pyo3(name = "setId", signature = (number, /))]
+    fn set_id(&self, number: u32) {
+        self.program.set_id(number);
+    }
+
+    /// The number the caller gave it; 0 at first.
+    #[pyo3(name = "getId")]
+    fn id(&self) -> u32 {
+        self.program.id()
+    }
+
+    /// (status, handle) for ``ExecObj.setDataWithSlices``.
+    #[pyo3(name = "createSlicingSpecHandle")]
+    fn create_slicing_spec<'py>(&self, py: Python<'py>, json: &str) -> PyResult<Bound<'py, PyTuple>> {
+        match PySlicingSpec::new(py, &self.edges, json)? {
+            Ok(spec) => (QStatus::Success.member(py)?, spec).into_pyobject(py),
+            Err(what) => {
+                let status =
+                    invalid(py, self.runtime(), Origin::Program, &format!("slicing specification: {what}"))?;
+                (status, py.None()).into_pyobject(py)
+            }
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let name = &self.program.image().network().network_name;
+        format!("Program({name:?} on device {})", self.program.placement())
+    }
+}
+
+/// Output that carries statistics (python-api §B.14).
+const STATS_OUTPUT: &str = "aiccyclecounts";
+
+const PROGRAM_PROPERTIES: &[&str] =
+    &["selectMask", "SubmitNumRetries", "SubmitRetryTimeoutMs", "devMapping", "dataPathTimeoutMs"];
+
+/// Copies the named attributes of a new object of class `class` into `props`, as far as it takes them: clients pass what
+/// they have, and the call must not fail.
+pub(crate) fn write_defaults(
+    py: Python<'_>,
+    props: Option<&Bound<'_, PyAny>>,
+    class: &str,
+    names: &[&str],
+) -> PyResult<()> {
+    let Some(props) = props else { return Ok(()) };
+    let defaults = py.import("qaicrt.properties")?.getattr(class)?.call0()?;
+    for name in names {
+        // An object without the attribute, or a read-only one, is left as it is.
+        let _ = props.setattr(*name, defaults.getattr(*name)?);
+    }
+    Ok(())
+}
+
+/// Options and device mapping of `QAicProgramProperties`.
+pub(crate) fn program_options(properties: Option<&Bound<'_, PyAny>>) -> PyResult<(ProgramOptions, String)> {
+    let mut options = ProgramOptions::default();
+    let Some(properties) = properties else { return Ok((options, String::new())) };
+    let number = |name: &str| -> PyResult<u32> { properties.getattr(name)?.extract() };
+    let per_try = number("dataPathTimeoutMs")?;
+    options.wait.try_ms = if per_try == 0 { number("SubmitRetryTimeoutMs")? } else { per_try };
+    options.wait.retries = number("SubmitNumRetries")?;
+    Ok((options, properties.getattr("devMapping")?.extract()?))
+}
+
+/// The devices of a program: `dev`, else those of the mapping, else the first of the context.
+pub(crate) fn place(
+    context: &RtContext,
+    dev: Option<&Bound<'_, PyAny>>,
+    mapping: &str,
+) -> PyResult<Result<Placement, RuntimeError>> {
+    let placement = match dev {
+        Some(dev) => {
+            // A number that no device can have is unknown like any other.
+            let id = dev.extract::<i64>()?;
+            Placement::one(DeviceId(u32::try_from(id).unwrap_or(u32::MAX)))
+        }
+        None if mapping.is_empty() => match context.devices().first() {
+            Some(&first) => Placement::one(first),
+            None => return Ok(Err(unknown(context, 0))),
+        },
+        None => match Placement::parse(mapping) {
+            Ok(placement) => placement,
+            Err(error) => return Ok(Err(error)),
+        },
+    };
+    let outside = placement.devices.iter().find(|id| !context.devices().contains(id));
+    Ok(match outside {
+        Some(id) => Err(unknown(context, id.0)),
+        None => Ok(placement),
+    })
+}
+
+fn unknown(context: &RtContext, id: u32) -> RuntimeError {
+    RuntimeError::DeviceNotFound { id, existing: context.devices().iter().map(|id| id.0).collect() }
+}

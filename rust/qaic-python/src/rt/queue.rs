@@ -1,0 +1,108 @@
+//! `qaicrt.Queue`: starts inferences (python-api §B.7).
+//!
+//! Threads belong to programs, so that their inferences keep their order whichever queue they come through; a queue
+//! only checks that the device is its own.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::DeviceId;
+use qaic_runtime::error::RuntimeError;
+
+use super::context::RtContext;
+use super::edges::refused;
+use super::exec_obj::PyExecObj;
+use super::program::{place, write_defaults};
+use super::status::{Origin, QStatus, outcome, refusal_as, reply};
+use super::{construction_reported, missing};
+
+/// Starts inferences on a device.
+#[pyclass(frozen, name = "Queue", module = "qaicrt", weakref)]
+pub(crate) struct PyQueue {
+    context: Arc<Context>,
+    device: DeviceId,
+    _parent: Py<RtContext>,
+}
+
+const QUEUE_PROPERTIES: &[&str] = &["properties", "numThreadsPerQueue"];
+
+#[pymethods]
+impl PyQueue {
+    /// A queue of device `dev`, which is the first one of the context when it is left out.
+    #[new]
+    #[pyo3(signature = (context, dev = None, properties = None))]
+    fn new(
+        py: Python<'_>,
+        context: Option<Bound<'_, RtContext>>,
+        dev: Option<&Bound<'_, PyAny>>,
+        properties: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let context = context.ok_or_else(|| missing(py, "Queue", "the context"))?;
+        let runtime = context.get().inner();
+        let failed = |error| construction_reported(py, runtime, "Queue", error);
+        let placement = place(context.get(), dev, "")?.map_err(failed)?;
+        if let Some(properties) = properties {
+            check(properties)?.map_err(failed)?;
+        }
+        let device = placement.devices.first().copied().unwrap_or(DeviceId(0));
+        Ok(Self { context: Arc::clone(runtime), device, _parent: context.unbind() })
+    }
+
+    /// Starts the inference of `execObj` and returns. `QS_BUSY` while an earlier one is under way.
+    ///
+    /// Without the interpreter lock.
+    #[pyo3(signature = (execObj))]
+    #[allow(non_snake_case)] // the names of the interface
+    fn enqueue(&self, py: Python<'_>, execObj: Option<&Bound<'_, PyExecObj>>) -> PyResult<Py<PyAny>> {
+        let Some(object) = execObj.map(Bound::get) else {
+            return refusal_as(
+                py,
+                &self.context,
+                Origin::Queue,
+                QStatus::Inval,
+                &refused("the exec object is None".to_owned()),
+            );
+        };
+        let device = self.device;
+        let started = outcome(py, || {
+            let exec = object.exec()?;
+            let placement = exec.program().placement();
+            if !placement.devices.contains(&device) {
+                return Err(refused(format!(
+                    "the exec object's program is on device {placement}, this queue is of device {}",
+                    device.0
+                )));
+            }
+            exec.enqueue()
+        })?;
+        match started {
+            Err(error @ RuntimeError::InFlight) => {
+                refusal_as(py, &self.context, Origin::Queue, QStatus::Busy, &error)
+            }
+            started => reply(py, &self.context, Origin::Queue, started),
+        }
+    }
+
+    /// Writes the default values into ``props``.
+    #[staticmethod]
+    #[pyo3(name = "initProperties", signature = (props = None))]
+    fn init_properties(py: Python<'_>, props: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        write_defaults(py, props, "QAicQueueProperties", QUEUE_PROPERTIES)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Queue(device {})", self.device.0)
+    }
+}
+
+/// Refuses properties without a meaning.
+fn check(properties: &Bound<'_, PyAny>) -> PyResult<Result<(), RuntimeError>> {
+    let mode: u32 = properties.getattr("properties")?.extract()?;
+    let threads: u32 = properties.getattr("numThreadsPerQueue")?.extract()?;
+    Ok(match (mode, threads) {
+        (0 | 1, 1..) => Ok(()),
+        (0 | 1, 0) => Err(refused("numThreadsPerQueue is 0; at least one thread is needed".to_owned())),
+        _ => Err(refused(format!("properties are {mode}; 0 (one thread) and 1 (several) have a meaning"))),
+    })
+}

@@ -1,0 +1,244 @@
+//! Wires the bindings of an exec object to the caller's memory, and remembers to what (python-api §B.8, §B.9).
+//!
+//! Everything is checked before anything changes: a refused call leaves the exec object as it was. The memory of a
+//! binding is kept until another takes its place, which cannot happen while an inference uses it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use qaic_qpc::shape::RequestedShape;
+use qaic_runtime::buffer::HostSliceMut;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::exec_obj::ExecObj;
+use qaic_runtime::wiring::{InputWire, OutputWire, Owner, Shapes, Window, Wiring};
+
+use super::dims::Dims;
+use super::edges::{Edge, Edges, refused};
+use crate::buffers::Backing;
+
+/// An exec object and what it is wired to.
+pub(crate) struct Wires {
+    exec: Arc<ExecObj>,
+    edges: Arc<Edges>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Per binding; `None` where nothing was wired.
+    backings: Vec<Option<Arc<Backing>>>,
+    /// Per binding; `None` where nothing takes part in the choice of shapes.
+    shapes: Vec<Option<RequestedShape>>,
+}
+
+/// One binding of a call that names bindings.
+pub(crate) struct Listed {
+    pub(crate) index: usize,
+    pub(crate) backing: Arc<Backing>,
+    /// Of the array that was listed; `None` for a buffer that has none.
+    pub(crate) shape: Option<Dims>,
+}
+
+impl Wires {
+    pub(crate) fn new(exec: Arc<ExecObj>, edges: Arc<Edges>) -> Self {
+        let count = edges.len();
+        let state = State { backings: vec![None; count], shapes: vec![None; count] };
+        Self { exec, edges, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn exec(&self) -> &Arc<ExecObj> {
+        &self.exec
+    }
+
+    pub(crate) fn edges(&self) -> &Arc<Edges> {
+        &self.edges
+    }
+
+    /// What binding each is wired to; `None` where nothing was wired.
+    pub(crate) fn backings(&self) -> Vec<Option<Arc<Backing>>> {
+        self.state().backings.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces every wire. Without `dims` the buffers have the compiled shapes, or those that go with their sizes.
+    pub(crate) fn replace_all(
+        &self,
+        backings: &[Arc<Backing>],
+        dims: Option<&[Dims]>,
+    ) -> Result<(), RuntimeError> {
+        let count = self.edges.len();
+        let inputs = self.edges.inputs();
+        if backings.len() != count {
+            return Err(refused(format!(
+                "{} buffers given; the program has {count} bindings: {inputs} inputs, then {} outputs",
+                backings.len(),
+                count - inputs
+            )));
+        }
+        if let Some(dims) = dims
+            && dims.len() != count
+        {
+            return Err(refused(format!(
+                "{} element sizes and dims given for {count} bindings; one each is expected",
+                dims.len()
+            )));
+        }
+        for (index, (edge, backing)) in self.edges.iter().zip(backings).enumerate() {
+            let len = backing.memory().len();
+            let entry = dims.and_then(|dims| dims.get(index));
+            let is_left_out = len == 0 && entry.is_none_or(|(_, dims)| dims.contains(&0));
+            if !is_left_out {
+                edge.check(backing, entry)?;
+            }
+        }
+        self.check_apart(backings.iter().skip(inputs).map(|backing| backing.memory()).collect())?;
+        self.exec.wire(|wiring| {
+            let state = &mut *self.state();
+            let shapes = match dims {
+                Some(dims) => {
+                    for (slot, (entry, backing)) in state.shapes.iter_mut().zip(dims.iter().zip(backings)) {
+                        set_shape(slot, (!backing.memory().is_empty()).then_some(entry));
+                    }
+                    self.edges.shapes(&state.shapes)
+                }
+                None => self.shapes_of_sizes(backings, &mut state.shapes),
+            };
+            wiring.windows.clear();
+            wiring.shapes = shapes;
+            for (index, backing) in backings.iter().enumerate() {
+                self.connect(wiring, index, backing);
+                state.backings[index] = Some(Arc::clone(backing));
+            }
+        })
+    }
+
+    /// Wires the listed bindings and leaves the others as they are; adds windows for the next execution.
+    pub(crate) fn replace_some(&self, listed: &[Listed], windows: Vec<Window>) -> Result<(), RuntimeError> {
+        for entry in listed {
+            let edge = self.edges.get(entry.index)?;
+            if !entry.backing.memory().is_empty() {
+                edge.check(&entry.backing, entry.shape.as_ref())?;
+            }
+        }
+        self.exec.wire(|wiring| {
+            let state = &mut *self.state();
+            let first = self.edges.inputs();
+            if listed.iter().any(|entry| entry.index >= first) {
+                let kept = state.backings.iter().skip(first);
+                let mut outputs: Vec<_> = kept
+                    .map(|backing| backing.as_ref().map_or(HostSliceMut::empty(), |backing| backing.memory()))
+                    .collect();
+                for entry in listed {
+                    if let Some(output) = entry.index.checked_sub(first).and_then(|at| outputs.get_mut(at)) {
+                        *output = entry.backing.memory();
+                    }
+                }
+                self.check_apart(outputs)?;
+            }
+            for entry in listed {
+                self.connect(wiring, entry.index, &entry.backing);
+                let given = match &entry.shape {
+                    _ if entry.backing.memory().is_empty() => None,
+                    Some(shape) => Some(shape),
+                    None => None,
+                };
+                set_shape(&mut state.shapes[entry.index], given);
+                state.backings[entry.index] = Some(Arc::clone(&entry.backing));
+            }
+            if !listed.is_empty() {
+                wiring.shapes = self.edges.shapes(&state.shapes);
+            }
+            wiring.windows.extend(windows);
+            Ok(())
+        })?
+    }
+
+    /// Refuses outputs that share memory: which of them would win, nobody could say.
+    fn check_apart(&self, outputs: Vec<HostSliceMut>) -> Result<(), RuntimeError> {
+        if outputs.len() < 2 {
+            return Ok(());
+        }
+        let mut placed: Vec<_> =
+            outputs.into_iter().enumerate().filter(|(_, memory)| !memory.is_empty()).collect();
+        placed.sort_unstable_by_key(|(_, memory)| memory.as_mut_ptr().addr());
+        let shared = placed.windows(2).find(|pair| overlap(pair[0].1, pair[1].1));
+        let Some(pair) = shared else { return Ok(()) };
+        let name = |output: usize| {
+            self.edges.get(self.edges.inputs() + output).map_or("", |edge| edge.name.as_str())
+        };
+        Err(refused(format!(
+            "outputs `{}` and `{}` share memory; give every output memory of its own",
+            name(pair[0].0),
+            name(pair[1].0)
+        )))
+    }
+
+    /// Shapes of buffers that came without dims.
+    fn shapes_of_sizes(&self, backings: &[Arc<Backing>], shapes: &mut [Option<RequestedShape>]) -> Shapes {
+        let sizes: Vec<usize> = backings.iter().map(|backing| backing.memory().len()).collect();
+        let variant = self.edges.variant_of_sizes(&sizes);
+        for (index, (slot, &size)) in shapes.iter_mut().zip(&sizes).enumerate() {
+            let full = self.edges.get(index).is_ok_and(|edge| edge.size == size);
+            // The shape of a buffer that is shorter than any is not known.
+            *slot = (size > 0 && (variant.is_some() || full))
+                .then(|| self.edges.shape_in(variant.unwrap_or(usize::MAX), index))
+                .flatten();
+        }
+        match variant {
+            Some(variant) => Shapes::Variant(variant),
+            None => self.edges.shapes(shapes),
+        }
+    }
+
+    fn connect(&self, wiring: &mut Wiring, index: usize, backing: &Arc<Backing>) {
+        let memory = backing.memory();
+        let owner = || Some(Arc::clone(backing) as Owner);
+        let inputs = self.edges.inputs();
+        if let Some(wire) = wiring.inputs.get_mut(index) {
+            *wire = match memory.len() {
+                0 => InputWire::Held,
+                _ => InputWire::Memory { memory: memory.as_const(), owner: owner() },
+            };
+        } else if let Some(wire) = wiring.outputs.get_mut(index - inputs) {
+            *wire = match memory.len() {
+                0 => OutputWire::Dropped,
+                _ => OutputWire::Memory { memory, owner: owner() },
+            };
+        }
+    }
+}
+
+impl Edge {
+    /// Checks a buffer that is not left out.
+    fn check(&self, backing: &Backing, dims: Option<&Dims>) -> Result<(), RuntimeError> {
+        let len = backing.memory().len();
+        if let Some((item_bytes, dims)) = dims {
+            self.check_dims(*item_bytes, dims, len)?;
+        }
+        self.check_size(len)?;
+        if !self.is_input && backing.is_readonly() {
+            return Err(refused(format!(
+                "output `{}` was given read-only memory; a writable array is expected",
+                self.name
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn set_shape(slot: &mut Option<RequestedShape>, given: Option<&Dims>) {
+    let Some((item_bytes, dims)) = given.filter(|(_, dims)| !dims.contains(&0)) else {
+        *slot = None;
+        return;
+    };
+    let slot = slot.get_or_insert_with(|| RequestedShape { element_bytes: 0, dims: Vec::new() });
+    slot.element_bytes = *item_bytes;
+    slot.dims.clear();
+    // No permitted dim is as large as what stands for one that does not fit.
+    slot.dims.extend(dims.iter().map(|&dim| i32::try_from(dim).unwrap_or(i32::MAX)));
+}
+
+fn overlap(one: HostSliceMut, other: HostSliceMut) -> bool {
+    one.as_const().overlaps(other.as_const())
+}
