@@ -1,5 +1,6 @@
 """``QAicApi_pb2``: names, numbers and bytes, whatever protobuf is installed (python-api §C)."""
 
+import ast
 import copy
 import importlib
 import pickle
@@ -133,3 +134,14 @@ def test_as_clients_read_a_container():
 def test_nothing_is_generated_for_one_version():
     source = Path(aic.__file__).read_text()
     assert not re.search(r"ValidateProtobufRuntimeVersion|_USE_C_DESCRIPTORS|serialized_pb", source)
+
+
+def test_the_stub_names_what_there_is():
+    stub = ast.parse(Path(aic.__file__).with_suffix(".pyi").read_text())
+    names = {node.target.id for node in stub.body if isinstance(node, ast.AnnAssign)}
+    classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
+    assert names | set(classes) == set(aic.__all__)
+    for name, node in classes.items():
+        fields = {entry.target.id for entry in node.body if isinstance(entry, ast.AnnAssign)}
+        fields |= {entry.name for entry in node.body if isinstance(entry, ast.FunctionDef)} - {"__init__"}
+        assert fields == {field.name for field in getattr(aic, name).DESCRIPTOR.fields}
