@@ -90,12 +90,15 @@ VALUES = {
     "combine_inputs": st.booleans(),
     "combine_outputs": st.booleans(),
     "compile_only": st.booleans(),
-    "dev_id": st.integers(0, 255),
+    "dev_id": st.integers(0, 255) | st.lists(st.integers(0, 255), min_size=2, max_size=4, unique=True),
     "num_activations": st.integers(1, 16),
     "set_size": st.integers(1, 64),
     "submit_timeout": st.integers(0, 3600),
     "submit_num_retries": st.integers(0, 9),
     "threads_per_queue": st.integers(1, 64),
+    "oversubscription_name": TEXT.map(str.strip).filter(
+        lambda text: text.lower() not in {"none", "null", "~"}
+    ),
     "enable_metrics": st.booleans(),
     "backend": st.sampled_from(["aic", "qaic"]),
     "strict_options": st.booleans(),

@@ -167,7 +167,7 @@ def test_all_wrong_values_are_in_one_error(options_file):
     assert str(caught.value).splitlines() == [
         "3 options have wrong values:",
         "  convert_to_fp16: expected true or false, found 'maybe'",
-        "  dev_id: expected an integer from 0 to 2147483647, found -1",
+        '  dev_id: expected an integer from 0 to 2147483647, or several as [0, 1] or "0:1", found -1',
         f"  set_size ({path}, line 1): expected an integer from 1 to 2147483647, found '0'",
     ]
 
@@ -310,8 +310,8 @@ def test_container_ignores_compile_options_with_one_warning(options_file):
 def test_container_does_not_excuse_typing_errors_or_runtime_options():
     with pytest.raises(UnknownOptionError, match="did you mean num_activations"):
         resolved({"num_activatons": 2}, container=True)
-    with pytest.raises(UnknownOptionError, match="oversubscription_name is a known option"):
-        resolved({"oversubscription_name": "group1"}, container=True)
+    with pytest.raises(UnknownOptionError, match="process_lock is a known option"):
+        resolved({"process_lock": "group1"}, container=True)
 
 
 def test_container_with_session_options_alone_has_no_warning():
@@ -393,7 +393,7 @@ def test_update_rejects_other_options_and_names_the_valid_ones(change, text):
     assert not isinstance(caught.value, TypeError)
     assert str(caught.value).endswith(
         "Options that can be changed: dev_id, num_activations, set_size, submit_timeout, submit_num_retries, "
-        "threads_per_queue"
+        "threads_per_queue, oversubscription_name"
     )
     assert caught.value.code == "option.not_updatable"
 

@@ -1,4 +1,4 @@
-"""Symbol maps and model inputs: every documented form, and what is refused."""
+"""Symbol maps, model inputs and device ids: every documented form, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qaic.options.codecs import ValueMismatchError
-from qaic.options.structures import ModelInput, ModelInputs, SymbolMap
+from qaic.options.structures import DeviceIds, ModelInput, ModelInputs, SymbolMap
 
 IMAGE = ModelInput("data", "float32", (1, 3, 8, 8))
 
@@ -149,3 +149,32 @@ def test_model_inputs_json_form_parses_back():
     stored = json.loads(json.dumps(codec.to_json((IMAGE,))))
     assert stored == [{"input_name": "data", "input_type": "float32", "input_shape": [1, 3, 8, 8]}]
     assert codec.parse(stored) == (IMAGE,)
+
+
+# --- device ids ---
+
+
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [
+        (3, 3), ("3", 3), (np.int64(3), 3), ([3], 3), ("0:2:1", (0, 2, 1)), (" 0 , 1 ", (0, 1)),
+        ([0, "1"], (0, 1)), ((1, 0), (1, 0)), (np.array([0, 1]), (0, 1)), ([], 0),
+    ],
+)  # fmt: skip
+def test_device_ids_forms(value, ids):
+    codec = DeviceIds(le=9)
+    assert codec.parse(value) == ids
+    assert codec.parse(codec.to_json(ids)) == ids
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (-1, "-1"), (10, "10"), ("x", "'x'"), ("", "''"), (None, "nothing"), (True, "True"), (1.0, "1.0"),
+        ([0, 10], r"10 in \[0, 10\]"), ("0:x", "'x' in '0:x'"), ("0:", "'' in '0:'"),
+        ([0, 1, 0], "the same id twice"), (b"01", "b'01'"),
+    ],
+)  # fmt: skip
+def test_device_ids_rejects(value, found):
+    with pytest.raises(ValueMismatchError, match=f"an integer from 0 to 9, or several.*, found {found}"):
+        DeviceIds(le=9).parse(value)

@@ -270,6 +270,7 @@ def test_documented_defaults():
         "submit_timeout": 0,
         "submit_num_retries": 5,
         "threads_per_queue": 4,
+        "oversubscription_name": None,
     }
 
 

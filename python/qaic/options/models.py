@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from qaic.options.codecs import Bool, Enum, FilePath, Int
+from qaic.options.codecs import Bool, Enum, FilePath, Int, Str
 from qaic.options.partitions import PartitionConfig, Partitions
 from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Row, Stage, option
 from qaic.options.specializations import Specialization, Specializations
-from qaic.options.structures import ModelInput, ModelInputs, SymbolMap
+from qaic.options.structures import DeviceIds, ModelInput, ModelInputs, SymbolMap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -178,10 +178,10 @@ class CompileOptions:
 class RuntimeOptions:
     """Options of loading and running."""
 
-    dev_id: int = option(
-        Int(ge=0, le=_LARGEST),
+    dev_id: int | tuple[int, ...] = option(
+        DeviceIds(le=_LARGEST),
         default=0,
-        summary="Device to run on.",
+        summary="Device to run on; several for a program that they execute together.",
         effect=Effect.BEHAVIOUR,
         aliases=("device_ids", "runtime_device_ids", "runtime_device_id"),
         flag=Flag("device-id", FlagForm.VALUE),
@@ -221,9 +221,16 @@ class RuntimeOptions:
     threads_per_queue: int = option(
         Int(ge=1, le=_LARGEST),
         default=4,
-        summary="Host threads that convert inputs and outputs; the CPU device uses the calling thread.",
-        effect=Effect.VALIDATED,
+        summary="Host threads per activation that convert inputs and outputs and feed the device.",
+        effect=Effect.TIMING,
         aliases=("runtime_threads_per_queue",),
+        updatable=True,
+    )
+    oversubscription_name: str | None = option(
+        Str(),
+        default=None,
+        summary="Programs of one device with the same name share cores: those of the largest are enough.",
+        effect=Effect.BEHAVIOUR,
         updatable=True,
     )
     enable_metrics: bool = option(

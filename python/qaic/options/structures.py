@@ -1,4 +1,4 @@
-"""Value types with an inner structure: symbol maps and descriptions of model inputs.
+"""Value types with an inner structure: symbol maps, descriptions of model inputs, device ids.
 
 Kept apart from the plain types of `codecs` because their text forms are little grammars of their own
 (compile-options §2 rule 7, §1 row 7).
@@ -47,6 +47,49 @@ class ModelInput:
     input_name: str
     input_type: str
     input_shape: tuple[int, ...]
+
+
+class DeviceIds(Codec["int | tuple[int, ...]"]):
+    """One device, or several that execute one program together.
+
+    Accepted forms: an id; a sequence of ids; texts ``"3"``, ``"0:1:2"`` and ``"0,1,2"``. An empty list,
+    which stands in stored configurations for "any", is device 0.
+
+    Parameters
+    ----------
+    le
+        Largest id.
+    """
+
+    def __init__(self, *, le: int) -> None:
+        self._id = Int(ge=0, le=le)
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return f'{self._id.expected}, or several as [0, 1] or "0:1"'
+
+    def parse(self, value: object) -> int | tuple[int, ...]:
+        """See `Codec.parse`. A list of one id is that id; an id may stand in it once."""
+        given = plain(value)
+        if isinstance(given, str):
+            parts: Sequence[object] = re.split(r"\s*[:,]\s*", given.strip())
+        elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
+            parts = given
+        else:
+            parts = [given]
+        try:
+            ids = tuple(map(self._id.parse, parts))
+        except ValueMismatchError as error:
+            found = error.found if len(parts) == 1 else f"{error.found} in {shown(given)}"
+            raise ValueMismatchError(self.expected, found) from None
+        if len(set(ids)) < len(ids):
+            raise ValueMismatchError(self.expected, f"the same id twice in {shown(given)}")
+        return ids if len(ids) > 1 else ids[0] if ids else 0
+
+    def to_json(self, value: int | tuple[int, ...]) -> Json:
+        """See `Codec.to_json`."""
+        return value if isinstance(value, int) else list(value)
 
 
 class SymbolMap(Codec[Mapping[str, int]]):

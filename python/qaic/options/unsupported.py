@@ -117,7 +117,6 @@ calibration_data
 """
 
 _RUNTIME = """
-oversubscription_name
 process_lock runtime_process_lock
 allow_hw_mismatch
 """
