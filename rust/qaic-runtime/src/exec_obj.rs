@@ -14,7 +14,7 @@ use crate::error::RuntimeError;
 use crate::fork;
 use crate::program::{Activated, Program};
 use crate::queue::Waiters;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::wiring::{InputWire, Wiring};
 
 /// How long a wait lasts before the caller's interrupt check runs again.
@@ -28,6 +28,8 @@ const IDLE: u32 = 0;
 const QUEUED: u32 = 1;
 const RUNNING: u32 = 2;
 const DONE: u32 = 3;
+// Taken back while it was queued; whoever finds it in the queue ends it.
+const REVOKED: u32 = 4;
 
 // Why an inference is asked to end.
 const NO_REASON: u32 = 0;
@@ -52,10 +54,13 @@ pub(crate) struct Inference {
     observer: OnceLock<(Weak<dyn Observer>, u32)>,
 }
 
-/// Told that an inference has ended.
+/// Told of the ends of the inferences that it started.
 pub(crate) trait Observer: Send + Sync {
-    /// `number` is what the observer gave with itself.
+    /// An inference has ended. `number` is what the observer gave with itself.
     fn completed(&self, number: u32);
+
+    /// An inference that was taken back has left the queue, whoever started it; `end` makes that known.
+    fn left_queue(&self, number: u32, end: &mut dyn FnMut());
 }
 
 #[derive(Debug)]
@@ -68,6 +73,9 @@ struct Core {
 /// before he says so: who was waiting may want to give back the cores next.
 struct Progress {
     phase: AtomicU32,
+    // Whether the observer started the inference under way. Another one is reported to whoever waits for it, and may be
+    // long over, and the next one begun, when the thread that ended it gets on.
+    is_observed: AtomicBool,
     reason: AtomicU32,
     // Nanoseconds since the exec object was made, plus one; zero while it is not running or has no time limit.
     started_ns: AtomicU64,
@@ -121,6 +129,18 @@ impl ExecObj {
         self.progress.is_in_flight()
     }
 
+    /// Whether the device has its inference.
+    pub fn is_running(&self) -> bool {
+        self.progress.phase.load(Ordering::Acquire) == RUNNING
+    }
+
+    /// Takes its inference back if no thread has begun it; it then ends with [`RuntimeError::Cancelled`] when its turn
+    /// comes. Never blocks.
+    pub fn revoke(&self) -> bool {
+        // Either this or the thread that begins the inference changes the phase.
+        self.progress.phase.compare_exchange(QUEUED, REVOKED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// Reads or changes what the next inference reads and writes. Fails while one is under way.
     ///
     /// Never blocks. Whoever wires memory without an owner keeps it valid until it is wired elsewhere.
@@ -141,9 +161,19 @@ impl ExecObj {
     }
 
     pub(crate) fn start(&self, eager: bool) -> Result<(), RuntimeError> {
+        self.start_as(eager, false)
+    }
+
+    /// [`Self::start`] by the observer.
+    pub(crate) fn start_observed(&self, eager: bool) -> Result<(), RuntimeError> {
+        self.start_as(eager, true)
+    }
+
+    fn start_as(&self, eager: bool, is_observed: bool) -> Result<(), RuntimeError> {
         self.progress.check_process()?;
         self.check_wiring()?;
         self.progress.begin(QUEUED)?;
+        self.progress.is_observed.store(is_observed, Ordering::Release);
         let (executor, lane) = self.activated.executor();
         executor.submit(lane, Arc::clone(&self.inference), eager).inspect_err(|_| self.progress.abandon())
     }
@@ -174,7 +204,8 @@ impl ExecObj {
         }
         self.start(false)?;
         let awaited = self.wait(deadline, interrupted);
-        if self.is_in_flight() {
+        // One that is taken back touches no memory, and its turn may be far.
+        if self.is_in_flight() && !self.revoke() {
             self.end();
         }
         awaited
@@ -224,7 +255,9 @@ impl ExecObj {
         self.progress.ask_to_end(CANCELLED);
     }
 
-    pub(crate) fn enforce_limit(&self) {
+    /// Ends an inference that has run for longer than its program allows. For those who wait in other ways than by
+    /// [`Self::wait`].
+    pub fn enforce_limit(&self) {
         self.progress.enforce_limit();
     }
 
@@ -263,7 +296,7 @@ impl ExecObj {
     pub(crate) fn end(&self) {
         while self.is_in_flight() {
             self.cancel();
-            if self.progress.phase.load(Ordering::Acquire) == QUEUED {
+            if !self.is_running() {
                 // No worker may be free to find out that it is cancelled.
                 self.activated.executor().0.help();
             }
@@ -300,12 +333,22 @@ impl Inference {
         let progress = Arc::clone(&inference.progress);
         let observer =
             inference.observer.get().and_then(|(observer, number)| Some((observer.upgrade()?, *number)));
-        progress.mark_running();
-        let outcome = progress.explained(inference.run());
-        drop(inference);
-        progress.finish(outcome);
-        if let Some((observer, number)) = observer {
-            observer.completed(number);
+        if progress.mark_running() {
+            let observer = observer.filter(|_| progress.is_observed.load(Ordering::Acquire));
+            let outcome = progress.explained(inference.run());
+            drop(inference);
+            progress.finish(outcome);
+            if let Some((observer, number)) = observer {
+                observer.completed(number);
+            }
+        } else {
+            drop(inference);
+            match observer {
+                Some((observer, number)) => {
+                    observer.left_queue(number, &mut || progress.finish(Err(RuntimeError::Cancelled)));
+                }
+                None => progress.finish(Err(RuntimeError::Cancelled)),
+            }
         }
     }
 
@@ -327,6 +370,7 @@ impl Progress {
     fn new(canceller: Arc<dyn Canceller>, limit: Option<Duration>) -> Self {
         Self {
             phase: AtomicU32::new(IDLE),
+            is_observed: AtomicBool::new(false),
             reason: AtomicU32::new(NO_REASON),
             started_ns: AtomicU64::new(0),
             epoch: Instant::now(),
@@ -343,7 +387,7 @@ impl Progress {
     }
 
     fn is_in_flight(&self) -> bool {
-        matches!(self.phase.load(Ordering::Acquire), QUEUED | RUNNING)
+        matches!(self.phase.load(Ordering::Acquire), QUEUED | RUNNING | REVOKED)
     }
 
     fn begin(&self, phase: u32) -> Result<(), RuntimeError> {
@@ -361,12 +405,13 @@ impl Progress {
         self.waiters.wake_all();
     }
 
-    fn mark_running(&self) {
+    /// False when it was taken back.
+    fn mark_running(&self) -> bool {
         if self.limit.is_some() {
             let since = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.started_ns.store(since.saturating_add(1), Ordering::Release);
         }
-        self.phase.store(RUNNING, Ordering::Release);
+        self.phase.compare_exchange(QUEUED, RUNNING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// The outcome with the reason for which the inference was asked to end.

@@ -13,6 +13,7 @@
 mod benchmark;
 mod ids;
 
+use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -78,6 +79,15 @@ struct Handle {
     state: AtomicU32,
     id: AtomicU64,
     waiters: Waiters,
+    // Whom to tell of an inference that was started for somebody.
+    told: Mutex<Option<Arc<dyn Completion>>>,
+}
+
+/// Told that an inference has ended.
+pub trait Completion: Debug + Send + Sync {
+    /// Called once, on whichever thread ended the inference: it must not block. The handle is still acquired;
+    /// [`InferenceSet::outcome`] says how it went.
+    fn completed(&self, handle: HandleId);
 }
 
 impl InferenceSet {
@@ -237,7 +247,7 @@ impl InferenceSet {
         let exec = self.exec_obj(handle)?;
         let ledger = &self.ledger;
         let before = ledger.begin(handle.0, id)?;
-        exec.start(eager).inspect_err(|_| ledger.take_back(handle.0, id, before))
+        exec.start_observed(eager).inspect_err(|_| ledger.take_back(handle.0, id, before))
     }
 
     /// The next completed handle.
@@ -326,12 +336,25 @@ impl InferenceSet {
         Ok(())
     }
 
+    /// Starts the wired inference of a handle that was acquired, and returns at once. When it has ended, `told` is told
+    /// and nobody else; the handle stays acquired until it is put back.
+    pub fn start_told(&self, handle: HandleId, told: Arc<dyn Completion>) -> Result<(), RuntimeError> {
+        self.check_process()?;
+        let exec = self.exec_obj(handle)?;
+        let slot = &self.ledger.handle(handle.0)?.told;
+        *slot.lock() = Some(told);
+        exec.start_observed(false).inspect_err(|_| drop(slot.lock().take()))
+    }
+
     fn check_process(&self) -> Result<(), RuntimeError> {
         if self.generation == fork::generation() { Ok(()) } else { Err(RuntimeError::Forked) }
     }
 
-    /// Waits until `take` gives something, and meanwhile runs what is ready and ends what takes too long.
-    fn wait_for<T>(
+    /// Waits until `take` gives something, and meanwhile runs what is ready and ends what takes too long. Whoever makes
+    /// `take` give something wakes `waiters`; `what` names it.
+    ///
+    /// Blocking: until then, until `deadline`, or until `interrupted`, which is asked about every 50 ms.
+    pub fn wait_for<T>(
         &self,
         waiters: &Waiters,
         what: &'static str,
@@ -366,8 +389,12 @@ impl InferenceSet {
 
 impl Ledger {
     fn new(count: u32) -> Self {
-        let handle =
-            |_| Handle { state: AtomicU32::new(AVAILABLE), id: AtomicU64::new(0), waiters: Waiters::new() };
+        let handle = |_| Handle {
+            state: AtomicU32::new(AVAILABLE),
+            id: AtomicU64::new(0),
+            waiters: Waiters::new(),
+            told: Mutex::default(),
+        };
         Self {
             handles: (0..count).map(handle).collect(),
             available: Roster::latest_first(count),
@@ -464,10 +491,35 @@ impl Ledger {
 
 impl Observer for Ledger {
     fn completed(&self, number: u32) {
-        // An exec object that was started directly is not ours to collect.
-        if self.move_to(number, SUBMITTED, DONE).is_err() {
-            return;
+        if self.move_to(number, SUBMITTED, DONE).is_ok() {
+            self.report(number);
+        } else {
+            let told = self.handle(number).ok().and_then(|handle| handle.told.lock().take());
+            if let Some(told) = told {
+                told.completed(HandleId(number));
+            }
         }
+    }
+
+    fn left_queue(&self, number: u32, end: &mut dyn FnMut()) {
+        let Ok(handle) = self.handle(number) else { return end() };
+        let told = {
+            // Locked, so that a lease which is dropped sees the end, or is told of it.
+            let mut told = handle.told.lock();
+            end();
+            told.take()
+        };
+        match told {
+            Some(told) => told.completed(HandleId(number)),
+            None if self.move_to(number, SUBMITTED, DONE).is_ok() => self.report(number),
+            None => {}
+        }
+    }
+}
+
+impl Ledger {
+    /// Makes known that a handle is done.
+    fn report(&self, number: u32) {
         self.completed.enter(number);
         self.leave_submitted();
         if let Ok(handle) = self.handle(number) {
@@ -551,7 +603,31 @@ impl Drop for Lease<'_> {
     fn drop(&mut self) {
         // The memory wired may be gone after this.
         let _ = self.exec.wire(Wiring::clear);
+        let ledger = &self.set.ledger;
+        if let Ok(handle) = ledger.handle(self.handle.0) {
+            // Locked, so that the end of the inference comes before this or after it.
+            let mut told = handle.told.lock();
+            if self.exec.is_in_flight() {
+                *told = Some(Arc::new(PutBack { ledger: Arc::downgrade(ledger) }));
+                return;
+            }
+        }
         // It was acquired, so it can be put back.
-        let _ = self.set.ledger.put_back(self.handle.0);
+        let _ = ledger.put_back(self.handle.0);
+    }
+}
+
+/// Puts a handle back when an inference that was taken back has left the queue.
+#[derive(Debug)]
+struct PutBack {
+    ledger: Weak<Ledger>,
+}
+
+impl Completion for PutBack {
+    fn completed(&self, handle: HandleId) {
+        if let Some(ledger) = self.ledger.upgrade() {
+            // It was acquired, so it can be put back.
+            let _ = ledger.put_back(handle.0);
+        }
     }
 }
