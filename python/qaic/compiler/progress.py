@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
+
+from qaic.terminal_line import has_terminal, open_line
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from qaic.terminal_line import TerminalLine
+
 #: seconds before anything is shown, and between two updates
 _PATIENCE: Final = 1.0
 _INTERVAL: Final = 0.1
-
-
-class _Line(Protocol):
-    """One line on the terminal that is overwritten."""
-
-    def show(self, text: str) -> None:
-        """Replace the text."""
-
-    def close(self) -> None:
-        """Remove the line."""
-
-
-class _PlainLine:
-    """The line by terminal codes alone."""
-
-    def show(self, text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-
-    def close(self) -> None:
-        self.show("")
-
-
-class _RichLine:
-    """The line with a spinner, where rich is installed."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._status = Console(stderr=True).status("")
-        self._status.start()
-
-    def show(self, text: str) -> None:
-        from rich.markup import escape
-
-        self._status.update(escape(text))
-
-    def close(self) -> None:
-        self._status.stop()
-
-
-def _open_line() -> _Line:
-    try:
-        return _RichLine()
-    except ImportError:
-        return _PlainLine()
 
 
 class Progress:
@@ -74,8 +31,8 @@ class Progress:
         self._stage = ""
         self._started = time.monotonic()
         self._shown_at = 0.0
-        self._line: _Line | None = None
-        self._enabled = sys.stderr is not None and sys.stderr.isatty()
+        self._line: TerminalLine | None = None
+        self._enabled = has_terminal()
 
     def stage(self, name: str) -> None:
         """Enter a stage."""
@@ -95,7 +52,7 @@ class Progress:
             return
         self._shown_at = now
         if self._line is None:
-            self._line = _open_line()
+            self._line = open_line()
         self._line.show(f"{self._title}: {text} ({now - self._started:.0f} s)")
 
     def __enter__(self) -> Self:
