@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
+
+#: containers that the noop device runs
+FIXTURES = Path(__file__).parent / "data" / "qpc"
 
 #: new enough for every operator used in tests, old enough for every engine
 OPSET = 17

@@ -346,13 +346,20 @@ class InferenceSet:
         cls,
         context: Context,
         qpc: Qpc,
-        dev_id: int,
+        dev_ids: Sequence[int],
         set_size: int,
         num_activations: int,
         coerce: Callable[[str, object, str, Sequence[int], bool], NDArray[Any]],
+        *,
+        submit_timeout: int = 0,
+        submit_num_retries: int = 5,
+        threads_per_queue: int = 4,
+        share_group: str | None = None,
     ) -> InferenceSet: ...
     @property
     def handle_count(self) -> int: ...
+    def input_shapes(self) -> list[list[list[int]]]:
+        """Shapes of the inputs in every permitted combination, in order of the inputs."""
     def run(
         self,
         inputs: Mapping[str, ArrayLike],
@@ -360,9 +367,41 @@ class InferenceSet:
         output_names: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> dict[str, NDArray[Any]]: ...
+    def prepare(self, inputs: Mapping[str, ArrayLike], timeout: float | None = None) -> Inference:
+        """Copy the inputs of an inference that is started later, and has ``timeout`` seconds from now."""
     def run_benchmark(
         self, inputs: Mapping[str, ArrayLike], count: int | None, seconds: float | None
     ) -> tuple[int, int]: ...
+
+@final
+class Inference:
+    """An inference with copies of its inputs."""
+
+    def report_to(self, completions: Completions, token: int) -> None:
+        """Let ``completions`` report its end. Before it is started, and once."""
+    def start(self, wait: bool = True) -> bool:
+        """Start it; False when no exec object is free and ``wait`` is false. Blocking with ``wait``."""
+    def result(self) -> dict[str, NDArray[Any]]:
+        """Outputs, once. Blocking until it ends."""
+    def done(self) -> bool: ...
+    def running(self) -> bool: ...
+    def revoke(self) -> bool:
+        """Take it back if the device does not have it yet. Its end is then not reported."""
+    def cancel(self) -> None:
+        """Ask it to end, also while it runs."""
+
+@final
+class Completions:
+    """Ends of inferences that futures wait for."""
+
+    def __new__(cls) -> Completions: ...
+    @property
+    def awaited(self) -> int:
+        """Inferences that the device has not let go of."""
+    def wait(self, seconds: float) -> list[int]:
+        """Tokens of inferences that ended, in order. Blocking, for one thread at a time."""
+    def wake(self) -> None:
+        """End a ``wait``."""
 
 @final
 class QpcWriter:

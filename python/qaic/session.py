@@ -16,16 +16,19 @@ from qaic.errors import OptionConflictError, OptionError, StateError
 from qaic.metrics import CallProfile, LatencyRecord, format_summary
 from qaic.model_path import find_model
 from qaic.options import resolve
+from qaic.ordered_map import MapProgress, ordered_map
 from qaic.shapes import ShapeDict, coerce
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
     from types import TracebackType
     from typing import Any, Self
 
     from numpy.typing import ArrayLike, NDArray
 
+    from qaic.futures import Collector
     from qaic.options import ResolvedOptions, RuntimeOptions
 
 _DEFAULT_BENCHMARK_INFERENCES = 40
@@ -94,6 +97,7 @@ class Session:
         # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
         self._lock = threading.RLock()
         self._loaded: _core.InferenceSet | None = None
+        self._collector: Collector | None = None
         self._latencies = LatencyRecord()
         self._warm = False
         self.profiling_results: list[CallProfile] = []
@@ -128,13 +132,19 @@ class Session:
         self._ensure_loaded()
 
     def reset(self) -> None:
-        """Release the device: cores, exec objects, weights. The next ``run`` loads again.
+        """Release the device: cores, exec objects, weights, retained state. The next ``run`` loads again.
 
-        Inferences under way end normally; their cores are free when the last of them has ended.
+        Inferences under way, those of futures too, end normally; their cores are free when the last of them
+        has ended.
         """
         with self._lock:
-            self._loaded = None
-            self._warm = False
+            self._unload()
+
+    def _unload(self) -> None:
+        self._loaded = None
+        self._warm = False
+        if self._collector is not None:
+            self._collector.leave_when_idle()
 
     def __enter__(self) -> Self:
         """Return the session; leaving the block resets it."""
@@ -155,13 +165,18 @@ class Session:
             return loaded
         with self._lock:
             if self._loaded is None:
+                options = self._runtime
                 self._loaded = _core.InferenceSet(
                     _core.Context(),
                     self._qpc,
-                    self._runtime.dev_id,
-                    self._runtime.set_size,
-                    self._runtime.num_activations,
+                    [options.dev_id] if isinstance(options.dev_id, int) else list(options.dev_id),
+                    options.set_size,
+                    options.num_activations,
                     coerce,
+                    submit_timeout=options.submit_timeout,
+                    submit_num_retries=options.submit_num_retries,
+                    threads_per_queue=options.threads_per_queue,
+                    share_group=options.oversubscription_name,
                 )
             return self._loaded
 
@@ -184,12 +199,15 @@ class Session:
         ----------
         input_dict
             Name -> array. An array of the program's dtype and shape is used in place; others are converted
-            (``same_kind`` casts, integers in range, same number of elements).
+            (``same_kind`` casts, integers in range, same number of elements). Where the program has several
+            combinations of shapes, the arrays decide which. An input whose state the device keeps may be left
+            out.
         out
             Name -> array that receives that output: exact shape and dtype, C-contiguous, writable. The result
             holds the same array objects.
         output_names
-            Return only these outputs.
+            Return only these outputs. Without it, all but the next values (``*_RetainedState``) of inputs
+            that were left out.
         timeout
             Seconds for the whole call; ``None``: the options ``submit_timeout`` and ``submit_num_retries``
             decide, and without them there is no limit.
@@ -205,7 +223,7 @@ class Session:
         qaic.errors.MissingInputError
             Inputs are missing; all are listed.
         qaic.errors.InputShapeError
-            An input has the wrong number of elements.
+            An input has the wrong number of elements, or the program has no such combination of shapes.
         qaic.errors.InputTypeError
             An input's type does not convert.
         qaic.errors.InputError
@@ -244,6 +262,122 @@ class Session:
             warm_up, self._warm = not self._warm, True
         self._latencies.add(latency_s, warm_up=warm_up)
         return result
+
+    def submit(
+        self, input_dict: Mapping[str, ArrayLike], *, timeout: float | None = None
+    ) -> Future[dict[str, NDArray[Any]]]:
+        """Start one inference and return its future.
+
+        Blocking only while all exec objects are busy. Inputs are copied, so their arrays may be used again at
+        once. The future ends on a thread of the session, which also runs its callbacks; ``cancel`` succeeds
+        until the device has the inference.
+
+        Parameters
+        ----------
+        input_dict
+            As for :meth:`run`.
+        timeout
+            Seconds from now to the end of the inference, which is then cancelled; ``None``: no limit but the
+            one of ``submit_timeout`` and ``submit_num_retries``, which counts from when the device begins.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Of the outputs, as :meth:`run` returns them; or of the exception.
+
+        Raises
+        ------
+        qaic.errors.InputError
+            The inputs cannot be used; as for :meth:`run`.
+        qaic.errors.DeviceTimeoutError
+            No exec object was free within ``timeout``.
+        """
+        inference = self._ensure_loaded().prepare(input_dict, timeout)
+        return self._ensure_collector().submit(inference, wait=True)
+
+    async def run_async(
+        self, input_dict: Mapping[str, ArrayLike], *, timeout: float | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Run one inference without ever blocking the event loop, and return its outputs.
+
+        Loading on first use and waiting for a free exec object happen elsewhere. When the task is cancelled,
+        so is the inference, also on the device. Parameters and errors are those of :meth:`submit`.
+        """
+        import asyncio
+
+        if self._loaded is None:
+            await asyncio.to_thread(self._ensure_loaded)
+        inference = self._ensure_loaded().prepare(input_dict, timeout)
+        future = self._ensure_collector().submit(inference, wait=False)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.abandon()
+            raise
+
+    def map(
+        self,
+        iterable: Iterable[Mapping[str, ArrayLike]],
+        *,
+        in_flight: int | None = None,
+        timeout: float | None = None,
+        progress: bool = False,
+    ) -> Iterator[dict[str, NDArray[Any]]]:
+        """Run an inference for each of many inputs and yield the results in their order.
+
+        The inputs are taken as they are needed: before the first result as many as may be in flight, then one
+        for each result. They are copied, so their arrays may be used again for the next ones.
+
+        Parameters
+        ----------
+        iterable
+            Inputs, each as for :meth:`run`.
+        in_flight
+            Inferences that are started and not yet yielded, at most; default
+            ``num_activations * set_size``. With 1 they run one after the other.
+        timeout
+            Seconds that one inference may take from when its input was taken.
+        progress
+            Show counts and rate on standard error when it is a terminal.
+
+        Yields
+        ------
+        dict
+            Outputs as :meth:`run` returns them.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            ``in_flight`` is not a positive number; at once.
+
+        Notes
+        -----
+        An exception - of an inference, of an input that cannot be used, of ``iterable`` itself - is raised in
+        its turn, after the results before it, and ends the map. Leaving early cancels what is under way.
+        """
+        options = self._runtime
+        if in_flight is None:
+            in_flight = options.num_activations * options.set_size
+        if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
+            raise OptionError(
+                f"in_flight is {in_flight!r}; a number of inferences, 1 or more, is expected",
+                code="map.in_flight",
+            )
+        return ordered_map(
+            lambda inputs: self._ensure_loaded().prepare(inputs, timeout),
+            iterable,
+            in_flight,
+            MapProgress(iterable, wanted=progress),
+        )
+
+    def _ensure_collector(self) -> Collector:
+        collector = self._collector
+        if collector is None:
+            from qaic.futures import Collector
+
+            with self._lock:
+                collector = self._collector = self._collector or Collector()
+        return collector
 
     def run_benchmark(
         self,
@@ -290,8 +424,11 @@ class Session:
                 f"inf_time is {inf_time}; a positive, finite number of seconds is expected",
                 code="benchmark.time",
             )
-        self._ensure_loaded()
-        inputs = _random_inputs(self._inputs) if input_dict is None else dict(input_dict)
+        inputs: Mapping[str, ArrayLike]
+        if input_dict is None:
+            inputs = _random_inputs(self._inputs, self._ensure_loaded().input_shapes()[0])
+        else:
+            inputs = input_dict
         completed, elapsed_ns = self._ensure_loaded().run_benchmark(inputs, num_inferences, inf_time)
         rate = completed / (elapsed_ns / 1e9) if elapsed_ns else 0.0
         return completed, rate, round(elapsed_ns / 1000), self._qpc.batch_size
@@ -305,6 +442,8 @@ class Session:
     def update_backend_options(self, **options: object) -> None:
         """Change run-time options. A loaded program is loaded again, with the new values, at the next use.
 
+        Inferences under way end normally, as after :meth:`reset`.
+
         Raises
         ------
         qaic.errors.OptionError
@@ -315,8 +454,7 @@ class Session:
             if updated != self._runtime:
                 self._runtime = updated
                 self._submit_limit = _submit_limit(updated)
-                self._loaded = None
-                self._warm = False
+                self._unload()
 
     # --- what was measured ----------------------------------------------------------------------------------
 
@@ -393,12 +531,12 @@ def _compile(path: Path, options: ResolvedOptions) -> Path:
     return compile_model(path, options.compile, options.set_compile, output_dir=options.compile.output_dir)
 
 
-def _random_inputs(shapes: ShapeDict) -> dict[str, NDArray[Any]]:
+def _random_inputs(inputs: ShapeDict, shapes: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
     """Make data for a benchmark: floats in [0, 1); integers 0 or 1, valid indices of almost any model."""
     generator = np.random.default_rng(0)
     return {
         name: (generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)).astype(
             dtype
         )
-        for name, (shape, dtype) in shapes.items()
+        for (name, (_, dtype)), shape in zip(inputs.items(), shapes, strict=True)
     }

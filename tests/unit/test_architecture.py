@@ -20,10 +20,10 @@ LAYERS = [
     ["cli", "__main__"],
     ["backend"],
     ["session"],
-    ["qpc", "qpc_extract", "qpc_initializers", "metrics", "shapes", "model_path"],
+    ["qpc", "qpc_extract", "qpc_initializers", "metrics", "shapes", "model_path", "futures", "ordered_map"],
     ["compiler"],
     ["options"],
-    ["errors"],
+    ["errors", "terminal_line"],
     ["_core"],
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}

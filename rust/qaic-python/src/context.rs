@@ -197,7 +197,7 @@ pub(crate) fn cancellable_load<T: Ungil + Send>(
 ) -> PyResult<T> {
     let token = LoadToken::new();
     let canceller: Arc<dyn Canceller> = Arc::clone(&token) as Arc<dyn Canceller>;
-    py.watched(&canceller, None, move || load(token))
+    py.watched(&canceller, move || load(token))
 }
 
 /// Path and version of the engine of the `cpu` device, loading it if necessary.

@@ -27,14 +27,13 @@ pub(crate) trait Door<'py> {
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 
-    /// Runs `work`, which may take long and knows nothing of signals, so that Ctrl-C and `deadline` end it.
+    /// Runs `work`, which may take long and knows nothing of signals, so that Ctrl-C ends it.
     ///
-    /// On the main thread, or with a deadline, the work moves to another thread while this one watches; elsewhere no
-    /// signal can arrive and it runs right here. `cancel` is asked again and again until the work has ended.
+    /// On the main thread the work moves to another thread while this one watches; elsewhere no signal can arrive and it
+    /// runs right here. `cancel` is asked again and again until the work has ended.
     fn watched<T: Ungil + Send>(
         self,
         cancel: &Arc<dyn Canceller>,
-        deadline: Option<Deadline>,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 }
@@ -67,8 +66,14 @@ impl Deadline {
         Ok(Instant::now().checked_add(limit).map(|at| Self { at, limit }))
     }
 
-    fn passed(self) -> bool {
+    pub(crate) fn has_passed(self) -> bool {
         Instant::now() >= self.at
+    }
+
+    /// Says that `what` did not come in time.
+    pub(crate) fn error(self, what: &'static str) -> RuntimeError {
+        let timeout_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
+        RuntimeError::Timeout { what, timeout_ms }
     }
 }
 
@@ -87,13 +92,12 @@ impl<'py> Door<'py> for Python<'py> {
     fn watched<T: Ungil + Send>(
         self,
         cancel: &Arc<dyn Canceller>,
-        deadline: Option<Deadline>,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T> {
-        if deadline.is_none() && !on_main_thread(self)? {
+        if !on_main_thread(self)? {
             return self.detached(work);
         }
-        let mut reason = None;
+        let mut signal = None;
         let outcome = self.detach(|| {
             thread::scope(|scope| {
                 let (done, ended) = channel();
@@ -103,42 +107,22 @@ impl<'py> Door<'py> for Python<'py> {
                     let _ = done.send(());
                     result
                 });
-                loop {
-                    let wait = deadline.map_or(SIGNAL_CHECK_PERIOD, |deadline| {
-                        deadline
-                            .at
-                            .saturating_duration_since(Instant::now())
-                            .clamp(Duration::from_millis(1), SIGNAL_CHECK_PERIOD)
-                    });
-                    if !matches!(ended.recv_timeout(wait), Err(RecvTimeoutError::Timeout)) {
-                        break;
+                while matches!(ended.recv_timeout(SIGNAL_CHECK_PERIOD), Err(RecvTimeoutError::Timeout)) {
+                    if signal.is_none() {
+                        signal = Python::attach(check_signals).err();
                     }
-                    if reason.is_none() {
-                        reason = Python::attach(check_signals).err().map(Reason::Signal);
-                    }
-                    if reason.is_none() && deadline.is_some_and(Deadline::passed) {
-                        reason = deadline.map(Reason::Deadline);
-                    }
-                    if reason.is_some() {
+                    if signal.is_some() {
                         cancel.cancel();
                     }
                 }
                 worker.join().unwrap_or_else(Err)
             })
         });
-        match (reason, outcome) {
+        match (signal, outcome) {
             (_, Err(payload)) => Err(errors::panicked(self, payload.as_ref())),
-            (Some(Reason::Signal(signal)), _) => Err(signal),
-            // The work may have ended well while it was being cancelled.
-            (_, Ok(Ok(value))) => Ok(value),
-            (Some(Reason::Deadline(deadline)), Ok(Err(RuntimeError::Interrupted))) => Err(to_exception(
-                self,
-                RuntimeError::Timeout {
-                    what: "the inference",
-                    timeout_ms: u64::try_from(deadline.limit.as_millis()).unwrap_or(u64::MAX),
-                },
-            )),
-            (_, Ok(Err(error))) => Err(to_exception(self, error)),
+            (Some(signal), _) => Err(signal),
+            (None, Ok(Ok(value))) => Ok(value),
+            (None, Ok(Err(error))) => Err(to_exception(self, error)),
         }
     }
 }
@@ -146,11 +130,6 @@ impl<'py> Door<'py> for Python<'py> {
 /// Runs the Python handlers of signals that arrived; the exception one of them raised is the error.
 fn check_signals(py: Python<'_>) -> PyResult<()> {
     py.check_signals()
-}
-
-enum Reason {
-    Signal(PyErr),
-    Deadline(Deadline),
 }
 
 /// Maps an error; an interrupted wait raises what the signal handler raised.

@@ -29,7 +29,7 @@ mod _core {
     #[pymodule_export]
     use super::qpc::{PyQpc, PyTensor, validate_container};
     #[pymodule_export]
-    use super::session::PyInferenceSet;
+    use super::session::{PyCompletions, PyInference, PyInferenceSet};
     #[pymodule_export]
     use super::writer::{PyQpcWriter, encode_elf, encode_metadata, encode_network_desc};
 

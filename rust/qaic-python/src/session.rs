@@ -1,43 +1,38 @@
 //! `_core.InferenceSet`: dictionaries of arrays in, dictionaries of arrays out.
 
-use std::ffi::CStr;
+mod completions;
+mod flight;
+mod inference;
+mod inputs;
+mod tensors;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyMapping, PyString};
-use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage, StoragePool};
+use pyo3::types::PyDict;
+use qaic_runtime::buffer::{HostSliceMut, Storage};
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::fork::Origin;
 use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet};
-use qaic_runtime::program::ProgramOptions;
-use qaic_runtime::tensors::{self, Tensor};
-use qaic_runtime::wiring::{InputWire, Wiring};
+use qaic_runtime::program::{ProgramOptions, WaitLimits};
+use qaic_runtime::wiring::{InputWire, OutputWire, Shapes, Wiring};
 
-use crate::buffers::{ArrayLayout, Exported, Exports, array_over};
+use crate::buffers::{Exports, array_over};
 use crate::context::{PyContext, cancellable_load};
 use crate::errors::{Raise, from_runtime};
 use crate::gil::{Deadline, Door, signal_pending};
 use crate::qpc::PyQpc;
+use inputs::Inputs;
+use tensors::{Edge, Tensors, check_keys, names};
 
-/// One input or output as numpy sees it.
-struct Edge {
-    key: Py<PyString>,
-    name: String,
-    dtype: &'static str,
-    format: u8,
-    item_bytes: usize,
-    shape: Vec<isize>,
-    size_bytes: usize,
-    partial: bool,
-    visible: bool,
-    layout: Arc<ArrayLayout>,
-    pool: Arc<StoragePool>,
-}
+pub(crate) use completions::PyCompletions;
+pub(crate) use inference::PyInference;
 
 /// Vectors that one run needs, kept for the next one so that a run allocates nothing.
 struct Scratch {
     exports: Exports,
-    inputs: Vec<HostSlice>,
+    inputs: Inputs,
     outputs: Vec<Option<HostSliceMut>>,
     storages: Vec<Option<Storage>>,
     // Outputs whose array is also an input: where they are computed, and the array.
@@ -51,44 +46,67 @@ struct Scratch {
 #[pyclass(frozen, name = "InferenceSet", module = "qaic._core")]
 pub(crate) struct PyInferenceSet {
     set: Arc<InferenceSet>,
-    inputs: Vec<Edge>,
-    outputs: Vec<Edge>,
+    tensors: Arc<Tensors>,
     coerce: Py<PyAny>,
     scratch: Mutex<Vec<Scratch>>,
+    origin: Origin,
 }
 
 #[pymethods]
 impl PyInferenceSet {
-    /// Loads and activates `qpc` on device `dev_id`.
+    /// Loads and activates `qpc` on the devices `dev_ids`, which execute it together.
     #[new]
-    #[pyo3(signature = (context, qpc, dev_id, set_size, num_activations, coerce))]
+    #[pyo3(signature = (
+        context, qpc, dev_ids, set_size, num_activations, coerce,
+        *, submit_timeout = 0, submit_num_retries = 5, threads_per_queue = 4, share_group = None
+    ))]
     #[allow(clippy::too_many_arguments)] // the arguments of the Python constructor
     fn new(
         py: Python<'_>,
         context: &PyContext,
         qpc: &PyQpc,
-        dev_id: u32,
+        dev_ids: Vec<u32>,
         set_size: u32,
         num_activations: u32,
         coerce: Py<PyAny>,
+        submit_timeout: u32,
+        submit_num_retries: u32,
+        threads_per_queue: u32,
+        share_group: Option<String>,
     ) -> PyResult<Self> {
         let context = context.inner();
         let image = qpc.program(py)?;
+        let unused = set_size.saturating_mul(num_activations).min(1 << 16) as usize;
+        let tensors = Tensors::new(py, image, unused)?;
+        if num_activations > 1 && tensors.has_state() {
+            return Err(Raise::new(
+                py,
+                "OptionError",
+                "option.state_per_activation",
+                format!(
+                    "num_activations is {num_activations}; the program keeps state between inferences, and each \
+                     activation its own"
+                ),
+            )
+            .hint("use num_activations=1, or choose the activation of every inference with qaicrt")
+            .build());
+        }
+        let placement = Placement { devices: dev_ids.into_iter().map(DeviceId).collect() };
         let set = cancellable_load(py, |token| {
-            let load = LoadOptions { activations: num_activations, token, share_group: None };
-            let options = ProgramOptions { load, ..ProgramOptions::default() };
-            let place = Placement::one(DeviceId(dev_id));
-            InferenceSet::new(context, image, &place, set_size, num_activations, options)
+            let options = ProgramOptions {
+                load: LoadOptions { activations: num_activations, token, share_group },
+                wait: WaitLimits { try_ms: submit_timeout.saturating_mul(1000), retries: submit_num_retries },
+                threads_per_queue,
+                ..ProgramOptions::default()
+            };
+            InferenceSet::new(context, image, &placement, set_size, num_activations, options)
         })?;
-        let tensors = tensors::user_tensors(image).map_err(|error| from_runtime(py, error))?;
-        let unused = set.handle_count();
-        let edge = |tensor: Tensor| Edge::new(py, tensor, unused);
         Ok(Self {
-            inputs: tensors.inputs.into_iter().map(edge).collect::<PyResult<_>>()?,
-            outputs: tensors.outputs.into_iter().map(edge).collect::<PyResult<_>>()?,
             set,
+            tensors: Arc::new(tensors),
             coerce,
             scratch: Mutex::default(),
+            origin: Origin::here(),
         })
     }
 
@@ -96,6 +114,13 @@ impl PyInferenceSet {
     #[getter]
     fn handle_count(&self) -> usize {
         self.set.handle_count()
+    }
+
+    /// Shapes of the inputs in every permitted combination, in order of the inputs.
+    fn input_shapes(&self) -> Vec<Vec<Vec<isize>>> {
+        (0..self.tensors.variants)
+            .map(|variant| self.tensors.inputs.iter().map(|edge| edge.form(variant).shape.clone()).collect())
+            .collect()
     }
 
     /// Runs one inference.
@@ -111,17 +136,28 @@ impl PyInferenceSet {
         output_names: Option<Vec<String>>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let mut scratch = self.take_scratch();
+        let mut scratch = self.take_scratch(py)?;
         let result = self.run_with(py, inputs, out, output_names.as_deref(), timeout, &mut scratch);
-        scratch.exports.clear(py);
-        scratch.storages.clear();
-        scratch.deferred.clear();
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        self.give_back(py, scratch);
         result
     }
 
-    /// Runs `count` inferences, or as many as fit in `seconds`, on `threads` threads without any Python work between
-    /// them. Returns the number of inferences and the nanoseconds they took.
+    /// Copies the inputs of an inference that is started later, and has to end within `timeout` seconds from now.
+    #[pyo3(signature = (inputs, timeout = None))]
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        inputs: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<PyInference> {
+        let mut scratch = self.take_scratch(py)?;
+        let result = self.prepare_with(py, inputs, timeout, &mut scratch);
+        self.give_back(py, scratch);
+        result
+    }
+
+    /// Runs `count` inferences, or as many as fit in `seconds`, all exec objects at a time, without any Python work
+    /// between them. Returns the number of inferences and the nanoseconds they took.
     ///
     /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those under way.
     #[pyo3(signature = (inputs, count, seconds))]
@@ -132,68 +168,19 @@ impl PyInferenceSet {
         count: Option<u64>,
         seconds: Option<f64>,
     ) -> PyResult<(u64, u64)> {
-        let mut scratch = self.take_scratch();
-        self.collect_inputs(py, inputs, &mut scratch)?;
-        let limit = Deadline::after(py, seconds)?.map(|deadline| deadline.limit);
-        let slices = scratch.inputs.clone();
-        let progress = BenchmarkProgress::new(&self.set);
-        let wire = |_, wiring: &mut Wiring| {
-            for (wire, &memory) in wiring.inputs.iter_mut().zip(&slices) {
-                *wire = InputWire::Memory { memory, owner: None };
-            }
-        };
-        let result =
-            py.detached(|| self.set.benchmark(count, limit, &progress, wire, |_| {}, signal_pending));
-        scratch.exports.clear(py);
+        let mut scratch = self.take_scratch(py)?;
+        let result = (|| {
+            scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
+            let limit = Deadline::after(py, seconds)?.map(|deadline| deadline.limit);
+            let progress = BenchmarkProgress::new(&self.set);
+            let inputs = &scratch.inputs;
+            let wire = |_, wiring: &mut Wiring| inputs.wire(wiring);
+            py.detached(|| self.set.benchmark(count, limit, &progress, wire, |_| (), signal_pending))
+        })();
+        self.give_back(py, scratch);
         let outcome = result?;
         Ok((outcome.completed, u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX)))
     }
-}
-
-impl Edge {
-    fn new(py: Python<'_>, tensor: Tensor, unused: usize) -> PyResult<Self> {
-        let (format, dtype, item_bytes): (&'static CStr, &'static str, usize) = tensor.dtype.numpy();
-        let shape: Vec<isize> =
-            tensor.dims.iter().map(|&dim| isize::try_from(dim).unwrap_or(isize::MAX)).collect();
-        let size_bytes = usize::try_from(tensor.size_bytes).map_err(|_| {
-            Raise::new(
-                py,
-                "QpcLimitError",
-                "qpc.tensor_too_large",
-                format!("tensor `{}` has {} bytes", tensor.name, tensor.size_bytes),
-            )
-            .build()
-        })?;
-        Ok(Self {
-            key: PyString::intern(py, &tensor.name).unbind(),
-            layout: ArrayLayout::new(&shape, format, item_bytes),
-            pool: StoragePool::new(size_bytes, unused),
-            format: format.to_bytes().first().copied().unwrap_or(b'B'),
-            dtype,
-            item_bytes,
-            shape,
-            size_bytes,
-            partial: tensor.partial,
-            visible: tensor.visible,
-            name: tensor.name,
-        })
-    }
-
-    /// Whether an exported buffer is exactly this tensor.
-    fn fits(&self, exported: &Exported<'_>) -> bool {
-        let same_type = exported.item_bytes == self.item_bytes
-            && (exported.format == [self.format] || is_same_integer(exported.format, self.format));
-        let same_shape = exported.shape == self.shape
-            || (self.partial && exported.shape.len() == 1 && exported.memory.len() <= self.size_bytes);
-        // An array may start in the middle of an element; kernels want whole ones.
-        let aligned = exported.memory.as_mut_ptr().addr().is_multiple_of(self.item_bytes);
-        same_type && same_shape && aligned
-    }
-}
-
-/// C has several names for an integer of the same size; the caller has compared the sizes.
-fn is_same_integer(format: &[u8], wanted: u8) -> bool {
-    matches!((format, wanted), ([b'l' | b'q' | b'i' | b'n'], b'q' | b'i') | ([b'c'], b'b'))
 }
 
 impl Scratch {
@@ -209,24 +196,35 @@ impl Scratch {
                 .hint("give every output memory of its own")
                 .build());
         }
-        if !self.inputs.iter().any(|input| input.overlaps(array.as_const())) {
+        if !self.inputs.memory.iter().flatten().any(|input| input.overlaps(array.as_const())) {
             return Ok(array);
         }
-        let storage = edge.pool.take().map_err(|error| from_runtime(py, error))?;
+        let pool = &edge.form(self.inputs.variant).pool;
+        let storage = pool.take().map_err(|error| from_runtime(py, error))?;
         let memory = storage.memory();
         self.deferred.push((storage, array));
         Ok(memory)
     }
 }
 
-/// A time-out in the caller's terms, whatever waits it was divided into.
-fn named_limit(error: RuntimeError, deadline: Option<Deadline>) -> RuntimeError {
-    match (error, deadline) {
-        (RuntimeError::Timeout { what, .. }, Some(deadline)) => {
-            let timeout_ms = u64::try_from(deadline.limit.as_millis()).unwrap_or(u64::MAX);
-            RuntimeError::Timeout { what, timeout_ms }
+impl Inputs {
+    fn wire(&self, wiring: &mut Wiring) {
+        wiring.shapes = Shapes::Variant(self.variant);
+        for (wire, memory) in wiring.inputs.iter_mut().zip(&self.memory) {
+            *wire = match *memory {
+                Some(memory) => InputWire::Memory { memory, owner: None },
+                None => InputWire::Held,
+            };
         }
-        (error, _) => error,
+    }
+}
+
+fn wire_outputs(outputs: &[Option<HostSliceMut>], wiring: &mut Wiring) {
+    for (wire, memory) in wiring.outputs.iter_mut().zip(outputs) {
+        *wire = match *memory {
+            Some(memory) => OutputWire::Memory { memory, owner: None },
+            None => OutputWire::Dropped,
+        };
     }
 }
 
@@ -235,19 +233,28 @@ fn overlap(one: HostSliceMut, other: HostSliceMut) -> bool {
 }
 
 impl PyInferenceSet {
-    fn take_scratch(&self) -> Scratch {
+    fn take_scratch(&self, py: Python<'_>) -> PyResult<Scratch> {
+        // The lock below may be held by a thread that exists in the parent only.
+        self.origin.check().map_err(|error| from_runtime(py, error))?;
         let reused = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let (inputs, outputs) = (self.tensors.inputs.len(), self.tensors.outputs.len());
         let mut scratch = reused.unwrap_or_else(|| Scratch {
             // One more per input: a value that does not fit is released only with the others.
-            exports: Exports::with_capacity(2 * self.inputs.len() + self.outputs.len()),
-            inputs: Vec::with_capacity(self.inputs.len()),
-            outputs: Vec::with_capacity(self.outputs.len()),
-            storages: Vec::with_capacity(self.outputs.len()),
+            exports: Exports::with_capacity(2 * inputs + outputs),
+            inputs: Inputs { memory: Vec::with_capacity(inputs), variant: 0 },
+            outputs: Vec::with_capacity(outputs),
+            storages: Vec::with_capacity(outputs),
             deferred: Vec::new(),
         });
-        scratch.inputs.clear();
         scratch.outputs.clear();
-        scratch
+        Ok(scratch)
+    }
+
+    fn give_back(&self, py: Python<'_>, mut scratch: Scratch) {
+        scratch.exports.clear(py);
+        scratch.storages.clear();
+        scratch.deferred.clear();
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
     fn run_with<'py>(
@@ -260,23 +267,24 @@ impl PyInferenceSet {
         scratch: &mut Scratch,
     ) -> PyResult<Bound<'py, PyDict>> {
         let deadline = Deadline::after(py, timeout)?;
-        self.collect_inputs(py, inputs, scratch)?;
+        scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
         if let Some(names) = output_names {
             self.check_output_names(py, names)?;
         }
         if let Some(out) = out {
-            check_keys(py, out, &self.outputs, "output")?;
+            check_keys(py, out, &self.tensors.outputs, "output")?;
         }
-        for edge in &self.outputs {
+        for edge in &self.tensors.outputs {
             let given = match out {
                 Some(out) => out.get_item(&edge.key)?,
                 None => None,
             };
+            let form = edge.form(scratch.inputs.variant);
             let (memory, storage) = if let Some(array) = given {
-                let array = edge.writable(py, &array, &mut scratch.exports)?;
+                let array = edge.writable(py, form, &array, &mut scratch.exports)?;
                 (Some(scratch.deliver(py, edge, array)?), None)
-            } else if edge.visible && is_selected(output_names, edge) {
-                let storage = edge.pool.take().map_err(|error| from_runtime(py, error))?;
+            } else if is_wanted(edge, output_names, &scratch.inputs) {
+                let storage = form.pool.take().map_err(|error| from_runtime(py, error))?;
                 (Some(storage.memory()), Some(storage))
             } else {
                 (None, None)
@@ -285,24 +293,29 @@ impl PyInferenceSet {
             scratch.storages.push(storage);
         }
 
-        let until = deadline.map(|deadline| deadline.at);
         let (inputs, outputs) = (&scratch.inputs, &scratch.outputs);
         py.detached(|| {
-            let ran = self
-                .set
-                .lease(until, signal_pending)
-                .and_then(|lease| lease.run(inputs, outputs, until, signal_pending));
-            ran.map_err(|error| named_limit(error, deadline))
+            let until = deadline.map(|deadline| deadline.at);
+            let ran = self.set.lease(until, signal_pending).and_then(|lease| {
+                lease.wire(|wiring| {
+                    inputs.wire(wiring);
+                    wire_outputs(outputs, wiring);
+                })?;
+                // On this thread where that is as good as on another.
+                lease.run_until(until, signal_pending)
+            });
+            ran.map_err(|error| limited(error, deadline))
         })?;
         for (storage, array) in scratch.deferred.drain(..) {
             array.copy_from(storage.memory().as_const());
         }
 
         let result = PyDict::new(py);
-        for (edge, storage) in self.outputs.iter().zip(&mut scratch.storages) {
+        for (edge, storage) in self.tensors.outputs.iter().zip(&mut scratch.storages) {
             if let Some(storage) = storage.take() {
-                result.set_item(&edge.key, array_over(py, storage, &edge.layout)?)?;
-            } else if is_selected(output_names, edge)
+                let form = edge.form(scratch.inputs.variant);
+                result.set_item(&edge.key, array_over(py, storage, &form.layout)?)?;
+            } else if output_names.is_none_or(|names| names.contains(&edge.name))
                 && let Some(array) = out.map(|out| out.get_item(&edge.key)).transpose()?.flatten()
             {
                 result.set_item(&edge.key, array)?;
@@ -311,165 +324,58 @@ impl PyInferenceSet {
         Ok(result)
     }
 
-    fn collect_inputs(
+    fn prepare_with(
         &self,
         py: Python<'_>,
         inputs: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
         scratch: &mut Scratch,
-    ) -> PyResult<()> {
-        let copied;
-        let inputs = if let Ok(inputs) = inputs.cast::<PyDict>() {
-            inputs
-        } else if inputs.cast::<PyMapping>().is_ok() {
-            copied = py.get_type::<PyDict>().call1((inputs,))?.cast_into::<PyDict>()?;
-            &copied
-        } else {
-            return Err(Raise::new(
-                py,
-                "InputTypeError",
-                "input.not_a_dict",
-                format!(
-                    "inputs are a {}; a dict of name to numpy array is expected, with the names {:?}",
-                    inputs.get_type().name()?,
-                    names(&self.inputs)
-                ),
-            )
-            .build());
-        };
-        if inputs.len() != self.inputs.len() {
-            check_keys(py, inputs, &self.inputs, "input")?;
-        }
-        for edge in &self.inputs {
-            let Some(value) = inputs.get_item(&edge.key)? else {
-                check_keys(py, inputs, &self.inputs, "input")?;
-                return Err(self.missing_inputs(py, inputs));
-            };
-            scratch.inputs.push(self.readable(py, edge, &value, &mut scratch.exports)?);
-        }
-        Ok(())
-    }
-
-    fn readable(
-        &self,
-        py: Python<'_>,
-        edge: &Edge,
-        value: &Bound<'_, PyAny>,
-        exports: &mut Exports,
-    ) -> PyResult<HostSlice> {
-        if let Some(exported) = exports.take(value, false)
-            && edge.fits(&exported)
-        {
-            return Ok(exported.memory.as_const());
-        }
-        let converted =
-            self.coerce.bind(py).call1((&edge.key, value, edge.dtype, edge.shape.clone(), edge.partial))?;
-        match exports.take(&converted, false) {
-            Some(exported) if edge.fits(&exported) => Ok(exported.memory.as_const()),
-            _ => Err(Raise::new(
-                py,
-                "InternalError",
-                "internal.coerce",
-                format!("input `{}` was not converted to {} {:?}", edge.name, edge.dtype, edge.shape),
-            )
-            .build()),
-        }
-    }
-
-    fn missing_inputs(&self, py: Python<'_>, inputs: &Bound<'_, PyDict>) -> PyErr {
-        let missing: Vec<&str> = self
-            .inputs
+    ) -> PyResult<PyInference> {
+        let deadline = Deadline::after(py, timeout)?;
+        scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
+        let variant = scratch.inputs.variant;
+        let inputs = inference::copies(py, &self.tensors, &scratch.inputs)?;
+        let outputs = self
+            .tensors
+            .outputs
             .iter()
-            .filter(|edge| !inputs.contains(&edge.key).unwrap_or(false))
-            .map(|edge| edge.name.as_str())
-            .collect();
-        Raise::new(
-            py,
-            "MissingInputError",
-            "input.missing",
-            format!("missing inputs: {}; the program needs {:?}", missing.join(", "), names(&self.inputs)),
-        )
-        .with("missing", missing)
-        .build()
+            .map(|edge| {
+                let wanted = is_wanted(edge, None, &scratch.inputs);
+                wanted.then(|| edge.form(variant).pool.take()).transpose()
+            })
+            .collect::<Result<_, _>>()
+            .map_err(|error| from_runtime(py, error))?;
+        Ok(PyInference::new(&self.set, &self.tensors, variant, inputs, outputs, deadline))
     }
 
     fn check_output_names(&self, py: Python<'_>, wanted: &[String]) -> PyResult<()> {
-        match wanted.iter().find(|name| !self.outputs.iter().any(|edge| edge.visible && edge.name == **name))
-        {
+        let outputs = &self.tensors.outputs;
+        match wanted.iter().find(|name| !outputs.iter().any(|edge| edge.visible && edge.name == **name)) {
             None => Ok(()),
             Some(name) => Err(Raise::new(
                 py,
                 "InputError",
                 "output.unknown_name",
-                format!("output `{name}` does not exist; the program has {:?}", names(&self.outputs)),
+                format!("output `{name}` does not exist; the program has {:?}", names(outputs)),
             )
             .with("name", name)
-            .with("known", names(&self.outputs))
+            .with("known", names(outputs))
             .build()),
         }
     }
 }
 
-impl Edge {
-    /// The memory of an array that is exactly this output.
-    fn writable(
-        &self,
-        py: Python<'_>,
-        array: &Bound<'_, PyAny>,
-        exports: &mut Exports,
-    ) -> PyResult<HostSliceMut> {
-        if let Some(exported) = exports.take(array, true)
-            && self.fits(&exported)
-            && exported.shape == self.shape
-        {
-            return Ok(exported.memory);
-        }
-        let found = array
-            .getattr("dtype")
-            .and_then(|dtype| Ok(format!("{dtype} of shape {}", array.getattr("shape")?)))
-            .unwrap_or_else(|_| array.get_type().to_string());
-        Err(Raise::new(
-            py,
-            "InputError",
-            "output.array",
-            format!(
-                "out[{:?}] is {found}; a writable, aligned, C-contiguous {} array of shape {:?} is expected",
-                self.name, self.dtype, self.shape
-            ),
-        )
-        .with("name", &self.name)
-        .build())
+/// Names the limit that the caller gave, not the time that passed.
+fn limited(error: RuntimeError, deadline: Option<Deadline>) -> RuntimeError {
+    match (error, deadline) {
+        (RuntimeError::Timeout { what, .. }, Some(deadline)) if deadline.has_passed() => deadline.error(what),
+        (error, _) => error,
     }
 }
 
-fn is_selected(output_names: Option<&[String]>, edge: &Edge) -> bool {
-    output_names.is_none_or(|names| names.contains(&edge.name))
-}
-
-fn names(edges: &[Edge]) -> Vec<&str> {
-    edges.iter().filter(|edge| edge.visible).map(|edge| edge.name.as_str()).collect()
-}
-
-/// Refuses a key that names no visible tensor.
-fn check_keys(py: Python<'_>, given: &Bound<'_, PyDict>, edges: &[Edge], what: &str) -> PyResult<()> {
-    for key in given.keys() {
-        let known = match key.cast::<PyString>() {
-            Ok(text) => {
-                let text = text.to_string_lossy();
-                edges.iter().any(|edge| edge.visible && edge.name == text)
-            }
-            Err(_) => false,
-        };
-        if !known {
-            return Err(Raise::new(
-                py,
-                "InputError",
-                "input.unknown_name",
-                format!("{what} {} does not exist; the program has {:?}", key.repr()?, names(edges)),
-            )
-            .with("name", key)
-            .with("known", names(edges))
-            .build());
-        }
-    }
-    Ok(())
+/// Whether an output goes to the host when nobody gave an array for it. The next value of an input that the device
+/// provided stays there unless it is asked for by name: a cache is not copied at every step.
+fn is_wanted(edge: &Edge, output_names: Option<&[String]>, inputs: &Inputs) -> bool {
+    let stays = || edge.state.is_some_and(|input| matches!(inputs.memory.get(input), Some(None)));
+    edge.visible && output_names.map_or_else(|| !stays(), |names| names.contains(&edge.name))
 }

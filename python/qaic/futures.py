@@ -1,0 +1,267 @@
+"""Futures of inferences, and the one thread of a session that completes them."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, Any
+
+from qaic import _core
+from qaic.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Outputs = dict[str, NDArray[Any]]
+
+_logger = logging.getLogger(__name__)
+
+#: seconds between two looks at whether the interpreter ends, and at exec objects that others gave back
+_LOOK_S = 0.05
+_LOOK_FOR_ROOM_S = 0.005
+
+#: how long a thread without work stays
+_LINGER_S = 0.5
+
+#: how long the end of the interpreter waits for inferences that were told to end
+_PARTING_S = 2.0
+
+
+class InferenceFuture(Future["Outputs"]):
+    """Result of one inference, in time.
+
+    ``cancel`` succeeds until the device has the inference.
+    """
+
+    def __init__(self, inference: _core.Inference, forget: Callable[[], object]) -> None:
+        super().__init__()
+        # None once it has ended: who keeps a future keeps no program.
+        self._inference: _core.Inference | None = inference
+        self._forget = forget
+
+    def cancel(self) -> bool:
+        """Take the inference back; False when the device has it or it has ended."""
+        inference = self._inference
+        if inference is None or not inference.revoke():
+            return self.cancelled()
+        # From here on nobody else ends this future.
+        self._inference = None
+        self._forget()
+        super().cancel()
+        self.set_running_or_notify_cancel()
+        return True
+
+    def running(self) -> bool:
+        """Whether the device has the inference."""
+        inference = self._inference
+        return inference is not None and inference.running()
+
+    def abandon(self, reason: BaseException | None = None) -> None:
+        """End the inference, also while it runs; the result is ``reason``."""
+        inference = self._inference
+        if not self.cancel() and inference is not None and not self.done():
+            inference.cancel()
+            if reason is not None:
+                self.fail(reason)
+
+    def finish(self) -> None:
+        """Take over how the inference ended."""
+        inference = self._inference
+        if inference is None:
+            return
+        try:
+            outputs = inference.result()
+        except BaseException as error:  # noqa: BLE001 (whatever it is belongs to who asks for the result)
+            self.fail(error)
+        else:
+            self._inference = None
+            self._end(lambda: self.set_result(outputs))
+
+    def fail(self, error: BaseException) -> None:
+        """End with an exception, unless it has ended."""
+        self._inference = None
+        self._end(lambda: self.set_exception(error))
+
+    def _end(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except InvalidStateError:
+            # Cancelled or abandoned meanwhile.
+            pass
+        except BaseException:
+            # Callbacks may raise what the standard library lets pass, SystemExit for instance.
+            _logger.exception("a callback of a future failed")
+
+    def lose(self) -> None:
+        """End in a forked child: the thread that ends it is the parent's, and so are the callbacks."""
+        self._condition = threading.Condition()
+        self._waiters.clear()
+        # Known to every implementation of the class, though not to its stub.
+        vars(self)["_done_callbacks"] = []
+        error = StateError(
+            "this process was forked while the inference was under way; its result exists in the parent only",
+            code="process.forked",
+            hints=("submit again in the child",),
+        )
+        self._inference = None
+        self.set_exception(error)
+
+
+class _CollectorThread(threading.Thread):
+    """Told apart from the threads of the user, whom the interpreter waits for at its end."""
+
+
+class Collector:
+    """Completes the futures of a session on one thread, which exists only while there are some.
+
+    Callbacks of futures run on it, with no lock of ours held. It is no data-path thread: while it is busy
+    with callbacks the device goes on.
+    """
+
+    def __init__(self) -> None:
+        self._completions = _core.Completions()
+        self._lock = threading.Lock()
+        self._tokens = itertools.count()
+        self._pending: dict[int, InferenceFuture] = {}
+        # Those that found no exec object free, in order.
+        self._waiting: collections.deque[InferenceFuture] = collections.deque()
+        self._thread: threading.Thread | None = None
+        self._leaves_when_idle = False
+        _collectors.add(self)
+
+    def submit(self, inference: _core.Inference, *, wait: bool) -> InferenceFuture:
+        """Start an inference.
+
+        With ``wait`` blocks while no exec object is free; without, the collector starts it later.
+        """
+        token = next(self._tokens)
+        future = InferenceFuture(inference, lambda: self._forget(token))
+        with self._lock:
+            if self._thread is None:
+                thread = _CollectorThread(target=self._work, name="qaic-futures")
+                thread.start()
+                self._thread = thread
+            self._pending[token] = future
+            self._leaves_when_idle = False
+        try:
+            inference.report_to(self._completions, token)
+            started = (wait or not self._waiting) and inference.start(wait)
+        except BaseException:
+            self._forget(token)
+            inference.revoke()
+            raise
+        if not started:
+            self._waiting.append(future)
+            self._completions.wake()
+        return future
+
+    def leave_when_idle(self) -> None:
+        """End the thread as soon as nothing is pending, instead of a moment later."""
+        self._leaves_when_idle = True
+        self._completions.wake()
+
+    def _work(self) -> None:
+        idle_since = None
+        while True:
+            for token in self._completions.wait(_LOOK_FOR_ROOM_S if self._waiting else _LOOK_S):
+                self._finish(token)
+            self._start_waiting()
+            if self._is_last_thread():
+                self._part()
+            if self._pending:
+                idle_since = None
+                continue
+            now = time.monotonic()
+            idle_since = idle_since or now
+            if (
+                self._leaves_when_idle
+                or now - idle_since > _LINGER_S
+                or not threading.main_thread().is_alive()
+            ):
+                with self._lock:
+                    if not self._pending:
+                        self._thread = None
+                        return
+
+    def _forget(self, token: int) -> InferenceFuture | None:
+        with self._lock:
+            return self._pending.pop(token, None)
+
+    def _finish(self, token: int) -> None:
+        future = self._forget(token)
+        if future is not None:
+            future.finish()
+
+    def _start_waiting(self) -> None:
+        while self._waiting:
+            future = self._waiting[0]
+            inference = future._inference  # noqa: SLF001 (a friend)
+            try:
+                if inference is not None and not inference.start(wait=False):
+                    return
+            except BaseException as error:  # noqa: BLE001 (it belongs to who asks for the result)
+                future.fail(error)
+            self._waiting.popleft()
+
+    @staticmethod
+    def _is_last_thread() -> bool:
+        """Whether the interpreter waits for nothing but threads like this one."""
+        main = threading.main_thread()
+        if main.is_alive():
+            return False
+        return all(
+            thread is main or thread.daemon or isinstance(thread, _CollectorThread)
+            for thread in threading.enumerate()
+        )
+
+    def _part(self) -> None:
+        """Let the interpreter end: nobody is left who could wait for these results."""
+        while True:
+            with self._lock:
+                if not self._pending:
+                    break
+                _, future = self._pending.popitem()
+            reason = StateError(
+                "the interpreter ended before the inference did",
+                code="process.exit",
+                hints=("wait for futures, with concurrent.futures.wait for instance",),
+            )
+            future.abandon(reason)
+        # What still runs uses libraries that the end of the process unloads.
+        deadline = time.monotonic() + _PARTING_S
+        while self._completions.awaited and time.monotonic() < deadline:
+            self._completions.wait(_LOOK_S)
+
+    def inherit(self) -> None:
+        """Begin anew in a forked child, without touching what another thread of the parent may hold."""
+        _inherited.append((self._completions, [future._inference for future in self._pending.values()]))  # noqa: SLF001
+        lost = list(self._pending.values())
+        self._completions = _core.Completions()
+        self._lock = threading.Lock()
+        self._pending = {}
+        self._waiting = collections.deque()
+        self._thread = None
+        for future in lost:
+            future.lose()
+
+
+_collectors: weakref.WeakSet[Collector] = weakref.WeakSet()
+
+#: What a forked child has of its parent's inferences. It is never freed: a lock inside may be held for ever.
+_inherited: list[object] = []
+
+
+def _inherit_all() -> None:
+    for collector in list(_collectors):
+        collector.inherit()
+
+
+os.register_at_fork(after_in_child=_inherit_all)

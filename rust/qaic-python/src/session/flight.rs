@@ -1,0 +1,296 @@
+//! An inference that a caller has started and will ask about later.
+//!
+//! A [`Flight`] owns copies of its inputs and the memory of its outputs, so nothing of the caller's has to stay as it was.
+//! Whichever thread ends the inference gives the exec object back at once; a result nobody has fetched yet keeps none
+//! from working.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use qaic_runtime::buffer::Storage;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::fork::Origin;
+use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
+use qaic_runtime::queue::Waiters;
+use qaic_runtime::wiring::{InputWire, OutputWire, Shapes, Wiring};
+
+use super::completions::Completions;
+use crate::gil::Deadline;
+
+/// How long a waiting thread sleeps before it looks for signals and limits.
+pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// How often an inference that has to end is asked to.
+const CANCEL_PERIOD: Duration = Duration::from_millis(1);
+
+/// One inference, from its preparation to the fetching of its result.
+pub(super) struct Flight {
+    state: Mutex<State>,
+    ended: Waiters,
+    report: OnceLock<(Arc<Completions>, u64)>,
+    deadline: Option<Deadline>,
+    origin: Origin,
+}
+
+struct State {
+    // Until the inference has ended: who keeps a result keeps no cores.
+    set: Option<Arc<InferenceSet>>,
+    handle: Option<HandleId>,
+    variant: usize,
+    // `None` where the device uses the value it keeps.
+    inputs: Vec<Option<(Storage, usize)>>,
+    // `None` where the output is not wanted.
+    outputs: Vec<Option<Storage>>,
+    outcome: Option<Result<(), RuntimeError>>,
+}
+
+impl Flight {
+    /// An inference that is not started. Inputs come with the number of bytes that were given.
+    pub(super) fn new(
+        set: &Arc<InferenceSet>,
+        variant: usize,
+        inputs: Vec<Option<(Storage, usize)>>,
+        outputs: Vec<Option<Storage>>,
+        deadline: Option<Deadline>,
+    ) -> Arc<Self> {
+        let set = Some(Arc::clone(set));
+        Arc::new(Self {
+            state: Mutex::new(State { set, handle: None, variant, inputs, outputs, outcome: None }),
+            ended: Waiters::new(),
+            report: OnceLock::new(),
+            deadline,
+            origin: Origin::here(),
+        })
+    }
+
+    /// Fails in a forked child, where locks may be held by threads that do not exist.
+    pub(super) fn check_process(&self) -> Result<(), RuntimeError> {
+        self.origin.check()
+    }
+
+    // Held for a few assignments only; `start` and `cancel` call what never blocks.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells `completions` of the end, by `token`. Once, before it is started.
+    pub(super) fn report_to(self: &Arc<Self>, completions: &Arc<Completions>, token: u64) {
+        if self.report.set((Arc::clone(completions), token)).is_ok() {
+            completions.expect(token, self);
+        }
+    }
+
+    /// When it has to have ended.
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.deadline
+    }
+
+    /// The set, until the inference has ended.
+    pub(super) fn set(&self) -> Option<Arc<InferenceSet>> {
+        self.state().set.clone()
+    }
+
+    /// Starts the inference on `handle`, which the caller has acquired. When it has ended already (it was cancelled
+    /// before it could start), the handle goes back. Never blocks.
+    pub(super) fn start(self: &Arc<Self>, handle: HandleId) -> Result<(), RuntimeError> {
+        let mut state = self.state();
+        let Some(set) = state.set.clone() else { return Ok(()) };
+        if state.outcome.is_some() || state.handle.is_some() {
+            return set.put_completed(handle);
+        }
+        let started = set
+            .exec_obj(handle)
+            .and_then(|exec| exec.wire(|wiring| state.wire(wiring)))
+            .and_then(|()| set.start_told(handle, Arc::clone(self) as Arc<dyn Completion>));
+        match started {
+            Ok(()) => state.handle = Some(handle),
+            Err(_) => set.put_completed(handle)?,
+        }
+        started
+    }
+
+    /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
+    /// reported: who takes it back knows.
+    pub(super) fn revoke(&self) -> bool {
+        let mut state = self.state();
+        if state.outcome.is_some() {
+            return false;
+        }
+        let is_mine = match (&state.set, state.handle) {
+            (Some(set), Some(handle)) => set.exec_obj(handle).is_ok_and(|exec| exec.revoke()),
+            _ => true,
+        };
+        if is_mine {
+            state.settle(Err(RuntimeError::Cancelled));
+            let has_left = state.set.is_none();
+            drop(state);
+            self.ended.wake_all();
+            if let Some((completions, token)) = self.report.get().filter(|_| has_left) {
+                completions.forget(*token);
+            }
+        }
+        is_mine
+    }
+
+    /// Asks the inference to end, wherever it is. Never blocks.
+    pub(super) fn cancel(&self) {
+        if !self.revoke() {
+            let state = self.state();
+            if let (Some(set), Some(handle)) = (&state.set, state.handle)
+                && let Ok(exec) = set.exec_obj(handle)
+            {
+                exec.cancel();
+            }
+        }
+    }
+
+    /// Ends it where its time is up; true as long as somebody has to look again.
+    pub(super) fn look_after(&self, now: Instant) -> bool {
+        let late = self.deadline.filter(|deadline| now >= deadline.at);
+        let mut state = self.state();
+        let exec = match (&state.set, state.handle) {
+            (Some(set), Some(handle)) => set.exec_obj(handle).ok().cloned(),
+            _ => None,
+        };
+        if let Some(exec) = &exec {
+            if late.is_some() {
+                exec.cancel();
+            }
+            exec.enforce_limit();
+        }
+        let ends_now = late.filter(|_| state.outcome.is_none());
+        if let Some(deadline) = ends_now {
+            state.settle(Err(deadline.error("an inference")));
+        }
+        // An inference that was told to end is told again until it has.
+        let goes_on = state.set.is_some();
+        drop(state);
+        if ends_now.is_some() {
+            self.tell();
+        }
+        goes_on
+    }
+
+    /// Waits for the end and returns how it came.
+    ///
+    /// Blocking: until the inference has ended; at its deadline it is cancelled. `interrupted` is asked about every
+    /// 50 ms; then the inference goes on.
+    pub(super) fn wait(&self, mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+        self.check_process()?;
+        let ended = || self.state().outcome.clone().map(Ok);
+        let Some(set) = self.set() else {
+            return self.state().outcome.clone().unwrap_or(Ok(()));
+        };
+        let until = self.deadline.map(|deadline| deadline.at);
+        let waited = set.wait_for(&self.ended, "an inference", until, &mut interrupted, ended);
+        match (waited, self.deadline) {
+            (Ok(outcome), _) => outcome,
+            (Err(RuntimeError::Timeout { .. }), Some(deadline)) => {
+                // As after `run`, the device has let go of it when the error is raised.
+                let ended = || self.set().is_none().then_some(());
+                while !self.revoke() && self.ended.wait(CANCEL_PERIOD, ended).is_none() {
+                    self.cancel();
+                    if interrupted() {
+                        return Err(RuntimeError::Interrupted);
+                    }
+                }
+                Err(deadline.error("an inference"))
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Whether it has ended, well or not.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state().outcome.is_some()
+    }
+
+    /// Whether the device has it.
+    pub(super) fn is_running(&self) -> bool {
+        let state = self.state();
+        match (&state.set, state.handle, &state.outcome) {
+            (Some(set), Some(handle), None) => set.exec_obj(handle).is_ok_and(|exec| exec.is_running()),
+            _ => false,
+        }
+    }
+
+    /// The memory of the outputs of an inference that ended well. Once.
+    pub(super) fn take_outputs(&self) -> Vec<Option<Storage>> {
+        std::mem::take(&mut self.state().outputs)
+    }
+
+    /// Tells whoever waits or is to be told.
+    fn tell(&self) {
+        self.ended.wake_all();
+        if let Some((completions, token)) = self.report.get() {
+            completions.add(*token);
+        }
+    }
+}
+
+impl Completion for Flight {
+    fn completed(&self, handle: HandleId) {
+        let mut state = self.state();
+        let Some(set) = state.set.take() else { return };
+        state.handle = None;
+        let was_known = state.outcome.is_some();
+        let outcome = set.outcome(handle);
+        state.settle(outcome);
+        drop(state);
+        if let Ok(exec) = set.exec_obj(handle) {
+            // The memory wired may be gone after this. It has just ended, so it can be wired.
+            let _ = exec.wire(Wiring::clear);
+        }
+        // It was acquired for this inference, so it can be put back.
+        let _ = set.put_completed(handle);
+        // Whoever is told next may want to find the cores free.
+        drop(set);
+        if was_known {
+            self.ended.wake_all();
+            if let Some((completions, token)) = self.report.get() {
+                completions.forget(*token);
+            }
+        } else {
+            self.tell();
+        }
+    }
+}
+
+impl State {
+    /// Notes how it ended, unless that is known; an inference that is not on the device lets go of its program.
+    fn settle(&mut self, outcome: Result<(), RuntimeError>) {
+        if self.outcome.is_none() {
+            self.outcome = Some(outcome);
+        }
+        if self.handle.is_none() {
+            self.set = None;
+            self.inputs.clear();
+        }
+    }
+
+    fn wire(&self, wiring: &mut Wiring) {
+        wiring.shapes = Shapes::Variant(self.variant);
+        for (wire, input) in wiring.inputs.iter_mut().zip(&self.inputs) {
+            *wire = match input {
+                Some((storage, bytes)) => {
+                    let memory = storage.memory().as_const();
+                    InputWire::Memory { memory: memory.subslice(0, *bytes).unwrap_or(memory), owner: None }
+                }
+                None => InputWire::Held,
+            };
+        }
+        for (wire, output) in wiring.outputs.iter_mut().zip(&self.outputs) {
+            *wire = match output {
+                Some(storage) => OutputWire::Memory { memory: storage.memory(), owner: None },
+                None => OutputWire::Dropped,
+            };
+        }
+    }
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Flight").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}

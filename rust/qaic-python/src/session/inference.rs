@@ -1,0 +1,152 @@
+//! `_core.Inference`: one inference that runs while its caller does other things.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use qaic_runtime::buffer::Storage;
+use qaic_runtime::inference_set::InferenceSet;
+
+use super::completions::PyCompletions;
+use super::flight::Flight;
+use super::inputs::Inputs;
+use super::limited;
+use super::tensors::Tensors;
+use crate::buffers::array_over;
+use crate::errors::{Raise, from_runtime};
+use crate::gil::{Deadline, Door, signal_pending};
+
+/// Bytes from which copying takes long enough to let other Python threads run meanwhile.
+const COPY_DETACHED_BYTES: usize = 64 * 1024;
+
+/// An inference with copies of its inputs. Made by `InferenceSet.prepare`.
+#[pyclass(frozen, name = "Inference", module = "qaic._core")]
+pub(crate) struct PyInference {
+    flight: Arc<Flight>,
+    tensors: Arc<Tensors>,
+    variant: usize,
+}
+
+impl PyInference {
+    pub(super) fn new(
+        set: &Arc<InferenceSet>,
+        tensors: &Arc<Tensors>,
+        variant: usize,
+        inputs: Vec<Option<(Storage, usize)>>,
+        outputs: Vec<Option<Storage>>,
+        deadline: Option<Deadline>,
+    ) -> Self {
+        Self {
+            flight: Flight::new(set, variant, inputs, outputs, deadline),
+            tensors: Arc::clone(tensors),
+            variant,
+        }
+    }
+
+    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        self.flight.check_process().map_err(|error| from_runtime(py, error))
+    }
+}
+
+#[pymethods]
+impl PyInference {
+    /// Lets `completions` report `token` when the inference ends. Before it is started, and once.
+    fn report_to(&self, py: Python<'_>, completions: &PyCompletions, token: u64) -> PyResult<()> {
+        self.check_process(py)?;
+        self.flight.report_to(completions.shared(), token);
+        Ok(())
+    }
+
+    /// Starts the inference; false when no exec object is free and `wait` is false. One that ended before is not started.
+    ///
+    /// Blocking with `wait`, without the interpreter lock, until an exec object is free.
+    #[pyo3(signature = (wait = true))]
+    fn start(&self, py: Python<'_>, wait: bool) -> PyResult<bool> {
+        self.check_process(py)?;
+        let Some(set) = self.flight.set() else { return Ok(true) };
+        let handle = match set.try_acquire() {
+            Some(handle) => handle,
+            None if wait => {
+                let deadline = self.flight.deadline();
+                let until = deadline.map(|deadline| deadline.at);
+                py.detached(|| set.acquire(until, signal_pending).map_err(|error| limited(error, deadline)))?
+            }
+            None => return Ok(false),
+        };
+        self.flight.start(handle).map_err(|error| from_runtime(py, error))?;
+        Ok(true)
+    }
+
+    /// The outputs, once.
+    ///
+    /// Blocking, without the interpreter lock: until the inference ends; when its time is up it is cancelled.
+    fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.check_process(py)?;
+        py.detached(|| self.flight.wait(signal_pending))?;
+        let storages = self.flight.take_outputs();
+        if storages.len() != self.tensors.outputs.len() {
+            let text = "the result of this inference was fetched before";
+            return Err(Raise::new(py, "StateError", "inference.fetched", text).build());
+        }
+        let result = PyDict::new(py);
+        for (edge, storage) in self.tensors.outputs.iter().zip(storages) {
+            if let Some(storage) = storage {
+                let layout = &edge.form(self.variant).layout;
+                result.set_item(&edge.key, array_over(py, storage, layout)?)?;
+            }
+        }
+        Ok(result)
+    }
+
+    /// Whether the inference has ended.
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check_process(py)?;
+        Ok(self.flight.has_ended())
+    }
+
+    /// Whether the device has it.
+    fn running(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check_process(py)?;
+        Ok(self.flight.is_running())
+    }
+
+    /// Takes the inference back if the device does not have it yet; false when it is too late.
+    fn revoke(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check_process(py)?;
+        Ok(self.flight.revoke())
+    }
+
+    /// Asks the inference to end, also while it runs.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process(py)?;
+        self.flight.cancel();
+        Ok(())
+    }
+}
+
+/// Copies of the inputs, with their lengths in bytes.
+pub(super) fn copies(
+    py: Python<'_>,
+    tensors: &Tensors,
+    inputs: &Inputs,
+) -> PyResult<Vec<Option<(Storage, usize)>>> {
+    let copy = || {
+        tensors
+            .inputs
+            .iter()
+            .zip(&inputs.memory)
+            .map(|(edge, memory)| {
+                let Some(memory) = memory else { return Ok(None) };
+                let storage = edge.form(inputs.variant).pool.take()?;
+                storage.memory().copy_from(*memory);
+                Ok(Some((storage, memory.len())))
+            })
+            .collect::<Result<_, _>>()
+    };
+    let bytes: usize = inputs.memory.iter().flatten().map(|memory| memory.len()).sum();
+    if bytes >= COPY_DETACHED_BYTES {
+        py.detached(copy)
+    } else {
+        copy().map_err(|error| from_runtime(py, error))
+    }
+}
