@@ -18,19 +18,21 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = mappings::user_mappings(&network);
     mappings::dma_mappings(&network);
     let _ = network.check_allowed_shapes();
-    let Ok(plan) = TransferPlan::new(&network) else { return };
-    for binding in plan.inputs.iter().chain(&plan.outputs) {
-        let Some(place) = binding.place else { continue };
-        let size = u64::from(plan.dma_sizes[place.buffer as usize]);
-        let bytes = if binding.partial_align.is_some() { 8 } else { place.bytes };
-        assert!(u64::from(place.offset) + bytes <= size);
-    }
-    for share in [0, 1, 2] {
-        let sizes: Vec<u64> = plan.inputs.iter().map(|input| input.user_bytes * share / 2).collect();
-        let Ok(layout) = plan.pack(&sizes) else { continue };
-        for slice in &layout.slices {
-            let end = u64::from(slice.data_offset) + u64::from(slice.bytes);
-            assert!(end <= u64::from(plan.dma_sizes[slice.buffer as usize]));
+    let variants = TransferPlan::variants(&network).into_iter().flatten();
+    for plan in TransferPlan::new(&network).into_iter().chain(variants) {
+        for binding in plan.inputs.iter().chain(&plan.outputs) {
+            let Some(place) = binding.place else { continue };
+            let size = u64::from(plan.dma_sizes[place.buffer as usize]);
+            let bytes = if binding.partial_align.is_some() { 8 } else { place.bytes };
+            assert!(u64::from(place.offset) + bytes <= size);
+        }
+        for share in [0, 1, 2] {
+            let sizes: Vec<u64> = plan.inputs.iter().map(|input| input.user_bytes * share / 2).collect();
+            let Ok(layout) = plan.pack(&sizes) else { continue };
+            for slice in &layout.slices {
+                let end = u64::from(slice.data_offset) + u64::from(slice.bytes);
+                assert!(end <= u64::from(plan.dma_sizes[slice.buffer as usize]));
+            }
         }
     }
 });

@@ -8,6 +8,8 @@
 pub mod partial;
 mod variants;
 
+use std::sync::Arc;
+
 use crate::bytes::to_u64;
 use crate::dtype::ElementType;
 use crate::error::{QpcError, StepDefect};
@@ -85,7 +87,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq)]
 pub struct BindingPlan {
     /// Binding name.
-    pub name: String,
+    pub name: Arc<str>,
     /// What the sequence starts with: the user's tensor for an input, the device's for an output.
     pub initial: Tensor,
     /// The steps in order, the DMA copy among them; empty if the binding is optimized away.
@@ -103,9 +105,9 @@ pub struct BindingPlan {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransferPlan {
     /// Inputs in binding order.
-    pub inputs: Vec<BindingPlan>,
+    pub inputs: Vec<Arc<BindingPlan>>,
     /// Outputs in binding order.
-    pub outputs: Vec<BindingPlan>,
+    pub outputs: Vec<Arc<BindingPlan>>,
     /// Bytes of each DMA buffer.
     pub dma_sizes: Vec<u32>,
 }
@@ -125,7 +127,8 @@ impl TransferPlan {
     /// on a host; every other error means that it is wrong.
     pub fn new(network: &NetworkDesc) -> Result<Self, QpcError> {
         let build = |bindings: &[IoBinding], direction| {
-            let planner = |binding| Planner { binding, direction, buffers: &network.dma_buffers }.build();
+            let planner =
+                |binding| Planner { binding, direction, buffers: &network.dma_buffers }.build().map(Arc::new);
             bindings.iter().map(planner).collect::<Result<Vec<_>, _>>()
         };
         Ok(Self {
@@ -150,7 +153,7 @@ impl Planner<'_> {
         let target = self.tensor(&binding.io_transformed)?;
         let user = if is_input { &initial } else { &target };
         let mut plan = BindingPlan {
-            name: binding.name.clone(),
+            name: Arc::from(binding.name.as_str()),
             user_bytes: user.bytes,
             user_element_bytes: shape::element_bytes(&binding.name, user.dtype)?,
             initial,

@@ -90,7 +90,7 @@ fn without_permitted_shapes_there_is_one_variant() {
 fn a_variant_moves_its_own_sizes_to_the_common_places() {
     let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
     assert_eq!(variants.len(), 2);
-    let sizes: Vec<_> = variants[1].inputs().iter().map(BindingTransfer::user_bytes).collect();
+    let sizes: Vec<_> = variants[1].inputs().iter().map(|input| input.user_bytes()).collect();
     assert_eq!((sizes, variants[1].outputs()[0].user_bytes()), (vec![4, 2], 12));
     for (full, small) in variants[0].inputs().iter().zip(variants[1].inputs()) {
         let start = |transfer: &BindingTransfer| transfer.place().map(|place| (place.buffer, place.offset));
@@ -169,6 +169,34 @@ fn entries_that_do_not_fit_their_bindings_are_refused() {
         let error = TransferPlan::variants(&network).expect_err(code);
         assert_eq!(error.code(), code, "{error}");
     }
+}
+
+#[test]
+fn what_entries_have_in_common_is_made_once() {
+    let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
+    // `b` has one shape; `a` and `c` have two, of which the first is that of the binding.
+    assert!(Arc::ptr_eq(&variants[0].inputs()[1], &variants[1].inputs()[1]));
+    assert!(!Arc::ptr_eq(&variants[0].inputs()[0], &variants[1].inputs()[0]));
+}
+
+#[test]
+fn entries_cost_no_more_than_they_say() {
+    // A long name stands in the file once; every entry would copy it.
+    let mut long = network(&[]);
+    long.inputs[0].name = "n".repeat(1 << 20);
+    long.allowed_shapes = vec![two_entries().remove(1); 20_000];
+    assert_eq!(TransferPlan::variants(&long).unwrap().len(), 20_000);
+
+    let many = network(&vec![two_entries().remove(0); 400_000]);
+    assert_eq!(TransferPlan::variants(&many).unwrap_err().code(), "qpc.limit_exceeded");
+
+    let mut steps = network(&two_entries());
+    let copy = steps.inputs[0].transformseq.pop().unwrap();
+    steps.inputs[0].transformseq.extend(vec![step(Convert, Float16, &[4]); 20]);
+    steps.inputs[0].transformseq.push(copy);
+    assert_eq!(TransferPlan::variants(&steps).unwrap_err().code(), "qpc.limit_exceeded");
+    steps.allowed_shapes.truncate(1);
+    assert_eq!(TransferPlan::variants(&steps).unwrap().len(), 1);
 }
 
 #[test]

@@ -8,7 +8,6 @@ use qaic_qpc::mappings::user_mappings;
 use qaic_qpc::shape::RequestedShape;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::program::Program;
-use qaic_runtime::transfer::BindingTransfer;
 use qaic_runtime::wiring::Shapes;
 
 /// One binding, as a caller sees it.
@@ -53,7 +52,7 @@ impl Edges {
                 let sizes = program.variants().iter().map(|plan| {
                     let transfers = if is_input { plan.inputs() } else { plan.outputs() };
                     let position = if is_input { index } else { index - network.inputs.len() };
-                    transfers.get(position).map_or(0, BindingTransfer::user_bytes)
+                    transfers.get(position).map_or(0, |transfer| transfer.user_bytes())
                 });
                 Edge {
                     is_input,

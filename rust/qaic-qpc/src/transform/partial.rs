@@ -86,7 +86,7 @@ impl TransferPlan {
         for (index, (input, &given)) in self.inputs.iter().zip(user_bytes).enumerate() {
             let (Some(align), Some(place)) = (input.partial_align, input.place) else { continue };
             if given > input.user_bytes {
-                let binding = input.name.clone();
+                let binding = input.name.to_string();
                 return Err(QpcError::BufferSize { binding, found: given, max: input.user_bytes });
             }
             let rest = given.checked_rem(input.user_element_bytes).unwrap_or_default();
@@ -100,7 +100,7 @@ impl TransferPlan {
             // Without data nothing lies there, so alignment alone cannot make the buffer too small.
             let (start, end) = if bytes == 0 { (start.min(size), end.min(size)) } else { (start, end) };
             let overflow = || QpcError::DmaOutOfBounds {
-                binding: input.name.clone(),
+                binding: input.name.to_string(),
                 buffer: place.buffer,
                 offset: start,
                 len: bytes,

@@ -1,12 +1,20 @@
 //! The checked sequences of each permitted combination of shapes (qpc-format §8.2).
 //!
 //! The bindings describe the largest tensors; a combination fills less of the same places. So the places, the DMA
-//! buffers and the operations are those of the bindings, and only sizes differ.
+//! buffers and the operations are those of the bindings, and only sizes differ. What does not differ is shared.
+
+use std::sync::Arc;
 
 use super::{BindingPlan, Direction, FLAT, Planner, TransferPlan, same_bits};
 use crate::bytes::to_u64;
 use crate::error::{QpcError, ShapeDefect};
-use crate::network_desc::{IoBinding, NetworkDesc, TensorShape, TransformKind};
+use crate::network_desc::{IoBinding, IoDescriptor, NetworkDesc, TensorShape, Transform, TransformKind};
+
+/// Tensors of all entries together; real programs have thousands. Each costs memory that the file does not pay for.
+const MAX_TENSORS: u64 = 1 << 20;
+
+/// Real sequences have up to four.
+const MAX_STEPS: usize = 16;
 
 impl TransferPlan {
     /// One plan per entry of `allowed_shapes`, in order; exactly one without entries.
@@ -20,10 +28,14 @@ impl TransferPlan {
             return Ok(vec![base]);
         }
         network.check_allowed_shapes()?;
+        let tensors = to_u64(network.inputs.len()).saturating_add(to_u64(network.outputs.len()));
+        if tensors.saturating_mul(to_u64(network.allowed_shapes.len())) > MAX_TENSORS {
+            return Err(QpcError::LimitExceeded { what: "tensors of allowed_shapes", max: MAX_TENSORS });
+        }
         let mut variants = Vec::with_capacity(network.allowed_shapes.len());
         for (entry, shapes) in (0..).zip(&network.allowed_shapes) {
             let mut shapes = shapes.shapes.iter();
-            let mut side = |bindings: &[IoBinding], plans: &[BindingPlan], direction| {
+            let mut side = |bindings: &[IoBinding], plans: &[Arc<BindingPlan>], direction| {
                 // `shapes` has one per binding; it comes last, so that a side takes no more than its own.
                 let pairs = bindings.iter().zip(plans).zip(shapes.by_ref());
                 let build = |((binding, plan), shape)| {
@@ -46,12 +58,12 @@ struct Variant<'a> {
     network: &'a NetworkDesc,
     entry: u64,
     binding: &'a IoBinding,
-    base: &'a BindingPlan,
+    base: &'a Arc<BindingPlan>,
     direction: Direction,
 }
 
 impl Variant<'_> {
-    fn build(&self, shape: &TensorShape) -> Result<BindingPlan, QpcError> {
+    fn build(&self, shape: &TensorShape) -> Result<Arc<BindingPlan>, QpcError> {
         let binding = self.binding;
         let user =
             if self.direction == Direction::In { &binding.io_initial } else { &binding.io_transformed };
@@ -59,11 +71,10 @@ impl Variant<'_> {
             return Err(self.refuse(ShapeDefect::Type));
         }
         if shape.dims == user.dims {
-            return Ok(self.base.clone());
+            return Ok(Arc::clone(self.base));
         }
-        let fixed = |transform: &crate::network_desc::Transform| {
-            transform.kind == TransformKind::Transpose || transform.layout != FLAT
-        };
+        let fixed =
+            |transform: &Transform| transform.kind == TransformKind::Transpose || transform.layout != FLAT;
         if let Some(step) = binding.transformseq.iter().position(fixed) {
             let kind = binding.transformseq.get(step).map(|transform| transform.kind).unwrap_or_default();
             return Err(QpcError::UnsupportedTransform {
@@ -72,20 +83,42 @@ impl Variant<'_> {
                 kind: kind.into(),
             });
         }
-        let mut resized = binding.clone();
-        resized.io_initial.dims.clone_from(&shape.dims);
-        resized.io_transformed.dims.clone_from(&shape.dims);
-        for transform in &mut resized.transformseq {
-            transform.dims.clone_from(&shape.dims);
+        if binding.transformseq.len() > MAX_STEPS {
+            let max = to_u64(MAX_STEPS);
+            return Err(QpcError::LimitExceeded { what: "steps of a binding with several shapes", max });
         }
-        let planner =
-            Planner { binding: &resized, direction: self.direction, buffers: &self.network.dma_buffers };
-        let plan = planner.build()?;
+        let plan = match self.plan(shape, String::new()) {
+            Ok(plan) => BindingPlan { name: Arc::clone(&self.base.name), ..plan },
+            // Said again with the name, which may be long and is not copied for every entry.
+            Err(_) => self.plan(shape, binding.name.clone())?,
+        };
         // Behind the largest tensor another one may lie.
         if plan.user_bytes > self.base.user_bytes {
             return Err(self.refuse(ShapeDefect::Size));
         }
-        Ok(plan)
+        Ok(Arc::new(plan))
+    }
+
+    fn plan(&self, shape: &TensorShape, name: String) -> Result<BindingPlan, QpcError> {
+        let resized = |descriptor: &IoDescriptor| IoDescriptor { dims: shape.dims.clone(), ..*descriptor };
+        let step = |transform: &Transform| Transform {
+            kind: transform.kind,
+            dtype: transform.dtype,
+            scale: transform.scale,
+            offset: transform.offset,
+            layout: transform.layout,
+            dims: shape.dims.clone(),
+            copy_dma_buffer: transform.copy_dma_buffer.clone(),
+            ..Transform::default()
+        };
+        let binding = IoBinding {
+            name,
+            io_initial: resized(&self.binding.io_initial),
+            io_transformed: resized(&self.binding.io_transformed),
+            transformseq: self.binding.transformseq.iter().map(step).collect(),
+            ..*self.binding
+        };
+        Planner { binding: &binding, direction: self.direction, buffers: &self.network.dma_buffers }.build()
     }
 
     fn refuse(&self, defect: ShapeDefect) -> QpcError {

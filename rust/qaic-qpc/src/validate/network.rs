@@ -128,7 +128,7 @@ fn validate_overlaps(plan: &TransferPlan, report: &mut Report) {
                 place.bytes
             };
             let start = u64::from(place.offset);
-            Some((place.buffer, start, start.saturating_add(bytes), input.name.as_str()))
+            Some((place.buffer, start, start.saturating_add(bytes), &*input.name))
         })
         .filter(|(_, start, end, _)| start < end)
         .collect();

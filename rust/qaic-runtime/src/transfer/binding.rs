@@ -1,5 +1,7 @@
 //! One binding: its checked transform sequence fused into what moves the bytes.
 
+use std::sync::Arc;
+
 use qaic_qpc::dtype::ElementType;
 use qaic_qpc::network_desc::{Direction, TransformKind};
 use qaic_qpc::transform::{BindingPlan, Operation};
@@ -33,7 +35,7 @@ pub struct Place {
 /// A binding ready to be moved.
 #[derive(Clone, Debug)]
 pub struct BindingTransfer {
-    name: String,
+    name: Arc<str>,
     route: Route,
     place: Option<Place>,
     user_bytes: usize,
@@ -58,7 +60,7 @@ impl BindingTransfer {
         let user = if direction == Direction::In { &plan.initial } else { last };
         let dims = user.dims.iter().map(|&dim| in_memory(plan, dim)).collect::<Result<_, _>>()?;
         Ok(Self {
-            name: plan.name.clone(),
+            name: Arc::clone(&plan.name),
             route,
             place,
             user_bytes,
@@ -99,7 +101,7 @@ impl BindingTransfer {
 
     pub(super) fn wrong_size(&self, found: usize) -> RuntimeError {
         RuntimeError::BufferSize {
-            buffer: self.name.clone(),
+            buffer: self.name.to_string(),
             expected: self.user_bytes as u64,
             found: found as u64,
         }
@@ -169,13 +171,13 @@ fn fuse(plan: &BindingPlan) -> Result<Route, RuntimeError> {
 }
 
 fn unsupported(plan: &BindingPlan, step: usize, kind: TransformKind) -> RuntimeError {
-    RuntimeError::UnsupportedTransform { binding: plan.name.clone(), step, kind: format!("{kind:?}") }
+    RuntimeError::UnsupportedTransform { binding: plan.name.to_string(), step, kind: format!("{kind:?}") }
 }
 
 /// A size of the descriptor as a size in this process; fails only where addresses are shorter than the descriptor's.
 fn in_memory(plan: &BindingPlan, size: u64) -> Result<usize, RuntimeError> {
     usize::try_from(size).map_err(|_| RuntimeError::BufferSize {
-        buffer: plan.name.clone(),
+        buffer: plan.name.to_string(),
         expected: size,
         found: usize::MAX as u64,
     })

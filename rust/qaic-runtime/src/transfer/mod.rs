@@ -12,12 +12,14 @@
 
 mod binding;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use qaic_qpc::error::QpcError;
 use qaic_qpc::network_desc::{Direction, NetworkDesc, TransformKind};
-use qaic_qpc::transform::TransferPlan as Checked;
 use qaic_qpc::transform::partial::{PartialLayout, Slice};
+use qaic_qpc::transform::{BindingPlan, TransferPlan as Checked};
 
 use crate::buffer::{HostSlice, HostSliceMut};
 use crate::convert::PipelineError;
@@ -29,8 +31,8 @@ pub use binding::{BindingTransfer, Place, Route};
 #[derive(Clone, Debug)]
 pub struct TransferPlan {
     checked: Checked,
-    inputs: Vec<BindingTransfer>,
-    outputs: Vec<BindingTransfer>,
+    inputs: Vec<Arc<BindingTransfer>>,
+    outputs: Vec<Arc<BindingTransfer>>,
 }
 
 impl TransferPlan {
@@ -44,31 +46,42 @@ impl TransferPlan {
     /// same DMA buffers; the sizes are those of the entry. Fails as [`TransferPlan::new`], also when a binding whose dims
     /// differ between entries has a transpose.
     pub fn variants(network: &NetworkDesc) -> Result<Vec<Arc<Self>>, RuntimeError> {
+        let mut made = HashMap::new();
         let checked = Checked::variants(network).map_err(refused)?;
-        checked.into_iter().map(|checked| Self::of(checked).map(Arc::new)).collect()
+        // The plans stay in a list while the map knows them by address.
+        checked.iter().map(|checked| Self::with(checked.clone(), &mut made).map(Arc::new)).collect()
     }
 
     fn of(checked: Checked) -> Result<Self, RuntimeError> {
-        let inputs = checked
-            .inputs
-            .iter()
-            .map(|plan| BindingTransfer::new(plan, Direction::In))
-            .collect::<Result<_, _>>()?;
-        let outputs = checked
-            .outputs
-            .iter()
-            .map(|plan| BindingTransfer::new(plan, Direction::Out))
-            .collect::<Result<_, _>>()?;
+        Self::with(checked, &mut HashMap::new())
+    }
+
+    /// What plans have in common, transfers have too.
+    fn with(
+        checked: Checked,
+        made: &mut HashMap<*const BindingPlan, Arc<BindingTransfer>>,
+    ) -> Result<Self, RuntimeError> {
+        let mut side = |plans: &[Arc<BindingPlan>], direction| {
+            let transfer = |plan: &Arc<BindingPlan>| match made.entry(Arc::as_ptr(plan)) {
+                Entry::Occupied(known) => Ok(Arc::clone(known.get())),
+                Entry::Vacant(slot) => {
+                    Ok(Arc::clone(slot.insert(Arc::new(BindingTransfer::new(plan, direction)?))))
+                }
+            };
+            plans.iter().map(transfer).collect::<Result<Vec<_>, RuntimeError>>()
+        };
+        let inputs = side(&checked.inputs, Direction::In)?;
+        let outputs = side(&checked.outputs, Direction::Out)?;
         Ok(Self { checked, inputs, outputs })
     }
 
     /// Inputs in binding order.
-    pub fn inputs(&self) -> &[BindingTransfer] {
+    pub fn inputs(&self) -> &[Arc<BindingTransfer>] {
         &self.inputs
     }
 
     /// Outputs in binding order.
-    pub fn outputs(&self) -> &[BindingTransfer] {
+    pub fn outputs(&self) -> &[Arc<BindingTransfer>] {
         &self.outputs
     }
 
@@ -199,8 +212,8 @@ fn refused(error: QpcError) -> RuntimeError {
     }
 }
 
-fn lookup(bindings: &[BindingTransfer], index: usize) -> Result<&BindingTransfer, RuntimeError> {
-    bindings.get(index).ok_or_else(|| RuntimeError::Argument {
+fn lookup(bindings: &[Arc<BindingTransfer>], index: usize) -> Result<&BindingTransfer, RuntimeError> {
+    bindings.get(index).map(AsRef::as_ref).ok_or_else(|| RuntimeError::Argument {
         what: format!("binding {index} does not exist; there are {}", bindings.len()),
     })
 }
