@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from importlib import metadata
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
@@ -88,6 +87,8 @@ class Util:
 
     def checkLibraryVersion(self) -> QStatus:
         """Whether the compiled library belongs to the installed package."""
+        from importlib import metadata
+
         library = _version(_core.__version__)
         try:
             package = _version(metadata.version(_DISTRIBUTION))

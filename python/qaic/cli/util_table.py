@@ -50,7 +50,7 @@ class Table:
     def run(self) -> int:
         """Show the table until Ctrl-C, ``q`` or the end of the terminal; once where there is no terminal."""
         if not sys.stdout.isatty():
-            sys.stdout.write("\n".join(self._lines(self._query(), 8 * _BOX_WIDTH)) + "\n")
+            sys.stdout.write("\n".join(self._lines(self._query(), 4 * _BOX_WIDTH)) + "\n")
             return SUCCESS
         with _screen(), _keyboard() as keys, _resizes() as resizes:
             self._loop(keys, resizes)
