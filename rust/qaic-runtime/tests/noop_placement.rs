@@ -1,0 +1,140 @@
+//! Programs on several cards, cores shared by name, and a forked child's view, through the runtime's own objects.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::program::{Program, ProgramOptions};
+
+/// Cards that no other test uses.
+fn context(cards: u32) -> Arc<Context> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let options = RegistryOptions {
+        kind: Some("noop".to_owned()),
+        virtual_cards: Some(cards),
+        engine_candidates: vec![format!("placement-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
+        ..RegistryOptions::default()
+    };
+    Context::new(&options).unwrap()
+}
+
+/// A program of four cores.
+fn image() -> Arc<Image> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");
+    let image = Image::open(&path, true).unwrap();
+    assert_eq!(image.network().num_cores, 4);
+    image
+}
+
+fn in_group(name: &str) -> ProgramOptions {
+    let load = LoadOptions { share_group: Some(name.to_owned()), ..LoadOptions::default() };
+    ProgramOptions { load, ..ProgramOptions::default() }
+}
+
+fn free(context: &Context) -> Vec<u32> {
+    context.devices().iter().map(|device| device.resources().nsp_free).collect()
+}
+
+#[test]
+fn a_program_takes_its_cores_on_every_card() {
+    let context = context(4);
+    let mapping = Placement::parse("2:0:3").unwrap();
+    let program = Program::new(&context, &image(), &mapping, &ProgramOptions::default()).unwrap();
+    program.load().unwrap();
+    assert_eq!(free(&context), [16; 4]);
+    program.activate().unwrap();
+    assert_eq!(free(&context), [12, 16, 12, 12]);
+    program.deactivate().unwrap();
+    assert_eq!(free(&context), [16; 4]);
+}
+
+#[test]
+fn one_full_card_leaves_the_others_as_they_were() {
+    let context = context(2);
+    let image = image();
+    let options = ProgramOptions::default();
+    let on_one = |id| Placement::one(DeviceId(id));
+    let _full = InferenceSet::new(&context, &image, &on_one(1), 1, 4, options.clone()).unwrap();
+    let both = Placement::parse("0:1").unwrap();
+    let program = Program::new(&context, &image, &both, &options).unwrap();
+    match program.activate().unwrap_err() {
+        RuntimeError::DeviceBusy { id: 1, needed: 4, free: 0, total: 16 } => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(free(&context), [16, 0]);
+    match InferenceSet::new(&context, &image, &both, 1, 2, options).unwrap_err() {
+        RuntimeError::DeviceBusy { id: 1, needed: 8, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(free(&context), [16, 0]);
+}
+
+#[test]
+fn impossible_mappings_are_refused_when_the_program_is_made() {
+    let context = context(2);
+    let refused = |devices: &[u32]| {
+        let mapping = Placement { devices: devices.iter().copied().map(DeviceId).collect() };
+        Program::new(&context, &image(), &mapping, &ProgramOptions::default()).unwrap_err()
+    };
+    assert_eq!(refused(&[]).code(), "call.argument");
+    assert_eq!(refused(&[1, 1]).code(), "call.argument");
+    match refused(&[0, 2]) {
+        RuntimeError::DeviceNotFound { id: 2, existing } => assert_eq!(existing, [0, 1]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sets_of_one_name_share_cores_and_others_do_not() {
+    let context = context(2);
+    let image = image();
+    let card = Placement::one(DeviceId(0));
+    let set = |activations, options: &ProgramOptions| {
+        InferenceSet::new(&context, &image, &card, 1, activations, options.clone())
+    };
+    let large = set(3, &in_group("group1")).unwrap();
+    assert_eq!(free(&context), [4, 16]);
+    // Smaller members and members of the same size need nothing more.
+    let small = set(1, &in_group("group1")).unwrap();
+    let same = set(3, &in_group("group1")).unwrap();
+    assert_eq!(free(&context), [4, 16]);
+    match set(2, &ProgramOptions::default()).unwrap_err() {
+        RuntimeError::DeviceBusy { needed: 8, free: 4, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    let largest = set(4, &in_group("group1")).unwrap();
+    assert_eq!(free(&context), [0, 16]);
+    match set(1, &in_group("group2")).unwrap_err() {
+        RuntimeError::DeviceBusy { needed: 4, free: 0, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    drop((large, largest, same));
+    assert_eq!(free(&context), [12, 16]);
+    let apart = set(3, &in_group("group2")).unwrap();
+    assert_eq!(free(&context), [0, 16]);
+    drop((small, apart));
+    assert_eq!(free(&context), [16, 16]);
+}
+
+#[test]
+fn memory_and_ids_are_in_use_as_long_as_the_program() {
+    let context = context(1);
+    let image = image();
+    let unused = context.devices()[0].resources();
+    let card = Placement::one(DeviceId(0));
+    let set = InferenceSet::new(&context, &image, &card, 1, 2, ProgramOptions::default()).unwrap();
+    let used = context.devices()[0].resources();
+    assert_eq!(used.dram_free_mb, unused.dram_free_mb - 1);
+    assert_eq!((used.vc_free, used.programs_loaded, used.programs_active), (14, 1, 2));
+    assert_eq!((used.constants_loaded, used.constants_in_use), (1, 1));
+    // The descriptors of this container: two semaphores and one multicast id.
+    assert_eq!((used.semaphore_free, used.mcid_free), (28, 3070));
+    drop(set);
+    assert_eq!(context.devices()[0].resources(), unused);
+}
