@@ -52,7 +52,7 @@ impl PyProgram {
     ) -> PyResult<Result<T, RuntimeError>> {
         self.token.renew();
         let canceller: Arc<dyn Canceller> = Arc::clone(&self.token) as Arc<dyn Canceller>;
-        py.watched(&canceller, None, || Ok(work()))
+        py.watched(&canceller, || Ok(work()))
     }
 }
 
