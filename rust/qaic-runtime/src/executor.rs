@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::error::RuntimeError;
 use crate::exec_obj::Inference;
 use crate::fork;
-use crate::queue::{IndexStack, Ring, Waiters};
+use crate::queue::{IndexStack, Numbers, Ring, Waiters};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, yield_now};
 
 /// How often a worker that ran out of work looks again, and how many times, before it sleeps until it is woken.
@@ -136,9 +136,7 @@ impl Executor {
             return Err(RuntimeError::Internal { what: format!("lane {lane} does not exist") });
         };
         *cell.lock() = Some(inference);
-        // The rings have room for every number, so neither push can fail.
-        let pushed = queue.pending.push(number);
-        debug_assert!(pushed.is_ok(), "a lane is full");
+        queue.pending.put(number);
         if !shared.options.serial || !queue.scheduled.swap(true, Ordering::AcqRel) {
             shared.make_ready(lane);
         }
@@ -170,9 +168,7 @@ impl Executor {
         if !eager && short && shared.warm.fetch_add(0, Ordering::AcqRel) > 0 {
             return;
         }
-        if shared.idle.waiting() > 0 {
-            shared.idle.wake_one();
-        } else if shared.spawned.load(Ordering::Relaxed) < shared.options.limit {
+        if !shared.idle.wake_one() && shared.spawned.load(Ordering::Relaxed) < shared.options.limit {
             self.spawn();
         }
     }
@@ -218,8 +214,7 @@ impl Drop for Executor {
 
 impl Shared {
     fn make_ready(&self, lane: u32) {
-        let pushed = self.ready.push(lane);
-        debug_assert!(pushed.is_ok(), "the ready list is full");
+        self.ready.put(lane);
     }
 
     /// The life of a worker.
@@ -250,7 +245,8 @@ impl Shared {
     }
 
     fn may_run(&self) -> bool {
-        !self.ready.is_empty() && self.running.load(Ordering::Acquire) < self.options.limit
+        // RMW: either this sees the permit that was given back, or who gives it back sees what is ready.
+        !self.ready.is_empty() && self.running.fetch_add(0, Ordering::AcqRel) < self.options.limit
     }
 
     /// Runs one inference if there is one and a permit for it.
@@ -288,7 +284,8 @@ impl Shared {
                 self.make_ready(number);
                 return;
             }
-            lane.scheduled.store(false, Ordering::Release);
+            // RMW: a submitter who saw the lane scheduled is seen here, and so is what it put there.
+            lane.scheduled.swap(false, Ordering::AcqRel);
             // Who submitted in between saw the lane scheduled and left it to this thread.
             if !lane.pending.is_empty() && !lane.scheduled.swap(true, Ordering::AcqRel) {
                 self.make_ready(number);
@@ -319,7 +316,9 @@ impl Shared {
         let started = Instant::now();
         let result = work();
         let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.typical_ns.store(took, Ordering::Relaxed);
+        // Grows slowly: one that was long because its thread had no CPU says nothing about the next.
+        let known = self.typical_ns.load(Ordering::Relaxed);
+        self.typical_ns.store(took.min(known.saturating_mul(2).max(1)), Ordering::Relaxed);
         result
     }
 }

@@ -32,11 +32,14 @@ impl Waiters {
         Self::default()
     }
 
-    /// Wakes one waiting thread, if there is any, after something for one thread was added.
-    pub fn wake_one(&self) {
-        if self.announce() {
+    /// Wakes one waiting thread, after something for one thread was added, and says whether there was any. If not,
+    /// whoever begins to wait later finds what was added.
+    pub fn wake_one(&self) -> bool {
+        let awaited = self.announce();
+        if awaited {
             self.changed.notify_one();
         }
+        awaited
     }
 
     /// Wakes all waiting threads, after something changed that concerns all.
