@@ -1,0 +1,180 @@
+//! What handles travel through: the ring beside crossbeam's, waking nobody, and an inference submitted and collected.
+//!
+//! Waking a sleeping thread is not measured here: it costs what the system's condition variable costs, 10 to 40 us.
+#![allow(clippy::unwrap_used)] // a bench without its program must not run
+
+use std::hint::{black_box, spin_loop};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
+use crossbeam_queue::ArrayQueue;
+use qaic_benches::containers::{TENSOR_BYTES, network, program};
+use qaic_qpc::elf;
+use qaic_runtime::buffer::Storage;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::queue::{IndexStack, Ring, Roster, Waiters};
+use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
+
+/// Numbers in flight in the two-thread benches.
+const CAPACITY: u32 = 64;
+/// Inferences of a batch.
+const BATCH: u32 = 8;
+
+fn settings<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
+    let mut group = criterion.benchmark_group(name);
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(30);
+    group
+}
+
+fn one_thread(criterion: &mut Criterion) {
+    let mut group = settings(criterion, "queues, one thread");
+    let ring = Ring::new(CAPACITY);
+    group.bench_function("ring: push and pop", |b| {
+        b.iter(|| {
+            ring.push(black_box(7)).unwrap();
+            ring.pop().unwrap()
+        });
+    });
+    let theirs = ArrayQueue::new(CAPACITY as usize);
+    group.bench_function("crossbeam ArrayQueue: push and pop", |b| {
+        b.iter(|| {
+            theirs.push(black_box(7_u32)).unwrap();
+            theirs.pop().unwrap()
+        });
+    });
+    let stack = IndexStack::new_empty(CAPACITY);
+    group.bench_function("stack: push and pop", |b| {
+        b.iter(|| {
+            stack.push(black_box(7));
+            stack.pop().unwrap()
+        });
+    });
+    let roster = Roster::in_order(CAPACITY);
+    group.bench_function("roster: enter and take", |b| {
+        b.iter(|| {
+            roster.enter(black_box(7));
+            roster.take(|_| true).unwrap()
+        });
+    });
+    let waiters = Waiters::new();
+    group.bench_function("wake where nobody waits", |b| b.iter(|| black_box(&waiters).wake_one()));
+    group.finish();
+}
+
+/// Time for `count` numbers from one thread to another; both spin.
+fn handed_over(count: u64, push: impl Fn(u32) -> bool + Sync, pop: impl Fn() -> Option<u32>) -> Duration {
+    thread::scope(|scope| {
+        let started = Instant::now();
+        scope.spawn(|| {
+            for _ in 0..count {
+                while !push(black_box(7)) {
+                    spin_loop();
+                }
+            }
+        });
+        for _ in 0..count {
+            while pop().is_none() {
+                spin_loop();
+            }
+        }
+        started.elapsed()
+    })
+}
+
+fn two_threads(criterion: &mut Criterion) {
+    let mut group = settings(criterion, "queues, between two threads, per item");
+    let ring = Ring::new(CAPACITY);
+    group.bench_function("ring", |b| {
+        b.iter_custom(|count| handed_over(count, |value| ring.push(value).is_ok(), || ring.pop()));
+    });
+    let theirs = ArrayQueue::new(CAPACITY as usize);
+    group.bench_function("crossbeam ArrayQueue", |b| {
+        b.iter_custom(|count| handed_over(count, |value| theirs.push(value).is_ok(), || theirs.pop()));
+    });
+    group.finish();
+}
+
+/// An inference set on `noop` whose handles are wired once.
+struct Wired {
+    set: Arc<InferenceSet>,
+    _tensors: [Storage; 2],
+}
+
+impl Wired {
+    fn new(activations: u32, set_size: u32) -> Self {
+        let options = RegistryOptions { kind: Some("noop".into()), ..RegistryOptions::default() };
+        let context = Context::new(&options).unwrap();
+        let image = Image::from_bytes(program(&network(1), &elf::build(&[]).unwrap()).unwrap()).unwrap();
+        let place = Placement::one(DeviceId(0));
+        let set =
+            InferenceSet::new(&context, &image, &place, set_size, activations, ProgramOptions::default())
+                .unwrap();
+        let tensors = [(); 2].map(|()| Storage::new(TENSOR_BYTES).unwrap());
+        let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
+        for &handle in &handles {
+            let wire = set.exec_obj(handle).unwrap().wire(|wiring| {
+                wiring.shapes = Shapes::Variant(0);
+                wiring.inputs[0] = InputWire::Memory { memory: tensors[0].memory().as_const(), owner: None };
+                wiring.outputs[0] = OutputWire::Memory { memory: tensors[1].memory(), owner: None };
+            });
+            wire.unwrap();
+        }
+        for handle in handles {
+            set.put_completed(handle).unwrap();
+        }
+        Self { set, _tensors: tensors }
+    }
+
+    /// Submits `count` and collects them with `collect`.
+    fn batch(&self, count: u32, collect: impl Fn(&InferenceSet, u64) -> HandleId) {
+        for id in 0..u64::from(count) {
+            self.set.submit(self.set.try_acquire().unwrap(), id).unwrap();
+        }
+        for id in 0..u64::from(count) {
+            self.set.put_completed(collect(&self.set, id)).unwrap();
+        }
+    }
+}
+
+fn in_order(set: &InferenceSet, _: u64) -> HandleId {
+    set.get_completed(None, || false).unwrap()
+}
+
+fn by_id(set: &InferenceSet, id: u64) -> HandleId {
+    set.get_completed_id(id, None, || false).unwrap()
+}
+
+fn inferences(criterion: &mut Criterion) {
+    let mut group = settings(criterion, "submit and collect on noop");
+    for side in [1, 4, 16] {
+        let wired = Wired::new(side, side);
+        let shape = format!("{side} x {side}");
+        group.bench_function(BenchmarkId::new("one at a time", &shape), |b| {
+            b.iter(|| wired.batch(1, in_order));
+        });
+        group.bench_function(BenchmarkId::new("one at a time, by id", &shape), |b| {
+            b.iter(|| wired.batch(1, by_id));
+        });
+    }
+    let wired = Wired::new(1, BATCH);
+    group.bench_function("a batch of 8, each", |b| {
+        b.iter_custom(|count| {
+            let started = Instant::now();
+            for _ in 0..count.div_ceil(BATCH.into()) {
+                wired.batch(BATCH, in_order);
+            }
+            started.elapsed()
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, one_thread, two_threads, inferences);
+criterion_main!(benches);
