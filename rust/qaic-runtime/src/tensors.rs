@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::num::NonZero;
 
 use qaic_qpc::container::names;
 use qaic_qpc::dtype::ElementType;
@@ -165,11 +164,6 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<VariantDims>, RuntimeError>
         Ok(VariantDims { inputs, outputs })
     };
     network.allowed_shapes.iter().map(variant).collect()
-}
-
-/// Devices that a program runs on as one, as it was compiled.
-pub fn devices(image: &Image) -> Result<u32, RuntimeError> {
-    Ok(read_plan(image)?.and_then(|plan| plan.devices).map_or(1, NonZero::get))
 }
 
 /// Whether one inference tells how long the next one takes; see [`UserTensors::steady`].

@@ -20,7 +20,7 @@ use qaic_runtime::error::RuntimeError;
 use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::image::Image;
 use qaic_runtime::program::{Program, ProgramOptions};
-use qaic_runtime::tensors::{RetainedPair, VariantDims, devices, retained_pairs, user_tensors};
+use qaic_runtime::tensors::{RetainedPair, VariantDims, retained_pairs, user_tensors};
 use qaic_runtime::transfer::{BindingTransfer, TransferPlan};
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
 use transfer_support::{elements, f32_bytes, view, view_mut};
@@ -275,19 +275,6 @@ fn state_of_our_programs_is_kept_only_when_asked_for() {
     assert_eq!(retained_pairs(&image).unwrap(), []);
     let image = container(&stateful(&[]), Some(&plan(r#","retained_state":true"#)));
     assert_eq!(retained_pairs(&image).unwrap(), PAIRS);
-}
-
-#[test]
-fn devices_are_those_of_the_plan() {
-    let count = |rest: &str| {
-        let plan =
-            format!(r#"{{"version":1,"target":"cpu","inputs":[],"outputs":[],"initializers":[]{rest}}}"#);
-        devices(&container(&stateful(&[]), Some(&plan)))
-    };
-    assert_eq!(count("").unwrap(), 1);
-    assert_eq!(count(r#","devices":4"#).unwrap(), 4);
-    assert_eq!(count(r#","devices":0"#).unwrap_err().code(), "engine.graph");
-    assert_eq!(devices(&container(&stateful(&[]), None)).unwrap(), 1);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The resolved plan of a CPU program: what the compiler decided, as section `openqaic_plan` of `network.elf`.
 
-use std::num::NonZero;
 use std::ops::RangeInclusive;
 
 use qaic_qpc::container::names;
@@ -40,9 +39,6 @@ pub struct Plan {
     /// Whether outputs named `X_RetainedState` stay on the device as the next input `X`.
     #[serde(default)]
     pub retained_state: bool,
-    /// Devices that the program was partitioned for; it runs on them as one.
-    #[serde(default)]
-    pub devices: Option<NonZero<u32>>,
 }
 
 /// Dimensions of all edges in one specialization.
