@@ -10,6 +10,7 @@ import session_models
 from qaic import _core
 from qaic.compiler import compile_model
 from qaic.options.models import CompileOptions
+from qaic.options.specializations import Specialization
 
 S = qaicrt.QStatus
 
@@ -32,6 +33,7 @@ class Client:
     """A program on a device, and its queue."""
 
     def __init__(self, path, dev=0, **values):
+        self.path = path
         self.context = qaicrt.Context()
         self.program = qaicrt.Program(self.context, dev, qaicrt.Qpc(path), properties(**values))
         self.queue = qaicrt.Queue(self.context, dev)
@@ -89,7 +91,7 @@ def doubled():
     return session_models.model(nodes, [("x", "float32", ["rows", 4])], [("y", "float32", ["rows", 4])])
 
 
-ROWS = ({"rows": 8}, {"rows": 3}, {"rows": 1})
+ROWS = tuple(Specialization(f"rows{rows}", {"rows": rows}) for rows in (8, 3, 1))
 
 
 def counter():

@@ -170,6 +170,17 @@ impl Edge {
         (self.item_bytes as u64, self.dims.iter().copied().map(i64::from).collect())
     }
 
+    /// The shape of a buffer about which only its size is known: the compiled one, or so many elements.
+    pub(crate) fn shape_of_size(&self, size: usize) -> RequestedShape {
+        let count = size / self.item_bytes.max(1);
+        let dims = if size == self.size {
+            self.dims.clone()
+        } else {
+            vec![i32::try_from(count).unwrap_or(i32::MAX)]
+        };
+        RequestedShape { element_bytes: self.item_bytes as u64, dims }
+    }
+
     /// Checks the size of a buffer that is not empty.
     pub(crate) fn check_size(&self, found: usize) -> Result<(), RuntimeError> {
         if found == self.size || (found < self.size && (self.partial || self.sizes.contains(&found))) {

@@ -161,7 +161,7 @@ impl PyProgram {
         facts.set_item("numNsp", program.getattr("numCores")?)?;
         facts.set_item("numMcid", program.getattr("numMcId")?)?;
         facts.set_item("batchSize", program.getattr("batchSize")?)?;
-        facts.set_item("isAicStatsAvailable", self.edges.iter().any(|edge| edge.name == STATS_OUTPUT))?;
+        facts.set_item("isAicStatsAvailable", self.program.image().network().stats.is_some())?;
         py.import("qaicrt.programs")?.getattr("ProgramInfo")?.call((), Some(&facts))
     }
 
@@ -198,12 +198,9 @@ impl PyProgram {
 
     fn __repr__(&self) -> String {
         let name = &self.program.image().network().network_name;
-        format!("Program({name:?} on device {})", self.program.placement())
+        format!("Program('{name}' on device {})", self.program.placement())
     }
 }
-
-/// Output that carries statistics (python-api §B.14).
-const STATS_OUTPUT: &str = "aiccyclecounts";
 
 const PROGRAM_PROPERTIES: &[&str] =
     &["selectMask", "SubmitNumRetries", "SubmitRetryTimeoutMs", "devMapping", "dataPathTimeoutMs"];

@@ -179,11 +179,13 @@ impl Wires {
         let sizes: Vec<usize> = backings.iter().map(|backing| backing.memory().len()).collect();
         let variant = self.edges.variant_of_sizes(&sizes);
         for (index, (slot, &size)) in shapes.iter_mut().zip(&sizes).enumerate() {
-            let full = self.edges.get(index).is_ok_and(|edge| edge.size == size);
-            // The shape of a buffer that is shorter than any is not known.
-            *slot = (size > 0 && (variant.is_some() || full))
-                .then(|| self.edges.shape_in(variant.unwrap_or(usize::MAX), index))
-                .flatten();
+            *slot = if size == 0 {
+                None
+            } else if let Some(variant) = variant {
+                self.edges.shape_in(variant, index)
+            } else {
+                self.edges.get(index).ok().map(|edge| edge.shape_of_size(size))
+            };
         }
         match variant {
             Some(variant) => Shapes::Variant(variant),

@@ -1,0 +1,136 @@
+"""Several combinations of shapes, and partial buffers, at ``ExecObj`` (python-api §B.8, §B.9)."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qaicrt
+import rt_programs
+from rt_programs import ROWS, Client, S
+
+DATA = Path(__file__).parents[1] / "data" / "qpc"
+
+
+@pytest.fixture(scope="module")
+def doubled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("doubled")
+    return Client(rt_programs.compiled(folder, rt_programs.doubled(), network_specialization_config=ROWS))
+
+
+def rows(count, seed=0):
+    return np.random.default_rng(seed).random((count, 4), np.float32)
+
+
+def test_arrays_choose_the_shapes(doubled):
+    exec_obj = doubled.exec_obj()
+    for count in (1, 8, 3, 3, 1):
+        x, y = rows(count), np.zeros((count, 4), np.float32)
+        doubled.infer(exec_obj, [(0, x), (1, y)])
+        np.testing.assert_array_equal(y, x + x)
+
+
+def test_dims_choose_the_shapes(doubled):
+    exec_obj = doubled.exec_obj()
+    for count in (3, 8, 1):
+        x = rows(count)
+        buffers = [qaicrt.QBuffer(x.tobytes()), qaicrt.QBuffer(bytes(x.nbytes))]
+        doubled.infer(exec_obj, buffers, qaicrt.BufferDimensionsVecRef([(4, x.shape), (4, [count, 4])]))
+        found = np.frombuffer(exec_obj.getData()[1][1], np.float32).reshape(count, 4)
+        np.testing.assert_array_equal(found, x + x)
+
+
+def test_sizes_choose_the_shapes_when_there_are_no_dims(doubled):
+    exec_obj = doubled.exec_obj()
+    for count in (8, 1, 3):
+        x = rows(count)
+        buffers = [qaicrt.QBuffer(x), qaicrt.QBuffer(bytes(x.nbytes))]
+        doubled.infer(exec_obj, buffers)
+        np.testing.assert_array_equal(np.frombuffer(buffers[1], np.float32).reshape(count, 4), x + x)
+        # An array that is listed afterwards is matched with what is known of the other.
+        y = np.zeros((count, 4), np.float32)
+        doubled.infer(exec_obj, [(1, y)])
+        np.testing.assert_array_equal(y, x + x)
+
+
+def test_an_output_that_is_left_out_fits_every_combination(doubled):
+    exec_obj = doubled.exec_obj()
+    for count in (1, 8, 3):
+        doubled.infer(exec_obj, [(0, rows(count))])
+        doubled.infer(exec_obj, [qaicrt.QBuffer(rows(count)), qaicrt.QBuffer(b"")])
+
+
+@pytest.mark.parametrize(("given", "taken"), [((3, 8), "[3, 4]"), ((8, 1), "[8, 4]"), ((1, 3), "[1, 4]")])
+def test_shapes_of_different_combinations_fail_late(doubled, capfd, given, taken):
+    exec_obj = doubled.exec_obj()
+    x, y = rows(given[0]), np.zeros((given[1], 4), np.float32)
+    assert exec_obj.setData([(0, x), (1, y)]) == S.QS_SUCCESS
+    assert doubled.queue.enqueue(exec_obj) == S.QS_SUCCESS
+    assert exec_obj.waitForCompletion() == S.QS_INVAL
+    error = capfd.readouterr().err
+    assert "[ERROR]" in error
+    assert "No matching dimension found" in error
+    passed, *allowed = error.split("allowed")
+    assert taken in passed
+    assert ["[8, 4]" in allowed[0], "[3, 4]" in allowed[1], "[1, 4]" in allowed[2]] == [True] * 3
+    assert not y.any()
+
+
+def test_sizes_that_no_combination_has_are_refused_at_once(doubled, capfd):
+    exec_obj = doubled.exec_obj()
+    for count in (2, 7, 9):
+        assert exec_obj.setData([(0, rows(count))]) == S.QS_INVAL
+        assert "128 expected" in capfd.readouterr().err
+
+
+def test_shapes_of_buffers_that_do_not_go_together(doubled, capfd):
+    exec_obj = doubled.exec_obj()
+    assert exec_obj.setData([qaicrt.QBuffer(rows(3)), qaicrt.QBuffer(rows(8))]) == S.QS_SUCCESS
+    assert exec_obj.run() == S.QS_INVAL
+    assert "No matching dimension found" in capfd.readouterr().err
+
+
+def test_partial_inputs_may_be_short(monkeypatch, capfd):
+    monkeypatch.setenv("QAIC_DEVICE", "noop")
+    client = Client(str(DATA / "s07_partial_multi.qpc"))
+    mappings = client.program.getBufferMappings()
+    partial = [mapping.isPartialBufferAllowed for mapping in mappings]
+    assert any(partial)
+    exec_obj = client.exec_obj()
+    for mapping in mappings:
+        sizes = [other.size for other in mappings]
+        sizes[mapping.index] //= 2
+        status = exec_obj.setData([qaicrt.QBuffer(bytes(size)) for size in sizes])
+        assert status == (S.QS_SUCCESS if mapping.isPartialBufferAllowed else S.QS_INVAL)
+        if mapping.isPartialBufferAllowed:
+            client.infer(exec_obj)
+        else:
+            assert mapping.bufferName in capfd.readouterr().err
+        sizes[mapping.index] = mapping.size + 4
+        assert exec_obj.setData([qaicrt.QBuffer(bytes(size)) for size in sizes]) == S.QS_INVAL
+    short = [(m.index, np.zeros(m.size // 2, np.uint8)) for m in mappings if m.isPartialBufferAllowed]
+    whole = [(m.index, np.zeros(m.size, np.uint8)) for m in mappings if not m.isPartialBufferAllowed]
+    assert exec_obj.setData(short) == S.QS_SUCCESS
+    assert len(whole) + len(short) == len(mappings)
+
+
+def test_containers_with_allowed_shapes_are_matched(monkeypatch, capfd):
+    monkeypatch.setenv("QAIC_DEVICE", "noop")
+    client = Client(str(DATA / "s08_dynamic_shapes.qpc"))
+    entries = [mapping.allowedDimensions for mapping in qaicrt.Qpc(client.path).getBufferMappingsV2()]
+    types = [
+        (mapping.size // int(np.prod(mapping.defaultDimensions)))
+        for mapping in qaicrt.Qpc(client.path).getBufferMappingsV2()
+    ]
+    exec_obj = client.exec_obj()
+    for variant in range(len(entries[0])):
+        dims = [(item, allowed[variant]) for item, allowed in zip(types, entries, strict=True)]
+        buffers = [qaicrt.QBuffer(bytes(item * int(np.prod(shape)))) for item, shape in dims]
+        client.infer(exec_obj, buffers, dims)
+    mixed = [
+        (item, allowed[index % 2]) for index, (item, allowed) in enumerate(zip(types, entries, strict=True))
+    ]
+    buffers = [qaicrt.QBuffer(bytes(item * int(np.prod(shape)))) for item, shape in mixed]
+    assert exec_obj.setData(buffers, mixed) == S.QS_SUCCESS
+    assert exec_obj.run() == S.QS_INVAL
+    assert "No matching dimension found" in capfd.readouterr().err
