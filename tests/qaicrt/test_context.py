@@ -173,6 +173,22 @@ class TestLog:
         context.setLogLevel(4)
         assert "log level 4" in capfd.readouterr().err
 
+    def test_a_failure_reaches_the_error_handler(self):
+        got = []
+        context = qaicrt.Context(logCallback=lambda *_: None, errorHandler=lambda *report: got.append(report))
+        qpc, programs, status = qaicrt.Qpc(DATA / "s01_simple_f32_file.qpc"), [], QStatus.QS_SUCCESS
+        while status == QStatus.QS_SUCCESS:
+            # Until the cores of the card are gone.
+            programs.append(qaicrt.Program(context, 0, qpc))
+            status = programs[-1].activate()
+        assert status == QStatus.QS_DEV_ERROR
+        assert context._dispatcher().flush(10)
+        [(number, text, kind, data)] = got
+        assert number == context.getId()
+        assert "core" in text
+        assert kind == qaicrt.QAicErrorType.QAIC_ERROR_PROGRAM_ACTIVATION
+        assert data == b""
+
 
 class TestDispatcher:
     def test_calls_in_order_on_one_thread_that_is_not_the_callers(self):

@@ -161,7 +161,7 @@ class TestVersion:
         [("9.0.0", False), ("0.0.9", False), ("0.999.0", True), (qaic.__version__, True), ("0.1.0rc1", True)],
     )
     def test_a_library_of_another_version_is_noticed(self, monkeypatch, capfd, installed, fits):
-        monkeypatch.setattr("qaicrt.util.metadata.version", lambda _: installed)
+        monkeypatch.setattr("importlib.metadata.version", lambda _: installed)
         status = Util().checkLibraryVersion()
         assert (status == QStatus.QS_SUCCESS) == fits
         assert (installed in capfd.readouterr().err) != fits
