@@ -138,12 +138,12 @@ made = _core.Qpc(PATH)
 coerce = lambda *_: None
 
 print(in_child(lambda: loaded.run({"image": IMAGE})))
-print(in_child(lambda: _core.InferenceSet(context, made, 0, 1, 1, coerce)))
+print(in_child(lambda: _core.InferenceSet(context, made, [0], 1, 1, coerce)))
 print(in_child(lambda: control.plan("")))
 print(in_child(lambda: control.wait_executing(1, 10)))
 # What needs no device of the parent's works.
 print(in_child(lambda: (context.resources(0)["nsp_free"], array.reshape(-1)[:3].tolist())))
-print(in_child(lambda: _core.InferenceSet(_core.Context(), made, 0, 1, 1, coerce).handle_count))
+print(in_child(lambda: _core.InferenceSet(_core.Context(), made, [0], 1, 1, coerce).handle_count))
 """
     forked = "StateError call.forked"
     assert scene(code) == [forked] * 4 + [f"(16, {RESULT})", "1"]
