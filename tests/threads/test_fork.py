@@ -266,3 +266,116 @@ forking.join()
 print(answers[0])
 """
     assert scene(code) == ["True"]
+
+
+# --- the low-level interface ----------------------------------------------------------------------------
+
+LOW_LEVEL = """
+import gc
+import qaicrt
+
+LOGITS = np.zeros((1, 10), np.float32)
+
+def make(callback=None):
+    context = qaicrt.Context()
+    qpc = qaicrt.Qpc(PATH)
+    program = qaicrt.Program(context, 0, qpc)
+    execs = [qaicrt.ExecObj(context, program) for _ in range(2)]
+    for exec_obj in execs:
+        assert exec_obj.setData([(0, IMAGE), (1, LOGITS)]) == qaicrt.QStatus.QS_SUCCESS
+    return context, qpc, program, execs, qaicrt.Queue(context, 0)
+
+def anew():
+    context, qpc, program, execs, queue = make()
+    LOGITS[:] = -1
+    statuses = [execs[0].run(), queue.enqueue(execs[1]), execs[1].waitForCompletion()]
+    return [status.name for status in statuses], LOGITS[0, :3].tolist()
+
+control = _core.NoopControl()
+context, qpc, program, execs, queue = make()
+assert execs[0].run() == qaicrt.QStatus.QS_SUCCESS
+"""
+
+WORKED = "(['QS_SUCCESS', 'QS_SUCCESS', 'QS_SUCCESS'], [0.0, 1.0, 2.0])"
+
+
+def test_low_level_objects_of_the_parent_refuse_and_new_ones_work(scene):
+    code = """
+control.hold()
+queue.enqueue(execs[0])
+assert control.wait_executing(1)
+
+def refusals():
+    statuses = [
+        execs[0].waitForCompletion(),
+        execs[1].setData([(0, IMAGE), (1, LOGITS)]),
+        execs[1].run(),
+        queue.enqueue(execs[1]),
+        program.load(),
+        program.activate(),
+        program.deactivate(),
+        program.unload(),
+    ]
+    return {status.name for status in statuses}
+
+def construction():
+    refused = []
+    for make_one in (lambda: qaicrt.ExecObj(context, program), lambda: qaicrt.Program(context, 0, qpc)):
+        try:
+            make_one()
+        except qaicrt.ExceptionInit as error:
+            refused.append(error.code)
+    return refused
+
+def drop():
+    global context, qpc, program, execs, queue
+    del context, qpc, program, execs, queue
+    gc.collect()
+    return _core.Context().resources(0)["nsp_free"]
+
+for work in (refusals, construction, drop, anew):
+    print(in_child(work))
+print(in_child(anew, leave=sys.exit))
+control.release()
+print(execs[0].waitForCompletion().name, LOGITS[0, :3].tolist())
+"""
+    assert scene(LOW_LEVEL + code) == [
+        "{'QS_ERROR'}",
+        "['call.forked', 'call.forked']",
+        "16",
+        WORKED,
+        WORKED,
+        "QS_SUCCESS [0.0, 1.0, 2.0]",
+    ]
+
+
+def test_children_of_a_process_busy_at_the_low_level(scene):
+    code = """
+stop = threading.Event()
+
+def enqueue(exec_obj):
+    while not stop.is_set():
+        queue.enqueue(exec_obj)
+        exec_obj.waitForCompletion()
+
+def reload():
+    while not stop.is_set():
+        make()
+
+threads = [threading.Thread(target=enqueue, args=(exec_obj,)) for exec_obj in execs]
+threads.append(threading.Thread(target=reload))
+for thread in threads:
+    thread.start()
+
+def child():
+    global context, qpc, program, execs, queue
+    del context, qpc, program, execs, queue
+    gc.collect()
+    return anew()
+
+print({in_child(child) for _ in range(25)})
+stop.set()
+for thread in threads:
+    thread.join()
+"""
+    assert scene(LOW_LEVEL + code) == ["{" + repr(WORKED) + "}"]
