@@ -5,7 +5,11 @@ import runpy
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+
+import decoder_model
+import session_models
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,6 +38,25 @@ def test_code_of_the_readme_runs(folder, capsys):
     assert "{'x': ((1, 16), dtype('float32'))}" in printed
     assert "Number of inferences utilized for calculation are 99" in printed
     assert (folder / "build" / "programqpc.bin").is_file()
+
+
+def test_code_of_the_guide_runs(folder):
+    onnx.save(decoder_model.decoder(), "decoder.onnx")
+    built = session_models.affine(width=128, rows=4)
+    built.graph.input[0].name = built.graph.node[0].input[0] = "ids"
+    for edge in (built.graph.input[0], built.graph.output[0]):
+        edge.type.tensor_type.shape.dim[0].dim_param = "batch"
+    built.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "seq"
+    onnx.save(built, "tokens.onnx")
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "guide" / "running.md").read_text(), re.DOTALL
+    )
+    assert len(blocks) == 5
+    namespace = {}
+    for block in blocks:
+        exec(block.replace("int32", "float32"), namespace)
+    assert namespace["logits"].shape == (1, 1, 23)
+    assert len(namespace["results"]) == 100
 
 
 def test_examples_run(folder, monkeypatch, capsys):
