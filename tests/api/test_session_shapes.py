@@ -1,4 +1,4 @@
-"""Sessions of programs with several combinations of shapes, and with state on the device (python-api §A.2)."""
+"""Sessions of programs with several combinations of shapes, and with state (python-api §A.2)."""
 
 import json
 
