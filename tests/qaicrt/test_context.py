@@ -1,5 +1,6 @@
 """``Context``: which devices, what level, which callbacks (python-api §B.4)."""
 
+import gc
 import os
 import re
 import subprocess
@@ -132,6 +133,34 @@ class TestFindDevice:
         qpc = qaicrt.Qpc(DATA / "s01_simple_f32_file.qpc")
         assert qaicrt.Context().findDevice(qpc) == (QStatus.QS_SUCCESS, 0)
         assert qaicrt.Context([1, 0]).findDevice(qpc) == (QStatus.QS_SUCCESS, 1)
+
+    def test_passes_over_a_device_without_room(self, capfd):
+        context = qaicrt.Context()
+        qpc, programs = qaicrt.Qpc(DATA / "s01_simple_f32_file.qpc"), []
+        while (found := context.findDevice(qpc))[0] == QStatus.QS_SUCCESS:
+            programs.append(qaicrt.Program(context, found[1], qpc))
+            assert programs[-1].activate() == QStatus.QS_SUCCESS
+        # Both cards are full, the first one first.
+        cores = qpc.getInfo().program[0].numCores
+        assert len(programs) == 2 * (16 // cores)
+        assert found == (QStatus.QS_DEV_ERROR, -1)
+        assert "device 0" in capfd.readouterr().err
+        programs.pop(0)
+        gc.collect()
+        assert context.findDevice(qpc) == (QStatus.QS_SUCCESS, 0)
+
+    def test_is_refused_in_a_forked_child(self):
+        output, errors = run(f"""
+            import os, sys, qaicrt
+            context, qpc = qaicrt.Context(), qaicrt.Qpc({str(DATA / "s01_simple_f32_file.qpc")!r})
+            child = os.fork()
+            if child == 0:
+                print(context.findDevice(qpc), qaicrt.Context().findDevice(qpc), flush=True)
+                sys.exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            """)
+        assert output == "(<QStatus.QS_ERROR: 500>, -1) (<QStatus.QS_SUCCESS: 0>, 0)\n"
+        assert "fork" in errors
 
     def test_needs_a_container(self):
         with pytest.raises(TypeError):

@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
 use qaic_qpc::program_info::QpcInfo;
 use qaic_runtime::context::Context;
-use qaic_runtime::device::DeviceId;
+use qaic_runtime::device::{DeviceId, Placement};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
 use qaic_runtime::log::Level;
@@ -185,7 +185,8 @@ fn find_device(context: &Context, ids: &[DeviceId], image: &Image) -> Result<Dev
     let memory_mb = program.map_or(0, |program| program.total_required_memory.div_ceil(1 << 20));
     let mut refusal = None;
     for &id in ids {
-        let resources = context.device(id)?.resources();
+        let Some(device) = context.placed_on(&Placement::one(id))?.pop() else { continue };
+        let resources = device.resources();
         if resources.nsp_free < needed {
             let (free, total) = (resources.nsp_free, resources.nsp_total);
             refusal.get_or_insert(RuntimeError::DeviceBusy { id: id.0, needed, free, total });

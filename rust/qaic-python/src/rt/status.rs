@@ -3,7 +3,6 @@
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
 use qaic_runtime::context::Context;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::log::ErrorType;
@@ -172,18 +171,5 @@ pub(crate) fn reply(
     match outcome {
         Ok(()) => QStatus::Success.member(py),
         Err(error) => refusal(py, context, origin, &error),
-    }
-}
-
-/// `(QStatus, value)`; the value of a refusal is `None`.
-pub(crate) fn reply_with<'py>(
-    py: Python<'py>,
-    context: &Context,
-    origin: Origin,
-    outcome: Result<impl IntoPyObject<'py>, RuntimeError>,
-) -> PyResult<Bound<'py, PyTuple>> {
-    match outcome {
-        Ok(value) => (QStatus::Success.member(py)?, value).into_pyobject(py),
-        Err(error) => (refusal(py, context, origin, &error)?, py.None()).into_pyobject(py),
     }
 }
