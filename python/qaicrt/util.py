@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 from qaic import _core
 from qaic.errors import QaicError
-from qaicrt import device_lock
 from qaicrt.devices import (
     QDevInfo,
     QHostApiInfoDevData,
@@ -120,6 +119,8 @@ class Util:
         status, _ = self._query(devID)
         if status is not QStatus.QS_SUCCESS:
             return status
+        from qaicrt import device_lock
+
         number = index(devID)
         if not lock:
             if device_lock.release(number):
