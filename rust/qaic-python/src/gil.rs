@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use qaic_runtime::device::Canceller;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork::Origin;
+use qaic_runtime::interrupts;
 
 use crate::errors;
 
@@ -143,6 +144,7 @@ fn to_exception(py: Python<'_>, error: RuntimeError) -> PyErr {
 }
 
 thread_local! {
+    static MAIN: std::cell::Cell<Option<(Origin, bool)>> = const { std::cell::Cell::new(None) };
     // The exception a signal handler raised during a wait of this thread, until the wait has unwound.
     static PENDING: std::cell::Cell<Option<PyErr>> = const { std::cell::Cell::new(None) };
 }
@@ -154,7 +156,11 @@ pub(crate) fn take_signal() -> Option<PyErr> {
 
 /// Whether a signal handler raised on this thread. For waits inside [`Door::detached`].
 pub(crate) fn signal_pending() -> bool {
-    match Python::attach(check_signals) {
+    // Taking the interpreter lock for nothing, thousands of waiting threads would keep it from those that work.
+    if known_main() == Some(false) {
+        return false;
+    }
+    match Python::attach(|py| if on_main_thread(py)? { check_signals(py) } else { Ok(()) }) {
         Ok(()) => false,
         Err(error) => {
             PENDING.set(Some(error));
@@ -166,17 +172,20 @@ pub(crate) fn signal_pending() -> bool {
 /// Whether signals are delivered to this thread. Asked once per thread, and again in a forked process, where the thread
 /// that forked is the main one.
 fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
-    thread_local! {
-        static ANSWER: std::cell::Cell<Option<(Origin, bool)>> = const { std::cell::Cell::new(None) };
-    }
-    if let Some((asked, answer)) = ANSWER.get()
-        && asked.is_here()
-    {
+    if let Some(answer) = known_main() {
         return Ok(answer);
     }
     let threading = py.import("threading")?;
     let main = threading.call_method0("main_thread")?.getattr("ident")?;
     let answer = threading.call_method0("get_ident")?.eq(main)?;
-    ANSWER.set(Some((Origin::here(), answer)));
+    MAIN.set(Some((Origin::here(), answer)));
+    if !answer {
+        interrupts::never_on_this_thread();
+    }
     Ok(answer)
+}
+
+/// What [`on_main_thread`] found for this thread in this process.
+fn known_main() -> Option<bool> {
+    MAIN.get().filter(|(asked, _)| asked.is_here()).map(|(_, answer)| answer)
 }

@@ -12,13 +12,11 @@ use crate::carrier::Carrier;
 use crate::device::Canceller;
 use crate::error::RuntimeError;
 use crate::fork;
+use crate::interrupts::look_period;
 use crate::program::{Activated, Program};
 use crate::queue::Waiters;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::wiring::{InputWire, Wiring};
-
-/// How long a wait lasts before the caller's interrupt check runs again.
-pub(crate) const INTERRUPT_CHECK_PERIOD: Duration = Duration::from_millis(50);
 
 /// How often a dropped exec object asks its inference to end.
 const CANCEL_PERIOD: Duration = Duration::from_millis(1);
@@ -232,7 +230,7 @@ impl ExecObj {
             if self.progress.phase.load(Ordering::Acquire) == QUEUED && executor.help() {
                 continue;
             }
-            let limit = until(deadline).min(INTERRUPT_CHECK_PERIOD);
+            let limit = until(deadline).min(look_period(self.progress.limit));
             if let Some(outcome) = self.progress.waiters.wait(limit, || self.progress.ended()) {
                 return outcome;
             }

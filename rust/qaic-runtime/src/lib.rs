@@ -21,6 +21,7 @@ mod executor;
 pub mod fork;
 pub mod image;
 pub mod inference_set;
+pub mod interrupts;
 pub mod log;
 pub mod program;
 pub mod queue;

@@ -16,16 +16,17 @@ mod ids;
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::buffer::{HostSlice, HostSliceMut};
 use crate::context::Context;
 use crate::device::Placement;
 use crate::error::RuntimeError;
-use crate::exec_obj::{ExecObj, INTERRUPT_CHECK_PERIOD, Observer, until};
+use crate::exec_obj::{ExecObj, Observer, until};
 use crate::executor::Executor;
 use crate::fork;
 use crate::image::Image;
+use crate::interrupts::{ENFORCE_PERIOD, look_period};
 use crate::program::{Program, ProgramOptions};
 use crate::queue::{IndexStack, Ring, Roster, Waiters};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
@@ -56,6 +57,10 @@ pub struct InferenceSet {
     executor: Arc<Executor>,
     image: Arc<Image>,
     generation: u32,
+    time_limit: Option<Duration>,
+    // When somebody last looked for inferences beyond the time limit, in nanoseconds since the set was made.
+    looked_ns: AtomicU64,
+    epoch: Instant,
     // Declared, so dropped, last: the exec objects refer to the activations.
     programs: Vec<Arc<Program>>,
 }
@@ -158,6 +163,9 @@ impl InferenceSet {
             executor,
             image: Arc::clone(image),
             generation: fork::generation(),
+            time_limit: first.time_limit(),
+            looked_ns: AtomicU64::new(0),
+            epoch: Instant::now(),
             programs,
         }))
     }
@@ -372,10 +380,10 @@ impl InferenceSet {
                 continue;
             }
             let began = *began.get_or_insert_with(Instant::now);
-            if let Some(taken) = waiters.wait(until(deadline).min(INTERRUPT_CHECK_PERIOD), &mut take) {
+            if let Some(taken) = waiters.wait(until(deadline).min(look_period(self.time_limit)), &mut take) {
                 return taken;
             }
-            self.execs.iter().for_each(|exec| exec.enforce_limit());
+            self.enforce_limits();
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 let timeout_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 return Err(RuntimeError::Timeout { what, timeout_ms });
@@ -383,6 +391,19 @@ impl InferenceSet {
             if interrupted() {
                 return Err(RuntimeError::Interrupted);
             }
+        }
+    }
+}
+
+impl InferenceSet {
+    /// Ends what takes too long: one of the waiting threads looks, not each of them at each exec object.
+    fn enforce_limits(&self) {
+        let now = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let period = u64::try_from(ENFORCE_PERIOD.as_nanos() / 2).unwrap_or(u64::MAX);
+        // Relaxed: which thread looks, and nothing else.
+        let due = |looked: u64| (now.saturating_sub(looked) >= period).then_some(now);
+        if self.looked_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
+            self.execs.iter().for_each(|exec| exec.enforce_limit());
         }
     }
 }

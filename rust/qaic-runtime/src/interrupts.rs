@@ -1,0 +1,59 @@
+//! How often a waiting thread looks up from its sleep.
+//!
+//! A wait asks its caller now and then whether to give up, and ends what takes too long. Thousands of threads that all
+//! woke twenty times a second for that would take a CPU from those that work. So a thread that nobody ever interrupts
+//! says so once, and sleeps longer: Python delivers signals to the main thread only.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crate::fork::Origin;
+
+/// Of a thread that may be interrupted.
+const SHORT: Duration = Duration::from_millis(50);
+
+/// Of others: a guard, since what they wait for wakes them.
+const LONG: Duration = Duration::from_secs(1);
+
+/// A time limit is enforced this much too late at most, as a part of it, or after [`SHORT`].
+const LATENESS: u32 = 8;
+
+thread_local! {
+    // In a forked process the thread that forked is the main one, whatever it was before.
+    static NEVER: Cell<Option<Origin>> = const { Cell::new(None) };
+}
+
+/// Says that the calling thread's waits are never interrupted.
+pub fn never_on_this_thread() {
+    NEVER.set(Some(Origin::here()));
+}
+
+/// How long a wait of the calling thread may last before it looks up; `limit` is the time limit of what it waits for.
+pub(crate) fn look_period(limit: Option<Duration>) -> Duration {
+    if NEVER.get().is_none_or(|origin| !origin.is_here()) {
+        return SHORT;
+    }
+    limit.map_or(LONG, |limit| (limit / LATENESS).clamp(SHORT, LONG))
+}
+
+/// How often time limits need a look.
+pub(crate) const ENFORCE_PERIOD: Duration = SHORT;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_thread_that_is_never_interrupted_sleeps_longer() {
+        let other = thread::spawn(|| {
+            let before = look_period(None);
+            never_on_this_thread();
+            let limits = [None, Some(5000), Some(1000), Some(100), Some(0), Some(60_000)];
+            (before, limits.map(|limit| look_period(limit.map(Duration::from_millis)).as_millis()))
+        });
+        let (before, after) = other.join().unwrap();
+        assert_eq!((before, look_period(None)), (SHORT, SHORT));
+        assert_eq!(after, [1000, 625, 125, 50, 50, 1000]);
+    }
+}
