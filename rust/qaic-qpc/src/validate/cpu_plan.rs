@@ -10,6 +10,7 @@ use super::{Image, Report};
 use crate::bytes::range_within;
 use crate::container::names::{CONSTANTS, NETWORK_ELF};
 use crate::elf;
+use crate::network_desc::NetworkDesc;
 
 /// ELF section with the resolved plan, as JSON.
 const PLAN_SECTION: &str = "openqaic_plan";
@@ -26,6 +27,15 @@ struct Plan {
     version: u64,
     #[serde(default)]
     initializers: Vec<Initializer>,
+    #[serde(default)]
+    variants: Vec<Variant>,
+}
+
+/// Dims of all tensors in one specialization.
+#[derive(Deserialize)]
+struct Variant {
+    inputs: Vec<Vec<i64>>,
+    outputs: Vec<Vec<i64>>,
 }
 
 #[derive(Deserialize)]
@@ -35,7 +45,7 @@ struct Initializer {
     size: u64,
 }
 
-pub(super) fn validate(image: Image<'_>, file: &[u8], report: &mut Report) {
+pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, file: &[u8], report: &mut Report) {
     let Some(plan) = report.take(NETWORK_ELF, elf::section(file, PLAN_SECTION)).flatten() else { return };
     let plan: Plan = match serde_json::from_slice(file.get(plan).unwrap_or_default()) {
         Ok(plan) => plan,
@@ -53,6 +63,9 @@ pub(super) fn validate(image: Image<'_>, file: &[u8], report: &mut Report) {
         Ok(_) => report.wrong("qpc.cpu_graph", NETWORK_ELF, "there is a plan but no graph".to_owned()),
         Err(error) => report.error(Some(NETWORK_ELF), &error),
     }
+    if let Some(network) = network {
+        validate_variants(&plan.variants, network, report);
+    }
     let constants = image.payload(CONSTANTS).unwrap_or_default();
     for Initializer { name, offset, size } in &plan.initializers {
         if range_within(constants.len(), *offset, *size).is_none() {
@@ -66,6 +79,29 @@ pub(super) fn validate(image: Image<'_>, file: &[u8], report: &mut Report) {
             let message =
                 format!("initializer {name} at {offset} is not aligned to {INITIALIZER_ALIGNMENT} bytes");
             report.odd("qpc.initializer_alignment", CONSTANTS, message);
+        }
+    }
+}
+
+/// The plan says what the program computes with, the descriptor what callers choose by.
+fn validate_variants(variants: &[Variant], network: &NetworkDesc, report: &mut Report) {
+    if variants.len() != network.allowed_shapes.len() {
+        let message = format!(
+            "the plan has {} specializations, the descriptor allows {} combinations of shapes",
+            variants.len(),
+            network.allowed_shapes.len()
+        );
+        return report.wrong("qpc.cpu_plan_variants", NETWORK_ELF, message);
+    }
+    for (number, (variant, entry)) in variants.iter().zip(&network.allowed_shapes).enumerate() {
+        let dims = variant.inputs.iter().chain(&variant.outputs);
+        let allowed = entry.shapes.iter().map(|shape| shape.dims.iter().copied().map(i64::from));
+        let same_count = dims.clone().count() == entry.shapes.len();
+        let same_dims = dims.zip(allowed).all(|(dims, allowed)| dims.iter().copied().eq(allowed));
+        if variant.inputs.len() != network.inputs.len() || !same_count || !same_dims {
+            let message =
+                format!("specialization {number} of the plan is not entry {number} of allowed_shapes");
+            report.wrong("qpc.cpu_plan_variants", NETWORK_ELF, message);
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, report: 
         Err(error) => report.error(Some(NETWORK_ELF), &error),
     }
     validate_image_crc(file, report);
-    cpu_plan::validate(image, file, report);
+    cpu_plan::validate(image, network, file, report);
 }
 
 fn validate_metadata(metadata: &Metadata, report: &mut Report) {
