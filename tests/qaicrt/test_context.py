@@ -197,6 +197,24 @@ class TestLog:
         assert got == [(QLogLevel.QL_ERROR, "Context: log level 4 does not exist")]
         assert capfd.readouterr().err == ""
 
+    def test_a_callback_lives_as_long_as_anything_that_logs(self):
+        got, told = [], threading.Event()
+
+        def log(_, text):
+            got.append(text)
+            told.set()
+
+        qpc = qaicrt.Qpc(DATA / "s01_simple_f32_file.qpc")
+        context = qaicrt.Context(logCallback=log)
+        program = qaicrt.Program(context, 0, qpc)
+        exec_obj = qaicrt.ExecObj(context, program)
+        del context, qpc
+        gc.collect()
+        assert program.deactivate() == QStatus.QS_INVAL
+        assert told.wait(30)
+        assert "exec object" in got[0]
+        del exec_obj
+
     def test_an_error_handler_alone_leaves_the_log_to_the_console(self, capfd):
         context = qaicrt.Context(errorHandler=print)
         context.setLogLevel(4)
