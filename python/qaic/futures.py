@@ -122,6 +122,8 @@ class _CollectorThread(threading.Thread):
 class Collector:
     """Completes the futures of a session on one thread, which exists only while there are some.
 
+    It also sees to it that inferences which were told to end do so.
+
     Callbacks of futures run on it, with no lock of ours held. It is no data-path thread: while it is busy
     with callbacks the device goes on.
     """
@@ -145,12 +147,8 @@ class Collector:
         token = next(self._tokens)
         future = InferenceFuture(inference, lambda: self._forget(token))
         with self._lock:
-            if self._thread is None:
-                thread = _CollectorThread(target=self._work, name="qaic-futures")
-                thread.start()
-                self._thread = thread
+            self._ensure_thread()
             self._pending[token] = future
-            self._leaves_when_idle = False
         try:
             inference.report_to(self._completions, token)
             started = (wait or not self._waiting) and inference.start(wait)
@@ -163,6 +161,23 @@ class Collector:
             self._completions.wake()
         return future
 
+    def see_off(self, inference: _core.Inference) -> None:
+        """Ask an inference that was cancelled again and again, until it has ended.
+
+        A device may overlook what it is asked at the moment when it begins.
+        """
+        with self._lock:
+            self._ensure_thread()
+            # Nobody waits for the token.
+            inference.report_to(self._completions, next(self._tokens))
+
+    def _ensure_thread(self) -> None:
+        self._leaves_when_idle = False
+        if self._thread is None:
+            thread = _CollectorThread(target=self._work, name="qaic-futures")
+            thread.start()
+            self._thread = thread
+
     def leave_when_idle(self) -> None:
         """End the thread as soon as nothing is pending, instead of a moment later."""
         self._leaves_when_idle = True
@@ -174,20 +189,17 @@ class Collector:
             for token in self._completions.wait(_LOOK_FOR_ROOM_S if self._waiting else _LOOK_S):
                 self._finish(token)
             self._start_waiting()
-            if self._is_last_thread():
+            is_last = self._is_last_thread()
+            if is_last:
                 self._part()
-            if self._pending:
+            elif self._pending or self._completions.awaited:
                 idle_since = None
                 continue
             now = time.monotonic()
             idle_since = idle_since or now
-            if (
-                self._leaves_when_idle
-                or now - idle_since > _LINGER_S
-                or not threading.main_thread().is_alive()
-            ):
+            if is_last or self._leaves_when_idle or now - idle_since > _LINGER_S:
                 with self._lock:
-                    if not self._pending:
+                    if is_last or not (self._pending or self._completions.awaited):
                         self._thread = None
                         return
 

@@ -8,7 +8,6 @@ import operator
 import time
 from typing import TYPE_CHECKING, Any
 
-from qaic.errors import StateError
 from qaic.terminal_line import has_terminal, open_line
 
 if TYPE_CHECKING:
@@ -28,12 +27,14 @@ def ordered_map(
     iterable: Iterable[Mapping[str, ArrayLike]],
     in_flight: int,
     progress: MapProgress,
+    see_off: Callable[[_core.Inference], None],
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the results of ``iterable``'s inputs in order.
 
     Completions are fetched by the consumer's thread, so nothing is handed from one thread to another. What
     goes wrong with an input - taking it, converting it, starting it - is raised after the results before it.
-    The inferences that are under way when the generator ends are cancelled.
+    The inferences that are under way when the generator ends are cancelled; ``see_off`` takes those that do
+    not end at once.
     """
     flying: collections.deque[_core.Inference] = collections.deque()
     # Prepared, and found no exec object free.
@@ -69,10 +70,13 @@ def ordered_map(
         if failure is not None:
             raise failure
     finally:
-        # In a forked child they are the parent's.
-        with contextlib.suppress(StateError):
+        # In a forked child they are the parent's; at the end of the interpreter there are no new threads.
+        with contextlib.suppress(RuntimeError):
             for inference in flying:
                 inference.cancel()
+            for inference in flying:
+                if not inference.done():
+                    see_off(inference)
         progress.close()
 
 

@@ -368,6 +368,7 @@ class Session:
             iterable,
             in_flight,
             MapProgress(iterable, wanted=progress),
+            lambda inference: self._ensure_collector().see_off(inference),
         )
 
     def _ensure_collector(self) -> Collector:

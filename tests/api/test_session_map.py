@@ -214,11 +214,13 @@ def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_pa
 
 
 def test_leaving_early_ends_what_is_under_way(slow_path):
+    before = free_cores()
     with qaic.Session(slow_path, set_size=3) as session:
         results = session.map([turns(1), turns(2**62), turns(2**62), turns(2**62)])
         next(results)
         results.close()
         np.testing.assert_array_equal(session.run(turns(4), timeout=60)["y"], [4])
+    assert come_back(before)
 
 
 def test_a_failing_device_is_raised_in_its_turn(monkeypatch, noop_qpc):
@@ -259,7 +261,7 @@ def test_reset_in_the_middle_loads_again(path):
         np.testing.assert_array_equal(one, session.run(batch(number))["y"])
     assert len(found) == 20
     session.reset()
-    assert free_cores() == before
+    assert come_back(before)
 
 
 # --- progress -------------------------------------------------------------------------------------

@@ -99,10 +99,12 @@ impl Flight {
         if state.outcome.is_some() || state.handle.is_some() {
             return set.put_completed(handle);
         }
+        // Who waits for a future does not run its inference meanwhile.
+        let eager = self.report.get().is_some();
         let started = set
             .exec_obj(handle)
             .and_then(|exec| exec.wire(|wiring| state.wire(wiring)))
-            .and_then(|()| set.start_told(handle, Arc::clone(self) as Arc<dyn Completion>));
+            .and_then(|()| set.start_told(handle, Arc::clone(self) as Arc<dyn Completion>, eager));
         match started {
             Ok(()) => state.handle = Some(handle),
             Err(_) => set.put_completed(handle)?,

@@ -345,13 +345,18 @@ impl InferenceSet {
     }
 
     /// Starts the wired inference of a handle that was acquired, and returns at once. When it has ended, `told` is told
-    /// and nobody else; the handle stays acquired until it is put back.
-    pub fn start_told(&self, handle: HandleId, told: Arc<dyn Completion>) -> Result<(), RuntimeError> {
+    /// and nobody else; the handle stays acquired until it is put back. `eager` as in [`Self::submit_eager`].
+    pub fn start_told(
+        &self,
+        handle: HandleId,
+        told: Arc<dyn Completion>,
+        eager: bool,
+    ) -> Result<(), RuntimeError> {
         self.check_process()?;
         let exec = self.exec_obj(handle)?;
         let slot = &self.ledger.handle(handle.0)?.told;
         *slot.lock() = Some(told);
-        exec.start_observed(false).inspect_err(|_| drop(slot.lock().take()))
+        exec.start_observed(eager).inspect_err(|_| drop(slot.lock().take()))
     }
 
     fn check_process(&self) -> Result<(), RuntimeError> {
