@@ -134,12 +134,14 @@ impl Edges {
         })
     }
 
-    /// Dims and element size of binding `index` in a combination.
-    pub(crate) fn shape_in(&self, variant: usize, index: usize) -> Option<RequestedShape> {
-        let edge = self.list.get(index)?;
+    /// Dims of binding `index` in a combination.
+    pub(crate) fn dims_in(&self, variant: usize, index: usize) -> &[i32] {
         let allowed = self.program.image().network().allowed_shapes.get(variant);
-        let dims = allowed.and_then(|entry| entry.shapes.get(index)).map_or(&edge.dims, |shape| &shape.dims);
-        Some(RequestedShape { element_bytes: edge.item_bytes as u64, dims: dims.clone() })
+        match (allowed.and_then(|entry| entry.shapes.get(index)), self.list.get(index)) {
+            (Some(shape), _) => &shape.dims,
+            (None, Some(edge)) => &edge.dims,
+            (None, None) => &[],
+        }
     }
 
     /// What was passed and what is allowed, of the tensors that were passed.
@@ -154,10 +156,9 @@ impl Edges {
         for variant in 0..entries.len().max(1) {
             let _ = write!(text, "; allowed {variant}:");
             for (index, _) in given.iter().enumerate().filter(|(_, shape)| shape.is_some()) {
-                let (Some(edge), Some(shape)) = (self.list.get(index), self.shape_in(variant, index)) else {
-                    continue;
-                };
-                let _ = write!(text, " {} {} x {:?}", edge.name, shape.element_bytes, rank_one(&shape.dims));
+                let Some(edge) = self.list.get(index) else { continue };
+                let dims = rank_one(self.dims_in(variant, index));
+                let _ = write!(text, " {} {} x {dims:?}", edge.name, edge.item_bytes);
             }
         }
         text
@@ -168,17 +169,6 @@ impl Edge {
     /// Element size and dims of the largest tensor.
     pub(crate) fn compiled_dims(&self) -> (u64, Vec<i64>) {
         (self.item_bytes as u64, self.dims.iter().copied().map(i64::from).collect())
-    }
-
-    /// The shape of a buffer about which only its size is known: the compiled one, or so many elements.
-    pub(crate) fn shape_of_size(&self, size: usize) -> RequestedShape {
-        let count = size / self.item_bytes.max(1);
-        let dims = if size == self.size {
-            self.dims.clone()
-        } else {
-            vec![i32::try_from(count).unwrap_or(i32::MAX)]
-        };
-        RequestedShape { element_bytes: self.item_bytes as u64, dims }
     }
 
     /// Checks the size of a buffer that is not empty.

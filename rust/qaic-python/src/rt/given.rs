@@ -43,29 +43,30 @@ pub(crate) type Answer<T> = PyResult<Result<T, Refused>>;
 
 /// Reads the first argument of `setData`.
 pub(crate) fn read(data: &Bound<'_, PyAny>) -> Answer<Given> {
-    let data = match data.getattr_opt("getVector")? {
-        Some(vector) => vector.call0()?,
-        None => data.clone(),
-    };
-    // An index or a string is no list of buffers, but could be iterated.
-    let items: Bound<'_, PyList> = match data.cast_into::<PyList>() {
-        Ok(list) => list,
-        Err(other) => {
-            let value = other.into_inner();
-            let found = value.get_type();
-            let iterated = value.try_iter().map_err(|_| {
-                let name = found.name().map_or_else(|_| String::new(), |name| name.to_string());
-                PyTypeError::new_err(format!(
-                    "a list of QBuffer, a list of (index, array) or an InferenceVector is expected, not {name}"
-                ))
-            })?;
-            PyList::new(value.py(), iterated.collect::<PyResult<Vec<_>>>()?)?
-        }
+    let items = match data.cast::<PyList>() {
+        Ok(list) => list.clone(),
+        Err(_) => listed_otherwise(data)?,
     };
     match items.get_item(0) {
         Ok(first) if first.is_instance_of::<PyTuple>() => Ok(Ok(Given::Some(pairs(&items)?))),
         _ => Ok(buffers(&items)?.map(Given::All)),
     }
+}
+
+/// The list that an `InferenceVector` has, or that another iterable gives.
+fn listed_otherwise<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    let data = match data.getattr_opt("getVector")? {
+        Some(vector) => vector.call0()?,
+        None => data.clone(),
+    };
+    let items = data.try_iter().map_err(|_| {
+        let found = data.get_type();
+        let name = found.name().map_or_else(|_| String::new(), |name| name.to_string());
+        PyTypeError::new_err(format!(
+            "a list of QBuffer, a list of (index, array) or an InferenceVector is expected, not {name}"
+        ))
+    })?;
+    PyList::new(data.py(), items.collect::<PyResult<Vec<_>>>()?)
 }
 
 /// Reads a list of (index, value).

@@ -1,0 +1,331 @@
+"""``qaicrt`` under threads and Ctrl-C: what may block lets others run and can be interrupted (python-api §0.1)."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qaicrt
+import rt_programs
+from qaic import _core
+from rt_programs import FOREVER, NEXT, Client, S, Y
+from rt_programs import X as IN
+
+pytestmark = pytest.mark.threads
+
+FIXTURE = str(Path(__file__).parents[1] / "data" / "qpc" / "s01_simple_f32_file.qpc")
+
+
+@pytest.fixture
+def control(monkeypatch):
+    monkeypatch.setenv("QAIC_DEVICE", "noop")
+    control = _core.NoopControl()
+    control.recover()
+    control.plan("")
+    yield control
+    control.plan("")
+    control.release()
+
+
+@pytest.fixture
+def never_preempted():
+    """Threads give the GIL up only of their own accord, so what ran in between is certain."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    yield
+    sys.setswitchinterval(before)
+
+
+def wired(client):
+    exec_obj = client.exec_obj()
+    buffers = [qaicrt.QBuffer(bytes(mapping.size)) for mapping in client.program.getBufferMappings()]
+    assert exec_obj.setData(buffers) == S.QS_SUCCESS
+    return exec_obj
+
+
+# --- the GIL -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["run", "waitForCompletion"])
+def test_calls_that_wait_for_the_device_let_others_run(control, never_preempted, call):
+    client = Client(FIXTURE)
+    exec_obj = wired(client)
+    control.hold()
+    results = []
+
+    def wait():
+        if call == "waitForCompletion":
+            assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
+        results.append(getattr(exec_obj, call)())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    # The call is inside the device, and this thread runs.
+    assert control.wait_executing(1)
+    assert not results
+    control.release()
+    thread.join()
+    assert results == [S.QS_SUCCESS]
+
+
+@pytest.mark.parametrize("call", ["load", "activate", "ExecObj"])
+def test_loading_lets_others_run(control, never_preempted, call):
+    client = Client(FIXTURE)
+    control.plan("load@1=slow:200ms")
+    started, finished = threading.Event(), threading.Event()
+
+    def load():
+        started.set()
+        if call == "ExecObj":
+            client.exec_obj()
+        else:
+            assert getattr(client.program, call)() == S.QS_SUCCESS
+        finished.set()
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    started.wait()
+    # The other thread had the GIL from `started` to the call, because nothing takes it away.
+    was_running = not finished.is_set()
+    thread.join()
+    assert was_running
+    assert finished.is_set()
+
+
+# --- many threads --------------------------------------------------------------------------------------
+
+
+def test_many_threads_with_an_exec_obj_each(tmp_path):
+    client = Client(rt_programs.compiled(tmp_path, rt_programs.affine()))
+    barrier = threading.Barrier(50)
+
+    def work(index):
+        exec_obj = client.exec_obj()
+        x, y = np.full((2, 4), index, np.float32), np.zeros((2, 4), np.float32)
+        assert exec_obj.setData([(0, x), (1, y)]) == S.QS_SUCCESS
+        barrier.wait()
+        for turn in range(40):
+            x[:] = index + turn
+            if turn % 2:
+                assert exec_obj.run() == S.QS_SUCCESS
+            else:
+                client.infer(exec_obj)
+            np.testing.assert_allclose(y, rt_programs.affine_of(x), rtol=1e-5)
+        return index
+
+    with ThreadPoolExecutor(50) as pool:
+        assert list(pool.map(work, range(50))) == list(range(50))
+    assert client.program.getInferenceCompleteCount() == 2000
+
+
+def test_threads_that_share_state_take_turns(tmp_path):
+    client = Client(rt_programs.compiled(tmp_path, rt_programs.counter(), retained_state=True))
+    assert client.program.activate() == S.QS_SUCCESS
+    one = np.ones(1, np.float32)
+
+    def work(_):
+        exec_obj = client.exec_obj()
+        seen = []
+        y = np.zeros((3, 4), np.float32)
+        for _ in range(50):
+            client.infer(exec_obj, [(IN, one), (Y, y)])
+            assert (y == y[0, 0]).all()
+            seen.append(y[0, 0].item())
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        seen = list(pool.map(work, range(8)))
+    # Every inference saw another state, and every thread an ever larger one.
+    assert sorted(sum(seen, [])) == list(range(400))
+    assert all(mine == sorted(mine) for mine in seen)
+
+
+def test_one_exec_obj_used_by_many_threads_never_mixes(tmp_path):
+    client = Client(rt_programs.compiled(tmp_path, rt_programs.counter(), retained_state=True))
+    exec_obj = client.exec_obj()
+    arrays = [np.zeros((3, 4), np.float32) for _ in range(8)]
+    outcomes = []
+
+    def work(index):
+        for _ in range(100):
+            outcomes.append(exec_obj.setData([(IN, np.ones(1, np.float32)), (Y, arrays[index])]))
+            outcomes.append(client.queue.enqueue(exec_obj))
+            outcomes.append(exec_obj.waitForCompletion())
+            exec_obj.getData()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert set(outcomes) <= {S.QS_SUCCESS, S.QS_BUSY}
+    whole = np.zeros((3, 4), np.float32)
+    client.infer(exec_obj, [(NEXT, whole)])
+    assert whole[0, 0] == client.program.getInferenceCompleteCount()
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------------
+
+#: A second thread sends SIGINT. It gets the GIL only when the main thread waits inside the call, for nothing takes the
+#: GIL away; so the signal always meets the call.
+CTRL_C = """
+import json, os, signal, sys, threading, time
+import qaicrt
+from qaic import _core
+
+path, scene = sys.argv[1:]
+S = qaicrt.QStatus
+control = _core.NoopControl()
+context = qaicrt.Context()
+program = qaicrt.Program(context, 0, qaicrt.Qpc(path))
+queue = qaicrt.Queue(context, 0)
+if scene in ("load", "activate", "ExecObj"):
+    control.plan("load@1=stuck")
+else:
+    exec_obj = qaicrt.ExecObj(context, program)
+    buffers = [qaicrt.QBuffer(bytes(mapping.size)) for mapping in program.getBufferMappings()]
+    assert exec_obj.setData(buffers) == S.QS_SUCCESS
+    control.plan("execute@1=stuck" if scene == "run" else "")
+    control.hold()
+sent = []
+go = threading.Event()
+
+def interrupt():
+    go.wait()
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+sys.setswitchinterval(1000)
+killer = threading.Thread(target=interrupt)
+killer.start()
+result = "returned"
+try:
+    go.set()
+    if scene == "load":
+        program.load()
+    elif scene == "activate":
+        program.activate()
+    elif scene == "ExecObj":
+        qaicrt.ExecObj(context, program)
+    elif scene == "run":
+        control.release()
+        exec_obj.run()
+    else:
+        queue.enqueue(exec_obj)
+        exec_obj.waitForCompletion()
+except KeyboardInterrupt:
+    result = time.monotonic() - sent[0]
+except BaseException as error:
+    result = repr(error)
+killer.join()
+after = []
+if scene in ("load", "activate", "ExecObj"):
+    exec_obj = qaicrt.ExecObj(context, program)
+    buffers = [qaicrt.QBuffer(bytes(mapping.size)) for mapping in program.getBufferMappings()]
+    after.append(exec_obj.setData(buffers).name)
+elif scene == "waitForCompletion":
+    # The inference goes on.
+    after.append(queue.enqueue(exec_obj).name)
+    control.release()
+    after.append(exec_obj.waitForCompletion().name)
+control.release()
+after.append(exec_obj.run().name)
+print(json.dumps({"result": result, "after": after, "count": program.getInferenceCompleteCount()}))
+"""
+
+
+def interrupted(path, scene, device):
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C, path, scene],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "QAIC_DEVICE": device},
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert isinstance(outcome["result"], float), outcome
+    # Promised are 200 ms; the rest is for a machine that is busy with other things.
+    assert outcome["result"] < 2
+    return outcome["after"], outcome["count"]
+
+
+@pytest.mark.parametrize("scene", ["load", "activate", "ExecObj"])
+def test_ctrl_c_ends_a_load(scene):
+    assert interrupted(FIXTURE, scene, "noop") == (["QS_SUCCESS", "QS_SUCCESS"], 1)
+
+
+def test_ctrl_c_cancels_a_run():
+    assert interrupted(FIXTURE, "run", "noop") == (["QS_SUCCESS"], 1)
+
+
+def test_ctrl_c_ends_a_wait_and_the_inference_goes_on():
+    assert interrupted(FIXTURE, "waitForCompletion", "noop") == (["QS_BUSY", "QS_SUCCESS", "QS_SUCCESS"], 2)
+
+
+#: Ctrl-C during a run that computes on the host.
+HOST = """
+import json, os, signal, sys, threading, time
+import numpy as np
+import qaicrt
+from rt_programs import FOREVER, Client, S
+
+client = Client(sys.argv[1])
+exec_obj = client.exec_obj()
+x, y = np.zeros(1, np.float32), np.zeros(1, np.float32)
+if sys.argv[2] == "known":
+    # What it usually costs does not tell what it will.
+    for _ in range(40):
+        assert exec_obj.run([(0, np.int64(1)), (1, x), (2, y)]) == S.QS_SUCCESS
+assert exec_obj.setData([(0, FOREVER), (1, x), (2, y)]) == S.QS_SUCCESS
+go, sent = threading.Event(), []
+
+def interrupt():
+    go.wait()
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+sys.setswitchinterval(1000)
+killer = threading.Thread(target=interrupt)
+killer.start()
+try:
+    go.set()
+    exec_obj.run()
+    result = "returned"
+except KeyboardInterrupt:
+    result = time.monotonic() - sent[0]
+killer.join()
+assert exec_obj.run([(0, np.int64(5)), (1, x), (2, y)]) == S.QS_SUCCESS
+print(json.dumps({"result": result, "after": y.tolist()}))
+"""
+
+
+@pytest.mark.parametrize("history", ["none", "known"])
+def test_ctrl_c_cancels_a_run_on_the_host(tmp_path, history):
+    path = rt_programs.compiled(tmp_path, rt_programs.endless())
+    done = subprocess.run(
+        [sys.executable, "-c", HOST, path, history],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert isinstance(outcome["result"], float)
+    assert outcome["result"] < 2
+    assert outcome["after"] == [5]
+
+
+def test_dropping_a_running_exec_obj_ends_its_inference(tmp_path):
+    client = Client(rt_programs.compiled(tmp_path, rt_programs.endless()))
+    exec_obj = client.exec_obj()
+    assert exec_obj.setData([(0, FOREVER), (1, np.zeros(1, np.float32))]) == S.QS_SUCCESS
+    assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
+    del exec_obj
+    assert client.program.deactivate() == S.QS_SUCCESS
