@@ -23,11 +23,19 @@ DOMAIN: Final = "com.qualcomm.cloud"
 _AXES_AS_INPUT: Final = 18
 
 
-def accept_padding(model: onnx.ModelProto) -> None:
-    """Make scatters and gathers in functions for the card take indices outside; changes `model` in place."""
+def accept_padding(model: onnx.ModelProto) -> bool:
+    """Make scatters and gathers in functions for the card take indices outside; changes `model` in place.
+
+    Returns
+    -------
+    bool
+        Whether there are such functions.
+    """
+    found = False
     for function in model.functions:
         if function.domain != DOMAIN:
             continue
+        found = True
         version = next(
             (entry.version for entry in function.opset_import if entry.domain in {"", "ai.onnx"}), 0
         )
@@ -36,6 +44,7 @@ def accept_padding(model: onnx.ModelProto) -> None:
             True for node in whole.node for _ in subgraphs(node)
         ):
             _rewrite(function.node, FreshNames(whole), version)
+    return found
 
 
 def _graph_of(function: onnx.FunctionProto) -> onnx.GraphProto:
@@ -69,11 +78,9 @@ class _Guard:
         self.made: list[onnx.NodeProto] = []
 
     def gather(self) -> list[onnx.NodeProto]:
-        """Read the first row in place of one outside."""
-        indices = self.node.input[1]
+        """Read the nearest row in place of one outside."""
         skipped = next((a.i for a in self.node.attribute if a.name == "batch_dims"), 0)
-        inside, _ = self._inside(skipped)
-        self.node.input[1] = self._add("Where", inside, indices, self._int([0]))
+        self.node.input[1] = self._nearest(self.node.input[1], self._sizes(skipped))
         return self.made
 
     def scatter(self) -> list[onnx.NodeProto]:
@@ -83,8 +90,8 @@ class _Guard:
         written again.
         """
         data, indices, updates = self.node.input[:3]
-        inside, sizes = self._inside(0)
-        number = self._add("Cast", inside, to=7)
+        sizes = self._sizes(0)
+        number = self._add("Cast", self._add("Equal", indices, self._nearest(indices, sizes)), to=7)
         if self.version < _AXES_AS_INPUT:
             valid = self._add("ReduceMin", number, axes=[-1], keepdims=1)
         else:
@@ -96,8 +103,7 @@ class _Guard:
         width = self._add("Shape", sizes)
         tuples = self._add("Reshape", indices, self._add("Concat", self._int([-1]), width, axis=0))
         spare = self._add("Gather", tuples, first, axis=0)
-        last = self._add("Sub", sizes, self._int([1]))
-        spare = self._add("Max", self._add("Min", spare, last), self._int([0]))
+        spare = self._nearest(spare, sizes)
         self.node.input[1] = self._add("Where", self._add("Cast", valid, to=9), indices, spare)
 
         height = self._add("Gather", self._add("Shape", column), self._int([0]), axis=0)
@@ -112,16 +118,16 @@ class _Guard:
         self.node.input[2] = self._add("Reshape", rows, self._add("Shape", updates))
         return self.made
 
-    def _inside(self, skipped: int) -> tuple[str, str]:
-        """Compare each index with the size of its dimension; returns the comparison and the sizes."""
+    def _sizes(self, skipped: int) -> str:
+        """Sizes of the dimensions that the indices count in, behind `skipped` others."""
         data, indices = self.node.input[:2]
-        shape = self._add("Shape", indices)
-        width = self._add("Gather", shape, self._int([-1]), axis=0)
+        width = self._add("Gather", self._add("Shape", indices), self._int([-1]), axis=0)
         start = self._int([skipped])
-        sizes = self._add("Slice", self._add("Shape", data), start, self._add("Add", width, start))
-        below = self._add("Less", indices, sizes)
-        negative = self._add("Less", indices, self._int([0]))
-        return self._add("And", below, self._add("Not", negative)), sizes
+        return self._add("Slice", self._add("Shape", data), start, self._add("Add", width, start))
+
+    def _nearest(self, indices: str, sizes: str) -> str:
+        last = self._add("Sub", sizes, self._int([1]))
+        return self._add("Max", self._add("Min", indices, last), self._int([0]))
 
     def _int(self, values: list[int]) -> str:
         import numpy as np

@@ -9,12 +9,13 @@ from qaic.compiler import checks, engine_shapes, initializers, precision, specia
 from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
+from qaic.compiler.merging import merge_equal
 from qaic.compiler.partition_nodes import check_partitions
 from qaic.compiler.precision import FloatPrecision
 from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
-from qaic.compiler.value_types import collect_types, untyped_values
+from qaic.compiler.value_types import collect_types, common_shapes, untyped_values
 
 if TYPE_CHECKING:
     import onnx
@@ -70,7 +71,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     floats = FloatPrecision(options.convert_to_fp16, options.clip_fp16_constants)
     checks.check_texts(model)
     check_functions(model)
-    accept_padding(model)
+    for_card = accept_padding(model)
     check_inner_tensors(model)
     checks.normalize(model, weights)
     checks.check_operators(model)
@@ -79,7 +80,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     if options.mdp_load_partition_config is not None:
         check_partitions(model.graph, options.mdp_load_partition_config)
     sizes = symbols.bind(model, options.onnx_define_symbol, options.model_inputs, entries)
-    flat = precision.inline_functions(model, weights, floats)
+    flat = precision.inline_functions(model, weights, floats, always=for_card)
     if flat is not model:
         model = flat
         checks.normalize(model, weights)
@@ -99,6 +100,8 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         check_retained(interface)
     checks.check_structure(forms[0])
     progress.stage("convert")
+    if for_card:
+        merge_equal(model.graph, common_shapes(forms))
     overflows = precision.apply(model, weights, forms, floats)
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)

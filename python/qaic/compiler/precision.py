@@ -43,10 +43,10 @@ class FloatPrecision:
 
 
 def inline_functions(
-    model: onnx.ModelProto, weights: dict[str, Weight], precision: FloatPrecision
+    model: onnx.ModelProto, weights: dict[str, Weight], precision: FloatPrecision, *, always: bool = False
 ) -> onnx.ModelProto:
-    """Inline model-local functions where their bodies have to be rounded; else return the model as it is."""
-    if not model.functions or not (precision.convert_to_fp16 or mentions_half(model, weights)):
+    """Inline model-local functions `always` or where their bodies are rounded; else return the model."""
+    if not model.functions or not (always or precision.convert_to_fp16 or mentions_half(model, weights)):
         return model
     from onnx import inliner
 
