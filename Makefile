@@ -61,6 +61,7 @@ fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
 	fuzz/smoke.sh 10
 
 bench: setup ## Measure everything and rewrite docs/performance.md
+	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python benches/report.py
 
 node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite the report

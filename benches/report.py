@@ -14,7 +14,18 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from python import compiling, criterion, importing, machine, models, opening, remembering, running, rust_rows
+from python import (
+    compiling,
+    criterion,
+    importing,
+    in_flight,
+    machine,
+    models,
+    opening,
+    remembering,
+    running,
+    rust_rows,
+)
 from python.effort import FULL, QUICK
 from python.row import HEADER, Row, table
 from python.worker import measure
@@ -32,6 +43,9 @@ MEASUREMENTS = {
     for function in (
         running.latency,
         running.throughput,
+        in_flight.tiny_batches,
+        in_flight.one_by_one,
+        in_flight.crowded,
         compiling.compiling,
         opening.write_large,
         opening.opening,
@@ -62,6 +76,17 @@ GROUPS = {
         "session in three thread settings; the ratio is to the best of them. `run_benchmark` has no Python "
         "between two inferences and drops the outputs, a Python thread on onnxruntime returns to Python "
         "each time.",
+    ),
+    "in_flight": (
+        "Inferences in flight",
+        "`qaicrt.InferenceSet` from one Python thread: submit a vector, collect by id, put back. Beside it "
+        "OpenVINO's AsyncInferQueue with 1, 2 and 4 requests; the ratio is to the best of them. The threads "
+        "that wait do so for inferences which a `noop` device holds back; afterwards each has got its own.",
+    ),
+    "queues": (
+        "Queues",
+        "Rust only, one thread unless it says otherwise, nobody is woken. Submitting and collecting "
+        "includes running the inference on `noop`, which copies one tensor in and one out.",
     ),
     "compile": (
         "Compiling",
@@ -94,7 +119,7 @@ GROUPS = {
 }
 
 #: Groups that need a Rust bench.
-BENCHES = {"open": "open", "overhead": "run", "convert": "convert"}
+BENCHES = {"queues": "queue", "open": "open", "overhead": "run", "convert": "convert"}
 
 
 def main() -> None:
@@ -155,6 +180,10 @@ def measure_group(
             yield from running.latency_rows(folder, effort)
         case "throughput":
             yield from running.throughput_rows(folder, effort)
+        case "in_flight":
+            yield from in_flight.in_flight_rows(folder, effort)
+        case "queues":
+            yield from rust_rows.queue_rows(rust)
         case "compile":
             yield from compiling.compile_rows(folder, effort)
         case "open":
@@ -175,6 +204,8 @@ def extra_tables(
 ) -> Iterator[tuple[list[str], list[list[str]]]]:
     """Tables of figures without a budget."""
     match group:
+        case "queues":
+            yield rust_rows.queues_table(rust)
         case "open":
             yield rust_rows.parts_table(rust)
         case "overhead":

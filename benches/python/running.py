@@ -17,10 +17,16 @@ from .worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    import qaic
 
     from .effort import Effort
 
 _OURS, _OUT, _THEIRS, _BOUND = "ours", "ours, out=", "onnxruntime", "onnxruntime, pre-bound"
+_MAP = "map"
 
 
 def latency(folder: str, name: str, threads: int, batches: int, seconds: float) -> dict[str, list[float]]:
@@ -79,6 +85,7 @@ def throughput(folder: str, name: str, rounds: int, seconds: float) -> dict[str,
     narrow, wide = sessions.theirs(model, 1), sessions.theirs(model, 2)
     sessions.check_equal(ours, narrow, model)
     subjects: dict[str, Callable[[], float]] = {
+        _MAP: lambda: _mapped(ours, model, seconds),
         _OURS: lambda: ours.run_benchmark(inf_time=seconds, input_dict=model.feeds)[1],
         "2 threads call, intra_op 1": lambda: _rate(partial(narrow.run, None, model.feeds), 2, seconds),
         "1 thread calls, intra_op 2": lambda: _rate(partial(wide.run, None, model.feeds), 1, seconds),
@@ -93,6 +100,18 @@ def throughput(folder: str, name: str, rounds: int, seconds: float) -> dict[str,
                 results[key].append(value)
             time.sleep(REST_S)
     return results
+
+
+def _mapped(session: qaic.Session, model: models.Model, seconds: float) -> float:
+    """Count results of a map over inputs that end with the time."""
+    started = time.perf_counter()
+
+    def inputs() -> Iterator[dict[str, NDArray[Any]]]:
+        while time.perf_counter() - started < seconds:
+            yield model.feeds
+
+    count = sum(1 for _ in session.map(inputs()))
+    return count / (time.perf_counter() - started)
 
 
 def _rate(call: Callable[[], object], threads: int, seconds: float) -> float:
@@ -143,9 +162,13 @@ def throughput_rows(folder: str, effort: Effort) -> Iterator[Row]:
         measured = measure(
             "throughput", folder=folder, name=name, rounds=effort.batches, seconds=effort.throughput_s
         )
-        ours = measured.pop(_OURS)
+        ours, mapped = measured.pop(_OURS), measured.pop(_MAP)
         spreads = {key: Spread.of(values, "/s") for key, values in measured.items()}
         rivals = [key for key in measured if not key.startswith("OpenVINO")]
         best = max(rivals, key=lambda key: spreads[key].median)
         ratio = ratios(ours, measured[best])
-        yield Row(models.TITLES[name], Spread.of(ours, "/s"), tuple(spreads.items()), **at_least(ratio, 1.0))
+        title = models.TITLES[name]
+        yield Row(title, Spread.of(ours, "/s"), tuple(spreads.items()), **at_least(ratio, 1.0))
+        ratio = ratios(mapped, measured[best])
+        beside = ((best, spreads[best]),)
+        yield Row(f"{title}, `Session.map`", Spread.of(mapped, "/s"), beside, **at_least(ratio, 1.0))

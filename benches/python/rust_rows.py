@@ -22,6 +22,7 @@ _MIB = 1 << 20
 _RATE_LIMITS = {"f32 to f16": 30, "quantize i8": 80}
 #: Of a run with three bindings, above the bare call of the engine.
 _OVER_BARE_S = 0.8e-6 + 3 * 0.08e-6
+_SUBMIT_AND_COLLECT_S = 150e-9
 _OPEN_FIXED_S, _OPEN_PER_BINDING_S = 40e-6, 0.5e-6
 
 
@@ -89,6 +90,47 @@ def overhead_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
 def _quotient(ours: Spread, other: Spread) -> Spread:
     """Divide medians; the ends are the most that the ranges allow, since the two were not run in turns."""
     return Spread(ours.median / other.median, ours.low / other.high, ours.high / other.low, "x")
+
+
+_QUEUES_ONE, _QUEUES_TWO = "queues, one thread", "queues, between two threads, per item"
+_IN_FLIGHT = "submit and collect on noop"
+_YARDSTICK = "crossbeam ArrayQueue"
+
+
+def queue_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
+    """The ring beside crossbeam's, and an inference submitted and collected."""
+    one = {figure.function: figure.time for figure in groups[_QUEUES_ONE]}
+    two = {figure.function: figure.time for figure in groups[_QUEUES_TWO]}
+    step = "push and pop"
+    for what, ours, theirs in (
+        (f"ring: {step}", one[f"ring: {step}"], one[f"{_YARDSTICK}: {step}"]),
+        ("ring: between two threads, per item", two["ring"], two[_YARDSTICK]),
+    ):
+        yield Row(what, ours, ((_YARDSTICK, theirs),), **at_most(_quotient(ours, theirs), 1.3))
+    sets = {(figure.function, figure.value): figure.time for figure in groups[_IN_FLIGHT]}
+    for function in ("one at a time", "one at a time, by id"):
+        small, large = sets[function, "1 x 1"], sets[function, "16 x 16"]
+        yield Row(
+            f"submit and collect, {function}",
+            small,
+            ((f"{_YARDSTICK}: {step}", one[f"{_YARDSTICK}: {step}"]),),
+            budget=f"<= {_SUBMIT_AND_COLLECT_S * 1e9:.0f} ns",
+            met=small.median <= _SUBMIT_AND_COLLECT_S,
+        )
+        flat = _quotient(large, small)
+        yield Row(
+            f"submit and collect, {function}, 16 x 16", large, (("1 x 1", small),), **at_most(flat, 1.1)
+        )
+
+
+def queues_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
+    """All figures of the bench `queue`."""
+    rows = [
+        [f"{name}: {figure.function}{figure.value and ', '}{figure.value}", str(figure.time)]
+        for name in (_QUEUES_ONE, _QUEUES_TWO, _IN_FLIGHT)
+        for figure in groups[name]
+    ]
+    return ["queues", "time"], rows
 
 
 def noop_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:

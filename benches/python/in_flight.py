@@ -1,0 +1,251 @@
+"""Many inferences in flight from Python: what one costs, and what threads that wait cost the others."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import models
+from .row import Row, at_least, at_most
+from .spread import Spread, ratios
+from .worker import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    import qaicrt
+
+    from .effort import Effort
+
+#: Inferences that are submitted before the first is collected.
+BATCH = 8
+_OURS = "ours"
+_OPENVINO_JOBS = (1, 2, 4)
+_LIMIT_S = 4e-6
+_TIMES_OPENVINO = 8
+#: Threads that wait, each for an inference of its own.
+CROWD = 2000
+_CROWD_STACK = 256 << 10
+_ALONE, _BESIDE = "alone", "beside"
+_SIDES = (1, 16)
+
+
+def _container(name: str, folder: str, **options: object) -> tuple[models.Model, str]:
+    """Compile a model; returns it and the folder of its container."""
+    from qaic.compiler import compile_model
+    from qaic.options import resolve
+
+    model = models.load(name, Path(folder))
+    resolved = resolve({**model.options, **options}, options_path=None, model_is_container=False)
+    return model, str(compile_model(model.path, resolved.compile, resolved.set_compile).parent)
+
+
+def _inference_set(path: str, set_size: int, activations: int) -> tuple[qaicrt.InferenceSet, qaicrt.Qpc]:
+    import qaicrt
+
+    qpc = qaicrt.Qpc(path)
+    return qaicrt.InferenceSet(qaicrt.Context(), qpc, 0, set_size, activations), qpc
+
+
+def _vector(
+    qpc: qaicrt.Qpc, arrays: list[NDArray[np.float32]]
+) -> tuple[qaicrt.InferenceVector, NDArray[np.float32]]:
+    """Return a vector over these inputs and the array its output goes to."""
+    import qaicrt
+
+    output = np.zeros_like(arrays[0])
+    vector = qaicrt.InferenceVector(qpc.getBufferMappings(), qaicrt.InferenceVector.ZERO_FILL)
+    vector.getVector()[:] = [qaicrt.QBuffer(array) for array in (*arrays, output)]
+    return vector, output
+
+
+def _good(status: object) -> None:
+    import qaicrt
+
+    if status != qaicrt.QStatus.QS_SUCCESS:
+        raise SystemExit(f"a call of qaicrt answered {status}")
+
+
+def _batch(handles: qaicrt.InferenceSet, vectors: list[qaicrt.InferenceVector]) -> None:
+    """Submit all, then collect all by id; whatever is not a success ends the measurement."""
+    for number, vector in enumerate(vectors):
+        if handles.submit(vector, number).value:
+            raise SystemExit("submit failed")
+    for number in range(len(vectors)):
+        status, handle = handles.getCompletedId(number)
+        if status.value or handles.putCompleted(handle).value:
+            raise SystemExit("collecting failed")
+
+
+def tiny_batches(folder: str, batches: int, seconds: float) -> dict[str, list[float]]:
+    """Measure batches of the tiny model, in seconds per inference (in a worker)."""
+    from .timing import in_turns
+
+    model, path = _container("tiny", folder, aic_num_cores=1)
+    arrays = list(model.feeds.values())
+    handles, qpc = _inference_set(path, BATCH, 1)
+    made = [_vector(qpc, arrays) for _ in range(BATCH)]
+    call = partial(_batch, handles, [vector for vector, _ in made])
+    call()
+    for _, output in made:
+        np.testing.assert_array_equal(output, arrays[0] + arrays[1])
+    subjects: dict[str, Callable[[], object]] = {_OURS: call, **_openvino(model)}
+    measured = in_turns(subjects, batches, seconds)
+    return {key: [value / BATCH for value in values] for key, values in measured.items()}
+
+
+def _openvino(model: models.Model) -> dict[str, Callable[[], object]]:
+    """Return batches on OpenVINO's queue of requests, where it is installed, by number of requests."""
+    try:
+        import openvino
+    except ImportError:
+        return {}
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(model.path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    def batch(queue: openvino.AsyncInferQueue) -> None:
+        for _ in range(BATCH):
+            queue.start_async(model.feeds)
+        queue.wait_all()
+
+    queues = {jobs: openvino.AsyncInferQueue(compiled, jobs) for jobs in _OPENVINO_JOBS}
+    return {f"OpenVINO AsyncInferQueue({jobs}), f32": partial(batch, queue) for jobs, queue in queues.items()}
+
+
+def one_by_one(folder: str, batches: int, seconds: float) -> dict[str, list[float]]:
+    """Measure single inferences of the tiny model on sets of several sizes (in a worker)."""
+    from .timing import in_turns
+
+    model, path = _container("tiny", folder, aic_num_cores=1)
+    subjects: dict[str, Callable[[], object]] = {}
+    for side in _SIDES:
+        # The cores of one card are enough for the larger set only.
+        os.environ["QAIC_CPU_DEVICES"] = str(side)
+        handles, qpc = _inference_set(path, side, side)
+        vector, _ = _vector(qpc, list(model.feeds.values()))
+        subjects[str(side)] = partial(_batch, handles, [vector])
+    return in_turns(subjects, batches, seconds)
+
+
+class _Crowd:
+    """Threads that wait for inferences which a `noop` device holds back."""
+
+    def __init__(self, path: str) -> None:
+        from qaic import _core
+
+        # Contexts read the variable when they are made; the worker beside the crowd uses the real device.
+        os.environ["QAIC_DEVICE"] = "noop"
+        self._control = _core.NoopControl()
+        self._handles, qpc = _inference_set(path, CROWD, 1)
+        del os.environ["QAIC_DEVICE"]
+        shape = (1, 16)
+        self._vector, _ = _vector(qpc, [np.zeros(shape, np.float32) for _ in range(2)])
+        self._threads: list[threading.Thread] = []
+        self._right = 0
+
+    def gather(self) -> None:
+        """Start all threads and return when they wait."""
+        self._control.hold()
+        self._right = 0
+        waiting = threading.Semaphore(0)
+        right = threading.Lock()
+
+        def wait(number: int) -> None:
+            waiting.release()
+            status, handle = self._handles.getCompletedId(number)
+            _good(status)
+            _good(self._handles.putCompleted(handle))
+            with right:
+                self._right += 1
+
+        for number in range(CROWD):
+            _good(self._handles.submit(self._vector, number))
+        self._threads = [threading.Thread(target=wait, args=(number,)) for number in range(CROWD)]
+        for thread in self._threads:
+            thread.start()
+        for _ in self._threads:
+            waiting.acquire()
+        # The last ones are on their way into the call; then they are asleep.
+        time.sleep(0.2)
+
+    def dismiss(self) -> None:
+        """Let the inferences end; every thread gets its own."""
+        self._control.release()
+        for thread in self._threads:
+            thread.join()
+        if self._right != CROWD:
+            raise SystemExit(f"{CROWD - self._right} of {CROWD} waiting threads lost their inference")
+
+
+def crowded(folder: str, name: str, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Measure a worker alone and beside threads that wait, in inferences per second (in a worker)."""
+    from . import sessions
+    from .timing import REST_S
+
+    threading.stack_size(_CROWD_STACK)
+    crowd = _Crowd(_container("tiny", folder, aic_num_cores=1)[1])
+    model = models.load(name, Path(folder))
+    session = sessions.ours(model, aic_num_cores=1)
+
+    def rate() -> float:
+        count = 0
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            session.run(model.feeds)
+            count += 1
+        return count / (time.perf_counter() - started)
+
+    results: dict[str, list[float]] = {_ALONE: [], _BESIDE: []}
+    for turn in range(rounds + 1):
+        time.sleep(REST_S)
+        alone = rate()
+        crowd.gather()
+        beside = rate()
+        crowd.dismiss()
+        if turn:  # the first round only warms up
+            results[_ALONE].append(alone)
+            results[_BESIDE].append(beside)
+    return results
+
+
+def in_flight_rows(folder: str, effort: Effort) -> Iterator[Row]:
+    """Rows of the group `in flight`."""
+    repeats: dict[str, object] = {"batches": effort.batches, "seconds": effort.batch_s}
+    measured = measure("tiny_batches", folder=folder, **repeats)
+    ours = measured.pop(_OURS)
+    spread = Spread.of(ours, "s")
+    title = f"tiny model, one Python thread, batches of {BATCH}, per inference"
+    yield Row(title, spread, budget=f"<= {_LIMIT_S * 1e6:g} µs", met=spread.median <= _LIMIT_S)
+    if measured:
+        spreads = {key: Spread.of(values, "s") for key, values in measured.items()}
+        best = min(measured, key=lambda key: spreads[key].median)
+        # A rate is the inverse of a time, so their ratio is turned around.
+        ratio = ratios(measured[best], ours)
+        yield Row(f"{title}: rate", spread, tuple(spreads.items()), **at_least(ratio, _TIMES_OPENVINO))
+    sides = measure("one_by_one", folder=folder, **repeats)
+    small, large = (f"{side} x {side}" for side in _SIDES)
+    ours, beside = (sides[str(side)] for side in reversed(_SIDES))
+    yield Row(
+        f"tiny model, one at a time, {large} handles beside {small}",
+        Spread.of(ours, "s"),
+        ((small, Spread.of(beside, "s")),),
+        **at_most(ratios(ours, beside), 1.1),
+    )
+    for name in models.NAMES[:2]:
+        rates = measure(
+            "crowded", folder=folder, name=name, rounds=effort.batches, seconds=effort.throughput_s
+        )
+        yield Row(
+            f"{models.TITLES[name]}, `run` while {CROWD:,} threads wait in `getCompletedId`",
+            Spread.of(rates[_BESIDE], "/s"),
+            (("nobody waits", Spread.of(rates[_ALONE], "/s")),),
+            **at_least(ratios(rates[_BESIDE], rates[_ALONE]), 0.9),
+        )
