@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from qaic._core import RtBufferDimensionsVecRef as BufferDimensionsVecRef
 from qaic._core import RtContext as Context
 from qaic._core import RtExecObj as ExecObj
+from qaic._core import RtInferenceHandle as InferenceHandle
+from qaic._core import RtInferenceSet as InferenceSet
+from qaic._core import RtInferenceVector as InferenceVector
 from qaic._core import RtProgram as Program
 from qaic._core import RtQBuffer as QBuffer
 from qaic._core import RtQpc as Qpc
@@ -35,6 +38,7 @@ from qaicrt.enums import (
 from qaicrt.exceptions import ExceptionInit, ExceptionNullPtr, ExceptionRuntime
 
 if TYPE_CHECKING:
+    from qaicrt.benchmark import InferenceBenchmarkSet
     from qaicrt.containers import BufferMapping, QpcConstantsInfo, QpcInfo, QpcProgramInfo
     from qaicrt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
     from qaicrt.programs import ExecObjInfo, ProgramInfo
@@ -60,7 +64,11 @@ __all__ = [
     "ExceptionRuntime",
     "ExecObj",
     "ExecObjInfo",
+    "InferenceBenchmarkSet",
+    "InferenceHandle",
+    "InferenceSet",
     "InferenceSetProperties",
+    "InferenceVector",
     "LiveReportingLevelEnum",
     "Program",
     "ProgramInfo",
@@ -97,6 +105,7 @@ _HOMES = {
     "BenchmarkProperties": "properties",
     "BufferMapping": "containers",
     "ExecObjInfo": "programs",
+    "InferenceBenchmarkSet": "benchmark",
     "InferenceSetProperties": "properties",
     "ProgramInfo": "programs",
     "QAicProgramProperties": "properties",

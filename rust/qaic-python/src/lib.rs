@@ -29,6 +29,8 @@ mod _core {
     #[pymodule_export]
     use super::qpc::{PyQpc, PyTensor, validate_container};
     #[pymodule_export]
+    use super::rt::benchmark::rt_log_error;
+    #[pymodule_export]
     use super::session::{PyCompletions, PyInference, PyInferenceSet};
     #[pymodule_export]
     use super::writer::{PyQpcWriter, encode_elf, encode_metadata, encode_network_desc};
@@ -48,6 +50,17 @@ mod _core {
         module.add("RtQueue", module.py().get_type::<super::rt::queue::PyQueue>())?;
         module.add("RtSlicingHandle", module.py().get_type::<super::rt::slicing::PySlicing>())?;
         module.add("RtSlicingSpecHandle", module.py().get_type::<super::rt::slicing::PySlicingSpec>())?;
+        module.add(
+            "RtInferenceVector",
+            module.py().get_type::<super::rt::inference_vector::PyInferenceVector>(),
+        )?;
+        module.add(
+            "RtInferenceHandle",
+            module.py().get_type::<super::rt::inference_handle::PyInferenceHandle>(),
+        )?;
+        module
+            .add("RtInferenceSet", module.py().get_type::<super::rt::inference_set::PyQaicInferenceSet>())?;
+        module.add("RtBenchmark", module.py().get_type::<super::rt::benchmark::PyBenchmark>())?;
         super::errors::register(module)
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 // Taken for the time of a clone; there is no protocol a model checker could look at.
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::fork::Origin;
@@ -75,6 +75,12 @@ impl fmt::Debug for Logger {
             .field("level", &self.level())
             .finish_non_exhaustive()
     }
+}
+
+/// What is said where no context is at hand.
+pub fn global() -> &'static Logger {
+    static GLOBAL: OnceLock<Logger> = OnceLock::new();
+    GLOBAL.get_or_init(|| Logger { name: "Aic".to_owned(), ..Logger::new(0) })
 }
 
 /// How often a child looks whether its parent's thread had left the lock before the fork.

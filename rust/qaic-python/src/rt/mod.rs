@@ -4,12 +4,16 @@
 
 #![allow(dead_code)] // until the classes that use all of it have landed
 
+pub(crate) mod benchmark;
 pub(crate) mod context;
 pub(crate) mod dims;
 pub(crate) mod dispatch;
 pub(crate) mod edges;
 pub(crate) mod exec_obj;
 pub(crate) mod given;
+pub(crate) mod inference_handle;
+pub(crate) mod inference_set;
+pub(crate) mod inference_vector;
 pub(crate) mod program;
 pub(crate) mod qpc;
 pub(crate) mod queue;

@@ -1,0 +1,442 @@
+"""A benchmark that keeps an inference set busy (python-api §B.12).
+
+The inferences run in the compiled module without any Python work between them, unless a completion callback
+asks for some. Callbacks run on the dispatcher thread of the context; live reports come from a thread of the
+benchmark.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
+
+from qaic import _core
+from qaicrt.enums import LiveReportingLevelEnum, QAicOpStatsFormatEnum, QStatus
+from qaicrt.exceptions import ExceptionInit, ExceptionNullPtr
+from qaicrt.programs import ExecObjInfo
+from qaicrt.properties import (
+    BenchmarkProperties,
+    InferenceSetProperties,
+    QAicProgramProperties,
+    QAicQueueProperties,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from qaicrt.dispatch import Dispatcher
+    from qaicrt.sequences import vector_char
+
+    CompletionCallback = Callable[[_core.RtExecObj, ExecObjInfo], object]
+    OpStatsCallback = Callable[[vector_char, int, QAicOpStatsFormatEnum, int, ExecObjInfo], object]
+
+#: completions that may wait for a slow callback before the benchmark waits too
+_UNDELIVERED = 1024
+
+#: output that programs with device statistics have
+_STATS_OUTPUT = "aiccyclecounts"
+
+
+class InferenceBenchmarkSet:
+    """Runs many inferences of one container on the same buffers and measures their rate.
+
+    Parameters
+    ----------
+    context
+        Whose devices to use.
+    qpc
+        The container.
+    dev
+        Device id; ``None`` takes what ``properties`` say, or the first device of the context.
+    setSize
+        Exec objects of each activation.
+    numActivations
+        Activations of the program.
+    inferenceDataVector
+        A buffer for every binding, inputs then outputs, used by all inferences; or an ``InferenceVector``.
+    properties
+        Program and queue properties.
+
+    Raises
+    ------
+    ExceptionInit
+        The buffers are not one for every binding.
+    """
+
+    def __init__(  # noqa: PLR0917 - the order of the interface
+        self,
+        context: _core.RtContext,
+        qpc: _core.RtQpc,
+        dev: int | None = None,
+        setSize: int | None = None,
+        numActivations: int | None = None,
+        inferenceDataVector: Sequence[_core.RtQBuffer] | _core.RtInferenceVector | None = None,
+        properties: BenchmarkProperties | None = None,
+    ) -> None:
+        # They follow an argument with a default, so they must have one too; all are needed.
+        if setSize is None or numActivations is None or inferenceDataVector is None:
+            names = ("setSize", "numActivations", "inferenceDataVector")
+            given = (setSize, numActivations, inferenceDataVector)
+            missing = [name for name, value in zip(names, given, strict=True) if value is None]
+            raise TypeError(f"InferenceBenchmarkSet is missing the arguments: {', '.join(missing)}")
+        for name, value in (("context", context), ("qpc", qpc)):
+            if value is None:
+                raise ExceptionNullPtr(
+                    f"Null Pointer Exception: in object: InferenceBenchmarkSet {name} is None; "
+                    "an object is needed",
+                    code="call.argument",
+                )
+        if isinstance(inferenceDataVector, _core.RtInferenceVector):
+            inferenceDataVector = inferenceDataVector.getVector()
+        program = qpc.getInfo().program[0]
+        expected = len(program.bufferMappings)
+        self._buffers = list(inferenceDataVector)
+        if len(self._buffers) != expected:
+            raise ExceptionInit(
+                f"Initialization Exception: in object: InferenceBenchmarkSet inferenceDataVector has "
+                f"{len(self._buffers)} buffers; the program has {expected} bindings",
+                code="call.argument",
+            )
+        self._context = context
+        self._qpc = qpc
+        self._dev = dev
+        self._set_size = operator.index(setSize)
+        self._activations = operator.index(numActivations)
+        self._properties = properties or BenchmarkProperties()
+        self._program_name = program.name
+        self._batch_size = program.batchSize
+        self._has_stats = any(mapping.bufferName == _STATS_OUTPUT for mapping in program.bufferMappings)
+        self._runner: _core.RtBenchmark | None = None
+        # Held while something runs; nobody waits for it.
+        self._busy = threading.Lock()
+        self._completion: CompletionCallback | None = None
+        self._reporting: LiveReportingLevelEnum | None = None
+        self._profiling: LiveReportingLevelEnum | None = None
+        self._period_s = 1.0
+        self._last = (0, 0.0, 0)
+
+    def enable(self) -> QStatus:
+        """Load and activate. Blocking.
+
+        Returns
+        -------
+        QStatus
+            ``QS_ERROR`` when the device has no room; the log says why.
+        """
+        if not self._busy.acquire(blocking=False):
+            return self._refuse("enable was called while a benchmark runs", QStatus.QS_ERROR)
+        try:
+            if self._runner is None:
+                properties = InferenceSetProperties(
+                    self._properties.programProperties, self._properties.queueProperties
+                )
+                handles = _core.RtInferenceSet(
+                    self._context, self._qpc, self._dev, self._set_size, self._activations, properties
+                )
+                self._runner = _core.RtBenchmark(handles, self._buffers)
+        except (ExceptionInit, ExceptionNullPtr):
+            # What could not be made has said so in the log.
+            return QStatus.QS_ERROR
+        finally:
+            self._busy.release()
+        return QStatus.QS_SUCCESS
+
+    def disable(self) -> QStatus:
+        """Give everything back to the device.
+
+        Returns
+        -------
+        QStatus
+            ``QS_ERROR`` while a benchmark runs; then nothing changes.
+        """
+        if not self._busy.acquire(blocking=False):
+            return self._refuse("disable was called while a benchmark runs", QStatus.QS_ERROR)
+        try:
+            self._runner = None
+        finally:
+            self._busy.release()
+        return QStatus.QS_SUCCESS
+
+    def run(self, numInferencesToRun: SupportsIndex) -> QStatus:
+        """Run this many inferences. Blocking until all have ended.
+
+        Returns
+        -------
+        QStatus
+            ``QS_INVAL`` for a number below 1, ``QS_ERROR`` or another status when one failed.
+        """
+        count = operator.index(numInferencesToRun)
+        if count < 1:
+            return self._refuse(
+                f"{count} inferences were asked for; at least 1 is expected", QStatus.QS_INVAL
+            )
+        return self._measure(count, None)
+
+    def runForDuration(self, duration: SupportsFloat) -> QStatus:
+        """Begin inferences for ``duration`` seconds. Blocking until all have ended.
+
+        Returns
+        -------
+        QStatus
+            As :meth:`run`.
+        """
+        seconds = float(duration)
+        if not (seconds > 0 and math.isfinite(seconds)):
+            return self._refuse(
+                f"the duration is {duration} s; a number above 0 is expected", QStatus.QS_INVAL
+            )
+        return self._measure(None, seconds)
+
+    def getInfCompleted(self) -> list[int]:
+        """Inferences of the run under way, or of the last one, by activation."""
+        return self._runner.completed() if self._runner else [0] * self._activations
+
+    def getLastRunStats(self) -> tuple[int, float, int, int]:
+        """(inferences, inferences per second, microseconds, batch size) of the last run.
+
+        The rate does not count the samples of a batch.
+        """
+        return (*self._last, self._batch_size)
+
+    def enableExecObjCompletionCallback(self, cb: CompletionCallback) -> QStatus:
+        """Have ``cb(ExecObj, ExecObjInfo)`` called after each inference, from the next run on.
+
+        All inferences write the same buffers, so they hold the results of the latest when the callback sees
+        them. A callback that is slower than the device slows the benchmark down.
+        """
+        if not callable(cb):
+            raise TypeError(f"cb is a {type(cb).__name__}; a callable is needed")
+        self._completion = cb
+        return QStatus.QS_SUCCESS
+
+    def disableExecObjCompletionCallback(self) -> None:
+        """Call nobody after an inference, from the next run on."""
+        self._completion = None
+
+    def enableOpStatsCallback(
+        self,
+        cb: OpStatsCallback,
+        initialSampleIndex: SupportsIndex,
+        numSamplesPerProgramInstance: SupportsIndex,
+        format: QAicOpStatsFormatEnum,  # noqa: A002 - the name of the interface
+    ) -> QStatus:
+        """Ask for operator statistics; a program without a statistics output never has any.
+
+        Returns
+        -------
+        QStatus
+            ``QS_INVAL`` for a bad format or sample range; ``QS_UNSUPPORTED`` for a program with a statistics
+            output, whose reports are not available yet.
+        """
+        if not callable(cb):
+            raise TypeError(f"cb is a {type(cb).__name__}; a callable is needed")
+        if not isinstance(format, QAicOpStatsFormatEnum):
+            return self._refuse(f"{format!r} is not a QAicOpStatsFormatEnum", QStatus.QS_INVAL)
+        first, count = operator.index(initialSampleIndex), operator.index(numSamplesPerProgramInstance)
+        if first < 0 or count < 1:
+            why = f"samples {first} to {first + count - 1} were asked for; at least one from 0 on is expected"
+            return self._refuse(why, QStatus.QS_INVAL)
+        if self._has_stats:
+            why = "this version makes no reports of operator statistics; run without the callback"
+            return self._refuse(why, QStatus.QS_UNSUPPORTED)
+        return QStatus.QS_SUCCESS
+
+    def disableOpStatsCallback(self) -> QStatus:
+        """Ask for no operator statistics any more."""
+        return QStatus.QS_SUCCESS
+
+    def setLiveReporting(
+        self,
+        level: LiveReportingLevelEnum = LiveReportingLevelEnum.LIVE_REPORTING_SUMMARY,
+        reportingPeriodMs: SupportsIndex = 1000,
+    ) -> QStatus:
+        """Print a summary line to standard output in every period of a run, from the next run on.
+
+        Returns
+        -------
+        QStatus
+            ``QS_INVAL`` for an unknown level or a period below 1 ms.
+        """
+        period = operator.index(reportingPeriodMs)
+        if not isinstance(level, LiveReportingLevelEnum) or period < 1:
+            why = (
+                f"live reporting at level {level!r} every {period} ms was asked for; "
+                "a LiveReportingLevelEnum and at least 1 ms are expected"
+            )
+            return self._refuse(why, QStatus.QS_INVAL)
+        self._reporting = level
+        self._period_s = period / 1000
+        return QStatus.QS_SUCCESS
+
+    def setLiveProfilingLevel(self, level: LiveReportingLevelEnum) -> QStatus:
+        """Add to each live report how long an inference took from submission to completion, on average.
+
+        Returns
+        -------
+        QStatus
+            ``QS_ERROR`` when live reporting is off, ``QS_INVAL`` for an unknown level.
+        """
+        if not isinstance(level, LiveReportingLevelEnum):
+            return self._refuse(f"{level!r} is not a LiveReportingLevelEnum", QStatus.QS_INVAL)
+        if self._reporting is None:
+            return self._refuse(
+                "live profiling needs live reporting; call setLiveReporting", QStatus.QS_ERROR
+            )
+        self._profiling = level
+        return QStatus.QS_SUCCESS
+
+    @staticmethod
+    def initDefaultProperties(properties: BenchmarkProperties) -> None:
+        """Write the defaults into ``properties``."""
+        properties.programProperties = QAicProgramProperties()
+        properties.queueProperties = QAicQueueProperties()
+
+    def _refuse(self, why: str, status: QStatus) -> QStatus:
+        _core.rt_log_error(self._context, f"InferenceBenchmarkSet: {why}")
+        return status
+
+    def _measure(self, count: int | None, seconds: float | None) -> QStatus:
+        if not self._busy.acquire(blocking=False):
+            return self._refuse("a benchmark runs already; wait until it has ended", QStatus.QS_ERROR)
+        try:
+            runner = self._runner
+            if runner is None:
+                return self._refuse("it is not enabled; call enable first", QStatus.QS_ERROR)
+            reporter = self._reporter(runner)
+            courier = self._courier(runner)
+            try:
+                status, completed, elapsed_ns = runner.run(
+                    count, seconds, courier.completed if courier else None
+                )
+            finally:
+                # Both may be told of a Ctrl-C; neither must outlive the run.
+                if reporter:
+                    reporter.stop()
+            if courier:
+                courier.flush()
+            if status is QStatus.QS_SUCCESS:
+                rate = completed * 1e9 / elapsed_ns if elapsed_ns else 0.0
+                self._last = (completed, rate, elapsed_ns // 1000)
+            return status
+        finally:
+            self._busy.release()
+
+    def _reporter(self, runner: _core.RtBenchmark) -> _Reporter | None:
+        if self._reporting is None:
+            return None
+        in_flight = self._set_size * self._activations if self._profiling else None
+        detailed = self._reporting is LiveReportingLevelEnum.LIVE_REPORTING_DETAILED
+        reporter = _Reporter(runner, self._batch_size, in_flight, detailed=detailed)
+        reporter.start(self._period_s)
+        return reporter
+
+    def _courier(self, runner: _core.RtBenchmark) -> _Courier | None:
+        if self._completion is None:
+            return None
+        infos = [
+            ExecObjInfo(
+                handle // self._activations, activation, program_id, self._program_name, QStatus.QS_SUCCESS
+            )
+            for handle in range(self._set_size * self._activations)
+            for activation, program_id in [(handle % self._activations, runner.program_id(handle))]
+        ]
+        dispatcher = self._context._dispatcher()  # noqa: SLF001 - for this package
+        return _Courier(dispatcher, self._completion, runner, infos)
+
+
+class _Courier:
+    """Brings completions to a callback, on the dispatcher thread, and lets only so many of them wait."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        callback: CompletionCallback,
+        runner: _core.RtBenchmark,
+        infos: list[ExecObjInfo],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._callback = callback
+        self._runner = runner
+        self._infos = infos
+        self._room = threading.Semaphore(_UNDELIVERED)
+        # On the dispatcher's own thread nobody would make room.
+        self._waits = not dispatcher.is_current()
+
+    def completed(self, handle: int) -> None:
+        if self._waits:
+            self._room.acquire()
+        if not self._dispatcher.post(self._deliver, handle):
+            self._room.release()
+
+    def flush(self) -> None:
+        self._dispatcher.flush()
+
+    def _deliver(self, handle: int) -> None:
+        self._room.release()
+        info = self._infos[handle]
+        # A copy: a client may keep it or write to it.
+        copy = ExecObjInfo(
+            info.execObjIndex, info.activationIndex, info.programId, info.programName, info.status
+        )
+        self._callback(self._runner.exec_obj(handle), copy)
+
+
+class _Reporter:
+    """Prints how a run is going, in every period and at its end."""
+
+    def __init__(
+        self, runner: _core.RtBenchmark, batch_size: int, in_flight: int | None, *, detailed: bool
+    ) -> None:
+        self._runner = runner
+        self._batch_size = batch_size
+        self._in_flight = in_flight
+        self._detailed = detailed
+        self._stopped = threading.Event()
+        self._began = time.monotonic()
+        # Of the last line: when, and how many inferences.
+        self._last = (self._began, 0)
+        self._thread: threading.Thread | None = None
+
+    def start(self, period_s: float) -> None:
+        self._thread = threading.Thread(
+            target=self._serve, args=(period_s,), name="qaicrt live report", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread:
+            self._thread.join()
+
+    def _serve(self, period_s: float) -> None:
+        going = True
+        while going:
+            going = not self._stopped.wait(period_s)
+            try:
+                sys.stdout.write(self._line() + "\n")
+                sys.stdout.flush()
+            except (OSError, ValueError):
+                # Standard output is closed; the benchmark goes on without reports.
+                return
+
+    def _line(self) -> str:
+        counts = self._runner.completed()
+        now, total = time.monotonic(), sum(counts)
+        before, reported = self._last
+        self._last = (now, total)
+        period_s = max(now - before, 1e-9)
+        rate = (total - reported) / period_s
+        line = (
+            f"InferenceCnt {total} TotalDuration {int((now - self._began) * 1e6)}us "
+            f"BatchSize {self._batch_size} Inf/Sec {rate * self._batch_size:.3f}"
+        )
+        if self._in_flight is not None and rate:
+            # All exec objects are busy all the time, so the mean follows from the rate (Little's law).
+            line += f" HostRoundTripUs {self._in_flight / rate * 1e6:.1f}"
+        if self._detailed:
+            line += " Activations " + ",".join(map(str, counts))
+        return line

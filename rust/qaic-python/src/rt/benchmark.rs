@@ -1,0 +1,123 @@
+//! `_core.RtBenchmark`: keeps all handles of an inference set busy, for `qaicrt.InferenceBenchmarkSet`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use qaic_runtime::context::Context;
+use qaic_runtime::inference_set::{BenchmarkProgress, HandleId};
+
+use super::context::RtContext;
+use super::exec_obj::PyExecObj;
+use super::given::{Refused, buffers};
+use super::inference_set::{PyQaicInferenceSet, SetCore};
+use super::status::{Origin, QStatus, outcome, refusal, refusal_as};
+use crate::buffers::{Backing, release_dropped};
+use crate::errors::from_runtime;
+use crate::gil::signal_pending;
+
+/// An inference set and the buffers that all its inferences use.
+#[pyclass(frozen, name = "Benchmark", module = "qaic._core")]
+pub(crate) struct PyBenchmark {
+    core: Arc<SetCore>,
+    context: Arc<Context>,
+    backings: Vec<Arc<Backing>>,
+    progress: Mutex<Arc<BenchmarkProgress>>,
+}
+
+#[pymethods]
+impl PyBenchmark {
+    /// `buffers` has a `QBuffer` for every binding.
+    #[new]
+    fn new(handles: &PyQaicInferenceSet, buffers: &Bound<'_, PyList>) -> PyResult<Self> {
+        let core = Arc::clone(handles.core());
+        let progress = Mutex::new(Arc::new(BenchmarkProgress::new(core.set())));
+        let backings = self::buffers(buffers)?.map_err(|Refused { error, .. }| {
+            super::construction_failed(buffers.py(), "InferenceBenchmarkSet", error)
+        })?;
+        Ok(Self { core, context: Arc::clone(handles.context()), backings, progress })
+    }
+
+    /// Runs `count` inferences, or as many as begin within `seconds`. Returns (status, inferences, nanoseconds); what
+    /// went wrong is in the log. `ended(handle)` is called after each.
+    ///
+    /// Blocking, without the interpreter lock, until all have ended; Ctrl-C ends those under way.
+    #[pyo3(signature = (count, seconds, ended = None))]
+    fn run(
+        &self,
+        py: Python<'_>,
+        count: Option<u64>,
+        seconds: Option<f64>,
+        ended: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Py<PyAny>, u64, u64)> {
+        release_dropped(py);
+        let progress = Arc::new(BenchmarkProgress::new(self.core.set()));
+        *self.progress() = Arc::clone(&progress);
+        // A duration beyond what the clock can express is none.
+        let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let ended = ended.map(|ended| ended.clone().unbind());
+        let set = self.core.set();
+        let wired =
+            self.core.places().iter().try_for_each(|place| place.wires().replace_all(&self.backings, None));
+        if let Err(error) = wired {
+            let Refused { status, error } = error.into();
+            return Ok((refusal_as(py, &self.context, Origin::InferenceSet, status, &error)?, 0, 0));
+        }
+        // What `ended` raised: nothing more begins then.
+        let raised: Mutex<Option<PyErr>> = Mutex::default();
+        let has_raised = || raised.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let tell = |HandleId(handle)| {
+            let Some(ended) = &ended else { return };
+            if let Err(error) = Python::attach(|py| ended.call1(py, (handle,)).map(drop)) {
+                raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        };
+        let measured = outcome(py, || {
+            set.benchmark(count, limit, &progress, |_, _| {}, tell, || has_raised() || signal_pending())
+        })?;
+        if let Some(error) = raised.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        match measured {
+            Ok(measured) => {
+                let elapsed_ns = u64::try_from(measured.elapsed.as_nanos()).unwrap_or(u64::MAX);
+                Ok((QStatus::Success.member(py)?, measured.completed, elapsed_ns))
+            }
+            Err(error) => {
+                let status = refusal(py, &self.context, Origin::InferenceSet, &error)?;
+                Ok((status, progress.completed().sum(), 0))
+            }
+        }
+    }
+
+    /// Inferences of the run under way, or of the last one, by activation.
+    fn completed(&self) -> Vec<u64> {
+        let progress = Arc::clone(&self.progress());
+        progress.completed().collect()
+    }
+
+    /// The exec object of a handle.
+    fn exec_obj(&self, py: Python<'_>, handle: u32) -> PyResult<Py<PyExecObj>> {
+        let place = self.core.place(HandleId(handle));
+        place.map_err(|error| from_runtime(py, error))?.exec_obj(py)
+    }
+
+    /// Unique id of the program of a handle.
+    fn program_id(&self, py: Python<'_>, handle: u32) -> PyResult<u32> {
+        let place = self.core.place(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
+        Ok(place.wires().exec().program().unique_id())
+    }
+}
+
+impl PyBenchmark {
+    fn progress(&self) -> MutexGuard<'_, Arc<BenchmarkProgress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes an error to the log of a context, for the parts of the interface that are written in Python.
+#[pyfunction]
+pub(crate) fn rt_log_error(context: &RtContext, text: &str) {
+    context.inner().logger().error(|| text.to_owned());
+}
