@@ -170,9 +170,14 @@ def members(cls) -> set[str]:
     return {name for name in vars(cls) if not name.startswith("__")}
 
 
+def described_members(node) -> set[str]:
+    methods = {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
+    return methods | {member.target.id for member in node.body if isinstance(member, ast.AnnAssign)}
+
+
 def test_the_stub_has_the_same_members():
     described = {
-        node.name: {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
+        node.name: described_members(node)
         for node in ast.parse(STUB.read_text()).body
         if isinstance(node, ast.ClassDef) and node.name not in errors.__all__
     }

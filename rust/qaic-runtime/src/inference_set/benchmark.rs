@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{HandleId, InferenceSet, Lease};
 use crate::error::RuntimeError;
+use crate::interrupts::look_period;
 use crate::wiring::Wiring;
 
 /// What a benchmark measured.
@@ -68,7 +69,15 @@ impl InferenceSet {
         let mut completed = 0_u64;
         let mut flying: VecDeque<Lease<'_>> = VecDeque::with_capacity(free.len());
         let mut outcome = Ok(());
+        let mut asked = started;
         loop {
+            // Where no inference is waited for long, no wait asks.
+            if outcome.is_ok() && asked.elapsed() >= look_period(None) {
+                asked = Instant::now();
+                if interrupted() {
+                    outcome = Err(RuntimeError::Interrupted);
+                }
+            }
             let may_begin = |begun| {
                 count.is_none_or(|count| begun < count)
                     && deadline.is_none_or(|deadline| Instant::now() < deadline)

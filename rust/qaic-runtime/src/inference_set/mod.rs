@@ -377,11 +377,20 @@ impl InferenceSet {
     ) -> Result<T, RuntimeError> {
         self.check_process()?;
         let mut began = None;
+        let mut asked = None;
         loop {
             if let Some(taken) = take() {
                 return taken;
             }
             if self.executor.help() {
+                // There may be something to run for as long as others submit.
+                let now = Instant::now();
+                if now.duration_since(*asked.get_or_insert(now)) >= look_period(None) {
+                    asked = Some(now);
+                    if interrupted() {
+                        return Err(RuntimeError::Interrupted);
+                    }
+                }
                 continue;
             }
             let began = *began.get_or_insert_with(Instant::now);
