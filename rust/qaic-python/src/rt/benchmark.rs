@@ -58,8 +58,11 @@ impl PyBenchmark {
         let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let ended = ended.map(|ended| ended.clone().unbind());
         let set = self.core.set();
-        let wired =
-            self.core.places().iter().try_for_each(|place| place.wires().replace_all(&self.backings, None));
+        let wired = self.core.places().iter().try_for_each(|place| {
+            // The run before this one has leased it.
+            place.wires().wire_anew();
+            place.wires().replace_all(&self.backings, None)
+        });
         if let Err(error) = wired {
             let Refused { status, error } = error.into();
             return Ok((refusal_as(py, &self.context, Origin::InferenceSet, status, &error)?, 0, 0));

@@ -59,6 +59,11 @@ impl Wires {
         self.state().backings.clone()
     }
 
+    /// Has the next call wire everything, because the runtime has let go of it: a lease ends so.
+    pub(crate) fn wire_anew(&self) {
+        self.state().by_size = false;
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
