@@ -26,8 +26,6 @@ const IDLE: u32 = 0;
 const QUEUED: u32 = 1;
 const RUNNING: u32 = 2;
 const DONE: u32 = 3;
-// Taken back while it was queued; whoever finds it in the queue ends it.
-const REVOKED: u32 = 4;
 
 // Why an inference is asked to end.
 const NO_REASON: u32 = 0;
@@ -56,9 +54,6 @@ pub(crate) struct Inference {
 pub(crate) trait Observer: Send + Sync {
     /// An inference has ended. `number` is what the observer gave with itself.
     fn completed(&self, number: u32);
-
-    /// An inference that was taken back has left the queue, whoever started it; `end` makes that known.
-    fn left_queue(&self, number: u32, end: &mut dyn FnMut());
 }
 
 #[derive(Debug)]
@@ -132,11 +127,15 @@ impl ExecObj {
         self.progress.phase.load(Ordering::Acquire) == RUNNING
     }
 
-    /// Takes its inference back if no thread has begun it; it then ends with [`RuntimeError::Cancelled`] when its turn
-    /// comes. Never blocks.
+    /// Takes its inference back if no thread has begun it; it then has ended with [`RuntimeError::Cancelled`]. Never
+    /// blocks.
     pub fn revoke(&self) -> bool {
-        // Either this or the thread that begins the inference changes the phase.
-        self.progress.phase.compare_exchange(QUEUED, REVOKED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let is_mine = self.progress.claim();
+        if is_mine {
+            let observer = self.inference.observer();
+            self.progress.conclude(Err(RuntimeError::Cancelled), observer);
+        }
+        is_mine
     }
 
     /// Reads or changes what the next inference reads and writes. Fails while one is under way.
@@ -171,9 +170,10 @@ impl ExecObj {
         self.progress.check_process()?;
         self.check_wiring()?;
         self.progress.begin(QUEUED)?;
-        self.progress.is_observed.store(is_observed, Ordering::Release);
+        // Published by the queue to the thread that runs the inference.
+        self.progress.is_observed.store(is_observed, Ordering::Relaxed);
         let (executor, lane) = self.activated.executor();
-        executor.submit(lane, Arc::clone(&self.inference), eager).inspect_err(|_| self.progress.abandon())
+        executor.submit(lane, &self.inference, eager).inspect_err(|_| self.progress.abandon())
     }
 
     /// Runs the wired inference: on the calling thread where that is as good as anywhere else. Interrupted, it is
@@ -202,8 +202,7 @@ impl ExecObj {
         }
         self.start(false)?;
         let awaited = self.wait(deadline, interrupted);
-        // One that is taken back touches no memory, and its turn may be far.
-        if self.is_in_flight() && !self.revoke() {
+        if self.is_in_flight() {
             self.end();
         }
         awaited
@@ -247,10 +246,12 @@ impl ExecObj {
         }
     }
 
-    /// Asks the inference under way to end; it then ends with [`RuntimeError::Cancelled`], unless it was just ending.
-    /// Never blocks.
+    /// Asks the inference under way to end; it then ends with [`RuntimeError::Cancelled`], unless it was just ending. One
+    /// that has not begun ends at once. Never blocks.
     pub fn cancel(&self) {
-        self.progress.ask_to_end(CANCELLED);
+        if !self.revoke() {
+            self.progress.ask_to_end(CANCELLED);
+        }
     }
 
     /// Ends an inference that has run for longer than its program allows. For those who wait in other ways than by
@@ -294,10 +295,6 @@ impl ExecObj {
     pub(crate) fn end(&self) {
         while self.is_in_flight() {
             self.cancel();
-            if !self.is_running() {
-                // No worker may be free to find out that it is cancelled.
-                self.activated.executor().0.help();
-            }
             let _ = self.progress.waiters.wait(CANCEL_PERIOD, || self.progress.ended());
         }
     }
@@ -326,28 +323,24 @@ impl Inference {
         })
     }
 
-    /// Runs it on the calling thread and tells everybody. Takes the reference, and gives it up before it tells.
+    /// Runs it on the calling thread, unless it was cancelled, and tells everybody. Takes the reference, and gives it up
+    /// before it tells.
     pub(crate) fn execute(inference: Arc<Self>) {
         let progress = Arc::clone(&inference.progress);
-        let observer =
-            inference.observer.get().and_then(|(observer, number)| Some((observer.upgrade()?, *number)));
-        if progress.mark_running() {
-            let observer = observer.filter(|_| progress.is_observed.load(Ordering::Acquire));
+        if progress.claim() {
+            let observer = inference.observer();
             let outcome = progress.explained(inference.run());
             drop(inference);
-            progress.finish(outcome);
-            if let Some((observer, number)) = observer {
-                observer.completed(number);
-            }
-        } else {
-            drop(inference);
-            match observer {
-                Some((observer, number)) => {
-                    observer.left_queue(number, &mut || progress.finish(Err(RuntimeError::Cancelled)));
-                }
-                None => progress.finish(Err(RuntimeError::Cancelled)),
-            }
+            progress.conclude(outcome, observer);
         }
+    }
+
+    fn observer(&self) -> Option<(Arc<dyn Observer>, u32)> {
+        if !self.progress.is_observed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (observer, number) = self.observer.get()?;
+        Some((observer.upgrade()?, *number))
     }
 
     fn run(&self) -> Result<(), RuntimeError> {
@@ -385,7 +378,7 @@ impl Progress {
     }
 
     fn is_in_flight(&self) -> bool {
-        matches!(self.phase.load(Ordering::Acquire), QUEUED | RUNNING | REVOKED)
+        matches!(self.phase.load(Ordering::Acquire), QUEUED | RUNNING)
     }
 
     fn begin(&self, phase: u32) -> Result<(), RuntimeError> {
@@ -403,13 +396,15 @@ impl Progress {
         self.waiters.wake_all();
     }
 
-    /// False when it was taken back.
-    fn mark_running(&self) -> bool {
-        if self.limit.is_some() {
+    /// Takes a queued inference, to run it or to end it; false when another thread has.
+    fn claim(&self) -> bool {
+        // AcqRel: from the thread that wired and queued it; and to it, if it asks whether the inference has begun.
+        let claimed = self.phase.compare_exchange(QUEUED, RUNNING, Ordering::AcqRel, Ordering::Acquire);
+        if claimed.is_ok() && self.limit.is_some() {
             let since = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.started_ns.store(since.saturating_add(1), Ordering::Release);
         }
-        self.phase.compare_exchange(QUEUED, RUNNING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        claimed.is_ok()
     }
 
     /// The outcome with the reason for which the inference was asked to end.
@@ -432,6 +427,13 @@ impl Progress {
         // Publishes the outcome and what the device wrote.
         self.phase.store(DONE, Ordering::Release);
         self.waiters.wake_all();
+    }
+
+    fn conclude(&self, outcome: Result<(), RuntimeError>, observer: Option<(Arc<dyn Observer>, u32)>) {
+        self.finish(outcome);
+        if let Some((observer, number)) = observer {
+            observer.completed(number);
+        }
     }
 
     fn ended(&self) -> Option<Result<(), RuntimeError>> {

@@ -12,7 +12,7 @@
 //! than that for a caller who never comes.
 
 use std::mem::{self, ManuallyDrop};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ use crate::device::Device;
 use crate::error::RuntimeError;
 use crate::exec_obj::Inference;
 use crate::fork;
-use crate::queue::{IndexStack, Numbers, Ring, Waiters};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, yield_now};
+use crate::queue::{IndexStack, Lanes, Waiters};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// How often a worker that ran out of work looks again, and how many times, before it sleeps until it is woken.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -69,11 +69,10 @@ pub(crate) struct Executor {
 #[derive(Debug)]
 struct Shared {
     options: ExecutorOptions,
-    lanes: Box<[Lane]>,
-    // Numbers of lanes that have an inference to run, in order.
-    ready: Ring,
+    lanes: Lanes,
     // Submitted inferences by number, and the numbers not in use.
-    cells: Box<[Mutex<Option<Arc<Inference>>>]>,
+    // Exec objects own them: one that is gone while its entry waits takes its cores along.
+    cells: Box<[Mutex<Weak<Inference>>]>,
     numbers: IndexStack,
     idle: Waiters,
     // Workers that look again soon by themselves.
@@ -86,13 +85,6 @@ struct Shared {
     started: AtomicU32,
 }
 
-#[derive(Debug)]
-struct Lane {
-    pending: Ring,
-    // Only of serial lanes: whether the lane is in the ready list or being worked on.
-    scheduled: AtomicBool,
-}
-
 impl Executor {
     pub(crate) fn new(options: ExecutorOptions) -> Arc<Self> {
         let capacity = options.capacity.max(1);
@@ -100,11 +92,9 @@ impl Executor {
         for number in (0..capacity).rev() {
             numbers.push(number);
         }
-        let lane = |_| Lane { pending: Ring::new(capacity), scheduled: AtomicBool::new(false) };
         let shared = Arc::new(Shared {
-            lanes: (0..options.lanes.max(1)).map(lane).collect(),
-            ready: Ring::new(capacity),
-            cells: (0..capacity).map(|_| Mutex::new(None)).collect(),
+            lanes: Lanes::new(options.lanes.max(1), capacity, options.serial),
+            cells: (0..capacity).map(|_| Mutex::new(Weak::new())).collect(),
             numbers,
             idle: Waiters::new(),
             warm: AtomicU32::new(0),
@@ -124,21 +114,18 @@ impl Executor {
     pub(crate) fn submit(
         &self,
         lane: u32,
-        inference: Arc<Inference>,
+        inference: &Arc<Inference>,
         eager: bool,
     ) -> Result<(), RuntimeError> {
         let shared = &self.shared;
         let Some(number) = shared.numbers.pop() else {
             return Err(RuntimeError::QueueFull { capacity: shared.options.capacity });
         };
-        let (Some(cell), Some(queue)) = (shared.cells.get(number as usize), shared.lanes.get(lane as usize))
-        else {
+        if let Some(cell) = shared.cells.get(number as usize) {
+            *cell.lock() = Arc::downgrade(inference);
+        }
+        if !shared.lanes.enter(lane, number) {
             return Err(RuntimeError::Internal { what: format!("lane {lane} does not exist") });
-        };
-        *cell.lock() = Some(inference);
-        queue.pending.put(number);
-        if !shared.options.serial || !queue.scheduled.swap(true, Ordering::AcqRel) {
-            shared.make_ready(lane);
         }
         self.call_worker(eager);
         Ok(())
@@ -213,10 +200,6 @@ impl Drop for Executor {
 }
 
 impl Shared {
-    fn make_ready(&self, lane: u32) {
-        self.ready.put(lane);
-    }
-
     /// The life of a worker.
     fn work(&self) {
         let mut looks = 0;
@@ -246,20 +229,17 @@ impl Shared {
 
     fn may_run(&self) -> bool {
         // RMW: either this sees the permit that was given back, or who gives it back sees what is ready.
-        !self.ready.is_empty() && self.running.fetch_add(0, Ordering::AcqRel) < self.options.limit
+        !self.lanes.is_empty() && self.running.fetch_add(0, Ordering::AcqRel) < self.options.limit
     }
 
     /// Runs one inference if there is one and a permit for it.
     fn run_one(&self) -> bool {
-        if self.ready.is_empty() || !self.take_permit() {
+        if self.lanes.is_empty() || !self.take_permit() {
             return false;
         }
-        let taken = self.ready.pop();
-        if let Some(lane) = taken {
-            self.run_lane(lane);
-        }
+        let ran = self.lanes.run_next(|number| self.run(number));
         self.give_back_permit();
-        taken.is_some()
+        ran
     }
 
     fn take_permit(&self) -> bool {
@@ -269,44 +249,18 @@ impl Shared {
 
     fn give_back_permit(&self) {
         self.running.fetch_sub(1, Ordering::AcqRel);
-        if !self.ready.is_empty() {
+        if !self.lanes.is_empty() {
             self.idle.wake_one();
         }
     }
 
-    fn run_lane(&self, number: u32) {
-        let Some(lane) = self.lanes.get(number as usize) else { return };
-        if self.options.serial {
-            if let Some(inference) = lane.pending.pop() {
-                self.run(inference);
-            }
-            if !lane.pending.is_empty() {
-                self.make_ready(number);
-                return;
-            }
-            // RMW: a submitter who saw the lane scheduled is seen here, and so is what it put there.
-            lane.scheduled.swap(false, Ordering::AcqRel);
-            // Who submitted in between saw the lane scheduled and left it to this thread.
-            if !lane.pending.is_empty() && !lane.scheduled.swap(true, Ordering::AcqRel) {
-                self.make_ready(number);
-            }
-        } else {
-            // As many as there are entries in the ready list; one may still be on its way into the lane.
-            loop {
-                if let Some(inference) = lane.pending.pop() {
-                    return self.run(inference);
-                }
-                yield_now();
-            }
-        }
-    }
-
     fn run(&self, number: u32) {
-        let Some(inference) = self.cells.get(number as usize).and_then(|cell| cell.lock().take()) else {
-            return;
-        };
+        let Some(cell) = self.cells.get(number as usize) else { return };
+        let inference = mem::take(&mut *cell.lock()).upgrade();
         self.numbers.push(number);
-        self.timed(|| Inference::execute(inference));
+        if let Some(inference) = inference {
+            self.timed(|| Inference::execute(inference));
+        }
     }
 
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {

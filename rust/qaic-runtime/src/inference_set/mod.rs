@@ -1,16 +1,7 @@
 //! A fixed number of exec objects over a number of activations, shared by any number of threads.
-//!
-//! Each handle is in one state at a time, and whoever changes the state by an atomic step owns the handle:
-//!
-//! ```text
-//! available -> acquired -> submitted -> done -> collected -> available
-//! ```
-//!
-//! The lists of available and of completed handles may hold entries that are out of date, because a handle can leave a
-//! state without passing through its list: it is collected by id, or submitted again by a caller who kept it. Whoever
-//! takes an entry therefore checks the state (`queue::Roster`).
 
 mod benchmark;
+mod handles;
 mod ids;
 
 use std::fmt::Debug;
@@ -28,22 +19,15 @@ use crate::fork;
 use crate::image::Image;
 use crate::interrupts::{ENFORCE_PERIOD, look_period};
 use crate::program::{Program, ProgramOptions};
-use crate::queue::{IndexStack, Ring, Roster, Waiters};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::queue::Waiters;
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
-use ids::Ids;
+use handles::{Handles, Refusal};
 
 pub use benchmark::{BenchmarkOutcome, BenchmarkProgress};
 
 /// Exec objects of a set at most. Each costs kilobytes, and none beyond the threads that call can ever run.
 const MAX_EXEC_OBJECTS: u32 = 1 << 16;
-
-// States of a handle.
-const AVAILABLE: u32 = 1;
-const ACQUIRED: u32 = 1 << 1;
-const SUBMITTED: u32 = 1 << 2;
-const DONE: u32 = 1 << 3;
-const COLLECTED: u32 = 1 << 4;
 
 /// Number of an exec object of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +37,7 @@ pub struct HandleId(pub u32);
 #[derive(Debug)]
 pub struct InferenceSet {
     execs: Box<[Arc<ExecObj>]>,
-    ledger: Arc<Ledger>,
+    told: Arc<Told>,
     executor: Arc<Executor>,
     image: Arc<Image>,
     generation: u32,
@@ -65,28 +49,15 @@ pub struct InferenceSet {
     programs: Vec<Arc<Program>>,
 }
 
-/// Who has which handle. Apart from the exec objects, so that a thread which ends an inference keeps no cores.
+/// The states of the handles, and whom to tell of inferences that were started for somebody.
 #[derive(Debug)]
-struct Ledger {
-    handles: Box<[Handle]>,
-    available: Roster<IndexStack>,
-    completed: Roster<Ring>,
-    // Threads that wait for the end of all inferences.
-    drained: Waiters,
-    submitted: AtomicU32,
-    // Submitted, or done and not collected.
-    outstanding: AtomicU32,
-    ids: Mutex<Ids>,
+struct Told {
+    handles: Handles,
+    completions: Box<[Mutex<ToldOf>]>,
 }
 
-#[derive(Debug)]
-struct Handle {
-    state: AtomicU32,
-    id: AtomicU64,
-    waiters: Waiters,
-    // Whom to tell of an inference that was started for somebody.
-    told: Mutex<Option<Arc<dyn Completion>>>,
-}
+/// Whom to tell of the inference of one handle.
+type ToldOf = Option<Arc<dyn Completion>>;
 
 /// Told that an inference has ended.
 pub trait Completion: Debug + Send + Sync {
@@ -137,8 +108,8 @@ impl InferenceSet {
             // The cores of all before the memory of any.
             activated.push(program.enter(true)?);
         }
-        let ledger = Arc::new(Ledger::new(count));
-        let observer: Weak<dyn Observer> = Arc::downgrade(&ledger) as Weak<dyn Observer>;
+        let told = Arc::new(Told::new(count));
+        let observer: Weak<dyn Observer> = Arc::downgrade(&told) as Weak<dyn Observer>;
         let mut execs = Vec::with_capacity(count as usize);
         let made = (0..set_size).try_for_each(|_| {
             // Neighbours are on different activations.
@@ -154,12 +125,10 @@ impl InferenceSet {
         for (number, exec) in (0..count).zip(&execs) {
             exec.observe(Weak::clone(&observer), number);
         }
-        // The last one listed is taken first.
-        (0..count).rev().for_each(|number| ledger.available.enter(number));
         let executor = Arc::clone(first.executor());
         Ok(Arc::new(Self {
             execs: execs.into(),
-            ledger,
+            told,
             executor,
             image: Arc::clone(image),
             generation: fork::generation(),
@@ -198,7 +167,7 @@ impl InferenceSet {
 
     /// A free exec object if there is one now. Never blocks.
     pub fn try_acquire(&self) -> Option<HandleId> {
-        self.ledger.try_acquire().map(HandleId)
+        self.told.handles.acquire().map(HandleId)
     }
 
     /// A free exec object.
@@ -210,9 +179,9 @@ impl InferenceSet {
         deadline: Option<Instant>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<HandleId, RuntimeError> {
-        let ledger = &self.ledger;
-        self.wait_for(ledger.available.waiters(), "a free exec object", deadline, interrupted, || {
-            ledger.try_acquire().map(Ok)
+        let handles = &self.told.handles;
+        self.wait_for(handles.for_available(), "a free exec object", deadline, interrupted, || {
+            handles.acquire().map(Ok)
         })
         .map(HandleId)
     }
@@ -253,9 +222,9 @@ impl InferenceSet {
     fn start(&self, handle: HandleId, id: u64, eager: bool) -> Result<(), RuntimeError> {
         self.check_process()?;
         let exec = self.exec_obj(handle)?;
-        let ledger = &self.ledger;
-        let before = ledger.begin(handle.0, id)?;
-        exec.start_observed(eager).inspect_err(|_| ledger.take_back(handle.0, id, before))
+        let handles = &self.told.handles;
+        let before = handles.submit(handle.0, id).map_err(|refusal| refused(handle, refusal))?;
+        exec.start_observed(eager).inspect_err(|_| handles.take_back(handle.0, before))
     }
 
     /// The next completed handle.
@@ -267,19 +236,19 @@ impl InferenceSet {
         deadline: Option<Instant>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<HandleId, RuntimeError> {
-        let ledger = &self.ledger;
-        self.wait_for(ledger.completed.waiters(), "a completed inference", deadline, interrupted, || {
-            if let Some(number) = ledger.completed.take(|number| ledger.collect(number)) {
+        let handles = &self.told.handles;
+        self.wait_for(handles.for_completed(), "a completed inference", deadline, interrupted, || {
+            if let Some(number) = handles.collect_next() {
                 return Some(Ok(number));
             }
-            (ledger.outstanding.load(Ordering::Acquire) == 0).then_some(Err(RuntimeError::NothingSubmitted))
+            handles.is_settled().then_some(Err(RuntimeError::NothingSubmitted))
         })
         .map(HandleId)
     }
 
     /// A completed handle if there is one now. Never blocks.
     pub fn try_get_completed(&self) -> Option<HandleId> {
-        self.ledger.completed.take(|number| self.ledger.collect(number)).map(HandleId)
+        self.told.handles.collect_next().map(HandleId)
     }
 
     /// The handle that carries the inference with this id, completed; the oldest one if there are several.
@@ -293,17 +262,15 @@ impl InferenceSet {
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<HandleId, RuntimeError> {
         self.check_process()?;
-        let ledger = &self.ledger;
+        let handles = &self.told.handles;
         loop {
-            let number = ledger.ids.lock().first(id).ok_or(RuntimeError::UnknownInference { id })?;
-            let handle = ledger.handle(number)?;
-            let found = self.wait_for(&handle.waiters, "an inference", deadline, &mut interrupted, || {
-                if handle.id.load(Ordering::Acquire) == id && ledger.collect(number) {
+            let number = handles.first_of(id).ok_or(RuntimeError::UnknownInference { id })?;
+            let waiters = handles.for_end_of(number).ok_or_else(|| unknown_handle(HandleId(number)))?;
+            let found = self.wait_for(waiters, "an inference", deadline, &mut interrupted, || {
+                if handles.id_of(number) == Some(id) && handles.collect(number) {
                     return Some(Ok(true));
                 }
-                let is_gone = handle.id.load(Ordering::Acquire) != id
-                    || handle.state.load(Ordering::Acquire) & (SUBMITTED | DONE) == 0;
-                is_gone.then_some(Ok(false))
+                (!handles.carries(number, id)).then_some(Ok(false))
             })?;
             if found {
                 return Ok(HandleId(number));
@@ -315,16 +282,16 @@ impl InferenceSet {
     /// Makes a handle available again. Fails while its inference is under way, and when it is available.
     pub fn put_completed(&self, handle: HandleId) -> Result<(), RuntimeError> {
         self.check_process()?;
-        self.ledger.put_back(handle.0)
+        self.told.handles.put_back(handle.0).map_err(|refusal| refused(handle, refusal))
     }
 
     /// Waits until every submitted inference has ended.
     ///
     /// Blocking: until then or `interrupted`.
     pub fn wait_for_completion(&self, interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
-        let ledger = &self.ledger;
-        self.wait_for(&ledger.drained, "all inferences", None, interrupted, || {
-            (ledger.submitted.load(Ordering::Acquire) == 0).then_some(Ok(()))
+        let handles = &self.told.handles;
+        self.wait_for(handles.for_drained(), "all inferences", None, interrupted, || {
+            handles.is_drained().then_some(Ok(()))
         })
     }
 
@@ -335,7 +302,7 @@ impl InferenceSet {
 
     /// The id under which a handle was last submitted.
     pub fn id_of(&self, handle: HandleId) -> u64 {
-        self.ledger.handle(handle.0).map_or(0, |handle| handle.id.load(Ordering::Acquire))
+        self.told.handles.id_of(handle.0).unwrap_or(0)
     }
 
     /// Asks the inference of a handle to end; see [`ExecObj::cancel`]. Never blocks.
@@ -354,7 +321,7 @@ impl InferenceSet {
     ) -> Result<(), RuntimeError> {
         self.check_process()?;
         let exec = self.exec_obj(handle)?;
-        let slot = &self.ledger.handle(handle.0)?.told;
+        let slot = self.told.completions.get(handle.0 as usize).ok_or_else(|| unknown_handle(handle))?;
         *slot.lock() = Some(told);
         exec.start_observed(eager).inspect_err(|_| drop(slot.lock().take()))
     }
@@ -422,144 +389,42 @@ impl InferenceSet {
     }
 }
 
-impl Ledger {
+impl Drop for InferenceSet {
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            // All before any: those that run stand in the way of those that wait.
+            self.execs.iter().for_each(|exec| exec.cancel());
+        }
+    }
+}
+
+impl Told {
     fn new(count: u32) -> Self {
-        let handle = |_| Handle {
-            state: AtomicU32::new(AVAILABLE),
-            id: AtomicU64::new(0),
-            waiters: Waiters::new(),
-            told: Mutex::default(),
-        };
-        Self {
-            handles: (0..count).map(handle).collect(),
-            available: Roster::latest_first(count),
-            completed: Roster::in_order(count),
-            drained: Waiters::new(),
-            submitted: AtomicU32::new(0),
-            outstanding: AtomicU32::new(0),
-            ids: Mutex::new(Ids::new(count as usize)),
-        }
-    }
-
-    fn handle(&self, number: u32) -> Result<&Handle, RuntimeError> {
-        self.handles.get(number as usize).ok_or_else(|| unknown_handle(HandleId(number)))
-    }
-
-    /// Moves a handle from one of the states `from` to `to` and returns where it was; else where it is.
-    fn move_to(&self, number: u32, from: u32, to: u32) -> Result<u32, u32> {
-        let Some(handle) = self.handles.get(number as usize) else { return Err(0) };
-        handle.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| (now & from != 0).then_some(to))
-    }
-
-    fn try_acquire(&self) -> Option<u32> {
-        self.available.take(|number| self.move_to(number, AVAILABLE, ACQUIRED).is_ok())
-    }
-
-    /// Makes a handle submitted and returns its state before.
-    fn begin(&self, number: u32, id: u64) -> Result<u32, RuntimeError> {
-        let handle = self.handle(number)?;
-        let before = self
-            .move_to(number, AVAILABLE | ACQUIRED | COLLECTED, SUBMITTED)
-            .map_err(|_| RuntimeError::InFlight)?;
-        handle.id.store(id, Ordering::Release);
-        self.submitted.fetch_add(1, Ordering::AcqRel);
-        self.outstanding.fetch_add(1, Ordering::AcqRel);
-        self.ids.lock().insert(id, number);
-        Ok(before)
-    }
-
-    /// Undoes [`Self::begin`].
-    fn take_back(&self, number: u32, id: u64, before: u32) {
-        self.ids.lock().remove(id, number);
-        let _ = self.move_to(number, SUBMITTED, before);
-        if before == AVAILABLE {
-            self.available.enter(number);
-        }
-        self.leave_submitted();
-        self.leave_outstanding();
-        if let Ok(handle) = self.handle(number) {
-            handle.waiters.wake_all();
-        }
-    }
-
-    /// Takes a completed handle, if it still is one.
-    fn collect(&self, number: u32) -> bool {
-        if self.move_to(number, DONE, COLLECTED).is_err() {
-            return false;
-        }
-        if let Ok(handle) = self.handle(number) {
-            self.ids.lock().remove(handle.id.load(Ordering::Acquire), number);
-        }
-        self.leave_outstanding();
-        true
-    }
-
-    fn put_back(&self, number: u32) -> Result<(), RuntimeError> {
-        self.handle(number)?;
-        // Collected on the way by whoever waited for all inferences together.
-        self.collect(number);
-        match self.move_to(number, ACQUIRED | COLLECTED, AVAILABLE) {
-            Ok(_) => {
-                self.available.enter(number);
-                Ok(())
-            }
-            Err(AVAILABLE) => Err(RuntimeError::State {
-                what: format!("handle {number} was put back already; get it or submit it first"),
-            }),
-            Err(_) => Err(RuntimeError::InFlight),
-        }
-    }
-
-    fn leave_submitted(&self) {
-        if self.submitted.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.drained.wake_all();
-        }
-    }
-
-    fn leave_outstanding(&self) {
-        if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // There is nothing to wait for any more.
-            self.completed.waiters().wake_all();
-        }
+        Self { handles: Handles::new(count), completions: (0..count).map(|_| Mutex::default()).collect() }
     }
 }
 
-impl Observer for Ledger {
+impl Observer for Told {
     fn completed(&self, number: u32) {
-        if self.move_to(number, SUBMITTED, DONE).is_ok() {
-            self.report(number);
-        } else {
-            let told = self.handle(number).ok().and_then(|handle| handle.told.lock().take());
-            if let Some(told) = told {
-                told.completed(HandleId(number));
-            }
+        if self.handles.complete(number) {
+            return;
         }
-    }
-
-    fn left_queue(&self, number: u32, end: &mut dyn FnMut()) {
-        let Ok(handle) = self.handle(number) else { return end() };
-        let told = {
-            // Locked, so that a lease which is dropped sees the end, or is told of it.
-            let mut told = handle.told.lock();
-            end();
-            told.take()
-        };
-        match told {
-            Some(told) => told.completed(HandleId(number)),
-            None if self.move_to(number, SUBMITTED, DONE).is_ok() => self.report(number),
-            None => {}
+        // Not submitted: it was started for somebody. Not told under the lock.
+        let told = self.completions.get(number as usize).and_then(|slot| slot.lock().take());
+        if let Some(told) = told {
+            told.completed(HandleId(number));
         }
     }
 }
 
-impl Ledger {
-    /// Makes known that a handle is done.
-    fn report(&self, number: u32) {
-        self.completed.enter(number);
-        self.leave_submitted();
-        if let Ok(handle) = self.handle(number) {
-            handle.waiters.wake_all();
-        }
+/// A refusal of the ledger for a handle of the caller's.
+fn refused(handle: HandleId, refusal: Refusal) -> RuntimeError {
+    match refusal {
+        Refusal::Unknown => unknown_handle(handle),
+        Refusal::InFlight => RuntimeError::InFlight,
+        Refusal::Available => RuntimeError::State {
+            what: format!("handle {} was put back already; get it or submit it first", handle.0),
+        },
     }
 }
 
@@ -638,31 +503,7 @@ impl Drop for Lease<'_> {
     fn drop(&mut self) {
         // The memory wired may be gone after this.
         let _ = self.exec.wire(Wiring::clear);
-        let ledger = &self.set.ledger;
-        if let Ok(handle) = ledger.handle(self.handle.0) {
-            // Locked, so that the end of the inference comes before this or after it.
-            let mut told = handle.told.lock();
-            if self.exec.is_in_flight() {
-                *told = Some(Arc::new(PutBack { ledger: Arc::downgrade(ledger) }));
-                return;
-            }
-        }
         // It was acquired, so it can be put back.
-        let _ = ledger.put_back(self.handle.0);
-    }
-}
-
-/// Puts a handle back when an inference that was taken back has left the queue.
-#[derive(Debug)]
-struct PutBack {
-    ledger: Weak<Ledger>,
-}
-
-impl Completion for PutBack {
-    fn completed(&self, handle: HandleId) {
-        if let Some(ledger) = self.ledger.upgrade() {
-            // It was acquired, so it can be put back.
-            let _ = ledger.put_back(handle.0);
-        }
+        let _ = self.set.told.handles.put_back(self.handle.0);
     }
 }

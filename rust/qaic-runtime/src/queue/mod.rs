@@ -8,11 +8,13 @@
 //! Each access to an atomic says what it publishes or what it relies on. `make loom` checks these files, as they are,
 //! against the interleavings that the memory model allows (`rust/qaic-runtime/loom`).
 
+mod lanes;
 mod ring;
 mod roster;
 mod stack;
 mod waiters;
 
+pub use lanes::Lanes;
 pub use ring::Ring;
 pub use roster::{Numbers, Roster};
 pub use stack::IndexStack;

@@ -1,0 +1,280 @@
+//! The ways a handle goes: by id and in order, twice and never, cancelled, late and lost, on the `noop` device.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+mod transfer_support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use qaic_runtime::context::Context;
+use qaic_runtime::device::noop::{Control, FaultPlan};
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::exec_obj::ExecObj;
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::program::{Program, ProgramOptions, WaitLimits};
+use qaic_runtime::wiring::{InputWire, Wiring};
+use transfer_support::view;
+
+static INPUT: [u8; 768] = [7; 768];
+
+/// Contexts with equal options share devices, so every test asks for other ones.
+fn context() -> Arc<Context> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let marker = format!("inference-set-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let options = RegistryOptions {
+        kind: Some("noop".to_owned()),
+        engine_candidates: vec![marker.into()],
+        ..RegistryOptions::default()
+    };
+    Context::new(&options).unwrap()
+}
+
+fn image() -> Arc<Image> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");
+    Image::open(&path, true).unwrap()
+}
+
+fn wire_input(wiring: &mut Wiring) {
+    wiring.inputs[0] = InputWire::Memory { memory: view(&INPUT), owner: None };
+}
+
+/// A set whose exec objects are all wired.
+fn set(
+    context: &Arc<Context>,
+    set_size: u32,
+    activations: u32,
+    options: ProgramOptions,
+) -> Arc<InferenceSet> {
+    let place = Placement::one(DeviceId(0));
+    let set = InferenceSet::new(context, &image(), &place, set_size, activations, options).unwrap();
+    let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
+    assert_eq!(handles.len(), set.handle_count());
+    for handle in handles {
+        set.exec_obj(handle).unwrap().wire(wire_input).unwrap();
+        set.put_completed(handle).unwrap();
+    }
+    set
+}
+
+fn control(context: &Context) -> Arc<Control> {
+    Arc::clone(context.noop_control(DeviceId(0)).unwrap())
+}
+
+fn never() -> bool {
+    false
+}
+
+fn limits(try_ms: u32, retries: u32) -> ProgramOptions {
+    ProgramOptions { wait: WaitLimits { try_ms, retries }, ..ProgramOptions::default() }
+}
+
+#[test]
+fn inferences_are_collected_by_id_and_in_order() {
+    let context = context();
+    let set = set(&context, 2, 2, ProgramOptions::default());
+    for id in 10..14 {
+        let handle = set.try_acquire().unwrap();
+        set.submit(handle, id).unwrap();
+    }
+    assert!(set.try_acquire().is_none());
+    for id in [12, 10] {
+        let handle = set.get_completed_id(id, None, never).unwrap();
+        assert_eq!(set.id_of(handle), id);
+        set.outcome(handle).unwrap();
+        set.put_completed(handle).unwrap();
+    }
+    let mut others: Vec<_> = (0..2).map(|_| set.id_of(set.get_completed(None, never).unwrap())).collect();
+    others.sort_unstable();
+    assert_eq!(others, [11, 13]);
+    assert_eq!(set.get_completed(None, never).unwrap_err().code(), "inference.none");
+    assert_eq!(set.get_completed_id(12, None, never).unwrap_err().code(), "inference.unknown");
+}
+
+#[test]
+fn misuse_is_refused_and_changes_nothing() {
+    let context = context();
+    let gate = control(&context);
+    let set = set(&context, 1, 1, ProgramOptions::default());
+    let handle = set.try_acquire().unwrap();
+    gate.hold().unwrap();
+    set.submit(handle, 1).unwrap();
+    assert_eq!(set.submit(handle, 2).unwrap_err().code(), "inference.in_flight");
+    assert_eq!(set.put_completed(handle).unwrap_err().code(), "inference.in_flight");
+    let exec = set.exec_obj(handle).unwrap();
+    assert_eq!(exec.wire(|_| ()).unwrap_err().code(), "inference.in_flight");
+    assert_eq!(exec.enqueue().unwrap_err().code(), "inference.in_flight");
+    let soon = Some(Instant::now());
+    assert_eq!(set.get_completed(soon, never).unwrap_err().code(), "device.timeout");
+    assert_eq!(set.get_completed_id(1, None, || true).unwrap_err().code(), "call.interrupted");
+    assert_eq!(set.wait_for_completion(|| true).unwrap_err().code(), "call.interrupted");
+    gate.release().unwrap();
+    set.wait_for_completion(never).unwrap();
+    // Put back without having been collected: whoever waits for all together need not.
+    set.put_completed(handle).unwrap();
+    assert_eq!(set.put_completed(handle).unwrap_err().code(), "call.state");
+    // Kept and submitted again: it leaves the list of free ones.
+    set.submit(handle, 3).unwrap();
+    assert!(set.try_acquire().is_none());
+    assert_eq!(set.get_completed_id(3, None, never).unwrap(), handle);
+    // Collected and submitted again at once.
+    set.submit(handle, 3).unwrap();
+    assert_eq!(set.get_completed(None, never).unwrap(), handle);
+    set.put_completed(handle).unwrap();
+    assert_eq!(set.try_acquire(), Some(handle));
+    assert!(set.try_acquire().is_none());
+}
+
+#[test]
+fn an_inference_without_its_input_is_refused_at_submission() {
+    let context = context();
+    let place = Placement::one(DeviceId(0));
+    let set = InferenceSet::new(&context, &image(), &place, 1, 1, ProgramOptions::default()).unwrap();
+    let handle = set.try_acquire().unwrap();
+    assert_eq!(set.submit(handle, 1).unwrap_err().code(), "input.state_required");
+    assert_eq!(set.get_completed_id(1, None, never).unwrap_err().code(), "inference.unknown");
+    set.exec_obj(handle).unwrap().wire(wire_input).unwrap();
+    set.submit(handle, 1).unwrap();
+    assert_eq!(set.get_completed_id(1, None, never).unwrap(), handle);
+}
+
+#[test]
+fn a_stuck_inference_times_out_and_the_set_goes_on() {
+    let context = context();
+    control(&context).plan("execute@1=stuck".parse::<FaultPlan>().unwrap()).unwrap();
+    // 20 ms, and as many again for each of the two retries.
+    let set = set(&context, 1, 1, limits(20, 2));
+    let handle = set.try_acquire().unwrap();
+    set.submit(handle, 1).unwrap();
+    assert_eq!(set.get_completed_id(1, None, never).unwrap(), handle);
+    let error = set.outcome(handle).unwrap_err();
+    assert_eq!((error.code(), error.to_string().contains("60 ms")), ("device.timeout", true), "{error}");
+    set.submit(handle, 2).unwrap();
+    set.get_completed_id(2, None, never).unwrap();
+    set.outcome(handle).unwrap();
+}
+
+#[test]
+fn limits_follow_the_arithmetic_of_the_properties() {
+    use qaic_runtime::device::DeviceKind::{Cpu, Noop};
+    let total = |try_ms, retries, kind| WaitLimits { try_ms, retries }.total(kind);
+    assert_eq!(total(0, 5, Noop), Some(Duration::from_secs(30)));
+    assert_eq!(total(0, 5, Cpu), None);
+    assert_eq!(total(60_000, 0, Cpu), Some(Duration::from_mins(1)));
+    assert_eq!(total(u32::MAX, u32::MAX, Noop).map(|limit| limit > Duration::from_hours(1)), Some(true));
+}
+
+#[test]
+fn a_lost_device_fails_all_under_way_and_a_new_load_works() {
+    let context = context();
+    let gate = control(&context);
+    let first = set(&context, 4, 1, ProgramOptions::default());
+    gate.hold().unwrap();
+    for id in 0..4 {
+        first.submit(first.try_acquire().unwrap(), id).unwrap();
+    }
+    gate.lose().unwrap();
+    for id in 0..4 {
+        let handle = first.get_completed_id(id, None, never).unwrap();
+        assert_eq!(first.outcome(handle).unwrap_err().code(), "device.lost");
+        first.put_completed(handle).unwrap();
+    }
+    gate.recover().unwrap();
+    gate.release().unwrap();
+    let handle = first.try_acquire().unwrap();
+    first.submit(handle, 9).unwrap();
+    first.get_completed_id(9, None, never).unwrap();
+    assert_eq!(first.outcome(handle).unwrap_err().code(), "device.lost");
+    drop(first);
+    let second = set(&context, 1, 1, ProgramOptions::default());
+    let handle = second.try_acquire().unwrap();
+    second.submit(handle, 1).unwrap();
+    second.get_completed_id(1, None, never).unwrap();
+    second.outcome(handle).unwrap();
+}
+
+#[test]
+fn dropping_a_set_ends_what_is_under_way_and_frees_the_cores() {
+    let context = context();
+    let gate = control(&context);
+    let free = || context.device(DeviceId(0)).unwrap().resources().nsp_free;
+    let before = free();
+    let set = set(&context, 8, 2, ProgramOptions::default());
+    assert!(free() < before);
+    gate.hold().unwrap();
+    for id in 0..16 {
+        set.submit(set.try_acquire().unwrap(), id).unwrap();
+    }
+    drop(set);
+    assert_eq!(free(), before);
+    gate.release().unwrap();
+}
+
+#[test]
+fn an_exec_object_outlives_the_set_it_came_from() {
+    let context = context();
+    let set = set(&context, 1, 1, ProgramOptions::default());
+    let exec = Arc::clone(set.exec_obj(set.try_acquire().unwrap()).unwrap());
+    drop(set);
+    exec.run(never).unwrap();
+}
+
+#[test]
+fn a_cancelled_inference_says_so() {
+    let context = context();
+    let gate = control(&context);
+    let program =
+        Program::new(&context, &image(), &Placement::one(DeviceId(0)), &ProgramOptions::default()).unwrap();
+    let exec = ExecObj::new(&program, true).unwrap();
+    exec.wire(wire_input).unwrap();
+    exec.wait(None, never).unwrap();
+    gate.hold().unwrap();
+    exec.enqueue().unwrap();
+    assert_eq!(exec.wait(None, || true).unwrap_err().code(), "call.interrupted");
+    assert!(exec.is_in_flight());
+    exec.cancel();
+    assert_eq!(exec.wait(None, never).unwrap_err().code(), "inference.cancelled");
+    // Run, and interrupted: it is cancelled, and ends before the call does.
+    assert_eq!(exec.run(|| true).unwrap_err().code(), "call.interrupted");
+    assert!(!exec.is_in_flight());
+    gate.release().unwrap();
+    exec.run(never).unwrap();
+    assert_eq!(program.completed(), 1);
+    assert_eq!(program.deactivate().unwrap_err().code(), "program.live_exec_objs");
+    drop(exec);
+    assert!(!program.is_activated());
+    program.activate().unwrap();
+    program.deactivate().unwrap();
+    program.unload().unwrap();
+    assert!(!program.is_loaded());
+}
+
+#[test]
+fn every_thread_gets_the_inference_it_asks_for() {
+    const THREADS: u64 = 64;
+    let context = context();
+    let set = set(&context, 16, 2, ProgramOptions::default());
+    let gate = control(&context);
+    gate.hold().unwrap();
+    thread::scope(|scope| {
+        for id in 0..THREADS {
+            let set = &set;
+            scope.spawn(move || {
+                let handle = set.acquire(None, never).unwrap();
+                set.submit(handle, id).unwrap();
+                let found = set.get_completed_id(id, None, never).unwrap();
+                assert_eq!((found, set.id_of(found)), (handle, id));
+                set.outcome(found).unwrap();
+                set.put_completed(found).unwrap();
+            });
+        }
+        gate.wait_executing(8, Duration::from_mins(1), never).unwrap();
+        gate.release().unwrap();
+    });
+    assert_eq!(std::iter::from_fn(|| set.try_acquire()).count(), 32);
+    let total: u64 = set.programs().iter().map(|program| program.completed()).sum();
+    assert_eq!(total, THREADS);
+}
