@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use qaic_runtime::buffer::Storage;
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::fork::Origin;
 use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
 use qaic_runtime::queue::Waiters;
@@ -43,6 +44,9 @@ struct State {
     // `None` where the output is not wanted.
     outputs: Vec<Option<Storage>>,
     outcome: Option<Result<(), RuntimeError>>,
+    // Somebody is taking it back, and an end that comes then was not reported.
+    is_revoking: bool,
+    is_untold: bool,
 }
 
 impl Flight {
@@ -56,7 +60,16 @@ impl Flight {
     ) -> Arc<Self> {
         let set = Some(Arc::clone(set));
         Arc::new(Self {
-            state: Mutex::new(State { set, handle: None, variant, inputs, outputs, outcome: None }),
+            state: Mutex::new(State {
+                set,
+                handle: None,
+                variant,
+                inputs,
+                outputs,
+                outcome: None,
+                is_revoking: false,
+                is_untold: false,
+            }),
             ended: Waiters::new(),
             report: OnceLock::new(),
             deadline,
@@ -115,22 +128,32 @@ impl Flight {
     /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
     /// reported: who takes it back knows.
     pub(super) fn revoke(&self) -> bool {
-        let mut state = self.state();
-        if state.outcome.is_some() {
-            return false;
-        }
-        let is_mine = match (&state.set, state.handle) {
-            (Some(set), Some(handle)) => set.exec_obj(handle).is_ok_and(|exec| exec.revoke()),
-            _ => true,
-        };
-        if is_mine {
-            state.settle(Err(RuntimeError::Cancelled));
-            let has_left = state.set.is_none();
-            drop(state);
-            self.ended.wake_all();
-            if let Some((completions, token)) = self.report.get().filter(|_| has_left) {
-                completions.forget(*token);
+        let exec = {
+            let mut state = self.state();
+            if state.outcome.is_some() {
+                return false;
             }
+            let exec = state.exec_obj();
+            if exec.is_none() {
+                state.settle(Err(RuntimeError::Cancelled));
+            }
+            state.is_revoking = exec.is_some();
+            exec
+        };
+        let Some(exec) = exec else {
+            self.ended.wake_all();
+            self.forget();
+            return true;
+        };
+        // Not under the lock: where it succeeds, the exec object tells its end before it returns.
+        let is_mine = exec.revoke();
+        let mut state = self.state();
+        state.is_revoking = false;
+        // It ended by itself in between and was not reported for our sake.
+        let is_untold = std::mem::take(&mut state.is_untold) && !is_mine;
+        drop(state);
+        if is_untold {
+            self.tell();
         }
         is_mine
     }
@@ -138,10 +161,8 @@ impl Flight {
     /// Asks the inference to end, wherever it is. Never blocks.
     pub(super) fn cancel(&self) {
         if !self.revoke() {
-            let state = self.state();
-            if let (Some(set), Some(handle)) = (&state.set, state.handle)
-                && let Ok(exec) = set.exec_obj(handle)
-            {
+            let exec = self.state().exec_obj();
+            if let Some(exec) = exec {
                 exec.cancel();
             }
         }
@@ -150,26 +171,24 @@ impl Flight {
     /// Ends it where its time is up; true as long as somebody has to look again.
     pub(super) fn look_after(&self, now: Instant) -> bool {
         let late = self.deadline.filter(|deadline| now >= deadline.at);
-        let mut state = self.state();
-        let exec = match (&state.set, state.handle) {
-            (Some(set), Some(handle)) => set.exec_obj(handle).ok().cloned(),
-            _ => None,
+        let (exec, ends_now, goes_on) = {
+            let mut state = self.state();
+            let ends_now = late.filter(|_| state.outcome.is_none());
+            if let Some(deadline) = ends_now {
+                state.settle(Err(deadline.error("an inference")));
+            }
+            // An inference that was told to end is told again until it has.
+            (state.exec_obj(), ends_now.is_some(), state.set.is_some())
         };
-        if let Some(exec) = &exec {
+        if ends_now {
+            self.tell();
+        }
+        // Not under the lock: an inference that has not begun tells its end at once.
+        if let Some(exec) = exec {
             if late.is_some() {
                 exec.cancel();
             }
             exec.enforce_limit();
-        }
-        let ends_now = late.filter(|_| state.outcome.is_none());
-        if let Some(deadline) = ends_now {
-            state.settle(Err(deadline.error("an inference")));
-        }
-        // An inference that was told to end is told again until it has.
-        let goes_on = state.set.is_some();
-        drop(state);
-        if ends_now.is_some() {
-            self.tell();
         }
         goes_on
     }
@@ -222,6 +241,13 @@ impl Flight {
         std::mem::take(&mut self.state().outputs)
     }
 
+    /// Nobody needs to look after it any more.
+    fn forget(&self) {
+        if let Some((completions, token)) = self.report.get() {
+            completions.forget(*token);
+        }
+    }
+
     /// Tells whoever waits or is to be told.
     fn tell(&self) {
         self.ended.wake_all();
@@ -237,6 +263,8 @@ impl Completion for Flight {
         let Some(set) = state.set.take() else { return };
         state.handle = None;
         let was_known = state.outcome.is_some();
+        let is_silent = was_known || state.is_revoking;
+        state.is_untold = !was_known && state.is_revoking;
         let outcome = set.outcome(handle);
         state.settle(outcome);
         drop(state);
@@ -248,11 +276,9 @@ impl Completion for Flight {
         let _ = set.put_completed(handle);
         // Whoever is told next may want to find the cores free.
         drop(set);
-        if was_known {
+        if is_silent {
             self.ended.wake_all();
-            if let Some((completions, token)) = self.report.get() {
-                completions.forget(*token);
-            }
+            self.forget();
         } else {
             self.tell();
         }
@@ -260,6 +286,11 @@ impl Completion for Flight {
 }
 
 impl State {
+    /// What carries it, once it was started and until it has ended.
+    fn exec_obj(&self) -> Option<Arc<ExecObj>> {
+        self.set.as_ref()?.exec_obj(self.handle?).ok().cloned()
+    }
+
     /// Notes how it ended, unless that is known; an inference that is not on the device lets go of its program.
     fn settle(&mut self, outcome: Result<(), RuntimeError>) {
         if self.outcome.is_none() {
