@@ -259,7 +259,12 @@ def test_size_and_dims_must_agree(affine, capfd):
 
 @pytest.mark.parametrize("index", [2, -1, 2**40])
 def test_unknown_bindings(affine, capfd, index):
-    refused(capfd, affine.exec_obj().setData([(index, X)]), "does not exist", "0 to 1")
+    refused(
+        capfd,
+        affine.exec_obj().setData([(index, X)]),
+        f"binding {index} does not exist",
+        "has 2, numbered from 0",
+    )
 
 
 def test_a_refused_call_changes_nothing(two, capfd):

@@ -1,4 +1,4 @@
-"""``qaicrt`` under threads and Ctrl-C: what may block lets others run and can be interrupted (python-api §0.1)."""
+"""``qaicrt`` under threads and Ctrl-C: what blocks lets others run and ends by Ctrl-C (python-api §0.1)."""
 
 import json
 import os
@@ -142,7 +142,7 @@ def test_threads_that_share_state_take_turns(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         seen = list(pool.map(work, range(8)))
     # Every inference saw another state, and every thread an ever larger one.
-    assert sorted(sum(seen, [])) == list(range(400))
+    assert sorted(value for mine in seen for value in mine) == list(range(400))
     assert all(mine == sorted(mine) for mine in seen)
 
 
@@ -169,8 +169,8 @@ def test_one_exec_obj_used_by_many_threads_never_mixes(tmp_path):
 
 # --- Ctrl-C --------------------------------------------------------------------------------------------
 
-#: A second thread sends SIGINT. It gets the GIL only when the main thread waits inside the call, for nothing takes the
-#: GIL away; so the signal always meets the call.
+#: A second thread sends SIGINT. It gets the GIL only when the main thread waits inside the call, for nothing
+#: takes the GIL away; so the signal always meets the call.
 CTRL_C = """
 import json, os, signal, sys, threading, time
 import qaicrt

@@ -90,11 +90,22 @@ impl Edges {
         self.list.iter()
     }
 
-    /// The binding of this index, or an error that says which there are.
+    /// The position that `index` names, or an error that says which there are.
+    pub(crate) fn position(&self, index: i64) -> Result<usize, RuntimeError> {
+        let position = usize::try_from(index).ok().filter(|&position| position < self.list.len());
+        position.ok_or_else(|| self.unknown(index))
+    }
+
+    /// The binding of this index.
     pub(crate) fn get(&self, index: usize) -> Result<&Edge, RuntimeError> {
-        self.list.get(index).ok_or_else(|| {
-            refused(format!("binding {index} does not exist; the program has 0 to {}", self.list.len() - 1))
-        })
+        self.list.get(index).ok_or_else(|| self.unknown(index))
+    }
+
+    fn unknown(&self, index: impl std::fmt::Display) -> RuntimeError {
+        refused(format!(
+            "binding {index} does not exist; the program has {}, numbered from 0",
+            self.list.len()
+        ))
     }
 
     /// Whether the program was compiled for several combinations of shapes.

@@ -83,6 +83,10 @@ impl PyExecObj {
             (Given::Some(pairs), None) => {
                 let mut listed = Vec::with_capacity(pairs.len());
                 for (index, value) in pairs {
+                    let index = match wires.edges().position(index) {
+                        Ok(index) => index,
+                        Err(error) => return Ok(Err(error.into())),
+                    };
                     match given::listed(wires.edges(), index, value.bind(py))? {
                         Ok(entry) => listed.push(entry),
                         Err(refused) => return Ok(Err(refused)),
@@ -115,6 +119,10 @@ impl PyExecObj {
         let (mut listed, mut windows) = (Vec::new(), Vec::new());
         for (index, value) in given::pairs(&items)? {
             let value = value.bind(py);
+            let index = match wires.edges().position(index) {
+                Ok(index) => index,
+                Err(error) => return Ok(Err(error.into())),
+            };
             let outcome = if spec.cuts(index) {
                 spec.window(index, value, &parameters)?.map(|window| windows.push(window))
             } else {

@@ -35,7 +35,7 @@ pub(crate) enum Given {
     /// A buffer for every binding.
     All(Vec<Arc<Backing>>),
     /// Index and value of some bindings, in the order of the list.
-    Some(Vec<(usize, Py<PyAny>)>),
+    Some(Vec<(i64, Py<PyAny>)>),
 }
 
 /// An outcome that is a status, unless Python raised.
@@ -70,7 +70,7 @@ fn listed_otherwise<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList
 }
 
 /// Reads a list of (index, value).
-pub(crate) fn pairs(items: &Bound<'_, PyList>) -> PyResult<Vec<(usize, Py<PyAny>)>> {
+pub(crate) fn pairs(items: &Bound<'_, PyList>) -> PyResult<Vec<(i64, Py<PyAny>)>> {
     items
         .iter()
         .map(|item| {
@@ -80,9 +80,7 @@ pub(crate) fn pairs(items: &Bound<'_, PyList>) -> PyResult<Vec<(usize, Py<PyAny>
             })?;
             let index = pair.get_item(0)?;
             let value = pair.get_item(1)?.unbind();
-            // A negative index names no binding; it is refused with the others that do not.
-            let index = index.extract::<i64>()?;
-            Ok((usize::try_from(index).unwrap_or(usize::MAX), value))
+            Ok((index.extract::<i64>()?, value))
         })
         .collect()
 }
