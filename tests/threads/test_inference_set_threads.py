@@ -43,6 +43,17 @@ def never_preempted():
     sys.setswitchinterval(before)
 
 
+def scene(monkeypatch, source, *arguments):
+    """Run a script in a process of its own, on the ``noop`` device."""
+    monkeypatch.setenv("QAIC_DEVICE", "noop")
+    monkeypatch.setenv("PYTHONPATH", str(inference_sets.DATA.parents[1]))
+    done = subprocess.run(
+        [sys.executable, "-c", source, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def all_done(threads):
     for thread in threads:
         thread.start()
@@ -123,7 +134,6 @@ def test_many_submitters_and_collectors(small_stacks):
             status, handle = handles.getCompleted()
             counted.append((status, handles.putCompleted(handle)))
 
-    client.context.setLogLevel(qaicrt.QLogLevel.QL_ERROR)
     submitters = [threading.Thread(target=submit, args=(1000 * index,)) for index in range(20)]
     collectors = [threading.Thread(target=collect) for _ in range(20)]
     all_done(submitters + collectors)
@@ -215,6 +225,57 @@ def test_a_benchmark_releases_the_gil(noop, never_preempted):
     assert benchmark.getInfCompleted() == [1]
 
 
+# --- processes -------------------------------------------------------------------------------------
+
+#: A process forks while a thread waits for a held inference, and ends with one inside the device.
+FORK = """
+import os, threading
+import inference_sets, qaicrt
+from inference_sets import S, take
+from qaic import _core
+
+client = inference_sets.Client(inference_sets.PLAIN)
+control = _core.NoopControl()
+handles = client.inference_set(2)
+vector = client.vector()
+mine = take(handles.getAvailable())
+control.hold()
+assert handles.submit(vector, 1) == S.QS_SUCCESS
+assert control.wait_executing(1)
+answers = []
+waiter = threading.Thread(target=lambda: answers.append(handles.getCompletedId(1)))
+waiter.start()
+child = os.fork()
+if child == 0:
+    print(
+        *(handles.submit(vector, 2), handles.submit(mine, 2), handles.getAvailable(), handles.getCompleted()),
+        *(handles.getCompletedId(1), handles.putCompleted(mine), handles.waitForCompletion()),
+    )
+    del handles, mine
+    handles = inference_sets.Client(inference_sets.PLAIN).inference_set(1)
+    assert handles.submit(vector, 1) == S.QS_SUCCESS
+    take(handles.getCompletedId(1))
+    print("done", flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+control.release()
+waiter.join()
+assert handles.putCompleted(take(answers[0])) == S.QS_SUCCESS
+control.hold()
+assert handles.submit(vector, 2) == S.QS_SUCCESS
+assert control.wait_executing(1)
+print("end")
+"""
+
+
+def test_a_forked_child_is_told_and_the_end_of_a_process_does_not_hang(monkeypatch):
+    done = scene(monkeypatch, FORK)
+    error = S.QS_ERROR
+    expected = (error, error, (error, None), (error, None), (error, None), error, error)
+    assert done.stdout.splitlines() == [" ".join(map(str, expected)), "done", "end"]
+    assert done.stderr.count("before the process was forked") == len(expected)
+
+
 # --- Ctrl-C ----------------------------------------------------------------------------------------
 
 #: A second thread sends SIGINT. It gets the GIL only when the main thread waits inside the call, for nothing
@@ -287,15 +348,10 @@ print(json.dumps({"result": result, "took": took, "after": after}))
 
 
 @pytest.mark.parametrize(
-    "scene", ["available", "submit", "completed", "completed_id", "wait", "run", "duration"]
+    "call", ["available", "submit", "completed", "completed_id", "wait", "run", "duration"]
 )
-def test_ctrl_c_ends_a_blocking_call_at_once(monkeypatch, scene):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    monkeypatch.setenv("PYTHONPATH", str(inference_sets.DATA.parents[1]))
-    done = subprocess.run(
-        [sys.executable, "-c", CTRL_C, scene], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_ctrl_c_ends_a_blocking_call_at_once(monkeypatch, call):
+    done = scene(monkeypatch, CTRL_C, call)
     outcome = json.loads(done.stdout)
     assert outcome["result"] == "interrupted", done.stderr
     assert outcome["after"]
