@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from qaic import errors
     from qaic.qpc import Qpc
     from qaic.session import Session
-    from qaicrt import Util
+    from qaicrt import InferenceBenchmarkSet, Util
 
-__all__ = ["Qpc", "Session", "Util", "__version__", "errors"]
+__all__ = ["InferenceBenchmarkSet", "Qpc", "Session", "Util", "__version__", "errors"]
 
 # Loaded on first use, so that `import qaic` costs little more than numpy (design.md §5).
-_HOMES = {"Session": "qaic.session", "Qpc": "qaic.qpc", "Util": "qaicrt"}
+_HOMES = {
+    "InferenceBenchmarkSet": "qaicrt",
+    "Qpc": "qaic.qpc",
+    "Session": "qaic.session",
+    "Util": "qaicrt",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -2,8 +2,6 @@
 //!
 //! Calls answer with a `QStatus` ([`status`]); constructors raise. What failed is said in the context's log.
 
-#![allow(dead_code)] // until the classes that use all of it have landed
-
 pub(crate) mod benchmark;
 pub(crate) mod context;
 pub(crate) mod dims;
