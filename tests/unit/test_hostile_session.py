@@ -143,9 +143,9 @@ from qaic import _core
 session = qaic.Session(sys.argv[1])
 load = _core.InferenceSet
 
-def interrupted(*arguments):
+def interrupted(*arguments, **options):
     signal.raise_signal(signal.SIGUSR1)
-    return load(*arguments)
+    return load(*arguments, **options)
 
 signal.signal(signal.SIGUSR1, lambda *_: session.reset())
 _core.InferenceSet = interrupted
