@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import threading
 import time
@@ -206,6 +207,15 @@ def test_no_exec_object_in_time_is_an_error_of_the_call(noop):
         session.submit(zeros(session), timeout=0.1)
     control.release()
     assert all(future.result(SOON) for future in busy)
+
+
+def test_time_that_is_up_before_the_start_costs_no_exec_object(session):
+    for _ in range(200):
+        # The thread of the futures and the call race for who sees it first.
+        with contextlib.suppress(DeviceTimeoutError):
+            session.submit(batch(0), timeout=0).exception(SOON)
+    futures = [session.submit(batch(number), timeout=SOON) for number in range(4)]
+    assert all(future.result(SOON) for future in futures)
 
 
 def test_submit_timeout_counts_for_futures(monkeypatch):

@@ -104,11 +104,10 @@ impl Flight {
         self.state().set.clone()
     }
 
-    /// Starts the inference on `handle`, which the caller has acquired. When it has ended already (it was cancelled
-    /// before it could start), the handle goes back. Never blocks.
-    pub(super) fn start(self: &Arc<Self>, handle: HandleId) -> Result<(), RuntimeError> {
+    /// Starts the inference on `handle`, which the caller has acquired of its `set`. When it has ended already (it was
+    /// cancelled, or its time was up, before it could start), the handle goes back. Never blocks.
+    pub(super) fn start(self: &Arc<Self>, set: &InferenceSet, handle: HandleId) -> Result<(), RuntimeError> {
         let mut state = self.state();
-        let Some(set) = state.set.clone() else { return Ok(()) };
         if state.outcome.is_some() || state.handle.is_some() {
             return set.put_completed(handle);
         }

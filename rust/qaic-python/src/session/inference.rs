@@ -73,7 +73,7 @@ impl PyInference {
             }
             None => return Ok(false),
         };
-        self.flight.start(handle).map_err(|error| from_runtime(py, error))?;
+        self.flight.start(&set, handle).map_err(|error| from_runtime(py, error))?;
         Ok(true)
     }
 
