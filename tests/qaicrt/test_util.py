@@ -112,6 +112,8 @@ class TestDevices:
         assert info.devData.resourceInfo.nspFree == info.devData.resourceInfo.nspTotal
         assert (info.devData.numLoadedNWs, info.devData.numActiveNWs) == (0, 0)
 
+    # Python 3.12 and newer warn of a fork of a process with threads.
+    @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
     def test_works_in_a_forked_child(self):
         util = Util()
         assert util.getDeviceIds()[0] == QStatus.QS_SUCCESS
@@ -243,6 +245,8 @@ class TestLock:
         holder.wait(30)
         assert Util().lockDevice(0, True, False) == QStatus.QS_SUCCESS
 
+    # Python 3.12 and newer warn of a fork of a process with threads.
+    @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
     @pytest.mark.usefixtures("_serialized")
     def test_a_forked_child_does_not_keep_the_lock(self):
         util = Util()
