@@ -1,0 +1,32 @@
+"""``qaic-runner``: run a program container with random or given inputs, measure, write and compare outputs.
+
+This module is the way in; what is loaded before the command line is understood stays small.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from qaic.cli import _common
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; returns its exit code."""
+    return _common.run(_tool, argv)
+
+
+def _tool(argv: Sequence[str]) -> int:
+    from qaic.cli.runner_options import parse
+
+    options = parse(argv)
+    from qaic.cli.runner_flow import run
+
+    return run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What ``qaic-runner`` reports while it runs: the rate (``-l``) and the latencies (``-s``)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from qaic.cli._common import show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+_STATS_PERIOD_SECONDS = 1.0
+
+
+class Progress:
+    """Counters of a run. One thread writes; whoever reads sees a number a moment old at worst."""
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self._latencies_ns: list[int] = []
+
+    def add_latency(self, latency_ns: int) -> None:
+        """Remember the time from submit to completion of one inference."""
+        self._latencies_ns.append(latency_ns)
+
+    def take_latencies(self) -> list[int]:
+        """Latencies since the last call."""
+        # The writer may still hold the old list for one append; what it adds then is in neither report.
+        taken, self._latencies_ns = self._latencies_ns, []
+        return taken
+
+
+class Reporter:
+    """Thread that prints a line each period, from entering to leaving the ``with`` block."""
+
+    def __init__(self, report: Callable[[], None], period_seconds: float) -> None:
+        self._report = report
+        self._period_seconds = period_seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="qaic-runner-report", daemon=True)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._period_seconds):
+            try:
+                self._report()
+            except BrokenPipeError:
+                # Whoever read the reports has gone; the run goes on, and its last lines find that out too.
+                return
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def rate_reporter(progress: Progress, batch: int, period_ms: int) -> Reporter:
+    """Report how many inferences are done, and the rate of the last period, batch included."""
+    last_count, last_time = 0, time.perf_counter()
+
+    def report() -> None:
+        nonlocal last_count, last_time
+        count, now = progress.completed, time.perf_counter()
+        rate = (count - last_count) / (now - last_time) * batch
+        show(f"Live: InferenceCnt {count} Period {count - last_count} Inf/Sec {rate:.3f}")
+        last_count, last_time = count, now
+
+    return Reporter(report, period_ms / 1e3)
+
+
+def latency_reporter(progress: Progress) -> Reporter:
+    """Report the time inferences took from submit to completion."""
+
+    def report() -> None:
+        latencies = progress.take_latencies()
+        if not latencies:
+            show("Live: RoundTripTimeUs none completed")
+            return
+        average, least, most = sum(latencies) / len(latencies), min(latencies), max(latencies)
+        show(
+            f"Live: RoundTripTimeUs Avg {average / 1e3:.3f} Min {least / 1e3:.3f} Max {most / 1e3:.3f} "
+            f"Count {len(latencies)}"
+        )
+
+    return Reporter(report, _STATS_PERIOD_SECONDS)

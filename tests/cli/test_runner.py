@@ -1,0 +1,442 @@
+"""``qaic-runner`` runs programs: counts, durations, devices, files, comparisons (python-api §D.2)."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import qaicrt
+from runner_support import compiled, doubling, raw, run, two_inputs
+
+STATS = r"InferenceCnt (\d+) TotalDuration (\d+)us BatchSize (\d+) Inf/Sec (\d+\.\d{3})"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    return compiled(tmp_path_factory.mktemp("doubling"), doubling())
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return compiled(tmp_path_factory.mktemp("pair"), two_inputs())
+
+
+@pytest.fixture
+def tool(capfd, tmp_path, monkeypatch):
+    """Runs the tool in a folder of its own; returns exit code, lines and complaints."""
+    monkeypatch.chdir(tmp_path)
+
+    def runner(*arguments):
+        code = run(*arguments)
+        captured = capfd.readouterr()
+        return code, captured.out.splitlines(), captured.err
+
+    return runner
+
+
+def stats(lines):
+    assert lines[-2] == " ---- Stats ----"
+    count, microseconds, batch, rate = re.fullmatch(STATS, lines[-1]).groups()
+    return int(count), int(microseconds), int(batch), float(rate)
+
+
+def test_random_inputs_and_the_final_lines(tool, program):
+    code, lines, err = tool("-t", program)
+    assert (code, err) == (0, "")
+    assert lines[0] == "Using bounded random inputs"
+    count, microseconds, batch, rate = stats(lines)
+    assert (count, batch) == (40, 1)
+    assert rate == pytest.approx(count * 1e6 / microseconds, abs=1e-3)
+
+
+def test_a_container_file_is_as_good_as_its_folder(tool, program):
+    assert tool("-t", program / "programqpc.bin", "-n", "3")[0] == 0
+
+
+def test_the_rate_counts_the_batch(tool, tmp_path):
+    folder = compiled(tmp_path / "batch", doubling((8, 4)))
+    code, lines, _ = tool("-t", folder, "-n", "20")
+    assert code == 0
+    count, microseconds, batch, rate = stats(lines)
+    assert (count, batch) == (20, 8)
+    assert rate == pytest.approx(count * 1e6 / microseconds * 8, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        [
+            "--num-iter",
+            "7",
+            "--set-size",
+            "2",
+            "--aic-num-of-activations",
+            "2",
+            "--aic-threads-per-queue",
+            "1",
+        ],
+        ["-num-iter", "7", "-set-size", "2", "-aic-num-of-activations", "2", "-aic-threads-per-queue", "1"],
+        ["-num-iter=7", "--set-size=2", "-a2", "-T", "1", "-aic-lib-path", "anything"],
+        ["-n7", "-S2", "-a", "2", "-d", "0", "-submit-timeout", "60000", "-submit-retry-count", "2"],
+        ["-n", "7", "--dev", "0", "--unbound-random", "-p", "on", "-c"],
+        ["-n", "7", "--dev-list", "0", "--aic-batch-max-memory", "1"],
+    ],
+)
+def test_spellings(tool, program, form):
+    code, lines, _ = tool("-test-data", program, *form)
+    assert code == 0
+    assert stats(lines)[0] == 7
+
+
+def test_duration(tool, program):
+    code, lines, _ = tool("-t", program, "--time", "0.2", "-S", "4")
+    assert code == 0
+    count, microseconds, _, _ = stats(lines)
+    assert count >= 1
+    assert microseconds >= 200_000
+
+
+def test_verbose_says_where_and_that_it_worked(tool, program):
+    _, quiet, _ = tool("-t", program, "-n", "2")
+    code, lines, _ = tool("-t", program, "-n", "2", "-v")
+    assert code == 0
+    assert "Device: 0" in lines
+    assert f"Program: {program}" in lines
+    assert lines[-1] == "2 inferences completed successfully"
+    assert len(lines) > len(quiet)
+
+
+def test_given_inputs_and_written_outputs(tool, pair, tmp_path):
+    a, b = np.arange(6, dtype=np.float32), np.ones(6, np.float32)
+    code, lines, err = tool(
+        *["-t", pair, "-i", raw(tmp_path, "a.raw", a), "-i", raw(tmp_path, "b.raw", b), "-n", "4"],
+        *["--write-output-dir", "out"],
+    )
+    assert (code, err) == (0, "")
+    assert lines[:2] == [f"Input file: {tmp_path / 'a.raw'}", f"Input file: {tmp_path / 'b.raw'}"]
+    names = ["difference_out-activation-0-inf-0.bin", "sum-activation-0-inf-0.bin"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+    assert [line for line in lines if line.startswith("Writing")] == [
+        f"Writing file:out/{name}" for name in reversed(names)
+    ]
+    assert np.fromfile(tmp_path / "out" / names[1], np.float32).tolist() == (a + b).tolist()
+    assert np.fromfile(tmp_path / "out" / names[0], np.float32).tolist() == (a - b).tolist()
+
+
+def test_a_range_of_inferences_is_written(tool, program, tmp_path):
+    options = ["--write-output-start-iter", "2", "--write-output-num-samples", "3", "-n", "8", "-a", "2"]
+    assert tool("-t", program, *options)[0] == 0
+    written = sorted(tmp_path.glob("y-*.bin"))
+    assert [path.name[-5] for path in sorted(written, key=lambda path: path.name[-5])] == ["2", "3", "4"]
+    assert all(re.fullmatch(r"y-activation-[01]-inf-\d\.bin", path.name) for path in written)
+    assert len({path.read_bytes() for path in written}) == 1
+
+
+def test_previous_files_are_replaced_and_that_is_said(tool, program, tmp_path):
+    options = ["-t", program, "-n", "1", "-write-output-dir", "."]
+    assert tool(*options)[0] == 0
+    path = tmp_path / "y-activation-0-inf-0.bin"
+    path.write_bytes(b"old")
+    code, lines, _ = tool(*options)
+    assert code == 0
+    assert lines[1:3] == [f"Deleting previous file: {path.name}", f"Writing file:{path.name}"]
+    assert path.stat().st_size == 32
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_inputs_can_be_written_too(tool, program, tmp_path):
+    x = np.arange(8, dtype=np.float32)
+    source = raw(tmp_path, "x.raw", x)
+    code, _, _ = tool(
+        "-t", program, "-i", source, "-n", "2", "--dump-input-buffers", "--write-output-dir", "d"
+    )
+    assert code == 0
+    assert np.fromfile(tmp_path / "d" / "x-activation-0-inf-0.bin", np.float32).tolist() == x.tolist()
+    assert np.fromfile(tmp_path / "d" / "y-activation-0-inf-0.bin", np.float32).tolist() == (x + x).tolist()
+    code, _, _ = tool("-t", program, "-n", "1", "--dump-input-buffers")
+    assert code == 0
+    assert (tmp_path / "x-activation-0-inf-0.bin").exists()
+    assert not (tmp_path / "y-activation-0-inf-0.bin").exists()
+
+
+def test_outputs_as_expected(tool, pair, tmp_path):
+    a, b = np.arange(6, dtype=np.float32), np.ones(6, np.float32)
+    files = ["-i", raw(tmp_path, "a", a), "-i", raw(tmp_path, "b", b), "-o", raw(tmp_path, "s", a + b)]
+    good = [*files, "-o", raw(tmp_path, "d", a - b)]
+    code, lines, err = tool("-t", pair, *good, "-n", "30", "-v")
+    assert (code, err) == (0, "")
+    assert "Outputs of 30 inferences are as expected" in lines
+
+
+def test_the_first_output_that_differs_ends_the_run(tool, pair, tmp_path):
+    a, b = np.arange(6, dtype=np.float32), np.ones(6, np.float32)
+    wrong = a - b
+    wrong[2] += 1
+    files = ["-i", raw(tmp_path, "a", a), "-i", raw(tmp_path, "b", b), "-o", raw(tmp_path, "s", a + b)]
+    code, lines, err = tool("-t", pair, *files, "-o", raw(tmp_path, "d", wrong), "-n", "3", "-S", "1")
+    assert code == 1
+    assert " ---- Stats ----" not in lines
+    assert f"inference 0: output 'difference/out' differs from {tmp_path / 'd'}: 2 of 24 bytes" in err
+    assert "the first at 10: 0x80, 0x00 expected" in err
+
+
+def test_random_inputs_are_the_same_in_every_run_and_bounded(tool, tmp_path):
+    for dtype, low, high in [("float32", 0, 1), ("float16", 0, 1), ("int64", 0, 1), ("bool", 0, 1)]:
+        folder = tmp_path / dtype
+        node = doubling((64, 16), dtype)
+        if dtype == "bool":
+            node.graph.node[0].op_type = "And"
+        program = compiled(folder, node)
+        for name in ("first", "second"):
+            options = ["--dump-input-buffers", "-n", "1", "--write-output-dir", tmp_path / f"{dtype}-{name}"]
+            assert tool("-t", program, *options)[0] == 0
+        first, second = (
+            np.fromfile(tmp_path / f"{dtype}-{name}" / "x-activation-0-inf-0.bin", dtype)
+            for name in ("first", "second")
+        )
+        assert first.tobytes() == second.tobytes()
+        assert low <= first.min() < first.max() <= high
+
+
+def test_unbound_random_inputs_are_any_bytes(tool, tmp_path):
+    program = compiled(tmp_path / "ids", doubling((64, 16), "int64"))
+    code, lines, _ = tool("-t", program, "--unbound-random", "--dump-input-buffers", "-n", "1")
+    assert code == 0
+    assert lines[0] == "Using unbound random inputs"
+    assert len(set((tmp_path / "x-activation-0-inf-0.bin").read_bytes())) == 256
+
+
+def test_bindings_file_beside_the_container(tool, tmp_path):
+    program = compiled(tmp_path / "net", doubling())
+    x = np.arange(8, dtype=np.float32)
+    raw(program, "x.raw", x)
+    document = '{"IO-files": [[{"path": "x.raw", "io-direction": "in", "elem-size": 4, "map-to": "x"}]]}'
+    (program / "bindings.json").write_text(document)
+    code, lines, _ = tool("-t", program, "-n", "3", "--write-output-dir", ".")
+    assert code == 0
+    assert lines[0] == f"Input file: {program / 'x.raw'}"
+    assert np.fromfile(tmp_path / "y-activation-0-inf-0.bin", np.float32).tolist() == (x + x).tolist()
+    assert stats(lines)[0] == 3
+
+
+def test_a_bindings_file_in_another_form_is_left_alone(tool, tmp_path):
+    program = compiled(tmp_path / "net", doubling())
+    (program / "bindings.json").write_text('{"inputs": []}')
+    code, lines, err = tool("-t", program, "-n", "3")
+    assert code == 0
+    assert err.startswith(
+        f"note: bindings.json is not used: {program / 'bindings.json'}: an object with a list"
+    )
+    assert lines[0] == "Using bounded random inputs"
+
+
+def test_live_reports_come_while_it_runs(tool, program):
+    code, lines, _ = tool("-t", program, "--time", "0.5", "-l", "-r", "20")
+    assert code == 0
+    live = [line for line in lines if line.startswith("Live: ")]
+    assert len(live) >= 2
+    assert all(re.fullmatch(r"Live: InferenceCnt \d+ Period \d+ Inf/Sec \d+\.\d{3}", line) for line in live)
+    # Parsers take the last line with a rate.
+    assert [line for line in lines if "Inf/Sec" in line][-1] == lines[-1]
+
+
+def test_live_latencies(tool, program):
+    code, lines, _ = tool("-t", program, "--time", "1.3", "-s")
+    assert code == 0
+    live = [line for line in lines if line.startswith("Live: RoundTripTimeUs")]
+    assert len(live) == 1
+    least, most = (float(re.search(rf"{word} ([\d.]+)", live[0]).group(1)) for word in ("Min", "Max"))
+    assert 0 < least <= float(re.search(r"Avg ([\d.]+)", live[0]).group(1)) <= most
+
+
+def test_several_devices(tool, program, monkeypatch):
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "4")
+    for form, shown in [("3:1", "3:1"), ("2", "2"), ("2,3", "2")]:
+        code, lines, err = tool("-t", program, "-D", form, "-n", "2", "-v")
+        assert (code, err) == (0, "")
+        assert f"Device: {shown}" in lines
+
+
+def test_raw_buffers_are_refused_where_something_is_converted(tool, program, tmp_path):
+    assert tool("-t", program, "-p", "off", "-n", "1")[0] == 0
+    from qpc_support import DATA
+
+    folder = tmp_path / "quantized"
+    folder.mkdir()
+    (folder / "programqpc.bin").write_bytes((DATA / "qpc" / "s05_quant_i8.qpc").read_bytes())
+    code, _, err = tool("-t", folder, "-p", "off")
+    assert code == 1
+    assert "-p off: the buffers of this program on the device are not" in err
+    assert "'image' has quantize" in err
+
+
+@pytest.fixture
+def noop(monkeypatch):
+    """Device that executes nothing, and fails as it is told."""
+
+    def configure(plan=""):
+        monkeypatch.setenv("QAIC_DEVICE", "noop")
+        monkeypatch.setenv("QAIC_NOOP_FAULTS", plan)
+
+    return configure
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "code"),
+    [
+        ("execute@3=fail", [], 1),
+        ("execute@3=stuck", ["--submit-timeout", "20", "--submit-retry-count", "0"], 3),
+        ("execute@3=lost", [], 3),
+        ("activate@1=no_cores", [], 3),
+        ("exec@1=no_memory", [], 3),
+    ],
+)
+def test_faults_of_the_device_end_the_run(tool, program, noop, plan, options, code):
+    noop(plan)
+    found, lines, err = tool("-t", program, "-n", "10", "-S", "1", *options)
+    assert found == code
+    assert " ---- Stats ----" not in lines
+    assert "error: " in err
+    assert "Traceback" not in err
+
+
+def test_more_activations_than_cores_are_a_device_failure(tool, program):
+    code, _, err = tool("-t", program, "-a", "17")
+    assert code == 3
+    assert "17" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["-t", "nowhere"], 1, "error: nowhere: No such file or directory"),
+        (["-t", "."], 1, "programqpc.bin: No such file or directory"),
+        (["-n", "0"], 2, "argument -n/--num-iter: '0' is not a whole number of at least 1"),
+        (["-n", "many"], 2, "'many' is not a whole number"),
+        (["--time", "0"], 2, "'0' is not a number of seconds greater than 0"),
+        (["--time", "inf"], 2, "'inf' is not a number of seconds"),
+        (["-S", "0"], 2, "-S/--set-size"),
+        (["-a", "-1"], 2, "-a/--aic-num-of-activations"),
+        (["-num-itr", "5"], 2, "did you mean --num-iter?"),
+        (["--num-iterations", "5"], 2, "did you mean --num-iter?"),
+        (["stray"], 2, "unexpected argument stray"),
+        (["-n", "4", "--time", "1"], 2, "-n and --time both say how long to run"),
+        (["-d", "0", "-D", "0"], 2, "-d and -D both choose devices"),
+        (["-D", "0:0"], 2, "-D '0:0' names a device twice"),
+        (["-D", "0:1,2"], 2, "-D '0:1,2' is neither"),
+        (["-D", ""], 2, "-D '' is neither"),
+        (["-d", "5"], 3, "Device 5 invalid; there are 0"),
+        (["-D", "0:9"], 3, "Device 9 invalid"),
+        (["-p", "maybe"], 2, "invalid choice: 'maybe'"),
+        (["-i", "x", "--aic-batch-json-input", "y"], 2, "are different sources of inputs"),
+        (["-i", "x", "--unbound-random"], 2, "--unbound-random is about random inputs"),
+        (["-i", "x", "--auto-batch-input"], 2, "--auto-batch-input combines files"),
+        (["--aic-batch-json-input", "y", "-o", "z"], 2, "-o expects the same outputs"),
+        (
+            ["--aic-profiling-type", "trace"],
+            2,
+            "--aic-profiling-type trace: profiling reports are not available",
+        ),
+        (["-aic-profiling-format", "stats"], 2, "not available in this version"),
+        (["-i", "nowhere"], 1, "error: nowhere: No such file or directory"),
+        (["-i", "."], 1, "error: .: Is a directory"),
+        (["-o", "nowhere"], 1, "error: nowhere: No such file or directory"),
+        (["-i", "a", "-i", "b"], 1, "-i: 2 files for 1 inputs: 'x'"),
+        (["-o", "a", "-o", "b"], 1, "-o: 2 files for 1 outputs: 'y'"),
+        (["--write-output-start-iter", "3", "-n", "3"], 2, "end at inference 4, and 3 are run"),
+        (["--write-output-dir", "no/where"], 1, "error: no/where: No such file or directory"),
+        (["--aic-batch-input-directory", "nowhere"], 1, "error: nowhere: No such file or directory"),
+        (["--aic-batch-input-file-list", "nowhere"], 1, "error: nowhere: No such file or directory"),
+        (["--aic-batch-json-input", "nowhere"], 1, "error: nowhere: No such file or directory"),
+    ],
+)
+def test_bad_input_gets_one_clear_message(tool, program, options, code, message):
+    base = [] if "-t" in options else ["-t", program]
+    found, lines, err = tool(*base, *options)
+    assert found == code
+    assert message in err
+    assert " ---- Stats ----" not in lines
+    assert "Traceback" not in err
+
+
+def test_no_program_is_wrong_usage(tool):
+    code, _, err = tool("-n", "5")
+    assert code == 2
+    assert "-t/--test-data" in err
+
+
+def test_files_of_a_wrong_size(tool, program, tmp_path):
+    path = raw(tmp_path, "x.raw", np.zeros(7, np.float32))
+    code, _, err = tool("-t", program, "-i", path)
+    assert code == 1
+    assert f"{path} has 28 bytes; 'x' takes 32" in err
+    code, _, err = tool("-t", program, "-o", path)
+    assert code == 1
+    assert f"-o {path} has 28 bytes; 'y' has 32" in err
+
+
+def test_a_damaged_container(tool, tmp_path):
+    (tmp_path / "programqpc.bin").write_bytes(b"not a container")
+    code, _, err = tool("-t", tmp_path)
+    assert code == 1
+    assert "programqpc.bin" in err
+    assert "Traceback" not in err
+
+
+def test_a_read_only_output_folder(tool, program, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = tool("-t", program, "--write-output-dir", tmp_path / "file")
+    assert code == 1
+    assert "Not a directory" in err
+
+
+def test_profiling_details_without_a_type_are_noted(tool, program):
+    code, _, err = tool("-t", program, "-n", "1", "--aic-profiling-num-samples", "5")
+    assert code == 0
+    assert "--aic-profiling-num-samples: no effect" in err
+
+
+def test_ctrl_c_ends_it_at_once(program):
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "qaic.cli.runner",
+        "-t",
+        str(program),
+        "--time",
+        "1000",
+        "-l",
+        "-r",
+        "5",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("Live: "):
+                break
+        process.send_signal(2)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_help_is_success_and_cheap(capsys):
+    assert run("--help") == 0
+    assert "--aic-batch-json-input" in capsys.readouterr().out
+    loaded = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "qaic.cli.runner", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stderr
+    assert not re.search(r"\b(numpy|qaicrt|onnx|dataclasses)\b", loaded)
+
+
+def test_cores_are_free_again_afterwards(tool, program):
+    for _ in range(3):
+        assert tool("-t", program, "-a", "16", "-S", "1", "-n", "16")[0] == 0
+    status, info = qaicrt.Util().getResourceInfo(0)
+    assert status == qaicrt.QStatus.QS_SUCCESS
+    assert info.nspFree == 16
