@@ -1,4 +1,4 @@
-"""Front door: ``python -m qaic info | demo``."""
+"""Front door: ``python -m qaic info | demo | shims``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def _parser() -> _common.Parser:
         "paths", nargs="*", metavar="PATH", help="files or folders; default: the present folder"
     )
     demo.add_argument("--limit", type=int, default=12, help="files shown one by one (default %(default)s)")
+    shims = commands.add_parser("shims", help="lay the tools at the vendor's paths, or take them away")
+    shims.add_argument("action", choices=("install", "remove"))
+    shims.add_argument(
+        "--prefix", default="/opt/qti-aic", metavar="DIR", help="root of the paths (default %(default)s)"
+    )
     return parser
 
 
@@ -32,6 +37,14 @@ def _front_door(argv: Sequence[str]) -> int:
         from qaic.cli.info import info
 
         return info(as_json=arguments.json)
+    if arguments.command == "shims":
+        from qaic.cli import shims
+
+        return (
+            shims.install(arguments.prefix)
+            if arguments.action == "install"
+            else shims.remove(arguments.prefix)
+        )
     from qaic.cli.demo import demo
 
     return demo(arguments.paths, shown=arguments.limit)

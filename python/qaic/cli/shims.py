@@ -1,0 +1,182 @@
+"""``python -m qaic shims install | remove``: our tools at the paths where vendor tools are looked for.
+
+Scripts call ``/opt/qti-aic/exec/qaic-runner`` and take the existence of ``/opt/qti-aic/tools/qaic-util`` as a
+sign of an installed SDK (python-api §0.2). A shim is a short script that starts the tool with the interpreter
+that installed it. Nothing that is not a shim of ours is ever replaced or removed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from qaic.cli._common import FAILURE, SUCCESS, complain, show
+
+VENDOR_PREFIX = "/opt/qti-aic"
+#: place below the prefix -> module that is the tool
+_TOOLS = {
+    "exec/qaic-compile": "qaic.cli.compile",
+    "exec/qaic-exec": "qaic.cli.exec",
+    "exec/qaic-runner": "qaic.cli.runner",
+    "exec/qaic-opstats": "qaic.cli.opstats",
+    "tools/qaic-util": "qaic.cli.util",
+    "tools/qaic-qpc": "qaic.cli.qpc",
+}
+_MARK = "# A shim of openqaic; `python -m qaic shims remove` takes it away."
+#: a script that begins with something else is not ours, whatever follows
+_LONGEST_HEAD_BYTES = 200
+#: remembers which folders were made, so that `remove` does not take away others
+_RECORD = ".openqaic-shims.json"
+
+
+def install(prefix: str) -> int:
+    """Lay all shims, or none. Returns the exit code."""
+    root = Path(prefix).absolute()
+    tools = {place: module for place, module in _TOOLS.items() if importlib.util.find_spec(module)}
+    foreign = [root / place for place in tools if _occupied(root / place)]
+    if foreign:
+        for path in foreign:
+            complain("error", f"{path} exists and is not a shim of openqaic")
+        complain("hint", "nothing was installed; move these away, or choose another root with --prefix DIR")
+        return FAILURE
+    made: list[Path] = []
+    before: dict[Path, bytes | None] = {}
+    try:
+        for place in tools:
+            _make_folders((root / place).parent, made)
+        _remember(root, made)
+        for place, module in tools.items():
+            path = root / place
+            before[path] = path.read_bytes() if path.exists() else None
+            _replace(path, _script(module), 0o755)
+    except OSError as error:
+        _undo(before, root, made)
+        return _explain(error, root, "install")
+    except BaseException:
+        _undo(before, root, made)
+        raise
+    for place in tools:
+        show(f"installed {root / place}")
+    for place in _TOOLS.keys() - tools.keys():
+        complain("note", f"{Path(place).name} is not in this version and was left out")
+    return SUCCESS
+
+
+def remove(prefix: str) -> int:
+    """Take all shims away, and the folders that were made for them and are empty. Returns the exit code."""
+    root = Path(prefix).absolute()
+    shims = [root / place for place in _TOOLS if _is_shim(root / place)]
+    try:
+        for path in shims:
+            path.unlink()
+            show(f"removed {path}")
+        _remove_folders(root)
+    except OSError as error:
+        return _explain(error, root, "remove")
+    if not shims:
+        show(f"there is no shim under {root}")
+    for path in (root / place for place in _TOOLS):
+        if _occupied(path):
+            complain("note", f"{path} is not a shim of openqaic and was left alone")
+    return SUCCESS
+
+
+def _script(module: str) -> bytes:
+    # -P: a folder `qaic` where the tool happens to be called must not take the place of the package.
+    command = f'exec {shlex.quote(sys.executable)} -P -m {module} "$@"'
+    return f"#!/bin/sh\n{_MARK}\n{command}\n".encode()
+
+
+def _is_shim(path: Path) -> bool:
+    try:
+        if path.is_symlink() or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(_LONGEST_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.startswith(f"#!/bin/sh\n{_MARK}\n".encode())
+
+
+def _occupied(path: Path) -> bool:
+    """Whether something stands at this place that is not ours; a link to nowhere counts."""
+    return (path.is_symlink() or path.exists()) and not _is_shim(path)
+
+
+def _make_folders(folder: Path, made: list[Path]) -> None:
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir()
+        made.append(parent)
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    # Whoever starts the tool at this moment gets the old one or the new one.
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    unfinished = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        unfinished.chmod(mode)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _remember(root: Path, made: list[Path]) -> None:
+    folders = [*_recorded(root), *map(str, made)]
+    text = json.dumps({"folders": list(dict.fromkeys(folders))}, indent=2)
+    _replace(root / _RECORD, f"{text}\n".encode(), 0o644)
+
+
+def _recorded(root: Path) -> list[str]:
+    try:
+        record = json.loads((root / _RECORD).read_text(encoding="utf-8"))
+        folders = record["folders"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return [folder for folder in folders if isinstance(folder, str)] if isinstance(folders, list) else []
+
+
+def _remove_folders(root: Path) -> None:
+    ours = {root, *root.parents, *((root / place).parent for place in _TOOLS)}
+    folders = [Path(folder) for folder in _recorded(root)]
+    (root / _RECORD).unlink(missing_ok=True)
+    # The record is a file that others may have written to: only places where shims are laid are looked at.
+    for folder in sorted(set(folders) & ours, key=lambda path: len(path.parts), reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _undo(before: dict[Path, bytes | None], root: Path, made: list[Path]) -> None:
+    """Bring back what was there. Called while another error is on its way, which must not be lost."""
+    try:
+        for path, content in before.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            elif path.read_bytes() != content:
+                _replace(path, content, 0o755)
+        if made:
+            if root in made:
+                (root / _RECORD).unlink(missing_ok=True)
+            for folder in reversed(made):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+    except OSError as error:
+        complain("error", f"{error.filename}: {error.strerror}; the installation is incomplete")
+
+
+def _explain(error: OSError, root: Path, what: str) -> int:
+    complain("error", f"{error.filename}: {error.strerror}")
+    if isinstance(error, PermissionError):
+        complain(
+            "hint",
+            f"sudo {sys.executable} -m qaic shims {what} --prefix {root}, or another root with --prefix DIR",
+        )
+    return FAILURE
