@@ -11,6 +11,17 @@ mod queue;
 #[path = "../src/sync.rs"]
 mod sync;
 
+/// The states of handles, whose table of ids is behind a lock.
+#[path = "../src/inference_set"]
+mod inference_set {
+    mod handles;
+    mod ids;
+    #[path = "../../loom/handles.rs"]
+    mod models;
+}
+
+#[path = "lanes.rs"]
+mod lanes_models;
 #[path = "ring.rs"]
 mod ring_models;
 #[path = "roster.rs"]

@@ -99,7 +99,7 @@ impl Hasher for Spread {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
