@@ -379,3 +379,90 @@ for thread in threads:
     thread.join()
 """
     assert scene(LOW_LEVEL + code) == ["{" + repr(WORKED) + "}"]
+
+
+SET = """
+def make_set():
+    inferences = qaicrt.InferenceSet(qaicrt.Context(), qaicrt.Qpc(PATH), 0, 2, 2)
+    handle = inferences.getAvailable()[1]
+    assert handle.setBuffers([qaicrt.QBuffer(IMAGE), qaicrt.QBuffer(LOGITS)]) == qaicrt.QStatus.QS_SUCCESS
+    return inferences, handle
+
+def round_trip(inferences, handle, number):
+    LOGITS[:] = -1
+    statuses = [inferences.submit(handle, number), inferences.getCompletedId(number)[0]]
+    statuses.append(inferences.putCompleted(handle))
+    return [status.name for status in statuses], LOGITS[0, :3].tolist()
+"""
+
+
+def test_inference_sets_of_the_parent_refuse_and_new_ones_work(scene):
+    code = """
+inferences, handle = make_set()
+waiting = [threading.Thread(target=inferences.getCompletedId, args=(7,)) for _ in range(2)]
+control.hold()
+assert inferences.submit(handle, 7) == qaicrt.QStatus.QS_SUCCESS
+assert control.wait_executing(1)
+for thread in waiting:
+    thread.start()
+
+def refusals():
+    statuses = [
+        inferences.getAvailable()[0],
+        inferences.submit(handle, 8),
+        inferences.getCompleted()[0],
+        inferences.getCompletedId(7)[0],
+        inferences.putCompleted(handle),
+        inferences.waitForCompletion(),
+    ]
+    return {status.name for status in statuses} & {"QS_SUCCESS"}
+
+def drop():
+    global inferences, handle
+    del inferences, handle
+    gc.collect()
+    return _core.Context().resources(0)["nsp_free"]
+
+def anew():
+    return round_trip(*make_set(), 3)
+
+for work in (refusals, drop, anew):
+    print(in_child(work))
+print(in_child(anew, leave=sys.exit))
+control.release()
+for thread in waiting:
+    thread.join()
+print(LOGITS[0, :3].tolist())
+"""
+    assert scene(LOW_LEVEL + SET + code) == ["set()", "16", WORKED, WORKED, "[0.0, 1.0, 2.0]"]
+
+
+def test_children_of_a_process_busy_with_an_inference_set(scene):
+    code = """
+inferences, _ = made = make_set()
+stop = threading.Event()
+
+def hammer(number):
+    handle = inferences.getAvailable()[1]
+    handle.setBuffers([qaicrt.QBuffer(IMAGE), qaicrt.QBuffer(np.zeros((1, 10), np.float32))])
+    while not stop.is_set():
+        inferences.submit(handle, number)
+        inferences.getCompletedId(number)
+        inferences.putCompleted(handle)
+
+threads = [threading.Thread(target=hammer, args=(number,)) for number in range(2)]
+for thread in threads:
+    thread.start()
+
+def child():
+    global inferences, made
+    del inferences, made
+    gc.collect()
+    return round_trip(*make_set(), 3)
+
+print({in_child(child) for _ in range(20)})
+stop.set()
+for thread in threads:
+    thread.join()
+"""
+    assert scene(LOW_LEVEL + SET + code) == ["{" + repr(WORKED) + "}"]

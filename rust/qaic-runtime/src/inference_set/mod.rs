@@ -165,8 +165,9 @@ impl InferenceSet {
         self.execs.get(handle.0 as usize).ok_or_else(|| unknown_handle(handle))
     }
 
-    /// A free exec object if there is one now. Never blocks.
+    /// A free exec object if there is one now; none in a forked process. Never blocks.
     pub fn try_acquire(&self) -> Option<HandleId> {
+        self.check_process().ok()?;
         self.told.handles.acquire().map(HandleId)
     }
 
@@ -246,8 +247,9 @@ impl InferenceSet {
         .map(HandleId)
     }
 
-    /// A completed handle if there is one now. Never blocks.
+    /// A completed handle if there is one now; none in a forked process. Never blocks.
     pub fn try_get_completed(&self) -> Option<HandleId> {
+        self.check_process().ok()?;
         self.told.handles.collect_next().map(HandleId)
     }
 
