@@ -150,9 +150,7 @@ impl Executor {
 
     fn call_worker(&self, eager: bool) {
         let shared = &self.shared;
-        let short = shared.is_shorter_than(SHORT_NS);
-        // RMW: either this sees the worker that looks again, or that worker sees what was submitted.
-        if !eager && short && shared.warm.fetch_add(0, Ordering::AcqRel) > 0 {
+        if !eager && shared.is_left_to_callers() {
             return;
         }
         if !shared.idle.wake_one() && shared.spawned.load(Ordering::Relaxed) < shared.options.limit {
@@ -227,6 +225,12 @@ impl Shared {
             && !self.options.device.may_stall()
     }
 
+    /// Whether nobody needs to be woken for what is ready: it is short, and a worker looks soon should no caller come.
+    fn is_left_to_callers(&self) -> bool {
+        // RMW: either this sees the worker that looks again, or that worker sees what is ready.
+        self.is_shorter_than(SHORT_NS) && self.warm.fetch_add(0, Ordering::AcqRel) > 0
+    }
+
     fn may_run(&self) -> bool {
         // RMW: either this sees the permit that was given back, or who gives it back sees what is ready.
         !self.lanes.is_empty() && self.running.fetch_add(0, Ordering::AcqRel) < self.options.limit
@@ -249,7 +253,7 @@ impl Shared {
 
     fn give_back_permit(&self) {
         self.running.fetch_sub(1, Ordering::AcqRel);
-        if !self.lanes.is_empty() {
+        if !self.lanes.is_empty() && !self.is_left_to_callers() {
             self.idle.wake_one();
         }
     }
