@@ -39,6 +39,10 @@ const HELPABLE_NS: u64 = 20_000_000;
 /// One in this many inferences is timed.
 const TIMED_EVERY: u32 = 16;
 
+/// Room for numbers of inferences that were revoked: their exec objects may be submitted again at once, and a worker comes
+/// across the numbers only when it is done with what it runs.
+const REVOKED: u32 = 256;
+
 /// What decides how an executor works.
 #[derive(Clone, Debug)]
 pub(crate) struct ExecutorOptions {
@@ -87,7 +91,7 @@ struct Shared {
 
 impl Executor {
     pub(crate) fn new(options: ExecutorOptions) -> Arc<Self> {
-        let capacity = options.capacity.max(1);
+        let capacity = options.capacity.max(1).saturating_add(REVOKED);
         let numbers = IndexStack::new_empty(capacity);
         for number in (0..capacity).rev() {
             numbers.push(number);
