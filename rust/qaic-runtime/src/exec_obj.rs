@@ -152,9 +152,10 @@ impl ExecObj {
     }
 
     /// Starts the wired inference and returns at once. Inferences of one activation that retain state run in the order
-    /// in which they were enqueued.
+    /// in which they were enqueued. One that is known to be short is left to whoever waits for it, and to a worker that
+    /// looks within a millisecond.
     pub fn enqueue(&self) -> Result<(), RuntimeError> {
-        self.start(true)
+        self.start(false)
     }
 
     pub(crate) fn start(&self, eager: bool) -> Result<(), RuntimeError> {
