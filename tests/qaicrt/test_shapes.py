@@ -76,11 +76,42 @@ def test_shapes_of_different_combinations_fail_late(doubled, capfd, given, taken
     assert not y.any()
 
 
+@pytest.mark.parametrize("count", [2, 7])
+def test_dims_that_no_combination_has_fail_late(doubled, capfd, count):
+    exec_obj = doubled.exec_obj()
+    x, y = rows(count), np.zeros((count, 4), np.float32)
+    buffers, dims = [qaicrt.QBuffer(x), qaicrt.QBuffer(y)], [(4, x.shape), (4, y.shape)]
+    for data in ([[(0, x)]], [[(0, x), (1, y)]], [buffers, dims]):
+        assert exec_obj.setData(*data) == S.QS_SUCCESS
+        assert doubled.queue.enqueue(exec_obj) == S.QS_SUCCESS
+        for end in (exec_obj.waitForCompletion, exec_obj.run):
+            assert end() == S.QS_INVAL
+            error = capfd.readouterr().err
+            assert "No matching dimension found" in error
+            passed, *allowed = error.split("allowed")
+            assert f"[{count}, 4]" in passed
+            assert len(allowed) == 3
+    assert not y.any()
+    # Right ones put it right.
+    y = np.zeros((3, 4), np.float32)
+    doubled.infer(exec_obj, [(0, rows(3)), (1, y)])
+    np.testing.assert_array_equal(y, 2 * rows(3))
+
+
 def test_sizes_that_no_combination_has_are_refused_at_once(doubled, capfd):
     exec_obj = doubled.exec_obj()
-    for count in (2, 7, 9):
-        assert exec_obj.setData([(0, rows(count))]) == S.QS_INVAL
+    too_large = rows(9)
+    without_dims = [[qaicrt.QBuffer(rows(count)), qaicrt.QBuffer(b"")] for count in (2, 7, 9)]
+    listed = [[(0, qaicrt.QBuffer(rows(2)))], [(0, too_large)]]
+    for data in (*without_dims, *listed):
+        assert exec_obj.setData(data) == S.QS_INVAL
         assert "128 expected" in capfd.readouterr().err
+    # Dims that say another size than the buffer has.
+    assert (
+        exec_obj.setData([qaicrt.QBuffer(rows(2)), qaicrt.QBuffer(b"")], [(4, [3, 4]), (4, [0])])
+        == S.QS_INVAL
+    )
+    assert "both must say the same" in capfd.readouterr().err
 
 
 def test_shapes_of_buffers_that_do_not_go_together(doubled, capfd):

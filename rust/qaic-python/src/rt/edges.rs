@@ -182,9 +182,12 @@ impl Edge {
         (self.item_bytes as u64, self.dims.iter().copied().map(i64::from).collect())
     }
 
-    /// Checks the size of a buffer that is not empty.
-    pub(crate) fn check_size(&self, found: usize) -> Result<(), RuntimeError> {
-        if found == self.size || (found < self.size && (self.partial || self.sizes.contains(&found))) {
+    /// Checks the size of a buffer that is not empty. One that came with dims may have a size that no combination of
+    /// shapes has: that dims match none is said when the inference runs (python-api §B.8).
+    pub(crate) fn check_size(&self, found: usize, has_dims: bool) -> Result<(), RuntimeError> {
+        let is_dynamic = self.sizes.len() > 1;
+        let may_be_short = self.partial || (has_dims && is_dynamic) || self.sizes.contains(&found);
+        if found == self.size || (found < self.size && may_be_short) {
             return Ok(());
         }
         Err(RuntimeError::BufferSize {

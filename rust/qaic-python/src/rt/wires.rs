@@ -149,11 +149,7 @@ impl Wires {
             }
             for entry in listed {
                 self.connect(wiring, entry.index, &entry.backing);
-                let given = match &entry.shape {
-                    _ if entry.backing.memory().is_empty() => None,
-                    Some(shape) => Some(shape),
-                    None => None,
-                };
+                let given = entry.shape.as_ref().filter(|_| !entry.backing.memory().is_empty());
                 set_shape(&mut state.shapes[entry.index], given);
                 state.backings[entry.index] = Some(Arc::clone(&entry.backing));
             }
@@ -253,7 +249,7 @@ impl Edge {
         if let Some((item_bytes, dims)) = dims {
             self.check_dims(*item_bytes, dims, len)?;
         }
-        self.check_size(len)?;
+        self.check_size(len, dims.is_some())?;
         if !self.is_input && backing.is_readonly() {
             return Err(refused(format!(
                 "output `{}` was given read-only memory; a writable array is expected",
