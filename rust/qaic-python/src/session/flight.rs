@@ -44,8 +44,12 @@ struct State {
     // `None` where the output is not wanted.
     outputs: Vec<Option<Storage>>,
     outcome: Option<Result<(), RuntimeError>>,
-    // Somebody is taking it back, and an end that comes then was not reported.
-    is_revoking: bool,
+    // Threads that speak to its exec object. Until they have done, nobody else gets it: what they ask would meet another
+    // inference.
+    pins: u32,
+    parting: Option<(Arc<InferenceSet>, HandleId)>,
+    // Threads that are taking it back. An end that comes meanwhile is not reported at once.
+    revokers: u32,
     is_untold: bool,
 }
 
@@ -67,7 +71,9 @@ impl Flight {
                 inputs,
                 outputs,
                 outcome: None,
-                is_revoking: false,
+                pins: 0,
+                parting: None,
+                revokers: 0,
                 is_untold: false,
             }),
             ended: Waiters::new(),
@@ -127,31 +133,31 @@ impl Flight {
     /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
     /// reported: who takes it back knows.
     pub(super) fn revoke(&self) -> bool {
-        let exec = {
+        {
             let mut state = self.state();
             if state.outcome.is_some() {
                 return false;
             }
-            let exec = state.exec_obj();
-            if exec.is_none() {
+            if state.handle.is_none() {
                 state.settle(Err(RuntimeError::Cancelled));
+                drop(state);
+                self.ended.wake_all();
+                self.forget();
+                return true;
             }
-            state.is_revoking = exec.is_some();
-            exec
-        };
-        let Some(exec) = exec else {
-            self.ended.wake_all();
-            self.forget();
-            return true;
-        };
-        // Not under the lock: where it succeeds, the exec object tells its end before it returns.
-        let is_mine = exec.revoke();
+            state.revokers += 1;
+        }
+        // Where it succeeds, the exec object tells its end before it returns.
+        let is_mine = self.with_exec_obj(ExecObj::revoke).unwrap_or(false);
         let mut state = self.state();
-        state.is_revoking = false;
+        state.revokers -= 1;
+        if is_mine {
+            state.is_untold = false;
+        }
         // It ended by itself in between and was not reported for our sake.
-        let is_untold = std::mem::take(&mut state.is_untold) && !is_mine;
+        let has_to_tell = state.revokers == 0 && std::mem::take(&mut state.is_untold);
         drop(state);
-        if is_untold {
+        if has_to_tell {
             self.tell();
         }
         is_mine
@@ -160,36 +166,54 @@ impl Flight {
     /// Asks the inference to end, wherever it is. Never blocks.
     pub(super) fn cancel(&self) {
         if !self.revoke() {
-            let exec = self.state().exec_obj();
-            if let Some(exec) = exec {
-                exec.cancel();
-            }
+            self.with_exec_obj(ExecObj::cancel);
         }
     }
 
     /// Ends it where its time is up; true as long as somebody has to look again.
     pub(super) fn look_after(&self, now: Instant) -> bool {
         let late = self.deadline.filter(|deadline| now >= deadline.at);
-        let (exec, ends_now, goes_on) = {
+        let (ends_now, goes_on) = {
             let mut state = self.state();
             let ends_now = late.filter(|_| state.outcome.is_none());
             if let Some(deadline) = ends_now {
                 state.settle(Err(deadline.error("an inference")));
             }
             // An inference that was told to end is told again until it has.
-            (state.exec_obj(), ends_now.is_some(), state.set.is_some())
+            (ends_now.is_some(), state.set.is_some())
         };
         if ends_now {
             self.tell();
         }
-        // Not under the lock: an inference that has not begun tells its end at once.
-        if let Some(exec) = exec {
+        self.with_exec_obj(|exec| {
             if late.is_some() {
                 exec.cancel();
             }
             exec.enforce_limit();
-        }
+        });
         goes_on
+    }
+
+    /// Speaks to the exec object that carries the inference; `None` before it was started and after its end. Not under
+    /// the lock: an inference that has not begun tells its end at once.
+    fn with_exec_obj<T>(&self, speak: impl FnOnce(&ExecObj) -> T) -> Option<T> {
+        let exec = {
+            let mut state = self.state();
+            let exec = state.set.as_ref()?.exec_obj(state.handle?).ok().cloned()?;
+            state.pins += 1;
+            exec
+        };
+        let answer = speak(&exec);
+        drop(exec);
+        let parting = {
+            let mut state = self.state();
+            state.pins -= 1;
+            if state.pins == 0 { state.parting.take() } else { None }
+        };
+        if let Some((set, handle)) = parting {
+            put_back(&set, handle);
+        }
+        Some(answer)
     }
 
     /// Waits for the end and returns how it came.
@@ -262,19 +286,19 @@ impl Completion for Flight {
         let Some(set) = state.set.take() else { return };
         state.handle = None;
         let was_known = state.outcome.is_some();
-        let is_silent = was_known || state.is_revoking;
-        state.is_untold = !was_known && state.is_revoking;
+        let is_silent = was_known || state.revokers > 0;
+        state.is_untold = !was_known && state.revokers > 0;
         let outcome = set.outcome(handle);
         state.settle(outcome);
-        drop(state);
-        if let Ok(exec) = set.exec_obj(handle) {
-            // The memory wired may be gone after this. It has just ended, so it can be wired.
-            let _ = exec.wire(Wiring::clear);
+        if state.pins > 0 {
+            state.parting = Some((set, handle));
+            drop(state);
+        } else {
+            drop(state);
+            put_back(&set, handle);
+            // Whoever is told next may want to find the cores free.
+            drop(set);
         }
-        // It was acquired for this inference, so it can be put back.
-        let _ = set.put_completed(handle);
-        // Whoever is told next may want to find the cores free.
-        drop(set);
         if is_silent {
             self.ended.wake_all();
             self.forget();
@@ -284,12 +308,17 @@ impl Completion for Flight {
     }
 }
 
-impl State {
-    /// What carries it, once it was started and until it has ended.
-    fn exec_obj(&self) -> Option<Arc<ExecObj>> {
-        self.set.as_ref()?.exec_obj(self.handle?).ok().cloned()
+/// Gives back the exec object of an inference that has ended.
+fn put_back(set: &InferenceSet, handle: HandleId) {
+    if let Ok(exec) = set.exec_obj(handle) {
+        // The memory wired may be gone after this. It has just ended, so it can be wired.
+        let _ = exec.wire(Wiring::clear);
     }
+    // It was acquired for this inference, so it can be put back.
+    let _ = set.put_completed(handle);
+}
 
+impl State {
     /// Notes how it ended, unless that is known; an inference that is not on the device lets go of its program.
     fn settle(&mut self, outcome: Result<(), RuntimeError>) {
         if self.outcome.is_none() {
