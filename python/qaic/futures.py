@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -58,6 +59,25 @@ class InferenceFuture(Future["Outputs"]):
         super().cancel()
         self.set_running_or_notify_cancel()
         return True
+
+    def result(self, timeout: float | None = None) -> Outputs:
+        """Return the outputs, or raise what went wrong; blocking, at most ``timeout`` seconds."""
+        self._wait(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what went wrong, None when nothing did; blocking, at most ``timeout`` seconds."""
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait in slices: a signal that arrives just before the thread sleeps is noticed when it wakes."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.done() and (rest := until - time.monotonic()) > 0:
+            with self._condition:
+                # Reentrant, as the standard library's lock of a future is.
+                if not self.done():
+                    self._condition.wait(min(rest, _LOOK_S))
 
     def running(self) -> bool:
         """Whether the device has the inference."""

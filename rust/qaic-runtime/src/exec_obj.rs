@@ -48,6 +48,8 @@ pub(crate) struct Inference {
     activated: Arc<Activated>,
     progress: Arc<Progress>,
     observer: OnceLock<(Weak<dyn Observer>, u32)>,
+    // Of the executor: whether the queue holds an entry of it, which may be older than its last submission.
+    pub(crate) is_listed: AtomicBool,
 }
 
 /// Told of the ends of the inferences that it started.
@@ -321,6 +323,7 @@ impl Inference {
             activated: Arc::clone(activated),
             progress: Arc::new(progress),
             observer: OnceLock::new(),
+            is_listed: AtomicBool::new(false),
         })
     }
 

@@ -122,7 +122,15 @@ impl Executor {
         eager: bool,
     ) -> Result<(), RuntimeError> {
         let shared = &self.shared;
+        // An entry of an inference that was revoked serves for the next as well, so that revoking and submitting again
+        // never fills the queue. Where the order counts, each submission needs its own place.
+        if !shared.options.serial && inference.is_listed.swap(true, Ordering::AcqRel) {
+            // Whoever takes that entry lowers the flag first and then sees that the inference is queued.
+            self.call_worker(eager);
+            return Ok(());
+        }
         let Some(number) = shared.numbers.pop() else {
+            inference.is_listed.store(false, Ordering::Release);
             return Err(RuntimeError::QueueFull { capacity: shared.options.capacity });
         };
         if let Some(cell) = shared.cells.get(number as usize) {
@@ -267,6 +275,7 @@ impl Shared {
         let inference = mem::take(&mut *cell.lock()).upgrade();
         self.numbers.push(number);
         if let Some(inference) = inference {
+            inference.is_listed.swap(false, Ordering::AcqRel);
             self.timed(|| Inference::execute(inference));
         }
     }
