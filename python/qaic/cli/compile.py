@@ -53,10 +53,9 @@ def _compile(model_path: str, given: dict[str, object]) -> int:
             code="option.model_path",
             context={"path": str(model.path)},
         )
-    compiled = resolved.compile
-    show(
-        f"compiled {compile_model(model.path, compiled, resolved.set_compile, output_dir=compiled.output_dir)}"
-    )
+    options = resolved.compile
+    path = compile_model(model.path, options, resolved.set_compile, output_dir=options.output_dir)
+    show(f"compiled {path}")
     return SUCCESS
 
 
@@ -74,7 +73,7 @@ def _flags() -> dict[str, tuple[str, Flag]]:
 
 
 def _given(argv: Sequence[str]) -> dict[str, object]:
-    """Options by canonical name, or by the text of the flag where the table has none: `resolve` says what is wrong.
+    """Options by canonical name; by the text of the flag where the table has none, so that `resolve` refuses it.
 
     Raises
     ------
@@ -92,9 +91,7 @@ def _given(argv: Sequence[str]) -> dict[str, object]:
             raise ValueError(message)
         text, is_assigned, value = argument.removeprefix("-").removeprefix("-").partition("=")
         name, flag = flags.get(text, (text, None))
-        if flag is None:
-            given[name] = value if is_assigned else True
-        elif flag.form is FlagForm.SWITCH:
+        if flag is None or flag.form is FlagForm.SWITCH:
             given[name] = value if is_assigned else True
         else:
             if not is_assigned and (next_one := next(arguments, None)) is not None:
