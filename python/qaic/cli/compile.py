@@ -73,7 +73,7 @@ def _flags() -> dict[str, tuple[str, Flag]]:
 
 
 def _given(argv: Sequence[str]) -> dict[str, object]:
-    """Options by canonical name; by the text of the flag where the table has none, so that `resolve` refuses it.
+    """Options by canonical name, or by the text of a flag that the table has not: `resolve` refuses it.
 
     Raises
     ------
