@@ -70,6 +70,10 @@ def ordered_map(
         if failure is not None:
             raise failure
     finally:
+        # Who keeps an exception keeps this frame; that must not keep the cores of what never started.
+        failure = None
+        if grounded is not None:
+            flying.append(grounded)
         # In a forked child they are the parent's; at the end of the interpreter there are no new threads.
         with contextlib.suppress(RuntimeError):
             for inference in flying:

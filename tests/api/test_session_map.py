@@ -213,6 +213,21 @@ def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_pa
     assert come_back(before)
 
 
+def test_a_kept_exception_keeps_no_cores(monkeypatch, noop_qpc):
+    monkeypatch.setenv("QAIC_DEVICE", "noop")
+    control = qaic._core.NoopControl()
+    control.plan("execute@*=stuck")
+    before = free_cores()
+    with qaic.Session(noop_qpc, set_size=1) as session:
+        # The second input is prepared and finds no exec object.
+        results = session.map([noop_inputs(session)] * 3, timeout=0.2, in_flight=2)
+        with pytest.raises(DeviceTimeoutError) as caught:
+            next(results)
+    assert come_back(before)
+    assert caught.value.__traceback__ is not None
+    control.plan("")
+
+
 def test_leaving_early_ends_what_is_under_way(slow_path):
     before = free_cores()
     with qaic.Session(slow_path, set_size=3) as session:
