@@ -23,7 +23,7 @@ LAYERS = [
     ["qpc", "qpc_extract", "qpc_initializers", "metrics", "shapes", "model_path", "futures", "ordered_map"],
     ["compiler"],
     ["options"],
-    ["errors", "terminal_line"],
+    ["errors", "error_docs", "terminal_line"],
     ["_core"],
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}

@@ -191,7 +191,17 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
         RuntimeError::Forked => raise("StateError")
             .hint("make sessions and programs after the fork, or use the start method spawn or forkserver")
             .build(),
-        RuntimeError::State { .. } => raise("StateError").build(),
+        RuntimeError::State { .. }
+        | RuntimeError::InFlight
+        | RuntimeError::QueueFull { .. }
+        | RuntimeError::LiveExecObjs { .. }
+        | RuntimeError::UnknownInference { .. }
+        | RuntimeError::NothingSubmitted => raise("StateError").build(),
+        RuntimeError::NoMatchingShape { .. } => raise("InputShapeError").build(),
+        RuntimeError::StateRequired { binding } => {
+            raise("MissingInputError").with("binding", binding).build()
+        }
+        RuntimeError::Cancelled => raise("InferenceError").build(),
         RuntimeError::Argument { .. } => raise("OptionError").build(),
         _ => raise("InternalError").build(),
     }

@@ -7,6 +7,7 @@
 #[allow(unsafe_code)] // the buffer protocol; every block says why it is sound
 mod buffers;
 mod context;
+mod error_catalogue;
 mod errors;
 mod gil;
 mod noop_control;
@@ -24,6 +25,8 @@ mod _core {
     use super::buffers::{BytesView, OutputBuffer};
     #[pymodule_export]
     use super::context::{PyContext, check_program, engine_info};
+    #[pymodule_export]
+    use super::error_catalogue::error_catalogue;
     #[pymodule_export]
     use super::noop_control::PyNoopControl;
     #[pymodule_export]

@@ -1,5 +1,7 @@
 //! What can be wrong with a container, as data: callers match on variants and codes, never on text.
 
+mod catalogue;
+
 use thiserror::Error;
 
 /// Which of the four meanings an error has; decides the exception class and who has to act.

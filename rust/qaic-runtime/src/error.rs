@@ -4,6 +4,8 @@
 //! [`RuntimeError::code`]. They follow four meanings: the environment failed (device, engine, file), the input was
 //! malformed, the caller asked for something impossible, or a bug of ours showed.
 
+mod catalogue;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

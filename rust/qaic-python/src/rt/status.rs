@@ -54,6 +54,12 @@ impl QStatus {
         Ok(members.get(self as usize).unwrap_or(&members[0]).clone_ref(py))
     }
 
+    /// Name of the member.
+    pub(crate) fn name(self) -> &'static str {
+        // `ALL` is in the order of the variants.
+        ALL.get(self as usize).unwrap_or(&ALL[0]).1
+    }
+
     /// What a caller is told about `error`.
     pub(crate) fn of(error: &RuntimeError) -> Self {
         match error {

@@ -1,0 +1,49 @@
+//! Which code is which exception and which status, as data: `qaic.error_docs` writes the reference page from it.
+
+use pyo3::prelude::*;
+use qaic_qpc::error::QpcError;
+use qaic_runtime::error::RuntimeError;
+
+use crate::errors;
+use crate::rt::status::QStatus;
+
+/// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
+const OWN: [(&str, &str); 20] = [
+    ("CompileError", "compile.engine_refused"),
+    ("InputError", "input.unknown_name"),
+    ("InputError", "output.array"),
+    ("InputError", "output.overlap"),
+    ("InputError", "output.unknown_name"),
+    ("InputShapeError", "input.shapes"),
+    ("InputTypeError", "input.not_a_dict"),
+    ("InternalError", "internal.coerce"),
+    ("InternalError", "internal.json"),
+    ("InternalError", "internal.panic"),
+    ("MissingInputError", "input.missing"),
+    ("OptionError", "option.cpu_devices"),
+    ("OptionError", "option.cpu_shared"),
+    ("OptionError", "option.state_per_activation"),
+    ("OptionError", "option.timeout"),
+    ("QpcError", "qpc.multi_device"),
+    ("QpcError", "writer.misuse"),
+    ("QpcLimitError", "qpc.tensor_too_large"),
+    ("StateError", "inference.fetched"),
+    ("StateError", "writer.finished"),
+];
+
+type Row = (&'static str, String, &'static str, String);
+
+/// (code, exception, status, message of an example) of every error of the runtime and of containers, then the
+/// exceptions of the binding, which have neither status nor example.
+#[pyfunction]
+pub(crate) fn error_catalogue(py: Python<'_>) -> PyResult<Vec<Row>> {
+    let containers = QpcError::examples().into_iter().map(RuntimeError::Qpc);
+    let mut rows = Vec::new();
+    for error in RuntimeError::examples().into_iter().chain(containers) {
+        let (code, status, message) = (error.code(), QStatus::of(&error).name(), error.to_string());
+        let exception = errors::from_runtime(py, error).get_type(py).name()?.to_string();
+        rows.push((code, exception, status, message));
+    }
+    rows.extend(OWN.map(|(exception, code)| (code, exception.to_owned(), "", String::new())));
+    Ok(rows)
+}

@@ -1,0 +1,71 @@
+//! One example of every error, for the reference page that lists codes, statuses and exceptions.
+
+use std::io;
+use std::sync::Arc;
+
+use super::RuntimeError;
+
+impl RuntimeError {
+    /// One example of each variant of this crate, in the order of the variants. Errors of containers have a list of
+    /// their own, `QpcError::examples`.
+    pub fn examples() -> Vec<Self> {
+        let text = str::to_owned;
+        vec![
+            Self::Io {
+                path: "model/programqpc.bin".into(),
+                source: Arc::new(io::Error::from_raw_os_error(13)),
+            },
+            Self::UnsupportedTransform { binding: text("image"), step: 1, kind: text("Shuffle") },
+            Self::BufferSize { buffer: text("image"), expected: 64, found: 60 },
+            Self::WrongTarget {
+                built_for: text("a card"),
+                device: 0,
+                kind: "cpu",
+                reason: text("it has no CPU program"),
+            },
+            Self::DeviceNotFound { id: 7, existing: vec![0, 1] },
+            Self::DeviceKind { kind: text("gpu"), known: "cpu, noop" },
+            Self::DeviceBusy { id: 0, needed: 4, free: 2, total: 16 },
+            Self::DeviceLost { id: 0, reason: text("it was reset") },
+            Self::OutOfMemory { bytes: 1 << 40, what: "an output" },
+            Self::Timeout { what: "an inference", timeout_ms: 5000 },
+            Self::Interrupted,
+            Self::EngineMissing { looked_at: Vec::new() },
+            Self::EngineUnusable {
+                path: "libonnxruntime.so.1.20".into(),
+                found: text("1.20.0"),
+                reason: text("version 1.20.0 is too old"),
+            },
+            Self::EngineGraph { message: text("a node has an input of the wrong type") },
+            Self::Inference { status: "FAIL", message: text("an index is out of range") },
+            Self::Forked,
+            Self::InFlight,
+            Self::QueueFull { capacity: 512 },
+            Self::LiveExecObjs { count: 2 },
+            Self::NoMatchingShape { what: "passed [[1, 5]], permitted [[1, 8]], [[1, 1]]".into() },
+            Self::StateRequired { binding: text("image") },
+            Self::UnknownInference { id: 7 },
+            Self::NothingSubmitted,
+            Self::Cancelled,
+            Self::State { what: text("the program is not activated") },
+            Self::Argument { what: text("set_size must be 1 or more, 0 given") },
+            Self::Internal { what: text("...") },
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_code_has_an_example() {
+        let text = include_str!("../error.rs");
+        let in_text: BTreeSet<&str> =
+            text.split("=> \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let examples: BTreeSet<&str> = RuntimeError::examples().iter().map(RuntimeError::code).collect();
+        assert_eq!(examples, in_text);
+    }
+}

@@ -1,0 +1,48 @@
+"""The reference page of the errors is the generated one, and what it is generated from is complete."""
+
+import re
+from pathlib import Path
+
+import qaicrt
+from qaic import _core, errors
+from qaic.error_docs import render
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "errors.md"
+BINDING = ROOT / "rust" / "qaic-python" / "src"
+
+
+def test_the_page_is_the_generated_one():
+    assert PAGE.read_text(encoding="utf-8") == render(), (
+        "write it again: python -m qaic.error_docs > docs/reference/errors.md"
+    )
+
+
+def test_every_row_names_an_exception_and_a_status_that_exist():
+    for code, exception, status, message in _core.error_catalogue():
+        assert code
+        assert exception in {*errors.__all__, "OSError", "KeyboardInterrupt"}
+        assert bool(status) == bool(message)
+        assert not status or status in qaicrt.QStatus.__members__
+
+
+def test_what_the_binding_raises_itself_is_listed():
+    raised = {
+        (code, exception)
+        for path in BINDING.rglob("*.rs")
+        for exception, code in re.findall(r'Raise::new\(\s*py,\s*"(\w+)",\s*"([\w.]+)"', path.read_text())
+    }
+    listed = {(code, exception) for code, exception, status, _ in _core.error_catalogue() if not status}
+    assert len(raised) > 10
+    assert listed == raised
+
+
+def test_page_names_every_code_of_python_sources():
+    page = render()
+    codes = {
+        code
+        for path in (ROOT / "python" / "qaic").rglob("*.py")
+        for code in re.findall(r'\bcode="([\w.]+)"', path.read_text())
+    }
+    assert len(codes) > 30
+    assert {code for code in codes if not re.search(rf"`(compile\.)?{re.escape(code)}`", page)} == set()
