@@ -10,7 +10,7 @@ use crate::{FOREVER, with_preemptions};
 fn collect_id(handles: &Handles, number: u32, id: u64) -> bool {
     loop {
         let found = handles.for_end_of(number).unwrap().wait(FOREVER, || {
-            if handles.id_of(number) == Some(id) && handles.collect(number) {
+            if handles.collect_as(number, id) {
                 return Some(true);
             }
             (!handles.carries(number, id)).then_some(false)
@@ -118,5 +118,33 @@ fn who_waits_for_all_wakes_with_the_last() {
         while handles.for_drained().wait(FOREVER, || handles.is_drained().then_some(())).is_none() {}
         assert!(handles.collect(0) && handles.collect(1));
         worker.join().unwrap();
+    });
+}
+
+/// Somebody else collects the inference and uses the handle for another one, while this thread is about to collect it.
+#[test]
+fn an_inference_is_not_taken_for_one_of_another_id() {
+    with_preemptions(2, || {
+        let handles = Arc::new(Handles::new(1));
+        assert_eq!(handles.acquire(), Some(0));
+        handles.submit(0, 7).unwrap();
+        assert!(handles.complete(0));
+        let other = {
+            let handles = Arc::clone(&handles);
+            thread::spawn(move || {
+                let first = handles.collect_next().is_some();
+                if first {
+                    handles.submit(0, 8).unwrap();
+                    assert!(handles.complete(0));
+                }
+                first
+            })
+        };
+        let by_id = handles.collect_as(0, 7);
+        let first = other.join().unwrap();
+        assert!(by_id != first, "collected as 7 and as any: {by_id}");
+        assert_eq!(handles.collect_as(0, 8), first);
+        assert!(handles.is_settled());
+        assert_eq!((handles.first_of(7), handles.first_of(8)), (None, None));
     });
 }

@@ -132,13 +132,15 @@ impl Handles {
     /// available leaves its stale entry in the list.
     pub(super) fn submit(&self, number: u32, id: u64) -> Result<u32, Refusal> {
         let handle = self.all.get(number as usize).ok_or(Refusal::Unknown)?;
+        // Locked from before the state changes until the id has: see `collect_as`.
+        let mut ids = self.ids.lock();
         let before =
             self.shift(number, AVAILABLE | ACQUIRED | COLLECTED, SUBMITTED).map_err(|_| Refusal::InFlight)?;
         // Release: publishes the id to who finds the handle in the table or done.
         handle.id.store(id, Ordering::Release);
         self.submitted.fetch_add(1, Ordering::AcqRel);
         self.outstanding.fetch_add(1, Ordering::AcqRel);
-        self.ids.lock().insert(id, number);
+        ids.insert(id, number);
         Ok(before)
     }
 
@@ -179,13 +181,36 @@ impl Handles {
         if self.shift(number, DONE, COLLECTED).is_err() {
             return false;
         }
+        let id = self.all.get(number as usize).map(|handle| handle.id.load(Ordering::Acquire));
+        id.inspect(|&id| self.ids.lock().remove(id, number));
+        self.was_collected(number);
+        true
+    }
+
+    /// [`Self::collect`] only if the handle carries the inference `id`.
+    pub(super) fn collect_as(&self, number: u32, id: u64) -> bool {
+        let Some(handle) = self.all.get(number as usize) else { return false };
+        if handle.state.load(Ordering::Acquire) != DONE {
+            return false;
+        }
+        // Whoever collects this inference, puts the handle back and submits it under another id does that before or
+        // after the two steps here, never between them.
+        let mut ids = self.ids.lock();
+        if handle.id.load(Ordering::Acquire) != id || self.shift(number, DONE, COLLECTED).is_err() {
+            return false;
+        }
+        ids.remove(id, number);
+        drop(ids);
+        self.was_collected(number);
+        true
+    }
+
+    fn was_collected(&self, number: u32) {
         if let Some(handle) = self.all.get(number as usize) {
-            self.ids.lock().remove(handle.id.load(Ordering::Acquire), number);
             // Others may wait for the same inference, in vain now.
             handle.ended.wake_all();
         }
         self.leave_outstanding();
-        true
     }
 
     /// Makes a handle available; one that is done is collected on the way, by whoever waited for all together.

@@ -269,7 +269,7 @@ impl InferenceSet {
             let number = handles.first_of(id).ok_or(RuntimeError::UnknownInference { id })?;
             let waiters = handles.for_end_of(number).ok_or_else(|| unknown_handle(HandleId(number)))?;
             let found = self.wait_for(waiters, "an inference", deadline, &mut interrupted, || {
-                if handles.id_of(number) == Some(id) && handles.collect(number) {
+                if handles.collect_as(number, id) {
                     return Some(Ok(true));
                 }
                 (!handles.carries(number, id)).then_some(Ok(false))
