@@ -5,6 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -58,6 +59,36 @@ def test_code_of_the_guide_runs(folder):
         exec(block, namespace)
     assert namespace["logits"].shape == (1, 1, 23)
     assert len(namespace["results"]) == 100
+
+
+def test_code_of_the_low_level_guide_runs(folder):
+    text = (ROOT / "docs" / "guide" / "low-level.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 6
+    namespace = {}
+    for block in blocks:
+        # Each holds its own assertions, for readers to see.
+        assert "assert " in block
+        exec(block, namespace)
+
+
+def test_the_decoder_of_the_examples_writes_what_onnxruntime_does(folder, monkeypatch, capsys):
+    run_example("make_model.py", "--decoder", "decoder.onnx", monkeypatch=monkeypatch)
+    run_example("decode_loop.py", "decoder.onnx", "--tokens", "9", monkeypatch=monkeypatch)
+    prompt, written = (
+        [int(token) for token in line.split(":")[1].split()] for line in capsys.readouterr().out.splitlines()
+    )
+    engine = session_models.engine(onnx.load("decoder.onnx"))
+    tokens, start, cache = np.array([prompt]), 0, np.zeros((1, 64, 16), np.float32)
+    expected = []
+    while len(expected) < 9:
+        places = np.arange(start, start + tokens.shape[1])[None]
+        feeds = {"input_ids": tokens, "position_ids": places, "past_key.0": cache}
+        logits, cache = engine.run(None, feeds)
+        expected.append(int(logits[0, -1].argmax()))
+        tokens, start = np.array([expected[-1:]]), start + tokens.shape[1]
+    assert len(set(expected)) > 3
+    assert written == expected
 
 
 def test_examples_run(folder, monkeypatch, capsys):
