@@ -176,6 +176,26 @@ def test_constructor(affine, capfd):
             qaicrt.Queue(affine.context, 0, wrong)
 
 
+def test_threads_of_a_queue(noop):
+    control, client = noop
+    queues = []
+    for threads, mode in ((1, 1), (3, 1), (8, 0)):
+        properties = qaicrt.QAicQueueProperties()
+        properties.numThreadsPerQueue, properties.properties = threads, mode
+        queues.append(qaicrt.Queue(client.context, 0, properties))
+    one, three, single = queues
+    exec_objs = [wired(client) for _ in range(4)]
+    for queue, running in ((one, 1), (three, 3), (single, 1), (client.queue, 1)):
+        control.hold()
+        for exec_obj in exec_objs:
+            assert queue.enqueue(exec_obj) == S.QS_SUCCESS
+        assert control.wait_executing(running)
+        assert not control.wait_executing(running + 1, timeout=0.05)
+        control.release()
+        for exec_obj in exec_objs:
+            assert exec_obj.waitForCompletion() == S.QS_SUCCESS
+
+
 def test_nothing_to_enqueue(affine, capfd):
     assert affine.queue.enqueue(None) == S.QS_INVAL
     assert "None" in capfd.readouterr().err

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::carrier::Carrier;
 use crate::device::Canceller;
 use crate::error::RuntimeError;
-use crate::fork;
+use crate::fork::Origin;
 use crate::interrupts::look_period;
 use crate::program::{Activated, Program};
 use crate::queue::Waiters;
@@ -21,16 +21,22 @@ use crate::wiring::{InputWire, Wiring};
 /// How often a dropped exec object asks its inference to end.
 const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 
-// Phases of an exec object.
-const IDLE: u32 = 0;
-const QUEUED: u32 = 1;
-const RUNNING: u32 = 2;
-const DONE: u32 = 3;
+// Phases of an exec object: the low bits of a stage, whose other bits count the inferences.
+const PHASE: u64 = 3;
+const IDLE: u64 = 0;
+const QUEUED: u64 = 1;
+const RUNNING: u64 = 2;
+const DONE: u64 = 3;
 
-// Why an inference is asked to end.
-const NO_REASON: u32 = 0;
-const CANCELLED: u32 = 1;
-const TIMED_OUT: u32 = 2;
+// Why an inference is asked to end, in the same bits.
+const NO_REASON: u64 = 0;
+const CANCELLED: u64 = 1;
+const TIMED_OUT: u64 = 2;
+
+/// One of the inferences that an exec object carries, one after the other. Who asks for the end of an inference that has
+/// just ended must not hit the next one, and the place of a revoked one in a queue is not the next one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket(u64);
 
 /// Carries one inference of an activated program.
 #[derive(Debug)]
@@ -67,11 +73,12 @@ struct Core {
 /// How far the inference is. Apart from the exec object, so that whoever ends an inference can let go of everything else
 /// before he says so: who was waiting may want to give back the cores next.
 struct Progress {
-    phase: AtomicU32,
+    stage: AtomicU64,
     // Whether the observer started the inference under way. Another one is reported to whoever waits for it, and may be
     // long over, and the next one begun, when the thread that ended it gets on.
     is_observed: AtomicBool,
-    reason: AtomicU32,
+    // Why the inference it names is asked to end.
+    reason: AtomicU64,
     // Nanoseconds since the exec object was made, plus one; zero while it is not running or has no time limit.
     started_ns: AtomicU64,
     epoch: Instant,
@@ -79,7 +86,7 @@ struct Progress {
     outcome: Mutex<Result<(), RuntimeError>>,
     canceller: Arc<dyn Canceller>,
     limit: Option<Duration>,
-    generation: u32,
+    origin: Origin,
 }
 
 impl ExecObj {
@@ -126,13 +133,17 @@ impl ExecObj {
 
     /// Whether the device has its inference.
     pub fn is_running(&self) -> bool {
-        self.progress.phase.load(Ordering::Acquire) == RUNNING
+        self.progress.phase() == RUNNING
     }
 
     /// Takes its inference back if no thread has begun it; it then has ended with [`RuntimeError::Cancelled`]. Never
     /// blocks.
     pub fn revoke(&self) -> bool {
-        let is_mine = self.progress.claim();
+        self.progress.under_way().is_some_and(|which| self.take_back(which))
+    }
+
+    fn take_back(&self, which: Ticket) -> bool {
+        let is_mine = self.progress.claim(which);
         if is_mine {
             let observer = self.inference.observer();
             self.progress.conclude(Err(RuntimeError::Cancelled), observer);
@@ -144,7 +155,7 @@ impl ExecObj {
     ///
     /// Never blocks. Whoever wires memory without an owner keeps it valid until it is wired elsewhere.
     pub fn wire<T>(&self, change: impl FnOnce(&mut Wiring) -> T) -> Result<T, RuntimeError> {
-        self.progress.check_process()?;
+        self.progress.origin.check()?;
         if self.is_in_flight() {
             return Err(RuntimeError::InFlight);
         }
@@ -170,13 +181,13 @@ impl ExecObj {
     }
 
     fn start_as(&self, eager: bool, is_observed: bool) -> Result<(), RuntimeError> {
-        self.progress.check_process()?;
+        self.progress.origin.check()?;
         self.check_wiring()?;
-        self.progress.begin(QUEUED)?;
+        let which = self.progress.begin(QUEUED)?;
         // Published by the queue to the thread that runs the inference.
         self.progress.is_observed.store(is_observed, Ordering::Relaxed);
         let (executor, lane) = self.activated.executor();
-        executor.submit(lane, &self.inference, eager).inspect_err(|_| self.progress.abandon())
+        executor.submit(lane, &self.inference, which, eager).inspect_err(|_| self.progress.abandon(which))
     }
 
     /// Runs the wired inference: on the calling thread where that is as good as anywhere else. Interrupted, it is
@@ -196,7 +207,7 @@ impl ExecObj {
     ) -> Result<(), RuntimeError> {
         let (executor, _) = self.activated.executor();
         if executor.callers_may_run() && !self.activated.is_serial() {
-            self.progress.check_process()?;
+            self.progress.origin.check()?;
             self.progress.begin(RUNNING)?;
             let outcome = executor.run_here(|| self.inference.run());
             let outcome = self.progress.explained(outcome);
@@ -222,14 +233,14 @@ impl ExecObj {
         deadline: Option<Instant>,
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<(), RuntimeError> {
-        self.progress.check_process()?;
+        self.progress.origin.check()?;
         let began = Instant::now();
         let (executor, _) = self.activated.executor();
         loop {
             if let Some(outcome) = self.progress.ended() {
                 return outcome;
             }
-            if self.progress.phase.load(Ordering::Acquire) == QUEUED && executor.help() {
+            if self.progress.phase() == QUEUED && executor.help() {
                 continue;
             }
             let limit = until(deadline).min(look_period(self.progress.limit));
@@ -252,8 +263,10 @@ impl ExecObj {
     /// Asks the inference under way to end; it then ends with [`RuntimeError::Cancelled`], unless it was just ending. One
     /// that has not begun ends at once. Never blocks.
     pub fn cancel(&self) {
-        if !self.revoke() {
-            self.progress.ask_to_end(CANCELLED);
+        if let Some(which) = self.progress.under_way()
+            && !self.take_back(which)
+        {
+            self.progress.ask_to_end(which, CANCELLED);
         }
     }
 
@@ -305,7 +318,7 @@ impl ExecObj {
 
 impl Drop for ExecObj {
     fn drop(&mut self) {
-        if self.progress.check_process().is_ok() {
+        if self.progress.origin.is_here() {
             self.end();
         }
         self.activated.leave();
@@ -328,10 +341,10 @@ impl Inference {
     }
 
     /// Runs it on the calling thread, unless it was cancelled, and tells everybody. Takes the reference, and gives it up
-    /// before it tells.
-    pub(crate) fn execute(inference: Arc<Self>) {
+    /// before it tells. With a ticket, no other inference than that one.
+    pub(crate) fn execute(inference: Arc<Self>, which: Option<Ticket>) {
         let progress = Arc::clone(&inference.progress);
-        if progress.claim() {
+        if which.map_or_else(|| progress.claim_queued(), |which| progress.claim(which)) {
             let observer = inference.observer();
             let outcome = progress.explained(inference.run());
             drop(inference);
@@ -348,7 +361,7 @@ impl Inference {
     }
 
     fn run(&self) -> Result<(), RuntimeError> {
-        if self.progress.reason.load(Ordering::Acquire) != NO_REASON {
+        if self.progress.reason() != NO_REASON {
             return Err(RuntimeError::Interrupted);
         }
         let run = || {
@@ -364,46 +377,58 @@ impl Inference {
 impl Progress {
     fn new(canceller: Arc<dyn Canceller>, limit: Option<Duration>) -> Self {
         Self {
-            phase: AtomicU32::new(IDLE),
+            stage: AtomicU64::new(IDLE),
             is_observed: AtomicBool::new(false),
-            reason: AtomicU32::new(NO_REASON),
+            reason: AtomicU64::new(NO_REASON),
             started_ns: AtomicU64::new(0),
             epoch: Instant::now(),
             waiters: Waiters::new(),
             outcome: Mutex::new(Ok(())),
             canceller,
             limit,
-            generation: fork::generation(),
+            origin: Origin::here(),
         }
     }
 
-    fn check_process(&self) -> Result<(), RuntimeError> {
-        if self.generation == fork::generation() { Ok(()) } else { Err(RuntimeError::Forked) }
+    fn phase(&self) -> u64 {
+        self.stage.load(Ordering::Acquire) & PHASE
+    }
+
+    /// The inference that is queued or running.
+    fn under_way(&self) -> Option<Ticket> {
+        let stage = self.stage.load(Ordering::Acquire);
+        matches!(stage & PHASE, QUEUED | RUNNING).then_some(Ticket(stage & !PHASE))
     }
 
     fn is_in_flight(&self) -> bool {
-        matches!(self.phase.load(Ordering::Acquire), QUEUED | RUNNING)
+        self.under_way().is_some()
     }
 
-    fn begin(&self, phase: u32) -> Result<(), RuntimeError> {
-        let idle = |now| (now == IDLE || now == DONE).then_some(phase);
-        self.phase
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, idle)
-            .map_err(|_| RuntimeError::InFlight)?;
-        self.reason.store(NO_REASON, Ordering::Release);
-        Ok(())
+    fn begin(&self, phase: u64) -> Result<Ticket, RuntimeError> {
+        let next = |stage: u64| (stage & !PHASE).wrapping_add(PHASE + 1);
+        let idle = |stage| matches!(stage & PHASE, IDLE | DONE).then_some(next(stage) | phase);
+        let before = self.stage.fetch_update(Ordering::AcqRel, Ordering::Acquire, idle);
+        before.map(|stage| Ticket(next(stage))).map_err(|_| RuntimeError::InFlight)
     }
 
     /// Takes back a [`Self::begin`] that came to nothing.
-    fn abandon(&self) {
-        self.phase.store(IDLE, Ordering::Release);
+    fn abandon(&self, which: Ticket) {
+        let (queued, idle) = (which.0 | QUEUED, which.0 | IDLE);
+        // Not where it was cancelled in between, and has ended.
+        let _ = self.stage.compare_exchange(queued, idle, Ordering::AcqRel, Ordering::Acquire);
         self.waiters.wake_all();
     }
 
+    /// Takes the queued inference, to run it; false when another thread has.
+    fn claim_queued(&self) -> bool {
+        self.under_way().is_some_and(|which| self.claim(which))
+    }
+
     /// Takes a queued inference, to run it or to end it; false when another thread has.
-    fn claim(&self) -> bool {
+    fn claim(&self, which: Ticket) -> bool {
+        let (queued, running) = (which.0 | QUEUED, which.0 | RUNNING);
         // AcqRel: from the thread that wired and queued it; and to it, if it asks whether the inference has begun.
-        let claimed = self.phase.compare_exchange(QUEUED, RUNNING, Ordering::AcqRel, Ordering::Acquire);
+        let claimed = self.stage.compare_exchange(queued, running, Ordering::AcqRel, Ordering::Acquire);
         if claimed.is_ok() && self.limit.is_some() {
             let since = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.started_ns.store(since.saturating_add(1), Ordering::Release);
@@ -413,7 +438,7 @@ impl Progress {
 
     /// The outcome with the reason for which the inference was asked to end.
     fn explained(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-        match (outcome, self.reason.load(Ordering::Acquire)) {
+        match (outcome, self.reason()) {
             (Err(RuntimeError::Interrupted), TIMED_OUT) => Err(RuntimeError::Timeout {
                 what: "an inference",
                 timeout_ms: self
@@ -428,8 +453,9 @@ impl Progress {
     fn finish(&self, outcome: Result<(), RuntimeError>) {
         *self.outcome.lock() = outcome;
         self.started_ns.store(0, Ordering::Release);
-        // Publishes the outcome and what the device wrote.
-        self.phase.store(DONE, Ordering::Release);
+        // Relaxed: nobody else changes the stage of a running inference. Release: publishes the outcome and what the device
+        // wrote.
+        self.stage.store(self.stage.load(Ordering::Relaxed) & !PHASE | DONE, Ordering::Release);
         self.waiters.wake_all();
     }
 
@@ -444,9 +470,18 @@ impl Progress {
         (!self.is_in_flight()).then(|| self.outcome.lock().clone())
     }
 
-    fn ask_to_end(&self, reason: u32) {
-        if self.is_in_flight() {
-            let _ = self.reason.compare_exchange(NO_REASON, reason, Ordering::AcqRel, Ordering::Acquire);
+    /// Why the present inference is asked to end.
+    fn reason(&self) -> u64 {
+        let reason = self.reason.load(Ordering::Acquire);
+        let is_its = reason & !PHASE == self.stage.load(Ordering::Acquire) & !PHASE;
+        if is_its { reason & PHASE } else { NO_REASON }
+    }
+
+    /// Asks an inference to end, unless it has ended. The first reason counts.
+    fn ask_to_end(&self, which: Ticket, reason: u64) {
+        let first = |known: u64| (known & !PHASE < which.0).then_some(which.0 | reason);
+        let _ = self.reason.fetch_update(Ordering::AcqRel, Ordering::Acquire, first);
+        if self.under_way() == Some(which) {
             self.canceller.cancel();
         }
     }
@@ -454,14 +489,15 @@ impl Progress {
     /// Ends an inference that has run for too long, and asks again for one that was asked before: a device may have
     /// overlooked it.
     fn enforce_limit(&self) {
-        let reason = self.reason.load(Ordering::Acquire);
+        let Some(which) = self.under_way() else { return };
+        let reason = self.reason();
         if reason != NO_REASON {
-            self.ask_to_end(reason);
+            self.ask_to_end(which, reason);
         } else if let Some(limit) = self.limit {
             let started = self.started_ns.load(Ordering::Acquire);
             if started != 0 && self.epoch.elapsed().saturating_sub(Duration::from_nanos(started - 1)) >= limit
             {
-                self.ask_to_end(TIMED_OUT);
+                self.ask_to_end(which, TIMED_OUT);
             }
         }
     }
@@ -480,6 +516,6 @@ impl fmt::Debug for Inference {
 
 impl fmt::Debug for Progress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Progress").field("phase", &self.phase).finish_non_exhaustive()
+        formatter.debug_struct("Progress").field("stage", &self.stage).finish_non_exhaustive()
     }
 }

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use crate::device::Device;
 use crate::error::RuntimeError;
-use crate::exec_obj::Inference;
-use crate::fork;
+use crate::exec_obj::{Inference, Ticket};
+use crate::fork::Origin;
 use crate::queue::{IndexStack, Lanes, Waiters};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 
@@ -52,13 +52,28 @@ pub(crate) struct ExecutorOptions {
     pub(crate) serial: bool,
     /// Inferences that can be submitted at a time.
     pub(crate) capacity: u32,
-    /// Inferences that run at a time.
-    pub(crate) limit: u32,
+    /// Inferences of a lane that run at a time, on average.
+    pub(crate) threads: u32,
     /// Whether a waiting caller may run inferences itself, as far as the program goes: not where the next inference may
     /// take far longer than the last.
     pub(crate) steady: bool,
     /// Where they run; no caller runs one on a device that may stall.
     pub(crate) device: Arc<dyn Device>,
+}
+
+impl ExecutorOptions {
+    /// Inferences that run at a time, with `threads` for each lane.
+    fn limit(&self, threads: u32) -> u32 {
+        let all = threads.max(1).saturating_mul(self.lanes);
+        let useful =
+            if self.device.executes_on_host() { all.min(self.lanes.max(usable_cpus())) } else { all };
+        useful.min(self.capacity).max(1)
+    }
+}
+
+/// CPUs this process may use, respecting affinity and control groups.
+fn usable_cpus() -> u32 {
+    thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }
 
 /// Lanes and the threads that empty them. Threads are made when they are first needed.
@@ -67,7 +82,7 @@ pub(crate) struct Executor {
     shared: Arc<Shared>,
     // Not dropped by themselves: a forked process must not touch its parent's handles.
     workers: ManuallyDrop<Mutex<Vec<JoinHandle<()>>>>,
-    generation: u32,
+    origin: Origin,
 }
 
 #[derive(Debug)]
@@ -76,18 +91,23 @@ struct Shared {
     lanes: Lanes,
     // Submitted inferences by number, and the numbers not in use.
     // Exec objects own them: one that is gone while its entry waits takes its cores along.
-    cells: Box<[Mutex<Weak<Inference>>]>,
+    cells: Box<[Mutex<Entry>]>,
     numbers: IndexStack,
     idle: Waiters,
     // Workers that look again soon by themselves.
     warm: AtomicU32,
     spawned: AtomicU32,
     running: AtomicU32,
+    // Inferences that run at a time.
+    limit: AtomicU32,
     stop: AtomicBool,
     // Sampled duration of an inference; MAX before the first.
     typical_ns: AtomicU64,
     started: AtomicU32,
 }
+
+/// What a place in a lane is for; where the order counts, for one inference only.
+type Entry = (Weak<Inference>, Option<Ticket>);
 
 impl Executor {
     pub(crate) fn new(options: ExecutorOptions) -> Arc<Self> {
@@ -98,18 +118,19 @@ impl Executor {
         }
         let shared = Arc::new(Shared {
             lanes: Lanes::new(options.lanes.max(1), capacity, options.serial),
-            cells: (0..capacity).map(|_| Mutex::new(Weak::new())).collect(),
+            cells: (0..capacity).map(|_| Mutex::default()).collect(),
             numbers,
             idle: Waiters::new(),
             warm: AtomicU32::new(0),
             spawned: AtomicU32::new(0),
             running: AtomicU32::new(0),
+            limit: AtomicU32::new(options.limit(options.threads)),
             stop: AtomicBool::new(false),
             typical_ns: AtomicU64::new(u64::MAX),
             started: AtomicU32::new(0),
             options,
         });
-        Arc::new(Self { shared, workers: ManuallyDrop::default(), generation: fork::generation() })
+        Arc::new(Self { shared, workers: ManuallyDrop::default(), origin: Origin::here() })
     }
 
     /// Puts an inference into its lane. Never blocks.
@@ -119,11 +140,12 @@ impl Executor {
         &self,
         lane: u32,
         inference: &Arc<Inference>,
+        which: Ticket,
         eager: bool,
     ) -> Result<(), RuntimeError> {
         let shared = &self.shared;
         // An entry of an inference that was revoked serves for the next as well, so that revoking and submitting again
-        // never fills the queue. Where the order counts, each submission needs its own place.
+        // never fills the queue. Where the order counts, each submission has a place of its own.
         if !shared.options.serial && inference.is_listed.swap(true, Ordering::AcqRel) {
             // Whoever takes that entry lowers the flag first and then sees that the inference is queued.
             self.call_worker(eager);
@@ -134,13 +156,22 @@ impl Executor {
             return Err(RuntimeError::QueueFull { capacity: shared.options.capacity });
         };
         if let Some(cell) = shared.cells.get(number as usize) {
-            *cell.lock() = Arc::downgrade(inference);
+            *cell.lock() = (Arc::downgrade(inference), shared.options.serial.then_some(which));
         }
         if !shared.lanes.enter(lane, number) {
             return Err(RuntimeError::Internal { what: format!("lane {lane} does not exist") });
         }
         self.call_worker(eager);
         Ok(())
+    }
+
+    /// From now on `threads` inferences of a lane run at a time, on average. Those that run go on.
+    pub(crate) fn allow(&self, threads: u32) {
+        let limit = self.shared.options.limit(threads);
+        // Release: a worker that this wakes sees it.
+        if self.shared.limit.swap(limit, Ordering::AcqRel) < limit {
+            self.shared.idle.wake_all();
+        }
     }
 
     /// Whether an inference may run on a caller's thread: it uses the CPU anyway, and is known to be short enough that
@@ -165,14 +196,14 @@ impl Executor {
         if !eager && shared.is_left_to_callers() {
             return;
         }
-        if !shared.idle.wake_one() && shared.spawned.load(Ordering::Relaxed) < shared.options.limit {
+        if !shared.idle.wake_one() && shared.spawned.load(Ordering::Relaxed) < shared.limit() {
             self.spawn();
         }
     }
 
     fn spawn(&self) {
         let number = self.shared.spawned.fetch_add(1, Ordering::AcqRel);
-        if number >= self.shared.options.limit {
+        if number >= self.shared.limit() {
             self.shared.spawned.fetch_sub(1, Ordering::AcqRel);
             return;
         }
@@ -190,7 +221,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        if fork::generation() != self.generation {
+        if !self.origin.is_here() {
             // The threads are the parent's: joining would wait forever, detaching could hit a thread of the child that
             // has the memory of one of them, and the lock may be held for good.
             return;
@@ -243,9 +274,13 @@ impl Shared {
         self.is_shorter_than(SHORT_NS) && self.warm.fetch_add(0, Ordering::AcqRel) > 0
     }
 
+    fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Acquire)
+    }
+
     fn may_run(&self) -> bool {
         // RMW: either this sees the permit that was given back, or who gives it back sees what is ready.
-        !self.lanes.is_empty() && self.running.fetch_add(0, Ordering::AcqRel) < self.options.limit
+        !self.lanes.is_empty() && self.running.fetch_add(0, Ordering::AcqRel) < self.limit()
     }
 
     /// Runs one inference if there is one and a permit for it.
@@ -259,7 +294,7 @@ impl Shared {
     }
 
     fn take_permit(&self) -> bool {
-        let more = |running| (running < self.options.limit).then_some(running + 1);
+        let more = |running| (running < self.limit()).then_some(running + 1);
         self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
@@ -272,11 +307,12 @@ impl Shared {
 
     fn run(&self, number: u32) {
         let Some(cell) = self.cells.get(number as usize) else { return };
-        let inference = mem::take(&mut *cell.lock()).upgrade();
+        let (inference, which) = mem::take(&mut *cell.lock());
+        let inference = inference.upgrade();
         self.numbers.push(number);
         if let Some(inference) = inference {
             inference.is_listed.swap(false, Ordering::AcqRel);
-            self.timed(|| Inference::execute(inference));
+            self.timed(|| Inference::execute(inference, which));
         }
     }
 

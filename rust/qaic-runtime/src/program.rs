@@ -1,7 +1,6 @@
 //! A container on one or several devices, through the states created, loaded and activated.
 
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 
 use qaic_qpc::shape::{RequestedShape, ShapeMatch};
@@ -11,7 +10,7 @@ use crate::context::Context;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, ExecutorOptions};
-use crate::fork;
+use crate::fork::Origin;
 use crate::image::Image;
 use crate::retained::Retained;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
@@ -111,7 +110,7 @@ pub struct Program {
     unique_id: u32,
     user_id: AtomicU32,
     completed: Arc<AtomicU64>,
-    generation: u32,
+    origin: Origin,
     state: Mutex<State>,
 }
 
@@ -165,13 +164,11 @@ impl Program {
         let on_host = first.executes_on_host();
         let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
         let retained: Arc<[_]> = tensors::retained_pairs(image)?.into();
-        let threads = options.threads_per_queue.max(1).saturating_mul(count);
-        let limit = if on_host { threads.min(count.max(usable_cpus())) } else { threads };
         let executor = Executor::new(ExecutorOptions {
             lanes: count,
             serial: !retained.is_empty(),
             capacity: options.exec_objs,
-            limit: limit.min(options.exec_objs).max(1),
+            threads: options.threads_per_queue,
             steady: !on_host || tensors::is_steady(image)?,
             device: Arc::clone(first),
         });
@@ -189,7 +186,7 @@ impl Program {
                     unique_id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                     user_id: AtomicU32::new(0),
                     completed: Arc::default(),
-                    generation: fork::generation(),
+                    origin: Origin::here(),
                     state: Mutex::default(),
                 })
             })
@@ -235,6 +232,14 @@ impl Program {
         &self.executor
     }
 
+    /// Has `threads` run enqueued inferences, per activation, in place of what the options say. Programs of one inference
+    /// set share their threads. Never blocks.
+    pub fn allow_threads(&self, threads: u32) {
+        if self.origin.is_here() {
+            self.executor.allow(threads);
+        }
+    }
+
     /// Tensors that stay on the device between inferences.
     pub fn retained(&self) -> &[RetainedPair] {
         &self.retained
@@ -276,17 +281,17 @@ impl Program {
 
     /// Whether it is loaded or activated. Blocking while another thread loads it.
     pub fn is_loaded(&self) -> bool {
-        self.check_process().is_ok() && self.state.lock().loaded.is_some()
+        self.origin.is_here() && self.state.lock().loaded.is_some()
     }
 
     /// Whether it holds cores. Blocking while another thread loads it.
     pub fn is_activated(&self) -> bool {
-        self.check_process().is_ok() && self.state.lock().activated.strong_count() > 0
+        self.origin.is_here() && self.state.lock().activated.strong_count() > 0
     }
 
     /// Its state. Blocking while another thread loads it.
     pub fn status(&self) -> ProgramStatus {
-        if self.check_process().is_err() {
+        if !self.origin.is_here() {
             return ProgramStatus::Init;
         }
         let state = self.state.lock();
@@ -302,13 +307,13 @@ impl Program {
     ///
     /// Blocking: reads and prepares the weights.
     pub fn load(&self) -> Result<(), RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         self.loaded(&mut self.state.lock()).map(drop)
     }
 
     /// Gives back what [`Self::load`] took. Fails while exec objects exist; then nothing changes.
     pub fn unload(&self) -> Result<(), RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         let mut state = self.state.lock();
         state.deactivate()?;
         state.loaded = None;
@@ -319,7 +324,7 @@ impl Program {
     ///
     /// Blocking: as [`Self::load`] when it is not loaded.
     pub fn activate(&self) -> Result<(), RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         let mut state = self.state.lock();
         let activated = self.activated(&mut state)?;
         state.manual = Some(activated);
@@ -328,13 +333,13 @@ impl Program {
 
     /// Gives the cores back. Fails while exec objects exist; then nothing changes. A no-op when it holds none.
     pub fn deactivate(&self) -> Result<(), RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         self.state.lock().deactivate()
     }
 
     /// The activation for something that needs it to last; [`Activated::leave`] ends that.
     pub(crate) fn enter(&self, activate: bool) -> Result<Arc<Activated>, RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         let mut state = self.state.lock();
         let activated = if activate {
             self.activated(&mut state)?
@@ -345,10 +350,6 @@ impl Program {
         };
         activated.live_exec_objs.fetch_add(1, Ordering::AcqRel);
         Ok(activated)
-    }
-
-    fn check_process(&self) -> Result<(), RuntimeError> {
-        if self.generation == fork::generation() { Ok(()) } else { Err(RuntimeError::Forked) }
     }
 
     fn loaded(&self, state: &mut State) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
@@ -440,9 +441,4 @@ impl Activated {
         self.completed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
-}
-
-/// CPUs this process may use, respecting affinity and control groups.
-fn usable_cpus() -> u32 {
-    thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }

@@ -4,6 +4,7 @@
 mod transfer_support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::container::names;
@@ -390,4 +391,38 @@ fn state_is_kept_between_variants() {
     // The shorter variant wrote half of the tensor; the rest is what the longer one left in the DMA buffer.
     assert_eq!(run(1, &[4; 4]), [2, 2, 2, 2, 1, 1, 1, 1]);
     assert_eq!(run(0, &[5; 8]), [3; 8]);
+}
+
+#[test]
+fn what_follows_a_revoked_inference_does_not_take_its_turn() {
+    // Out: v' = ids, out = k, k' = v: every inference gives the ids of the last but one.
+    let program = on_noop("shape-variants-order", &stateful(&[]));
+    let gate = Arc::clone(program.context().noop_control(DeviceId(0)).unwrap());
+    let [first, second, third] = [(); 3].map(|()| ExecObj::new(&program, true).unwrap());
+    let enqueue = |exec: &ExecObj, ids: &[u8], out: &mut [u8]| {
+        exec.wire(|wiring| {
+            wiring.inputs = vec![input(ids), InputWire::Held, InputWire::Held];
+            wiring.outputs = vec![OutputWire::Dropped, output(out), OutputWire::Dropped, OutputWire::Dropped];
+        })
+        .unwrap();
+        exec.enqueue().unwrap();
+    };
+    let mut outs = [[0xcc; 8]; 4];
+    let [out_1, out_2, out_3, last] = &mut outs;
+    gate.hold().unwrap();
+    enqueue(&first, &[1; 8], out_1);
+    assert!(gate.wait_executing(1, Duration::from_mins(1), || false).unwrap());
+    enqueue(&second, &[2; 8], out_2);
+    enqueue(&third, &[3; 8], out_3);
+    assert!(second.revoke());
+    assert_eq!(second.wait(None, || false).unwrap_err().code(), "inference.cancelled");
+    enqueue(&second, &[4; 8], out_2);
+    gate.release().unwrap();
+    for exec in [&first, &third, &second] {
+        exec.wait(None, || false).unwrap();
+    }
+    enqueue(&first, &[5; 8], last);
+    first.wait(None, || false).unwrap();
+    drop((first, second, third));
+    assert_eq!(outs.map(|out| out[0]), [0, 1, 0, 3]);
 }

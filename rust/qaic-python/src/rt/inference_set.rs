@@ -16,13 +16,14 @@ use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 
 use super::context::RtContext;
-use super::edges::{Edges, refused};
+use super::edges::Edges;
 use super::exec_obj::PyExecObj;
 use super::given::{Refused, buffers};
 use super::inference_handle::{Announced, PyInferenceHandle};
 use super::inference_vector::PyInferenceVector;
 use super::program::{place, program_options};
 use super::qpc::RtQpc;
+use super::queue;
 use super::status::{Origin, QStatus, invalid, outcome, refusal, refusal_as, reply};
 use super::wires::Wires;
 use super::{construction_reported, missing};
@@ -159,7 +160,7 @@ impl PyQaicInferenceSet {
         };
         let (mut options, mapping) = program_options(part("programProperties")?.as_ref())?;
         if let Some(queue) = part("queueProperties")? {
-            options.threads_per_queue = threads(&queue)?.map_err(failed)?;
+            options.threads_per_queue = queue::threads(&queue)?.map_err(failed)?;
         }
         let placement = place(context.get(), dev, &mapping)?.map_err(failed)?;
         // What is not a count is refused with the others that are too small.
@@ -374,18 +375,6 @@ impl Drop for PyQaicInferenceSet {
         // are none, and the closure is dropped with what it owns.
         let _ = Python::try_attach(|py| py.detach(|| drop(core)));
     }
-}
-
-/// Threads of an activation, as queue properties say.
-fn threads(queue: &Bound<'_, PyAny>) -> PyResult<Result<u32, RuntimeError>> {
-    let threads = queue.getattr("numThreadsPerQueue")?.extract::<i64>()?;
-    if queue.getattr("properties")?.extract::<i64>()? == 0 {
-        return Ok(Ok(1));
-    }
-    Ok(match u32::try_from(threads) {
-        Ok(threads) if threads > 0 => Ok(threads),
-        _ => Err(refused(format!("numThreadsPerQueue is {threads}; at least 1 is expected"))),
-    })
 }
 
 /// Places of all handles, wired to nothing.

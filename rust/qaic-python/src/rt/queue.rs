@@ -1,7 +1,8 @@
 //! `qaicrt.Queue`: starts inferences (python-api §B.7).
 //!
-//! Threads belong to programs, so that their inferences keep their order whichever queue they come through; a queue
-//! only checks that the device is its own.
+//! Threads belong to programs, so that their inferences keep their order whichever queue they come through. A queue checks
+//! that the device is its own, and its properties say how many threads a program that goes through it has: with several
+//! queues, the last one that was used.
 
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ use super::{construction_reported, missing};
 pub(crate) struct PyQueue {
     context: Arc<Context>,
     device: DeviceId,
+    // As its properties say; else the threads are what the program was made with.
+    threads: Option<u32>,
     _parent: Py<RtContext>,
 }
 
@@ -42,11 +45,9 @@ impl PyQueue {
         let runtime = context.get().inner();
         let failed = |error| construction_reported(py, runtime, "Queue", error);
         let placement = place(context.get(), dev, "")?.map_err(failed)?;
-        if let Some(properties) = properties {
-            check(properties)?.map_err(failed)?;
-        }
+        let threads = properties.map(threads).transpose()?.transpose().map_err(failed)?;
         let device = placement.devices.first().copied().unwrap_or(DeviceId(0));
-        Ok(Self { context: Arc::clone(runtime), device, _parent: context.unbind() })
+        Ok(Self { context: Arc::clone(runtime), device, threads, _parent: context.unbind() })
     }
 
     /// Starts the inference of `execObj` and returns. `QS_BUSY` while an earlier one is under way.
@@ -64,7 +65,7 @@ impl PyQueue {
                 &refused("the exec object is None".to_owned()),
             );
         };
-        let device = self.device;
+        let (device, threads) = (self.device, self.threads);
         let started = outcome(py, || {
             let exec = object.exec()?;
             let placement = exec.program().placement();
@@ -73,6 +74,9 @@ impl PyQueue {
                     "the exec object's program is on device {placement}, this queue is of device {}",
                     device.0
                 )));
+            }
+            if let Some(threads) = threads {
+                exec.program().allow_threads(threads);
             }
             exec.enqueue()
         })?;
@@ -96,13 +100,14 @@ impl PyQueue {
     }
 }
 
-/// Refuses properties without a meaning.
-fn check(properties: &Bound<'_, PyAny>) -> PyResult<Result<(), RuntimeError>> {
-    let mode: u32 = properties.getattr("properties")?.extract()?;
-    let threads: u32 = properties.getattr("numThreadsPerQueue")?.extract()?;
-    Ok(match (mode, threads) {
-        (0 | 1, 1..) => Ok(()),
-        (0 | 1, 0) => Err(refused("numThreadsPerQueue is 0; at least one thread is needed".to_owned())),
+/// Threads that `QAicQueueProperties` ask for.
+pub(crate) fn threads(properties: &Bound<'_, PyAny>) -> PyResult<Result<u32, RuntimeError>> {
+    let mode = properties.getattr("properties")?.extract::<i64>()?;
+    let threads = properties.getattr("numThreadsPerQueue")?.extract::<i64>()?;
+    Ok(match (mode, u32::try_from(threads)) {
+        (0, Ok(1..)) => Ok(1),
+        (1, Ok(threads @ 1..)) => Ok(threads),
+        (0 | 1, _) => Err(refused(format!("numThreadsPerQueue is {threads}; at least 1 is expected"))),
         _ => Err(refused(format!("properties are {mode}; 0 (one thread) and 1 (several) have a meaning"))),
     })
 }

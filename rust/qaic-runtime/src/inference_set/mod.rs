@@ -15,7 +15,7 @@ use crate::device::Placement;
 use crate::error::RuntimeError;
 use crate::exec_obj::{ExecObj, Observer, until};
 use crate::executor::Executor;
-use crate::fork;
+use crate::fork::Origin;
 use crate::image::Image;
 use crate::interrupts::{ENFORCE_PERIOD, look_period};
 use crate::program::{Program, ProgramOptions};
@@ -40,7 +40,7 @@ pub struct InferenceSet {
     told: Arc<Told>,
     executor: Arc<Executor>,
     image: Arc<Image>,
-    generation: u32,
+    origin: Origin,
     time_limit: Option<Duration>,
     // When somebody last looked for inferences beyond the time limit, in nanoseconds since the set was made.
     looked_ns: AtomicU64,
@@ -131,7 +131,7 @@ impl InferenceSet {
             told,
             executor,
             image: Arc::clone(image),
-            generation: fork::generation(),
+            origin: Origin::here(),
             time_limit: first.time_limit(),
             looked_ns: AtomicU64::new(0),
             epoch: Instant::now(),
@@ -167,7 +167,7 @@ impl InferenceSet {
 
     /// A free exec object if there is one now; none in a forked process. Never blocks.
     pub fn try_acquire(&self) -> Option<HandleId> {
-        self.check_process().ok()?;
+        self.origin.check().ok()?;
         self.told.handles.acquire().map(HandleId)
     }
 
@@ -221,7 +221,7 @@ impl InferenceSet {
     }
 
     fn start(&self, handle: HandleId, id: u64, eager: bool) -> Result<(), RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         let exec = self.exec_obj(handle)?;
         let handles = &self.told.handles;
         let before = handles.submit(handle.0, id).map_err(|refusal| refused(handle, refusal))?;
@@ -249,7 +249,7 @@ impl InferenceSet {
 
     /// A completed handle if there is one now; none in a forked process. Never blocks.
     pub fn try_get_completed(&self) -> Option<HandleId> {
-        self.check_process().ok()?;
+        self.origin.check().ok()?;
         self.told.handles.collect_next().map(HandleId)
     }
 
@@ -263,7 +263,7 @@ impl InferenceSet {
         deadline: Option<Instant>,
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<HandleId, RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         let handles = &self.told.handles;
         loop {
             let number = handles.first_of(id).ok_or(RuntimeError::UnknownInference { id })?;
@@ -283,7 +283,7 @@ impl InferenceSet {
 
     /// Makes a handle available again. Fails while its inference is under way, and when it is available.
     pub fn put_completed(&self, handle: HandleId) -> Result<(), RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         self.told.handles.put_back(handle.0).map_err(|refusal| refused(handle, refusal))
     }
 
@@ -321,15 +321,11 @@ impl InferenceSet {
         told: Arc<dyn Completion>,
         eager: bool,
     ) -> Result<(), RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         let exec = self.exec_obj(handle)?;
         let slot = self.told.completions.get(handle.0 as usize).ok_or_else(|| unknown_handle(handle))?;
         *slot.lock() = Some(told);
         exec.start_observed(eager).inspect_err(|_| drop(slot.lock().take()))
-    }
-
-    fn check_process(&self) -> Result<(), RuntimeError> {
-        if self.generation == fork::generation() { Ok(()) } else { Err(RuntimeError::Forked) }
     }
 
     /// Waits until `take` gives something, and meanwhile runs what is ready and ends what takes too long. Whoever makes
@@ -344,7 +340,7 @@ impl InferenceSet {
         mut interrupted: impl FnMut() -> bool,
         mut take: impl FnMut() -> Option<Result<T, RuntimeError>>,
     ) -> Result<T, RuntimeError> {
-        self.check_process()?;
+        self.origin.check()?;
         let mut began = None;
         let mut asked = None;
         loop {
@@ -393,7 +389,7 @@ impl InferenceSet {
 
 impl Drop for InferenceSet {
     fn drop(&mut self) {
-        if self.check_process().is_ok() {
+        if self.origin.is_here() {
             // All before any: those that run stand in the way of those that wait.
             self.execs.iter().for_each(|exec| exec.cancel());
         }
