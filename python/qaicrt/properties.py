@@ -32,8 +32,10 @@ class QAicQueueProperties:
     properties: int = 1
     """0: one thread; 1: several."""
     numThreadsPerQueue: int = 4
-    """Inferences of a program that run at a time when they come through this queue; on the CPU device no more than there
-    are CPUs. A queue without properties leaves that as the program has it."""
+    """Inferences of a program that run at a time when they come through this queue.
+
+    On the CPU device no more than there are CPUs. A queue without properties leaves it as the program has it.
+    """
 
 
 @dataclass(slots=True, eq=False)
