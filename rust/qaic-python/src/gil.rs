@@ -11,12 +11,9 @@ use pyo3::prelude::*;
 use qaic_runtime::device::Canceller;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork::Origin;
-use qaic_runtime::interrupts;
+use qaic_runtime::interrupts::{self, LOOK_PERIOD};
 
 use crate::errors;
-
-/// How often a waiting main thread looks for signals.
-const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(50);
 
 /// Extension of the interpreter token.
 pub(crate) trait Door<'py> {
@@ -108,7 +105,7 @@ impl<'py> Door<'py> for Python<'py> {
                     let _ = done.send(());
                     result
                 });
-                while matches!(ended.recv_timeout(SIGNAL_CHECK_PERIOD), Err(RecvTimeoutError::Timeout)) {
+                while matches!(ended.recv_timeout(LOOK_PERIOD), Err(RecvTimeoutError::Timeout)) {
                     if signal.is_none() {
                         signal = Python::attach(check_signals).err();
                     }

@@ -12,14 +12,11 @@ use crate::carrier::Carrier;
 use crate::device::Canceller;
 use crate::error::RuntimeError;
 use crate::fork::Origin;
-use crate::interrupts::look_period;
+use crate::interrupts::{CANCEL_PERIOD, look_period};
 use crate::program::{Activated, Program};
 use crate::queue::Waiters;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::wiring::{InputWire, Wiring};
-
-/// How often a dropped exec object asks its inference to end.
-const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 
 // Phases of an exec object: the low bits of a stage, whose other bits count the inferences.
 const PHASE: u64 = 3;

@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use crate::fork::Origin;
 
-/// Of a thread that may be interrupted.
-const SHORT: Duration = Duration::from_millis(50);
+/// How often whoever may be interrupted, or enforces time limits, looks up.
+pub const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// How often an inference that has to end is asked to, as a device may overlook it.
+pub const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 
 /// Of others: a guard, since what they wait for wakes them.
 const LONG: Duration = Duration::from_secs(1);
 
-/// A time limit is enforced this much too late at most, as a part of it, or after [`SHORT`].
+/// A time limit is enforced this much too late at most, as a part of it, or after [`LOOK_PERIOD`].
 const LATENESS: u32 = 8;
 
 thread_local! {
@@ -31,13 +34,10 @@ pub fn never_on_this_thread() {
 /// How long a wait of the calling thread may last before it looks up; `limit` is the time limit of what it waits for.
 pub(crate) fn look_period(limit: Option<Duration>) -> Duration {
     if NEVER.get().is_none_or(|origin| !origin.is_here()) {
-        return SHORT;
+        return LOOK_PERIOD;
     }
-    limit.map_or(LONG, |limit| (limit / LATENESS).clamp(SHORT, LONG))
+    limit.map_or(LONG, |limit| (limit / LATENESS).clamp(LOOK_PERIOD, LONG))
 }
-
-/// How often time limits need a look.
-pub(crate) const ENFORCE_PERIOD: Duration = SHORT;
 
 #[cfg(test)]
 mod tests {
@@ -53,7 +53,7 @@ mod tests {
             (before, limits.map(|limit| look_period(limit.map(Duration::from_millis)).as_millis()))
         });
         let (before, after) = other.join().unwrap();
-        assert_eq!((before, look_period(None)), (SHORT, SHORT));
+        assert_eq!((before, look_period(None)), (LOOK_PERIOD, LOOK_PERIOD));
         assert_eq!(after, [1000, 625, 125, 50, 50, 1000]);
     }
 }

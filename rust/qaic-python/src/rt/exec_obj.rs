@@ -279,7 +279,8 @@ impl PyExecObj {
 impl Drop for PyExecObj {
     fn drop(&mut self) {
         let Some(wires) = self.wires.take() else { return };
-        Python::attach(|py| {
+        // Without an interpreter there are no other threads of it, and the closure is dropped with what it owns.
+        let _ = Python::try_attach(|py| {
             if wires.exec().is_in_flight() {
                 // Waits until the inference has ended, which may need other Python threads.
                 py.detach(|| drop(wires));

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use qaic_runtime::fork::Origin;
+use qaic_runtime::interrupts::LOOK_PERIOD;
 
-use super::flight::{Flight, LOOK_PERIOD};
+use super::flight::Flight;
 use crate::gil::Door;
 
 /// Inferences that are awaited, and those that have ended and were not reported yet.

@@ -6,24 +6,19 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use qaic_runtime::buffer::Storage;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::fork::Origin;
 use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
+use qaic_runtime::interrupts::CANCEL_PERIOD;
 use qaic_runtime::queue::Waiters;
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes, Wiring};
 
 use super::completions::Completions;
 use crate::gil::Deadline;
-
-/// How long a waiting thread sleeps before it looks for signals and limits.
-pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(50);
-
-/// How often an inference that has to end is asked to.
-const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 
 /// One inference, from its preparation to the fetching of its result.
 pub(super) struct Flight {

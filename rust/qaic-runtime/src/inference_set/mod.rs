@@ -17,7 +17,7 @@ use crate::exec_obj::{ExecObj, Observer, until};
 use crate::executor::Executor;
 use crate::fork::Origin;
 use crate::image::Image;
-use crate::interrupts::{ENFORCE_PERIOD, look_period};
+use crate::interrupts::{LOOK_PERIOD, look_period};
 use crate::program::{Program, ProgramOptions};
 use crate::queue::Waiters;
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -378,7 +378,7 @@ impl InferenceSet {
     /// Ends what takes too long: one of the waiting threads looks, not each of them at each exec object.
     fn enforce_limits(&self) {
         let now = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let period = u64::try_from(ENFORCE_PERIOD.as_nanos() / 2).unwrap_or(u64::MAX);
+        let period = u64::try_from(LOOK_PERIOD.as_nanos() / 2).unwrap_or(u64::MAX);
         // Relaxed: which thread looks, and nothing else.
         let due = |looked: u64| (now.saturating_sub(looked) >= period).then_some(now);
         if self.looked_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {

@@ -9,6 +9,7 @@ use super::faults::{Call, Fault, FaultPlan};
 use crate::device::{DeviceId, DeviceStatus};
 use crate::error::RuntimeError;
 use crate::fork::Origin;
+use crate::interrupts::LOOK_PERIOD;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
 /// A wait without a limit of its own wakes this often to look again.
@@ -127,7 +128,7 @@ impl Control {
         loop {
             let mut state = self.state()?;
             if state.inside < count {
-                state = self.changed.wait_at_most(state, Duration::from_millis(50).min(limit));
+                state = self.changed.wait_at_most(state, LOOK_PERIOD.min(limit));
             }
             if state.inside >= count {
                 return Ok(true);
