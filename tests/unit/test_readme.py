@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_code_of_the_readme_runs(folder, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     namespace = {}
     for block in blocks:
         exec(block, namespace)
