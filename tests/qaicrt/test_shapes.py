@@ -121,6 +121,19 @@ def test_shapes_of_buffers_that_do_not_go_together(doubled, capfd):
     assert "No matching dimension found" in capfd.readouterr().err
 
 
+def test_listed_buffers_have_the_shapes_of_their_sizes(doubled, capfd):
+    exec_obj = doubled.exec_obj()
+    y = np.zeros((3, 4), np.float32)
+    doubled.infer(exec_obj, [(0, qaicrt.QBuffer(rows(3))), (1, y)])
+    np.testing.assert_array_equal(y, 2 * rows(3))
+    # Three rows are not one row and a rest that nobody looks at.
+    y = np.zeros((1, 4), np.float32)
+    assert exec_obj.setData([(0, qaicrt.QBuffer(rows(3))), (1, y)]) == S.QS_SUCCESS
+    assert exec_obj.run() == S.QS_INVAL
+    assert "No matching dimension found" in capfd.readouterr().err
+    assert not y.any()
+
+
 def test_partial_inputs_may_be_short(monkeypatch, capfd):
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     client = Client(str(DATA / "s07_partial_multi.qpc"))

@@ -10,6 +10,8 @@ use qaic_runtime::error::RuntimeError;
 use qaic_runtime::program::Program;
 use qaic_runtime::wiring::Shapes;
 
+use super::dims::Dims;
+
 /// One binding, as a caller sees it.
 #[derive(Debug)]
 pub(crate) struct Edge {
@@ -155,6 +157,20 @@ impl Edges {
         }
     }
 
+    /// The shape of a buffer that came without one, if its size says it: `None` where combinations differ in the dims of a
+    /// binding and not in its size, and for one that is left out or partial.
+    pub(crate) fn dims_of_size(&self, index: usize, size: usize) -> Option<Dims> {
+        let edge = self.list.get(index)?;
+        let of = |dims: &[i32]| (edge.item_bytes as u64, dims.iter().copied().map(i64::from).collect());
+        if size == edge.size {
+            return Some(of(&edge.dims));
+        }
+        let variants = edge.sizes.iter().enumerate().filter(|&(_, &bytes)| bytes == size && size > 0);
+        let mut found = variants.map(|(variant, _)| self.dims_in(variant, index));
+        let first = found.next()?;
+        found.all(|other| other == first).then(|| of(first))
+    }
+
     /// What was passed and what is allowed, of the tensors that were passed.
     fn mismatch(&self, given: &[Option<RequestedShape>]) -> String {
         let mut text = "passed:".to_owned();
@@ -177,11 +193,6 @@ impl Edges {
 }
 
 impl Edge {
-    /// Element size and dims of the largest tensor.
-    pub(crate) fn compiled_dims(&self) -> (u64, Vec<i64>) {
-        (self.item_bytes as u64, self.dims.iter().copied().map(i64::from).collect())
-    }
-
     /// Checks the size of a buffer that is not empty. One that came with dims may have a size that no combination of
     /// shapes has: that dims match none is said when the inference runs (python-api §B.8).
     pub(crate) fn check_size(&self, found: usize, has_dims: bool) -> Result<(), RuntimeError> {

@@ -112,7 +112,7 @@ fn heap(buffer: &PyQBuffer, index: usize) -> Result<Arc<Backing>, Refused> {
     Err(Refused { status: QStatus::Unsupported, error })
 }
 
-/// Reads what is listed for a binding: an array with its shape, or a `QBuffer` of the compiled shape.
+/// Reads what is listed for a binding: an array with its shape, or a `QBuffer` of the shape that goes with its size.
 ///
 /// Inputs whose elements do not follow each other are copied; outputs of that kind are refused.
 pub(crate) fn listed(edges: &Edges, index: usize, value: &Bound<'_, PyAny>) -> Answer<Listed> {
@@ -122,7 +122,7 @@ pub(crate) fn listed(edges: &Edges, index: usize, value: &Bound<'_, PyAny>) -> A
     };
     if let Ok(buffer) = value.cast::<PyQBuffer>() {
         return Ok(heap(buffer.get(), index).map(|backing| {
-            let shape = (backing.memory().len() == edge.size).then(|| edge.compiled_dims());
+            let shape = edges.dims_of_size(index, backing.memory().len());
             Listed { index, backing, shape }
         }));
     }

@@ -12,7 +12,7 @@ use qaic_runtime::inference_set::HandleId;
 
 use super::call_failed;
 use super::dims::{Dims, entries};
-use super::edges::{Edge, refused};
+use super::edges::refused;
 use super::exec_obj::PyExecObj;
 use super::given::{Refused, buffers};
 use super::inference_set::{Place, SetCore};
@@ -262,10 +262,9 @@ fn wire_part(
     let listed: Vec<_> = (first..)
         .zip(backings)
         .map(|(index, backing)| {
-            let edge = wires.edges().get(index).ok().filter(|edge| edge.size == backing.memory().len());
             let shape = match dims {
                 Some(dims) => dims.get(index).cloned(),
-                None => edge.map(Edge::compiled_dims),
+                None => wires.edges().dims_of_size(index, backing.memory().len()),
             };
             Listed { index, shape, backing: Arc::clone(backing) }
         })
