@@ -65,6 +65,8 @@ class Parser(argparse.ArgumentParser):
             return f"unexpected argument {' '.join(arguments)}"
         word = wrong.split("=")[0].lstrip("-")
         names = {name.lstrip("-"): name for name in self.long_options()}
+        if word in names:
+            return f"{wrong} is an option of another command"
         near = get_close_matches(word[:_LONGEST_COMPARED], names, n=1)
         return f"unknown option {wrong}" + (f"; did you mean {names[near[0]]}?" if near else "")
 
