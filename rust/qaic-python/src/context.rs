@@ -91,7 +91,7 @@ pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
     let keywords = PyDict::new(py);
     for (moment, hook) in [
         ("before", fork::will_fork as fn()),
-        ("after_in_parent", fork::forked_child),
+        ("after_in_parent", fork::forked_parent),
         ("after_in_child", fork::forked),
     ] {
         keywords.set_item(moment, PyCFunction::new_closure(py, None, None, move |_, _| hook())?)?;

@@ -23,14 +23,14 @@ pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Says that this thread is going to fork the process. [`forked_child`] in the parent follows, whether or not there is a
+/// Says that this thread is going to fork the process. [`forked_parent`] in the parent follows, whether or not there is a
 /// child.
 pub fn will_fork() {
     shared_cores::freeze();
 }
 
 /// Says, in the parent, that the fork is over.
-pub fn forked_child() {
+pub fn forked_parent() {
     shared_cores::thaw();
 }
 
