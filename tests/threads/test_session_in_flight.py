@@ -285,3 +285,22 @@ def test_a_forked_child_gets_clear_errors_and_goes_on(monkeypatch):
     assert called == [future]
     assert next(results)
     session.reset()
+
+
+KEPT = """
+import sys
+import numpy as np
+import qaic
+
+path, _ = sys.argv[1:]
+one = np.zeros(1, np.float32)
+inputs = [{"n": np.int64(turns), "x": one} for turns in (1, 2**62, 2**62)]
+results = qaic.Session(path, set_size=2).map(inputs, in_flight=2)
+print(next(results)["y"].tolist())
+"""
+
+
+def test_a_map_kept_to_the_end_of_the_interpreter_is_silent(slow_path):
+    done = run_script(KEPT, slow_path, "kept")
+    assert done.stdout.split() == ["[1.0]"]
+    assert not done.stderr
