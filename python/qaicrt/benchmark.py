@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 #: completions that may wait for a slow callback before the benchmark waits too
 _UNDELIVERED = 1024
 
+#: what 31 bits hold; threads cannot wait for much longer periods
+_LONGEST_PERIOD_MS = 2**31 - 1
+
 #: output that programs with device statistics have
 _STATS_OUTPUT = "aiccyclecounts"
 
@@ -259,13 +262,13 @@ class InferenceBenchmarkSet:
         Returns
         -------
         QStatus
-            ``QS_INVAL`` for an unknown level or a period below 1 ms.
+            ``QS_INVAL`` for an unknown level or a period that is not from 1 ms to 24 days.
         """
         period = operator.index(reportingPeriodMs)
-        if not isinstance(level, LiveReportingLevelEnum) or period < 1:
+        if not isinstance(level, LiveReportingLevelEnum) or not 1 <= period <= _LONGEST_PERIOD_MS:
             why = (
                 f"live reporting at level {level!r} every {period} ms was asked for; "
-                "a LiveReportingLevelEnum and at least 1 ms are expected"
+                f"a LiveReportingLevelEnum and 1 to {_LONGEST_PERIOD_MS} ms are expected"
             )
             return self._refuse(why, QStatus.QS_INVAL)
         self._reporting = level

@@ -277,6 +277,7 @@ def test_bad_levels(affine, capfd):
     refused(capfd, benchmark.setLiveProfilingLevel(summary), "setLiveReporting", status=S.QS_ERROR)
     refused(capfd, benchmark.setLiveReporting(0), "level 0")
     refused(capfd, benchmark.setLiveReporting(summary, 0), "0 ms")
+    refused(capfd, benchmark.setLiveReporting(summary, 2**31), "2147483648 ms")
     refused(capfd, benchmark.setLiveProfilingLevel(1), "LiveReportingLevelEnum")
     # Nothing was switched on.
     refused(capfd, benchmark.setLiveProfilingLevel(summary), "setLiveReporting", status=S.QS_ERROR)
