@@ -74,8 +74,9 @@ def ordered_map(
         failure = None
         if grounded is not None:
             flying.append(grounded)
-        # In a forked child they are the parent's; at the end of the interpreter there are no new threads.
-        with contextlib.suppress(RuntimeError):
+        # In a forked child they are the parent's; at the end of the interpreter there are no new threads
+        # and no new modules.
+        with contextlib.suppress(RuntimeError, ImportError):
             for inference in flying:
                 inference.cancel()
             for inference in flying:

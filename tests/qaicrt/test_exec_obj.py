@@ -465,3 +465,8 @@ def test_the_classes_are_of_qaicrt():
     for cls in (qaicrt.ExecObj, qaicrt.Program, qaicrt.Queue, qaicrt.QBuffer, qaicrt.BufferDimensionsVecRef):
         assert cls.__module__ == "qaicrt"
         assert getattr(qaicrt, cls.__name__) is cls
+
+
+@pytest.mark.parametrize("index", [-1, 2, 2**63, 2**64, -(2**64)])
+def test_an_index_of_any_size_is_refused_with_a_status(affine, capfd, index):
+    refused(capfd, affine.exec_obj().setData([(index, X)]), "binding")

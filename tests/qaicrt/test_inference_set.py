@@ -404,8 +404,12 @@ def test_the_container_may_be_dropped(affine):
         ((0, 1, 0), "num_activations 0"),
         ((0, -3, 1), "must be at least 1"),
         ((0, 2**40, 1), "at most"),
+        ((0, 2**64, 1), "at most"),
+        ((0, -(2**64), 1), "must be at least 1"),
         ((0, 1, 17), "cores"),
         ((9, 1, 1), "device 9"),
+        ((2**64, 1, 1), "device 18446744073709551616"),
+        ((-1, 1, 1), "device -1"),
     ],
 )
 def test_what_cannot_be_made(affine, capfd, arguments, message):

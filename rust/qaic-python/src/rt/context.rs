@@ -14,6 +14,7 @@ use qaic_runtime::image::Image;
 use qaic_runtime::log::Level;
 
 use super::dispatch::{RtMailbox, Voice};
+use super::numbers::whole;
 use super::qpc::RtQpc;
 use super::status::{Origin, QStatus, invalid, outcome, refusal};
 use super::{construction_failed, construction_failed_by};
@@ -112,7 +113,7 @@ impl RtContext {
     /// Sets the lowest level that is logged.
     #[pyo3(name = "setLogLevel")]
     fn set_log_level(&self, py: Python<'_>, level: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let code = level.extract::<i64>()?;
+        let code = whole(level)?;
         let Some(level) = u8::try_from(code).ok().and_then(Level::from_code) else {
             return invalid(py, &self.context, Origin::Context, &format!("log level {code} does not exist"));
         };
@@ -168,7 +169,7 @@ fn ids_in(py: Python<'_>, context: &Context, list: &Bound<'_, PyAny>) -> PyResul
     let mut ids = Vec::new();
     for id in list.try_iter()? {
         // What is no number at all is a mistake of another kind than a number without a device.
-        let id = DeviceId(u32::try_from(id?.extract::<i64>()?).unwrap_or(u32::MAX));
+        let id = DeviceId(u32::try_from(whole(&id?)?).unwrap_or(u32::MAX));
         context.device(id).map_err(|error| construction_failed(py, Origin::Context.name(), error))?;
         if !ids.contains(&id) {
             ids.push(id);

@@ -9,6 +9,7 @@ use pyo3::types::{PyList, PyTuple};
 use qaic_runtime::error::RuntimeError;
 
 use super::edges::{Edge, Edges, refused};
+use super::numbers::whole;
 use super::status::QStatus;
 use super::wires::Listed;
 use crate::buffers::{Backing, Held, PyQBuffer};
@@ -80,7 +81,7 @@ pub(crate) fn pairs(items: &Bound<'_, PyList>) -> PyResult<Vec<(i64, Py<PyAny>)>
             })?;
             let index = pair.get_item(0)?;
             let value = pair.get_item(1)?.unbind();
-            Ok((index.extract::<i64>()?, value))
+            Ok((whole(&index)?, value))
         })
         .collect()
 }

@@ -21,6 +21,7 @@ use super::exec_obj::PyExecObj;
 use super::given::{Refused, buffers};
 use super::inference_handle::{Announced, PyInferenceHandle};
 use super::inference_vector::PyInferenceVector;
+use super::numbers::whole;
 use super::program::{place, program_options};
 use super::qpc::RtQpc;
 use super::queue;
@@ -143,8 +144,8 @@ impl PyQaicInferenceSet {
         context: Option<Bound<'_, RtContext>>,
         qpc: Option<Bound<'_, RtQpc>>,
         dev: Option<&Bound<'_, PyAny>>,
-        setSize: i64,
-        numActivations: i64,
+        #[pyo3(from_py_with = whole)] setSize: i64,
+        #[pyo3(from_py_with = whole)] numActivations: i64,
         properties: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         release_dropped(py);
@@ -158,7 +159,7 @@ impl PyQaicInferenceSet {
             let part = properties.map(|properties| properties.getattr(name)).transpose()?;
             Ok(part.filter(|part| !part.is_none()))
         };
-        let (mut options, mapping) = program_options(part("programProperties")?.as_ref())?;
+        let (mut options, mapping) = program_options(part("programProperties")?.as_ref())?.map_err(failed)?;
         if let Some(queue) = part("queueProperties")? {
             options.threads_per_queue = queue::threads(&queue)?.map_err(failed)?;
         }

@@ -12,6 +12,7 @@ pub(crate) mod given;
 pub(crate) mod inference_handle;
 pub(crate) mod inference_set;
 pub(crate) mod inference_vector;
+pub(crate) mod numbers;
 pub(crate) mod program;
 pub(crate) mod qpc;
 pub(crate) mod queue;

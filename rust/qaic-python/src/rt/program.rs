@@ -11,6 +11,7 @@ use qaic_runtime::program::{Program, ProgramOptions};
 
 use super::context::RtContext;
 use super::edges::{Edges, refused};
+use super::numbers::{property, whole};
 use super::qpc::RtQpc;
 use super::slicing::PySlicingSpec;
 use super::status::{Origin, QStatus, invalid, outcome, refusal_as, reply};
@@ -79,7 +80,7 @@ impl PyProgram {
             let what = "this is no program but a container of one container per device".to_owned();
             return Err(failed(refused(what)));
         }
-        let (mut options, mapping) = program_options(properties)?;
+        let (mut options, mapping) = program_options(properties)?.map_err(failed)?;
         let placement = place(context.get(), dev, &mapping)?.map_err(failed)?;
         let token = LoadToken::new();
         options.load.token = Arc::clone(&token);
@@ -223,14 +224,21 @@ pub(crate) fn write_defaults(
 }
 
 /// Options and device mapping of `QAicProgramProperties`.
-pub(crate) fn program_options(properties: Option<&Bound<'_, PyAny>>) -> PyResult<(ProgramOptions, String)> {
+pub(crate) fn program_options(
+    properties: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Result<(ProgramOptions, String), RuntimeError>> {
     let mut options = ProgramOptions::default();
-    let Some(properties) = properties else { return Ok((options, String::new())) };
-    let number = |name: &str| -> PyResult<u32> { properties.getattr(name)?.extract() };
-    let per_try = number("dataPathTimeoutMs")?;
-    options.wait.try_ms = if per_try == 0 { number("SubmitRetryTimeoutMs")? } else { per_try };
-    options.wait.retries = number("SubmitNumRetries")?;
-    Ok((options, properties.getattr("devMapping")?.extract()?))
+    let Some(properties) = properties else { return Ok(Ok((options, String::new()))) };
+    let number = |name: &str| property(properties, name, 0..=u32::MAX);
+    let numbers =
+        (number("dataPathTimeoutMs")?, number("SubmitRetryTimeoutMs")?, number("SubmitNumRetries")?);
+    let (data_path_ms, submit_ms, retries) = match numbers {
+        (Ok(data_path_ms), Ok(submit_ms), Ok(retries)) => (data_path_ms, submit_ms, retries),
+        (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => return Ok(Err(error)),
+    };
+    options.wait.try_ms = if data_path_ms == 0 { submit_ms } else { data_path_ms };
+    options.wait.retries = retries;
+    Ok(Ok((options, properties.getattr("devMapping")?.extract()?)))
 }
 
 /// The devices of a program: `dev`, else those of the mapping, else the first of the context.
@@ -241,9 +249,12 @@ pub(crate) fn place(
 ) -> PyResult<Result<Placement, RuntimeError>> {
     let placement = match dev {
         Some(dev) => {
-            // A number that no device can have is unknown like any other.
-            let id = dev.extract::<i64>()?;
-            Placement::one(DeviceId(u32::try_from(id).unwrap_or(u32::MAX)))
+            let Ok(id) = u32::try_from(whole(dev)?) else {
+                // A number that no device can have is unknown like any other.
+                let existing: Vec<u32> = context.devices().iter().map(|id| id.0).collect();
+                return Ok(Err(refused(format!("device {dev} does not exist; existing ids: {existing:?}"))));
+            };
+            Placement::one(DeviceId(id))
         }
         None if mapping.is_empty() => match context.devices().first() {
             Some(&first) => Placement::one(first),

@@ -14,6 +14,7 @@ use qaic_runtime::error::RuntimeError;
 use super::context::RtContext;
 use super::edges::refused;
 use super::exec_obj::PyExecObj;
+use super::numbers::{property, whole};
 use super::program::{place, write_defaults};
 use super::status::{Origin, QStatus, outcome, refusal_as, reply};
 use super::{construction_reported, missing};
@@ -102,12 +103,11 @@ impl PyQueue {
 
 /// Threads that `QAicQueueProperties` ask for.
 pub(crate) fn threads(properties: &Bound<'_, PyAny>) -> PyResult<Result<u32, RuntimeError>> {
-    let mode = properties.getattr("properties")?.extract::<i64>()?;
-    let threads = properties.getattr("numThreadsPerQueue")?.extract::<i64>()?;
-    Ok(match (mode, u32::try_from(threads)) {
-        (0, Ok(1..)) => Ok(1),
-        (1, Ok(threads @ 1..)) => Ok(threads),
-        (0 | 1, _) => Err(refused(format!("numThreadsPerQueue is {threads}; at least 1 is expected"))),
+    let threads = property(properties, "numThreadsPerQueue", 1..=u32::MAX)?;
+    let mode = properties.getattr("properties")?;
+    Ok(match whole(&mode)? {
+        0 => threads.map(|_| 1),
+        1 => threads,
         _ => Err(refused(format!("properties are {mode}; 0 (one thread) and 1 (several) have a meaning"))),
     })
 }

@@ -1,0 +1,35 @@
+//! Whole numbers of callers. One that is too large or too small is a mistake with a name, not an overflow of a type that
+//! nobody sees.
+
+use std::ops::RangeInclusive;
+
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+use qaic_runtime::error::RuntimeError;
+
+use super::edges::refused;
+
+/// The number, or the end of the range that is nearest to it. No device, binding or count is that large.
+pub(crate) fn whole(value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    match value.extract::<i64>() {
+        Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
+            let is_negative = value.call_method0("__index__")?.lt(0)?;
+            Ok(if is_negative { i64::MIN } else { i64::MAX })
+        }
+        number => number,
+    }
+}
+
+/// The attribute `name` of some properties, which must be in `range`.
+pub(crate) fn property(
+    properties: &Bound<'_, PyAny>,
+    name: &str,
+    range: RangeInclusive<u32>,
+) -> PyResult<Result<u32, RuntimeError>> {
+    let value = properties.getattr(name)?;
+    let number = u32::try_from(whole(&value)?).ok().filter(|number| range.contains(number));
+    Ok(number.ok_or_else(|| {
+        let (first, last) = range.into_inner();
+        refused(format!("{name} is {value}; a number from {first} to {last} is expected"))
+    }))
+}
