@@ -80,8 +80,6 @@ fn usable_cpus() -> u32 {
 #[derive(Debug)]
 pub(crate) struct Executor {
     shared: Arc<Shared>,
-    // Not dropped by themselves: a forked process must not touch its parent's handles.
-    workers: ManuallyDrop<Mutex<Vec<JoinHandle<()>>>>,
     origin: Origin,
 }
 
@@ -97,6 +95,8 @@ struct Shared {
     // Workers that look again soon by themselves.
     warm: AtomicU32,
     spawned: AtomicU32,
+    // Not dropped by themselves: a forked process must not touch its parent's handles.
+    workers: ManuallyDrop<Mutex<Vec<JoinHandle<()>>>>,
     running: AtomicU32,
     // Inferences that run at a time.
     limit: AtomicU32,
@@ -123,6 +123,7 @@ impl Executor {
             idle: Waiters::new(),
             warm: AtomicU32::new(0),
             spawned: AtomicU32::new(0),
+            workers: ManuallyDrop::default(),
             running: AtomicU32::new(0),
             limit: AtomicU32::new(options.limit(options.threads)),
             stop: AtomicBool::new(false),
@@ -130,7 +131,7 @@ impl Executor {
             started: AtomicU32::new(0),
             options,
         });
-        Arc::new(Self { shared, workers: ManuallyDrop::default(), origin: Origin::here() })
+        Arc::new(Self { shared, origin: Origin::here() })
     }
 
     /// Puts an inference into its lane. Never blocks.
@@ -148,7 +149,7 @@ impl Executor {
         // never fills the queue. Where the order counts, each submission has a place of its own.
         if !shared.options.serial && inference.is_listed.swap(true, Ordering::AcqRel) {
             // Whoever takes that entry lowers the flag first and then sees that the inference is queued.
-            self.call_worker(eager);
+            shared.call_worker(eager);
             return Ok(());
         }
         let Some(number) = shared.numbers.pop() else {
@@ -161,7 +162,7 @@ impl Executor {
         if !shared.lanes.enter(lane, number) {
             return Err(RuntimeError::Internal { what: format!("lane {lane} does not exist") });
         }
-        self.call_worker(eager);
+        shared.call_worker(eager);
         Ok(())
     }
 
@@ -190,33 +191,6 @@ impl Executor {
     pub(crate) fn run_here<T>(&self, work: impl FnOnce() -> T) -> T {
         self.shared.timed(work)
     }
-
-    fn call_worker(&self, eager: bool) {
-        let shared = &self.shared;
-        if !eager && shared.is_left_to_callers() {
-            return;
-        }
-        if !shared.idle.wake_one() && shared.spawned.load(Ordering::Relaxed) < shared.limit() {
-            self.spawn();
-        }
-    }
-
-    fn spawn(&self) {
-        let number = self.shared.spawned.fetch_add(1, Ordering::AcqRel);
-        if number >= self.shared.limit() {
-            self.shared.spawned.fetch_sub(1, Ordering::AcqRel);
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
-        let worker = thread::Builder::new().name(format!("qaic-exec-{number}")).spawn(move || shared.work());
-        match worker {
-            Ok(handle) => self.workers.lock().push(handle),
-            // Callers that wait run what nobody else does.
-            Err(_) => {
-                self.shared.spawned.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-    }
 }
 
 impl Drop for Executor {
@@ -226,7 +200,7 @@ impl Drop for Executor {
             // has the memory of one of them, and the lock may be held for good.
             return;
         }
-        let workers = mem::take(&mut *self.workers.lock());
+        let workers = mem::take(&mut *self.shared.workers.lock());
         self.shared.stop.store(true, Ordering::Release);
         self.shared.idle.wake_all();
         let own = thread::current().id();
@@ -241,8 +215,35 @@ impl Drop for Executor {
 }
 
 impl Shared {
+    /// Gets a thread for what is ready, unless it is left to callers.
+    fn call_worker(self: &Arc<Self>, eager: bool) {
+        if !eager && self.is_left_to_callers() {
+            return;
+        }
+        if !self.idle.wake_one() && self.spawned.load(Ordering::Relaxed) < self.limit() {
+            self.spawn();
+        }
+    }
+
+    fn spawn(self: &Arc<Self>) {
+        let number = self.spawned.fetch_add(1, Ordering::AcqRel);
+        if number >= self.limit() {
+            self.spawned.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let shared = Arc::clone(self);
+        let worker = thread::Builder::new().name(format!("qaic-exec-{number}")).spawn(move || shared.work());
+        match worker {
+            Ok(handle) => self.workers.lock().push(handle),
+            // Callers that wait run what nobody else does.
+            Err(_) => {
+                self.spawned.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
     /// The life of a worker.
-    fn work(&self) {
+    fn work(self: &Arc<Self>) {
         let mut looks = 0;
         while !self.stop.load(Ordering::Acquire) {
             if self.run_one() {
@@ -284,7 +285,7 @@ impl Shared {
     }
 
     /// Runs one inference if there is one and a permit for it.
-    fn run_one(&self) -> bool {
+    fn run_one(self: &Arc<Self>) -> bool {
         if self.lanes.is_empty() || !self.take_permit() {
             return false;
         }
@@ -305,11 +306,16 @@ impl Shared {
         }
     }
 
-    fn run(&self, number: u32) {
+    fn run(self: &Arc<Self>, number: u32) {
         let Some(cell) = self.cells.get(number as usize) else { return };
         let (inference, which) = mem::take(&mut *cell.lock());
         let inference = inference.upgrade();
         self.numbers.push(number);
+        // One waiting worker may have been woken for several inferences that came at once. Whoever takes one sees to it
+        // that somebody comes for the next.
+        if self.may_run() {
+            self.call_worker(false);
+        }
         if let Some(inference) = inference {
             inference.is_listed.swap(false, Ordering::AcqRel);
             self.timed(|| Inference::execute(inference, which));
