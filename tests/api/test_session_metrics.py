@@ -196,3 +196,20 @@ def test_benchmark_failure_is_raised(tmp_path):
         with pytest.raises(qaic.errors.InferenceError):
             session.run_benchmark(10, input_dict={"i": np.array([99])})
         assert session.run_benchmark(10, input_dict={"i": np.array([1])})[0] == 10
+
+
+def test_inferences_ended_by_the_failure_of_another_leave_their_objects_usable(tmp_path):
+    # Regression: an end asked for just before an execution began stayed with its exec object for good.
+    from onnx import helper
+
+    built = session_models.model(
+        [helper.make_node("Gather", ["c", "i"], ["y"])],
+        [("i", "int64", [1])],
+        [("y", "float32", [1])],
+        {"c": np.zeros(3, np.float32)},
+    )
+    with qaic.Session(session_models.save(tmp_path, built), num_activations=2, set_size=4) as session:
+        for _ in range(200):
+            with pytest.raises(qaic.errors.InferenceError):
+                session.run_benchmark(16, input_dict={"i": np.array([99])})
+            assert session.run_benchmark(16, input_dict={"i": np.array([1])})[0] == 16

@@ -52,16 +52,15 @@ impl Carrier {
         self.exec.canceller()
     }
 
-    /// Runs one inference on the calling thread. Windows are consumed whatever the outcome.
+    /// Runs one inference on the calling thread. Windows stay wired: who consumes an inference clears them.
     ///
     /// Blocking: as long as the device takes.
     pub(crate) fn run(
         &mut self,
-        wiring: &mut Wiring,
+        wiring: &Wiring,
         mut retained: Option<&mut Retained>,
     ) -> Result<(), RuntimeError> {
         let result = self.run_wired(wiring, retained.as_deref_mut());
-        wiring.windows.clear();
         if let (Ok(()), Some(retained)) = (&result, retained) {
             retained.advance();
         }

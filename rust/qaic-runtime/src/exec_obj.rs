@@ -364,7 +364,16 @@ impl Inference {
         let run = || {
             let mut core = self.core.lock();
             let Core { carrier, wiring } = &mut *core;
-            self.activated.run(carrier, wiring)
+            let outcome = loop {
+                let outcome = self.activated.run(carrier, wiring);
+                let is_interrupted = matches!(outcome, Err(RuntimeError::Interrupted));
+                // Nobody asked for the end of this one: it was meant for the one before, which had just ended.
+                if !is_interrupted || self.progress.reason() != NO_REASON {
+                    break outcome;
+                }
+            };
+            wiring.windows.clear();
+            outcome
         };
         catch_unwind(AssertUnwindSafe(run))
             .unwrap_or_else(|_| Err(RuntimeError::Internal { what: "an inference panicked".to_owned() }))
@@ -514,5 +523,51 @@ impl fmt::Debug for Inference {
 impl fmt::Debug for Progress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Progress").field("stage", &self.stage).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::context::Context;
+    use crate::device::{DeviceId, Placement, RegistryOptions};
+    use crate::image::Image;
+    use crate::program::ProgramOptions;
+    use crate::wiring::Window;
+
+    #[test]
+    fn an_end_that_nobody_asked_of_this_inference_does_not_reach_it() {
+        let options = RegistryOptions {
+            kind: Some("noop".to_owned()),
+            engine_candidates: vec!["stray-cancel".into()],
+            ..RegistryOptions::default()
+        };
+        let context = Context::new(&options).unwrap();
+        let gate = context.noop_control(DeviceId(0)).unwrap();
+        let file = "../../tests/data/qpc/s01_simple_f32_file.qpc";
+        let image = Image::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file), true).unwrap();
+        let place = Placement::one(DeviceId(0));
+        let program = Program::new(&context, &image, &place, &ProgramOptions::default()).unwrap();
+        let exec = ExecObj::new(&program, true).unwrap();
+        let input = crate::buffer::Storage::new(768).unwrap();
+        let memory = input.memory();
+        exec.wire(|wiring| {
+            wiring.inputs[0] = InputWire::Memory { memory: memory.as_const(), owner: None };
+            let (origin, extent, strides) = (vec![0, 0], vec![1, 1], vec![4, 4]);
+            let window = Window { binding: 1, origin, extent, item_bytes: 4, memory, strides, owner: None };
+            wiring.windows.push(window);
+        })
+        .unwrap();
+        gate.hold().unwrap();
+        exec.enqueue().unwrap();
+        assert!(gate.wait_executing(1, Duration::from_mins(1), || false).unwrap());
+        exec.progress.canceller.cancel();
+        gate.release().unwrap();
+        exec.wait(None, || false).unwrap();
+        assert_eq!(exec.wire(|wiring| wiring.windows.len()).unwrap(), 0);
     }
 }

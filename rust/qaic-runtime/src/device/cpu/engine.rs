@@ -21,6 +21,7 @@ use crate::buffer::{HostSlice, HostSliceMut};
 use crate::device::LoadToken;
 use crate::error::RuntimeError;
 use crate::image::Image;
+use crate::sync::Mutex;
 
 /// How a graph is built.
 #[derive(Clone, Copy, Debug)]
@@ -376,6 +377,8 @@ pub(super) struct Stop {
     engine: &'static Engine,
     run_options: *mut OrtRunOptions,
     requested: AtomicBool,
+    // Held while the engine's flag and `requested` change, so that neither is ever cleared without the other.
+    change: Mutex<()>,
 }
 
 // SAFETY: the terminate flag of run options is made to be set from another thread than the running one.
@@ -389,21 +392,31 @@ impl Stop {
         // SAFETY: `run_options` is writable.
         let status = unsafe { (engine.api().CreateRunOptions)(&raw mut run_options) };
         check(engine.api(), status)?;
-        Ok(Self { engine, run_options, requested: AtomicBool::new(false) })
+        Ok(Self { engine, run_options, requested: AtomicBool::new(false), change: Mutex::new(()) })
     }
 
     /// Asks the running execution to end at its next node. Without one, nothing happens: an execution clears
     /// what was asked before it began, so whoever must be sure asks again until the execution has ended.
     pub(super) fn request(&self) {
-        self.requested.store(true, Ordering::Release);
+        let _change = self.change.lock();
         // SAFETY: the options live as long as `self`.
         let status = unsafe { (self.engine.api().RunOptionsSetTerminate)(self.run_options) };
         // Setting a flag has no failure mode; the check releases the status.
         let _ = check(self.engine.api(), status);
+        self.requested.store(true, Ordering::Release);
     }
 
-    /// Whether a stop was asked for since the last reset; clears it.
+    /// Clears what was asked before an execution. Costs one load where nothing was; a request that is just being made
+    /// counts for the execution.
+    fn clear(&self) {
+        if self.requested.load(Ordering::Acquire) {
+            self.take();
+        }
+    }
+
+    /// Whether a stop was asked for since it was last cleared; clears it.
     fn take(&self) -> bool {
+        let _change = self.change.lock();
         if !self.requested.swap(false, Ordering::AcqRel) {
             return false;
         }
@@ -556,17 +569,15 @@ impl Bindings {
         if self.inputs.iter().chain(&self.outputs).any(Option::is_none) {
             return Err(RuntimeError::Internal { what: "a binding has no memory".to_owned() });
         }
-        self.stop.take();
+        self.stop.clear();
         let engine = self.graph.engine;
         // SAFETY: session, options and binding are live; every bound memory is valid for the duration of the call by
         // the contract of `HostSliceMut`.
         let status =
             unsafe { (engine.api().RunWithBinding)(self.graph.session, self.stop.run_options, self.raw) };
-        let result = check(engine.api(), status);
-        let stopped = self.stop.take();
-        match result {
+        match check(engine.api(), status) {
             Ok(()) => Ok(()),
-            Err(_) if stopped => Err(RuntimeError::Interrupted),
+            Err(_) if self.stop.take() => Err(RuntimeError::Interrupted),
             Err(message) => Err(RuntimeError::Inference { status: "QS_ERROR", message }),
         }
     }
