@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler import checks, engine_shapes, initializers, precision, specialize, symbols, versions
 from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.functions import check_functions
+from qaic.compiler.inlining import inline_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.merging import merge_equal
 from qaic.compiler.partition_nodes import check_partitions
@@ -80,10 +81,11 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     if options.mdp_load_partition_config is not None:
         check_partitions(model.graph, options.mdp_load_partition_config)
     sizes = symbols.bind(model, options.onnx_define_symbol, options.model_inputs, entries)
-    flat = precision.inline_functions(model, weights, floats, always=for_card)
-    if flat is not model:
-        model = flat
-        checks.normalize(model, weights)
+    if for_card or precision.needs_inlining(model, weights, floats):
+        flat = inline_functions(model)
+        if flat is not model:
+            model = flat
+            checks.normalize(model, weights)
     separate_scopes(model.graph, weights)
     forms = [_inferred(form, weights) for form in specialize.copies(model, sizes, entries)]
     interface = specialize.read_interface(forms, len(model.graph.input), entries)

@@ -12,7 +12,7 @@ from qaic.compiler.graph_walk import all_nodes
 from qaic.compiler.half_models import mentions_half, widen
 from qaic.compiler.half_weights import Overflows
 from qaic.compiler.initializers import lift_float_constants
-from qaic.compiler.refusal import listing, refuse
+from qaic.compiler.refusal import listing
 from qaic.compiler.rounding import Rounder
 from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
 
@@ -42,25 +42,9 @@ class FloatPrecision:
     clip_constants: bool = False
 
 
-def inline_functions(
-    model: onnx.ModelProto, weights: dict[str, Weight], precision: FloatPrecision, *, always: bool = False
-) -> onnx.ModelProto:
-    """Inline model-local functions `always` or where their bodies are rounded; else return the model."""
-    if not model.functions or not (always or precision.convert_to_fp16 or mentions_half(model, weights)):
-        return model
-    from onnx import inliner
-
-    try:
-        inlined: onnx.ModelProto = inliner.inline_local_functions(model)
-    except (RuntimeError, ValueError) as error:
-        raise refuse(
-            "functions of the model",
-            code="invalid_model",
-            found=f"bodies that cannot be inlined ({str(error).strip()})",
-            expected="functions without recursion, with all their operator sets",
-            fix="export the model without functions",
-        ) from error
-    return inlined
+def needs_inlining(model: onnx.ModelProto, weights: dict[str, Weight], precision: FloatPrecision) -> bool:
+    """Whether values inside the functions of a model are rounded."""
+    return precision.convert_to_fp16 or mentions_half(model, weights)
 
 
 def apply(

@@ -1,0 +1,51 @@
+from onnx import helper
+
+from qaic.compiler.inlining import inline_functions
+
+SETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+
+
+def nested(body):
+    inner = helper.make_function("local", "Inner", ["a", "b"], ["c"], body, SETS[:1])
+    outer = helper.make_function(
+        "local",
+        "Outer",
+        ["a"],
+        ["c"],
+        [
+            helper.make_node("Inner", ["a", "a"], ["q"], name="squared", domain="local"),
+            helper.make_node("Neg", ["q"], ["c"], name="negated"),
+        ],
+        SETS,
+    )
+    nodes = [
+        helper.make_node("Abs", ["x"], ["m"]),
+        helper.make_node("Outer", ["m"], ["y"], name="first", domain="local"),
+        helper.make_node("Inner", ["y", "x"], ["z"], domain="local"),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [value("x", 1, [2])], [value("z", 1, [2])])
+    return helper.make_model(graph, functions=[inner, outer], opset_imports=SETS, ir_version=10)
+
+
+def test_nodes_are_named_after_the_calls_they_came_from():
+    body = [
+        helper.make_node("Mul", ["a", "b"], ["t"], name="product"),
+        helper.make_node("Relu", ["t"], ["c"]),
+    ]
+    flat = inline_functions(nested(body))
+    assert not flat.functions
+    assert [(node.op_type, node.name) for node in flat.graph.node] == [
+        ("Abs", ""),
+        ("Mul", "first/squared/product"),
+        ("Relu", "first/squared/c"),
+        ("Neg", "first/negated"),
+        ("Mul", "z/product"),
+        ("Relu", "z/c"),
+    ]
+
+
+def test_a_model_without_functions_is_returned_as_it_is():
+    model = nested([helper.make_node("Mul", ["a", "b"], ["c"])])
+    del model.functions[:]
+    assert inline_functions(model) is model
