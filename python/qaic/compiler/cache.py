@@ -60,7 +60,7 @@ class Cache:
         path = self.folder / key / PROGRAM_NAME
         return path if is_whole(path) and _survived(path) else None
 
-    def build(self, key: str, write: Callable[[Path], None]) -> Path:
+    def build(self, key: str, write: Callable[[Path], None], *, anew: bool = False) -> Path:
         """Return the program of a key, writing it if no other process did so meanwhile; may wait for that.
 
         Parameters
@@ -69,14 +69,17 @@ class Cache:
             Cache key.
         write : callable
             Writes the program to the path it is given, which does not exist.
+        anew : bool
+            Write it even if it is there.
         """
         entry = self.folder / key
         entry.mkdir(parents=True, exist_ok=True)
         path = entry / PROGRAM_NAME
         with _locked(entry / ".lock") as alone:
-            if is_whole(path) and _survived(path):
+            is_there = is_whole(path) and _survived(path)
+            if is_there and not anew:
                 return path
-            if path.exists():
+            if not is_there and path.exists():
                 _log.warning("the cached program %s is damaged; it is compiled again", path)
             if alone:
                 for leftover in entry.glob("*.tmp"):

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.compiler import cache, digest, onnx_file
+from qaic.compiler import cache, digest, onnx_file, side_files
 from qaic.compiler.progress import Progress
 from qaic.compiler.refusal import refuse
 from qaic.options.partitions import Partitions
@@ -84,7 +84,8 @@ def _compiled(
     store = cache.open_cache()
     keyed = {"set": dict(set_options), "effective": effective_options(options)}
     path = Path(model) if isinstance(model, str | os.PathLike) else None
-    if path is not None:
+    is_kept = not side_files.are_wanted(options)
+    if path is not None and is_kept:
         known = store.index.lookup(path)
         found = known and store.lookup(cache.cache_key(known, keyed))
         if found:
@@ -96,8 +97,11 @@ def _compiled(
         else:
             content = digest.files_digest(source.files)
         key = cache.cache_key(content, keyed)
-        result = store.lookup(key) or store.build(
-            key, lambda temporary: _write(temporary, source, options, set_options, progress)
+        found = store.lookup(key) if is_kept else None
+        result = found or store.build(
+            key,
+            lambda temporary: _write(temporary, source, options, set_options, progress),
+            anew=not is_kept,
         )
         if path is not None and not any(file.changed() for file in source.files):
             store.index.store(path, source.files, content)
@@ -129,6 +133,7 @@ def _write(
                 fix="do not write to the model while it is compiled",
             )
     precision.report(lowered.overflows)
+    side_files.write_all(lowered.side_files)
 
 
 def effective_options(options: CompileOptions) -> dict[str, object]:

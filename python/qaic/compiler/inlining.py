@@ -1,9 +1,9 @@
-"""Expanding the functions of a model, with names that tell where a node came from (compile-options §1 row 10)."""
+"""Expanding the functions of a model; node names tell where they came from (compile-options §1 row 10)."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.constness import node_key
 from qaic.compiler.graph_walk import STANDARD_DOMAINS
@@ -19,12 +19,18 @@ _log = logging.getLogger("qaic.compiler")
 #: domain, name, overload
 _Key = tuple[str, str, str]
 
+#: functions with as many nodes stay functions on the card
+_SMALL: Final = 100
+
+#: functions that the card has an implementation of
+_KEPT_WHOLE: Final = frozenset({"CastToUInt4", "CustomRMSNorm"})
+
 
 def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """Expand every call of a model-local function.
 
-    A node of a body is called ``call/inner`` afterwards, for each function it was in; a call or node without a
-    name goes by its first result.
+    A node of a body is called ``call/inner`` afterwards, for each function it was in; a call or node
+    without a name goes by its first result.
 
     Parameters
     ----------
@@ -41,12 +47,32 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     CompileError
         A body does not fit its calls.
     """
-    if not model.functions:
+    return _inlined(model, {_key(f.domain, f.name, f.overload): f for f in model.functions})
+
+
+def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Expand the functions that the card's compiler expands (compile-options §3.6).
+
+    Those have fewer than 100 nodes and are none that the card has an implementation of.
+    """
+    return _inlined(
+        model,
+        {
+            _key(f.domain, f.name, f.overload): f
+            for f in model.functions
+            if len(f.node) < _SMALL and f.name not in _KEPT_WHOLE
+        },
+    )
+
+
+def _inlined(model: onnx.ModelProto, bodies: Mapping[_Key, onnx.FunctionProto]) -> onnx.ModelProto:
+    if not bodies:
         return model
     from onnx import inliner
 
+    chosen = [(body.domain, body.name) for body in bodies.values()]
     try:
-        inlined: onnx.ModelProto = inliner.inline_local_functions(model)
+        inlined: onnx.ModelProto = inliner.inline_selected_functions(model, chosen)
     except (RuntimeError, ValueError) as error:
         raise refuse(
             "functions of the model",
@@ -55,7 +81,6 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
             expected="functions without recursion, with all their operator sets",
             fix="export the model without functions",
         ) from error
-    bodies = {_key(f.domain, f.name, f.overload): f for f in model.functions}
     _name(inlined.graph, _expected(model.graph.node, bodies, ""))
     return inlined
 
@@ -85,9 +110,7 @@ def _name(graph: onnx.GraphProto, expected: Iterator[tuple[onnx.NodeProto, str]]
         origin, name = next(expected, (None, ""))
         # The inliner also converts between operator sets, and then a node may have become several.
         if origin is None or origin.op_type != node.op_type:
-            _log.debug(
-                "functions were converted to another operator set: their nodes keep the inliner's names"
-            )
+            _log.debug("functions of another operator set: nodes keep the names of the inliner")
             return
         names.append(name)
     for node, name in zip(graph.node, names, strict=True):

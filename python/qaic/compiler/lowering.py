@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.compiler import checks, engine_shapes, initializers, precision, specialize, symbols, versions
+from qaic.compiler import (
+    checks,
+    initializers,
+    precision,
+    specialize,
+    symbols,
+    versions,
+)
 from qaic.compiler.cloud_functions import accept_padding
+from qaic.compiler.dynamic_shapes import inferred_forms
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inlining import inline_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
@@ -16,7 +24,7 @@ from qaic.compiler.precision import FloatPrecision
 from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
-from qaic.compiler.value_types import collect_types, common_shapes, untyped_values
+from qaic.compiler.value_types import common_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from qaic.compiler.half_weights import Overflows
     from qaic.compiler.onnx_file import ModelFile
     from qaic.compiler.progress import Progress
+    from qaic.compiler.side_files import SideFile
     from qaic.compiler.specialize import Variant
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
@@ -44,6 +53,8 @@ class Lowered:
     #: the sets of shapes where there are several, else empty
     variants: tuple[Variant, ...]
     overflows: Overflows
+    #: what the options want written beside the container
+    side_files: list[SideFile]
 
 
 def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Lowered:
@@ -77,9 +88,9 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     checks.normalize(model, weights)
     checks.check_operators(model)
     versions.lower_stamps(model)
-    entries = options.network_specialization_config
     if options.mdp_load_partition_config is not None:
         check_partitions(model.graph, options.mdp_load_partition_config)
+    entries = options.network_specialization_config
     sizes = symbols.bind(model, options.onnx_define_symbol, options.model_inputs, entries)
     if for_card or precision.needs_inlining(model, weights, floats):
         flat = inline_functions(model)
@@ -87,8 +98,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
             model = flat
             checks.normalize(model, weights)
     separate_scopes(model.graph, weights)
-    forms = [_inferred(form, weights) for form in specialize.copies(model, sizes, entries)]
-    interface = specialize.read_interface(forms, len(model.graph.input), entries)
+    forms, interface = inferred_forms(model, weights, sizes, entries)
     if not interface.outputs:
         raise refuse(
             "the model",
@@ -116,6 +126,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         interface.outputs,
         interface.variants,
         overflows,
+        [],
     )
 
 
@@ -132,33 +143,3 @@ def _refuse_passed_through(inputs: tuple[Edge, ...], outputs: tuple[Edge, ...]) 
             fix="put an Identity operator between the input and an output of another name",
             context={"tensor": name},
         )
-
-
-def _inferred(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
-    """Infer types and shapes, with the engine's help where onnx does not know an operator."""
-    inferred = symbols.infer(checks.with_weights_as_inputs(model, weights))
-    missing = untyped_values(inferred.graph, collect_types(inferred))
-    if missing or _open_outputs(inferred):
-        problem = engine_shapes.complete(inferred, missing)
-        if problem and _open_outputs(inferred):
-            raise refuse(
-                f"shape of output {_open_outputs(inferred)[0]!r}",
-                code="invalid_model",
-                found=f"a graph the engine refuses ({problem})",
-                expected="operators that fit their inputs",
-                fix="check the model, and the shapes given with onnx_define_symbol and model_inputs",
-            )
-    return inferred
-
-
-def _open_outputs(inferred: onnx.ModelProto) -> list[str]:
-    """List the outputs that are tensors without a complete shape."""
-    return [
-        value.name
-        for value in inferred.graph.output
-        if value.type.HasField("tensor_type")
-        and not (
-            value.type.tensor_type.HasField("shape")
-            and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
-        )
-    ]

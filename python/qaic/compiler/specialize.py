@@ -36,6 +36,14 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class Edges:
+    """Inputs and outputs with the dims of one set of shapes."""
+
+    inputs: tuple[Edge, ...]
+    outputs: tuple[Edge, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Interface:
     """Inputs and outputs with their largest dims, and the sets of shapes if there are several."""
 
@@ -62,27 +70,36 @@ def copies(
         return [model]
     made = []
     for sizes, entry in zip(values, entries, strict=True):
-        copy = type(model)()
-        copy.CopyFrom(model)
-        symbols.substitute(copy, sizes)
-        symbols.require_static(copy.graph.input, entry.name)
-        made.append(copy)
+        made.append(copy_with(model, sizes, entry))
     return made
 
 
-def read_interface(
-    forms: Sequence[onnx.ModelProto], count: int, entries: Sequence[Specialization]
-) -> Interface:
-    """Read the interface of a program from its inferred forms.
+def copy_with(model: onnx.ModelProto, sizes: Mapping[str, int], entry: Specialization) -> onnx.ModelProto:
+    """Make the copy of a model for one set of symbols."""
+    copy = type(model)()
+    copy.CopyFrom(model)
+    symbols.substitute(copy, sizes)
+    symbols.require_static(copy.graph.input, entry.name)
+    return copy
+
+
+def read_edges(form: onnx.ModelProto, count: int) -> Edges:
+    """Read the inputs and outputs of an inferred model; what follows `count` inputs are weights."""
+    return Edges(
+        tuple(read_edge(value, "input") for value in form.graph.input[:count]),
+        tuple(read_edge(value, "output") for value in form.graph.output),
+    )
+
+
+def interface_of(sets: Sequence[Edges], entries: Sequence[Specialization]) -> Interface:
+    """Make the interface of a program from its sets of shapes.
 
     Parameters
     ----------
-    forms : Sequence[onnx.ModelProto]
-        Inferred models, one per set of shapes.
-    count : int
-        Number of inputs; what follows them in a form are weights.
+    sets : Sequence[Edges]
+        Inputs and outputs, one entry per set of shapes.
     entries : Sequence[Specialization]
-        The specializations, where there are several forms.
+        The specializations, where there are several sets.
 
     Raises
     ------
@@ -91,9 +108,9 @@ def read_interface(
     OptionError
         Two specializations have the same input shapes, so none of them could be chosen.
     """
-    inputs = [tuple(read_edge(value, "input") for value in form.graph.input[:count]) for form in forms]
-    outputs = [tuple(read_edge(value, "output") for value in form.graph.output) for form in forms]
-    if len(forms) == 1:
+    inputs = [edges.inputs for edges in sets]
+    outputs = [edges.outputs for edges in sets]
+    if len(sets) == 1:
         return Interface(inputs[0], outputs[0], ())
     variants = tuple(
         Variant(

@@ -1,0 +1,62 @@
+"""Types and shapes of all values, with the engine's help where onnx does not know an operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.compiler import checks, engine_shapes, symbols
+from qaic.compiler.refusal import refuse
+from qaic.compiler.value_types import collect_types, untyped_values
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.compiler.weights import Weight
+
+
+def inferred(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
+    """Infer the types and shapes of a model whose inputs have fixed shapes.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+
+    Returns
+    -------
+    onnx.ModelProto
+        A copy with the weights as inputs behind the others.
+
+    Raises
+    ------
+    CompileError
+        The shape of an output does not follow from those of the inputs, or the model contradicts itself.
+    """
+    found = symbols.infer(checks.with_weights_as_inputs(model, weights))
+    missing = untyped_values(found.graph, collect_types(found))
+    if missing or _open_outputs(found):
+        problem = engine_shapes.complete(found, missing)
+        if problem and _open_outputs(found):
+            raise refuse(
+                f"shape of output {_open_outputs(found)[0]!r}",
+                code="invalid_model",
+                found=f"a graph the engine refuses ({problem})",
+                expected="operators that fit their inputs",
+                fix="check the model, and the shapes given with onnx_define_symbol and model_inputs",
+            )
+    return found
+
+
+def _open_outputs(model: onnx.ModelProto) -> list[str]:
+    """List the outputs that are tensors without a complete shape."""
+    return [
+        value.name
+        for value in model.graph.output
+        if value.type.HasField("tensor_type")
+        and not (
+            value.type.tensor_type.HasField("shape")
+            and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
+        )
+    ]
