@@ -6,11 +6,10 @@ however that happens. Each lock is an open file of its own: threads of one proce
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import tempfile
-from pathlib import Path
+
+from qaic import _core
 
 # Open files of the locks this process holds, by device.
 _HELD: dict[int, int] = {}
@@ -28,8 +27,10 @@ def acquire(device: int, *, block: bool) -> bool:
     ------
     OSError
         The file cannot be used.
+    qaic.errors.QaicError
+        The directory is not this user's alone.
     """
-    path = _directory() / f"device-{device}.lock"
+    path = _core.open_user_directory() / f"device-{device}.lock"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(path, flags, 0o600)
     try:
@@ -57,30 +58,6 @@ def release(device: int) -> bool:
         return False
     os.close(file)
     return True
-
-
-def _directory_path() -> Path:
-    """Name the user's directory in memory, or among the temporary files."""
-    shared = Path("/dev/shm")  # noqa: S108 - the directory in it belongs to the user alone, which is checked
-    base = shared if shared.is_dir() else Path(tempfile.gettempdir())
-    return base / f"openqaic-{os.getuid()}"
-
-
-def _directory() -> Path:
-    """Make or find the user's directory."""
-    directory = _directory_path()
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    found = directory.lstat()
-    if (
-        not directory.is_dir()
-        or directory.is_symlink()
-        or found.st_uid != os.getuid()
-        or found.st_mode & 0o077
-    ):
-        message = f"{directory} must be a directory of this user that nobody else can use; remove it"
-        raise PermissionError(message)
-    return directory
 
 
 def _forget() -> None:

@@ -128,7 +128,7 @@ class Util:
             return _refuse(QStatus.QS_INVAL, f"device {number} is not locked by this process")
         try:
             return QStatus.QS_SUCCESS if device_lock.acquire(number, block=block) else QStatus.QS_BUSY
-        except OSError as error:
+        except (OSError, QaicError) as error:
             return _refuse(QStatus.QS_ERROR, f"the lock of device {number} cannot be taken: {error}")
 
     def _context(self) -> _core.Context:

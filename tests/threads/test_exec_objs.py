@@ -33,15 +33,6 @@ def control(monkeypatch):
     control.release()
 
 
-@pytest.fixture
-def never_preempted():
-    """Threads give the GIL up only of their own accord, so what ran in between is certain."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    yield
-    sys.setswitchinterval(before)
-
-
 def wired(client):
     exec_obj = client.exec_obj()
     buffers = [qaicrt.QBuffer(bytes(mapping.size)) for mapping in client.program.getBufferMappings()]

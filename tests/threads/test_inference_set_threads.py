@@ -34,15 +34,6 @@ def noop(monkeypatch):
     control.release()
 
 
-@pytest.fixture
-def never_preempted():
-    """Threads give the GIL up only of their own accord, so what ran in between is certain."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    yield
-    sys.setswitchinterval(before)
-
-
 def scene(monkeypatch, source, *arguments):
     """Run a script in a process of its own, on the ``noop`` device."""
     monkeypatch.setenv("QAIC_DEVICE", "noop")

@@ -25,15 +25,6 @@ def slow_path(tmp_path):
     return session_models.save(tmp_path, session_models.endless(), "slow.onnx")
 
 
-@pytest.fixture
-def never_preempted():
-    """Threads give the GIL up only of their own accord, so what ran in between is certain."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    yield
-    sys.setswitchinterval(before)
-
-
 @pytest.mark.parametrize("limit", [None, 60.0])
 def test_run_releases_the_gil(slow_path, never_preempted, limit):
     # The second thread holds the GIL from `started` to the call, because nothing takes it away; so this

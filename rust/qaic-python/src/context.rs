@@ -123,22 +123,34 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
     Context::new(&options).map_err(|error| from_runtime(py, error))
 }
 
+/// Makes the directory in which processes of this user meet, or checks that nobody else can use it.
+#[pyfunction]
+#[pyo3(signature = (path = None))]
+pub(crate) fn open_user_directory(py: Python<'_>, path: Option<PathBuf>) -> PyResult<PathBuf> {
+    let directory = user_directory(py, path)?;
+    py.detached(|| directory.open().map(Path::to_owned))
+}
+
+/// The directory of this user in memory, or among the temporary files; or another one.
+fn user_directory(py: Python<'_>, path: Option<PathBuf>) -> PyResult<UserDirectory> {
+    let user = py.import("os")?.call_method0("getuid")?.extract()?;
+    let path = path.unwrap_or_else(|| {
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+        base.join(format!("openqaic-{user}"))
+    });
+    Ok(UserDirectory { path, user })
+}
+
 /// Where the cores of this user are counted, if `QAIC_CPU_SHARED` asks for it: `1` for the usual place, or an absolute
 /// path.
 fn shared_cores(py: Python<'_>) -> PyResult<Option<UserDirectory>> {
     let Some(value) = env::var_os("QAIC_CPU_SHARED").filter(|value| !value.is_empty() && value != "0") else {
         return Ok(None);
     };
-    let user = py.import("os")?.call_method0("getuid")?.extract()?;
-    let path = if value == "1" {
-        let memory = Path::new("/dev/shm");
-        let base = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
-        base.join(format!("openqaic-{user}"))
-    } else {
-        PathBuf::from(&value)
-    };
-    if path.is_absolute() {
-        return Ok(Some(UserDirectory { path, user }));
+    let directory = user_directory(py, (value != "1").then(|| PathBuf::from(&value)))?;
+    if directory.path.is_absolute() {
+        return Ok(Some(directory));
     }
     Err(Raise::new(
         py,

@@ -24,7 +24,7 @@ mod _core {
     #[pymodule_export]
     use super::buffers::{BytesView, OutputBuffer};
     #[pymodule_export]
-    use super::context::{PyContext, check_program, engine_info};
+    use super::context::{PyContext, check_program, engine_info, open_user_directory};
     #[pymodule_export]
     use super::error_catalogue::error_catalogue;
     #[pymodule_export]

@@ -178,7 +178,7 @@ pub enum RuntimeError {
     },
 
     /// The program holds its cores for exec objects.
-    #[error("{count} exec objects of the program exist; drop them first")]
+    #[error("exec objects of the program still exist, {count} in number; drop them first")]
     LiveExecObjs {
         /// How many.
         count: u32,

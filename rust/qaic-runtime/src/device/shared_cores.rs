@@ -43,7 +43,7 @@ pub struct UserDirectory {
 
 impl UserDirectory {
     /// Makes it if there is none, and checks that nobody else can use it.
-    fn open(&self) -> Result<&Path, RuntimeError> {
+    pub fn open(&self) -> Result<&Path, RuntimeError> {
         let path = &self.path;
         let failed = |source: io::Error| RuntimeError::Io { path: path.clone(), source: source.into() };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -54,8 +54,8 @@ impl UserDirectory {
         }
         Err(RuntimeError::Argument {
             what: format!(
-                "{}: cores cannot be counted here: it is {} of user {} with mode {:o}; a directory of user {} with \
-                 mode 700 is expected. Remove it, or set QAIC_CPU_SHARED to the path of another",
+                "{}: it is {} of user {} with mode {:o}; a directory of user {} with mode 700 is expected, because \
+                 processes of one user meet in it. Remove it; cores can be counted elsewhere with QAIC_CPU_SHARED",
                 path.display(),
                 if found.is_dir() { "a directory" } else { "no directory but a file" },
                 found.uid(),
