@@ -216,10 +216,10 @@ def _compile(
     model: onnx.ModelProto, container: Path, options: CompileOptions, set_options: Mapping[str, object]
 ) -> None:
     from qaic.compiler import onnx_file
-    from qaic.compiler.front import effective_options
     from qaic.compiler.lowering import lower
     from qaic.compiler.program import write_program
     from qaic.compiler.progress import Progress
+    from qaic.options.canonical import effective_options
 
     content = model.SerializeToString(deterministic=True)
     with onnx_file.open_bytes(content) as source, Progress("compiling model") as progress:

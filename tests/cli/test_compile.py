@@ -75,7 +75,7 @@ def test_wrong_usage_is_said_before_anything_is_done(argv, message, capsys):
 def test_unknown_and_unsupported_flags_and_values(model, capsys):
     for flag, message in [
         ("-aic-num-core=2", "aic_num_cores"),
-        ("-stats-level=70", "stats_level"),
+        ("-io-encrypt=x", "io_encrypt"),
         ("-aic-num-cores=17", "1 to 16"),
     ]:
         assert tool.main([f"-m={model}", flag]) == 2

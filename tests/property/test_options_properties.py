@@ -28,7 +28,6 @@ from qaic.options.codecs import (
 from qaic.options.names import nearest, normalise, respell
 from qaic.options.structures import ModelInputs, SymbolMap
 from qaic.options.table import SPECS, find, nearest_name
-from qaic.options.unsupported import UNSUPPORTED
 from qaic.options.yaml_io import read_options_file
 
 CODECS: list[Codec[object]] = [
@@ -132,7 +131,7 @@ def values(result) -> dict[str, object]:
     }
 
 
-ALL_KEYS = sorted({key for row in (*SPECS, *UNSUPPORTED) for key in row.keys})
+ALL_KEYS = sorted({key for row in SPECS for key in row.keys})
 
 
 @st.composite
@@ -240,12 +239,12 @@ def test_an_option_that_stands_twice_in_a_file_is_rejected_with_both_lines(spec,
     assert f"line {between + 2}" in str(caught.value)
 
 
-@given(spellings([row.name for row in UNSUPPORTED]))
-def test_an_unsupported_name_is_refused_as_keyword_and_warned_of_in_a_file(pair):
+@given(spellings([spec.name for spec in SPECS if not spec.keyword]))
+def test_an_option_of_the_tools_is_refused_as_keyword_and_warned_of_in_a_file(pair):
     name, spelling = pair
     with pytest.raises(UnknownOptionError) as caught:
         resolved({spelling: "x"})
-    assert caught.value.code == "option.unsupported"
+    assert caught.value.code == "option.only_for_tools"
     result = resolved({}, f'"{spelling}": x\n')
     assert len(result.warnings) == 1
     assert spelling in result.warnings[0]

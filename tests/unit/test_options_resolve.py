@@ -229,25 +229,31 @@ def test_unknown_keyword_without_a_near_name_has_no_suggestion():
     assert str(caught.value) == "unknown option zzzz"
 
 
-def test_known_but_unsupported_keyword_says_so():
+def test_option_of_the_tools_as_a_keyword_says_so():
     with pytest.raises(UnknownOptionError) as caught:
-        resolved({"mos": 4})
-    assert str(caught.value) == "mos is a known option, but this version does not support it"
-    assert caught.value.code == "option.unsupported"
+        resolved({"num_iter": 4})
+    assert str(caught.value) == "num_iter is an option of the command line tools only"
+    assert caught.value.code == "option.only_for_tools"
+
+
+def test_input_file_of_the_tools_is_ignored_with_a_warning():
+    result = resolved({"json_input_file": "inputs.json"})
+    assert result.warnings == ("options that only the command line tools use are ignored: json_input_file",)
+    assert result.run_step.json_input_file is None
 
 
 def test_several_unusable_keywords_are_in_one_error():
     with pytest.raises(UnknownOptionError) as caught:
-        resolved({"mos": 4, "set_sise": 3, "dev_id": "x"})
+        resolved({"num_iter": 4, "set_sise": 3, "dev_id": "x"})
     assert str(caught.value).splitlines() == [
         "2 options cannot be used:",
-        "  mos is a known option, but this version does not support it",
         "  unknown option set_sise; did you mean set_size?",
+        "  num_iter is an option of the command line tools only",
     ]
     assert caught.value.code == "option.unknown"
 
 
-def test_public_option_file_loads_with_one_warning(options_file, caplog):
+def test_public_option_file_loads_without_a_warning(options_file, caplog):
     # Keys of the kind and mix that public samples pass to a session.
     path = options_file(
         "aic_num_cores: 4\nnum_activations: 1\nconvert_to_fp16: true\nmulticast-weights: true\n"
@@ -257,12 +263,9 @@ def test_public_option_file_loads_with_one_warning(options_file, caplog):
         result = resolved(options_path=path)
     assert result.compile.aic_num_cores == 4
     assert result.compile.compile_only is True
-    assert result.warnings == (
-        f"{path}: known options that this version does not support are ignored: "
-        "multicast-weights, stats-batchsize, ols, mos",
-    )
-    assert [record.getMessage() for record in caplog.records] == list(result.warnings)
-    assert {record.name for record in caplog.records} == {"qaic.options"}
+    assert (result.compile.multicast_weights, result.compile.mos) == (True, (1,))
+    assert result.warnings == ()
+    assert caplog.records == []
 
 
 def test_unknown_key_of_a_file_is_a_warning_each(options_file):
@@ -275,7 +278,7 @@ def test_unknown_key_of_a_file_is_a_warning_each(options_file):
 
 @pytest.mark.parametrize("where", ["keyword", "file"])
 def test_strict_options_makes_unusable_keys_errors(options_file, where):
-    text = "aic-num-core: 4\nmos: 1\n"
+    text = "aic-num-core: 4\nnum-iter: 1\n"
     keywords = {"strict_options": True} if where == "keyword" else {}
     path = options_file(text if keywords else text + "strict-options: yes\n")
     with pytest.raises(UnknownOptionError) as caught:
@@ -283,12 +286,12 @@ def test_strict_options_makes_unusable_keys_errors(options_file, where):
     assert str(caught.value).splitlines() == [
         "2 options cannot be used:",
         f"  unknown option aic-num-core ({path}, line 1); did you mean aic-num-cores?",
-        f"  mos ({path}, line 2) is a known option, but this version does not support it",
+        f"  num-iter ({path}, line 2) is an option of the command line tools only",
     ]
 
 
 def test_keyword_turns_strictness_of_the_file_off(options_file):
-    path = options_file("strict_options: true\nmos: 1\n")
+    path = options_file("strict_options: true\nnum-iter: 1\n")
     assert len(resolved({"strict_options": False}, options_path=path).warnings) == 1
 
 
@@ -303,15 +306,15 @@ def test_container_ignores_compile_options_with_one_warning(options_file):
     assert (result.runtime.num_activations, result.runtime.set_size) == (2, 3)
     assert result.warnings == (
         "the model is already compiled; compile options are ignored: "
-        "aic_num_cores, convert-to-fp16, ols, mos",
+        "aic_num_cores, ols, convert-to-fp16, mos",
     )
 
 
 def test_container_does_not_excuse_typing_errors_or_runtime_options():
     with pytest.raises(UnknownOptionError, match="did you mean num_activations"):
         resolved({"num_activatons": 2}, container=True)
-    with pytest.raises(UnknownOptionError, match="process_lock is a known option"):
-        resolved({"process_lock": "group1"}, container=True)
+    with pytest.raises(UnknownOptionError, match="num_iter is an option of the command line"):
+        resolved({"num_iter": 1}, container=True)
 
 
 def test_container_with_session_options_alone_has_no_warning():

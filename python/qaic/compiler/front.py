@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler import cache, digest, onnx_file, side_files
 from qaic.compiler.progress import Progress
 from qaic.compiler.refusal import refuse
-from qaic.options.partitions import Partitions
+from qaic.options.canonical import effective_options, recorded_only
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from qaic.compiler.onnx_file import ModelFile
     from qaic.options.models import CompileOptions
+
+_LOG = logging.getLogger("qaic.compiler")
 
 
 def compile_model(
@@ -56,6 +59,7 @@ def compile_model(
     OSError
         A file cannot be read or written; raised for an unwritable `output_dir` before any work.
     """
+    _tell_recorded(options)
     folder = None if output_dir is None else Path(output_dir)
     created = None if folder is None else _prepare(folder)
     try:
@@ -73,6 +77,12 @@ def compile_model(
                 break
         raise
     return target
+
+
+def _tell_recorded(options: CompileOptions) -> None:
+    names = ", ".join(spec.name for spec in recorded_only(options))
+    if names:
+        _LOG.info("recorded, without effect on the cpu target: %s", names)
 
 
 def _compiled(
@@ -134,31 +144,6 @@ def _write(
             )
     precision.report(lowered.overflows)
     side_files.write_all(lowered.side_files)
-
-
-def effective_options(options: CompileOptions) -> dict[str, object]:
-    """Say what the options amount to, defaults included, as far as it decides about the container."""
-    effective: dict[str, object] = {
-        "aic_num_cores": options.aic_num_cores,
-        "clip_fp16_constants": options.clip_fp16_constants,
-        "combine_inputs": options.combine_inputs,
-        "combine_outputs": options.combine_outputs,
-        "convert_to_fp16": options.convert_to_fp16,
-        "model_inputs": [
-            [spec.input_name, spec.input_type, list(spec.input_shape)] for spec in options.model_inputs
-        ],
-        "onnx_define_symbol": dict(options.onnx_define_symbol),
-    }
-    # Only where they are used, so that the others' containers do not change with what this version learns.
-    if options.network_specialization_config:
-        effective["network_specialization_config"] = [
-            [entry.name, dict(entry.symbols)] for entry in options.network_specialization_config
-        ]
-    if options.retained_state:
-        effective["retained_state"] = True
-    if options.mdp_load_partition_config is not None:
-        effective["mdp_load_partition_config"] = Partitions().to_json(options.mdp_load_partition_config)
-    return effective
 
 
 def _opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFile:

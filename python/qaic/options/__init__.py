@@ -19,16 +19,26 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from qaic.options.models import CompileOptions, RuntimeOptions, SessionOptions
+    from qaic.options.given import Given
+    from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
     from qaic.options.resolution import ResolvedOptions
     from qaic.options.structures import ModelInput
 
-__all__ = ["CompileOptions", "ModelInput", "ResolvedOptions", "RuntimeOptions", "SessionOptions", "resolve"]
+__all__ = [
+    "CompileOptions",
+    "ModelInput",
+    "ResolvedOptions",
+    "RunStepOptions",
+    "RuntimeOptions",
+    "SessionOptions",
+    "resolve",
+]
 
 _HOMES = {
     "CompileOptions": "qaic.options.models",
+    "RunStepOptions": "qaic.options.models",
     "RuntimeOptions": "qaic.options.models",
     "SessionOptions": "qaic.options.models",
     "ModelInput": "qaic.options.structures",
@@ -41,14 +51,17 @@ def resolve(
     *,
     options_path: str | os.PathLike[str] | None,
     model_is_container: bool,
+    flags: Sequence[Given] = (),
 ) -> ResolvedOptions:
-    """Resolve options: keyword arguments win over the options file, the file over the defaults.
+    """Resolve options: keyword arguments and flags win over the options file, the file over the defaults.
 
     See `qaic.options.resolution.resolve` for the parameters and errors.
     """
     from qaic.options import resolution
 
-    return resolution.resolve(kwargs, options_path=options_path, model_is_container=model_is_container)
+    return resolution.resolve(
+        kwargs, options_path=options_path, model_is_container=model_is_container, flags=flags
+    )
 
 
 def __getattr__(name: str) -> object:

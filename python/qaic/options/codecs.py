@@ -338,12 +338,17 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
         Whether text is split at white space too, not only at commas (clusters, MOS, PMU events).
     most
         Largest accepted number of values.
+    distinct
+        Whether every value may stand once only.
     """
 
-    def __init__(self, item: Codec[T], *, spaces: bool = False, most: int | None = None) -> None:
+    def __init__(
+        self, item: Codec[T], *, spaces: bool = False, most: int | None = None, distinct: bool = False
+    ) -> None:
         self.item = item
         self.spaces = spaces
         self.most = most
+        self.distinct = distinct
 
     @property
     def expected(self) -> str:
@@ -371,6 +376,8 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
                 items.append(self.item.parse(part))
             except ValueMismatchError as error:
                 raise ValueMismatchError(self.expected, f"{error.found} as value {position}") from None
+            if self.distinct and items[-1] in items[:-1]:
+                raise ValueMismatchError("each value once", f"{shown(items[-1])} twice")
         return tuple(items)
 
     def to_json(self, value: tuple[T, ...]) -> Json:
@@ -380,3 +387,7 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
     def rebase(self, value: tuple[T, ...], directory: Path) -> tuple[T, ...]:
         """See `Codec.rebase`."""
         return tuple(self.item.rebase(item, directory) for item in value)
+
+    def load(self, value: tuple[T, ...]) -> tuple[T, ...]:
+        """See `Codec.load`."""
+        return tuple(self.item.load(item) for item in value)

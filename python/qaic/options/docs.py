@@ -10,24 +10,20 @@ from typing import TYPE_CHECKING
 
 from qaic.options.names import normalise
 from qaic.options.rules import RULES, Rule, Severity
-from qaic.options.spec import FlagForm, OptionSpec, Stage
+from qaic.options.spec import Effect, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
-from qaic.options.unsupported import UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SECTIONS = {
-    Stage.SESSION: ("Session", "What to do, and with which other options."),
-    Stage.COMPILE: (
-        "Compiling",
-        "Used when the model is an ONNX file. A compiled container ignores them, with one warning.",
-    ),
+_STAGES = {
+    Stage.SESSION: "What to do, and with which other options.",
+    Stage.COMPILE: "Used when the model is an ONNX file. A container ignores them, with one warning.",
     Stage.RUNTIME: (
-        "Loading and running",
         "Never stored in the container. Those that *can change* after construction are the keys of\n"
-        "`Session.backend_options()` and `Session.update_backend_options()`.",
+        "`Session.backend_options()` and `Session.update_backend_options()`."
     ),
+    Stage.CLI: "Flags of the command line tools; a YAML file may carry them, and a session ignores them.",
 }
 
 _COLUMNS = ("option", "value", "default", "flag", "effect", "meaning")
@@ -81,11 +77,14 @@ onnx_define_symbol: {batch: 2, seq: 128}
 def render() -> str:
     """Return the page as Markdown."""
     parts = [_INTRODUCTION]
-    for stage, (title, text) in _SECTIONS.items():
-        rows = [_row(spec) for spec in SPECS if spec.stage is stage]
-        parts.append(f"## {title}\n\n{text}\n\n" + _table(_COLUMNS, rows))
+    told: set[Stage] = set()
+    for section in dict.fromkeys(spec.section for spec in SPECS):
+        rows = [spec for spec in SPECS if spec.section == section]
+        stage = rows[0].stage
+        text = "" if stage in told else f"{_STAGES[stage]}\n\n"
+        told.add(stage)
+        parts.append(f"## {section}\n\n{text}" + _table(_COLUMNS, map(_row, rows)))
     parts.append("## Rules between options\n\n" + _table(("rule", "when broken"), map(_rule, RULES)))
-    parts.append(_known_names())
     return "\n".join(parts)
 
 
@@ -100,11 +99,13 @@ def _row(spec: OptionSpec) -> tuple[str, ...]:
         meaning += " *Can change.*"
     if spec.ours:
         meaning += " Not an option of the vendor's tools."
-    own = {spec.name} if spec.flag is None else {spec.name, normalise(spec.flag.text)}
+    own = {spec.name, *(() if spec.flag is None else map(normalise, spec.flag.texts))}
     others = [f"`{alias}`" for alias in spec.aliases if alias not in own]
+    if spec.aic is not None:
+        others += [f"`{name}`" for name in (spec.aic.name, spec.aic.json_key) if name not in own]
     if others:
         meaning += f" Also: {', '.join(others)}."
-    effect = spec.effect.name.lower()
+    effect = "recorded only" if spec.effect is Effect.RECORDED else spec.effect.name.lower()
     return f"`{spec.name}`", spec.codec.expected, _default(spec.default), _flag(spec), effect, meaning
 
 
@@ -120,27 +121,20 @@ def _flag(spec: OptionSpec) -> str:
     if spec.flag is None:
         return ""
     text = f"-{spec.flag.text}"
-    if spec.flag.form is FlagForm.SWITCH:
+    form = spec.flag.form
+    if form is FlagForm.COUNT:
+        return f"`{text}`, `-{spec.flag.text * 2}`, `-{spec.flag.text * 3}`"
+    if form is FlagForm.OPTIONAL:
+        return f"`{text}`, `{text}=…`"
+    if form is FlagForm.SWITCH:
         return f"`{text}=false`" if spec.default is True else f"`{text}`"
-    return f"`{text}=…`" + (" (repeat)" if spec.flag.form is FlagForm.REPEAT else "")
+    if form is FlagForm.ACTION:
+        return ", ".join(f"`-{other}`" for other in spec.flag.texts)
+    return f"`{text}=…`" + (" (repeat)" if form is FlagForm.REPEAT else "")
 
 
 def _rule(rule: Rule) -> tuple[str, str]:
     return rule.summary, "warning" if rule.severity is Severity.WARNING else "error"
-
-
-def _known_names() -> str:
-    text = (
-        "## Known names without an effect yet\n\n"
-        "Options that are documented for Cloud AI 100 or planned, and that this version does not support.\n"
-        "As a keyword argument they are an `UnknownOptionError` that says so; a YAML file that carries them\n"
-        "loads with one warning that lists them.\n\n"
-    )
-    rows = [
-        (stage.value, ", ".join(f"`{row.name}`" for row in UNSUPPORTED if row.stage is stage))
-        for stage in (Stage.COMPILE, Stage.RUNTIME, Stage.CLI)
-    ]
-    return text + _table(("used by", "options"), rows)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ class Source(enum.Enum):
 
     KEYWORD = "keyword argument"
     YAML = "options file"
+    ARGV = "flag"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,16 @@ class Given:
         Raw value. In a YAML file every scalar is text; None is an empty or null value.
     base
         Directory that relative paths in the value start from; None is the current one.
+    name
+        Canonical name, where the reader knows it: some flags, as ``-m``, are no names elsewhere.
     """
 
     origin: Origin
     value: object
     base: Path | None = None
+    name: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What to look the option up by."""
+        return self.origin.spelling if self.name is None else self.name

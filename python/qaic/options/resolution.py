@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, TypeAlias
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
+from qaic.options.canonical import effective_options, set_options
 from qaic.options.codecs import FilePath, Json, ValueMismatchError
 from qaic.options.given import Given, Origin, Source
-from qaic.options.models import CompileOptions, RuntimeOptions, SessionOptions
+from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 from qaic.options.names import respell
 from qaic.options.rules import RuleView, Severity, broken
-from qaic.options.spec import OptionSpec, Stage
+from qaic.options.spec import Stage
 from qaic.options.table import SPECS, find, nearest_name
-from qaic.options.unsupported import UnsupportedOption
 from qaic.options.yaml_io import read_options_file
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from qaic.options.spec import OptionSpec
 
 _OPTIONS_PATH = next(spec for spec in SPECS if spec.name == "options_path")
 
@@ -37,13 +39,17 @@ class ResolvedOptions:
 
     Parameters
     ----------
-    session, compile, runtime
+    session, compile, runtime, run_step
         Typed values, one attribute per option.
     set_compile
         JSON form of the compile options that were given and can change the container, by canonical name
         (compile-options §2 rule 10). Part of the container and of the cache key.
     origins
         Where each option that was given came from, by canonical name.
+    as_given
+        Typed values of the options that were given, by canonical name; a file is its path.
+    unknown
+        What is not in the table and is passed on to the vendor's compiler (``allow_unknown_options``).
     warnings
         What was logged.
     """
@@ -51,20 +57,17 @@ class ResolvedOptions:
     session: SessionOptions
     compile: CompileOptions
     runtime: RuntimeOptions
+    run_step: RunStepOptions
     set_compile: dict[str, Json]
     origins: Mapping[str, Origin]
+    as_given: Mapping[str, object]
+    unknown: tuple[Given, ...]
     warnings: tuple[str, ...]
 
     @property
     def effective_compile(self) -> dict[str, Json]:
-        """JSON form of every option that can change the container, defaults included."""
-        return {
-            spec.name: spec.codec.to_json(getattr(self.compile, spec.name))
-            for spec in SPECS
-            if spec.stage is Stage.COMPILE
-            and spec.in_container
-            and getattr(self.compile, spec.name) is not None
-        }
+        """JSON form of what the compile options amount to (`qaic.options.canonical.effective_options`)."""
+        return effective_options(self.compile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,13 @@ def resolve(
     *,
     options_path: str | os.PathLike[str] | None,
     model_is_container: bool,
+    flags: Sequence[Given] = (),
 ) -> ResolvedOptions:
-    """Resolve options: keyword arguments win over the options file, the file over the defaults.
+    """Resolve options: keyword arguments and flags win over the options file, the file over the defaults.
 
-    Warnings go to the logger ``qaic.options``: unknown and unsupported keys of the file, compile options
-    that a compiled container makes meaningless, and broken rules that are not errors.
+    Warnings go to the logger ``qaic.options``: unknown keys of the file, options that only the command line
+    tools use, compile options that a compiled container makes meaningless, and broken rules that are not
+    errors.
 
     Parameters
     ----------
@@ -107,45 +112,54 @@ def resolve(
         YAML options file, or None.
     model_is_container
         Whether the model is a compiled container: compile options are then ignored.
+    flags
+        What `qaic.options.argv.read_argv` has read.
 
     Raises
     ------
     OSError
         The options file cannot be read.
     qaic.errors.UnknownOptionError
-        A keyword argument (with ``strict_options`` also a key of the file) is not an option, or is not
-        supported by this version. Also a ``TypeError``.
+        A keyword argument or flag (with ``strict_options`` also a key of the file) is not an option. Also a
+        ``TypeError``.
     qaic.errors.OptionConflictError
         An option was given twice, or options contradict each other.
     qaic.errors.OptionError
         A value is wrong, or the options file is.
     """
-    keywords = [
-        Given(Origin(Source.KEYWORD, key), value) for key, value in kwargs.items() if value is not None
-    ]
-    chosen = _options_path(keywords, options_path)
+    given = [Given(Origin(Source.KEYWORD, key), value) for key, value in kwargs.items() if value is not None]
+    given += flags
+    chosen = _options_path(given, options_path)
     in_file = [] if chosen is None else read_options_file(chosen.value)
     _refuse_nested(in_file)
 
-    named, unnamed = _named([*keywords, *in_file])
+    named, unnamed = _named([*given, *in_file])
     named = [item for item in named if item.spec is not _OPTIONS_PATH]
     ignored: list[Given] = []
     if model_is_container:
         ignored = [item.given for item in named if item.spec.stage is Stage.COMPILE]
         named = [item for item in named if item.spec.stage is not Stage.COMPILE]
-        ignored += [item for item in unnamed if _stage(item) is Stage.COMPILE]
-        unnamed = [item for item in unnamed if _stage(item) is not Stage.COMPILE]
-    _refuse_unnamed([item for item in unnamed if item.origin.source is Source.KEYWORD])
+    for_tools = [item.given for item in named if _is_for_tools(item)]
+    named = [item for item in named if not _is_for_tools(item)]
+    forwarded: list[Given] = []
+    if _forwards_unknown(named):
+        forwarded, unnamed = unnamed, []
+    _refuse_unusable([item for item in [*unnamed, *for_tools] if _is_refused(item)])
 
-    merged = _loaded(_merge(_typed(named)))
+    as_given = _merge(_typed(named))
+    merged = _loaded(as_given)
     if chosen is not None:
         merged[_OPTIONS_PATH.name] = _Typed(_OPTIONS_PATH, chosen.value, chosen.origin)
     values = {name: item.value for name, item in merged.items()}
-    left_over = [item for item in unnamed if item.origin.source is Source.YAML]
+    left_over = [item for item in [*unnamed, *for_tools] if item.origin.source is Source.YAML]
     if values.get("strict_options"):
-        _refuse_unnamed(left_over)
+        _refuse_unusable(left_over)
 
-    warnings = [*_file_warnings(left_over), *_container_warnings(ignored)]
+    warnings = [
+        *_unknown_warnings(left_over),
+        *_tool_warnings([item for item in for_tools if not _is_refused(item)]),
+        *_container_warnings(ignored),
+    ]
     origins = {name: item.origin for name, item in merged.items()}
     resolved = _build(values)
     view = RuleView(
@@ -157,17 +171,16 @@ def resolve(
     warnings += [text for _, text in broken(view, Severity.WARNING)]
     for text in warnings:
         _LOG.warning("%s", text)
-    session, compile_, runtime = resolved
+    session, compile_, runtime, run_step = resolved
     return ResolvedOptions(
         session=session,
         compile=compile_,
         runtime=runtime,
-        set_compile={
-            spec.name: spec.codec.to_json(values[spec.name])
-            for spec in SPECS
-            if spec.in_container and spec.name in values
-        },
+        run_step=run_step,
+        set_compile=set_options(values),
         origins=origins,
+        as_given={name: item.value for name, item in as_given.items()},
+        unknown=tuple(forwarded),
         warnings=tuple(warnings),
     )
 
@@ -184,7 +197,7 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
     wrong: list[str] = []
     for key, value in changes.items():
         found = find(key)
-        if isinstance(found, OptionSpec) and found.updatable:
+        if found is not None and found.updatable:
             if value is not None:
                 named.append(_Named(found, Given(Origin(Source.KEYWORD, key), value)))
         elif found is None:
@@ -203,7 +216,7 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
 
 def _options_path(keywords: Sequence[Given], argument: str | os.PathLike[str] | None) -> _TypedPath | None:
     """Find the options file, which a caller may also have put among the options under another spelling."""
-    named = [_Named(_OPTIONS_PATH, item) for item in keywords if find(item.origin.spelling) is _OPTIONS_PATH]
+    named = [_Named(_OPTIONS_PATH, item) for item in keywords if find(item.key) is _OPTIONS_PATH]
     if argument is not None:
         named.append(_Named(_OPTIONS_PATH, Given(Origin(Source.KEYWORD, _OPTIONS_PATH.name), argument)))
     found = _merge(_typed(named)).get(_OPTIONS_PATH.name)
@@ -212,7 +225,7 @@ def _options_path(keywords: Sequence[Given], argument: str | os.PathLike[str] | 
 
 def _refuse_nested(in_file: Sequence[Given]) -> None:
     for item in in_file:
-        if item.value is not None and find(item.origin.spelling) is _OPTIONS_PATH:
+        if item.value is not None and find(item.key) is _OPTIONS_PATH:
             raise OptionError(
                 f"{item.origin}: an options file cannot name another one",
                 code="option.nested_file",
@@ -221,21 +234,37 @@ def _refuse_nested(in_file: Sequence[Given]) -> None:
 
 
 def _named(items: Sequence[Given]) -> tuple[list[_Named], list[Given]]:
-    """Split what was given into options with an effect and the rest."""
+    """Split what was given into options of the table and the rest."""
     named: list[_Named] = []
     unnamed: list[Given] = []
     for item in items:
-        found = find(item.origin.spelling)
-        if not isinstance(found, OptionSpec):
+        found = find(item.key)
+        if found is None:
             unnamed.append(item)
         elif item.value is not None or found.codec.takes_none:
             named.append(_Named(found, item))
     return named, unnamed
 
 
-def _stage(item: Given) -> Stage | None:
-    found = find(item.origin.spelling)
-    return None if found is None else found.stage
+def _is_for_tools(item: _Named) -> bool:
+    """Whether an option of the command line tools was given elsewhere."""
+    return item.spec.stage is Stage.CLI and item.given.origin.source is not Source.ARGV
+
+
+def _is_refused(item: Given) -> bool:
+    """Whether an option that cannot be used here is an error in any case.
+
+    A file may carry what is for other tools; a keyword argument is written for this call. ``json_input_file``
+    is the one option of the tools that has a name as a keyword argument too.
+    """
+    found = find(item.key)
+    return item.origin.source is not Source.YAML and (found is None or not found.keyword)
+
+
+def _forwards_unknown(named: Sequence[_Named]) -> bool:
+    wanted = [item for item in named if item.spec.name in {"allow_unknown_options", "target"}]
+    values = {name: item.value for name, item in _merge(_typed(wanted)).items()}
+    return bool(values.get("allow_unknown_options")) and values.get("target") == "card"
 
 
 def _typed(named: Sequence[_Named]) -> list[_Typed]:
@@ -288,14 +317,14 @@ def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:
     """
     merged: dict[str, _Typed] = {}
     conflicts: list[tuple[str, str]] = []
-    for source in (Source.YAML, Source.KEYWORD):
+    for in_file in (True, False):
         here: dict[str, _Typed] = {}
         for item in typed:
-            if item.origin.source is not source:
+            if (item.origin.source is Source.YAML) is not in_file:
                 continue
             name = item.spec.name
             first = here.setdefault(name, item)
-            if first is not item and (source is Source.YAML or first.value != item.value):
+            if first is not item and (in_file or first.value != item.value):
                 conflicts.append(
                     (name, f"{first.origin} and {item.origin} are the same option: give it once")
                 )
@@ -309,11 +338,21 @@ def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:
     return merged
 
 
-def _build(
-    values: Mapping[str, object],
-) -> tuple[SessionOptions, CompileOptions, RuntimeOptions]:
+_Resolved: TypeAlias = "tuple[SessionOptions, CompileOptions, RuntimeOptions, RunStepOptions]"
+
+
+def _build(values: Mapping[str, object]) -> _Resolved:
+    complete = dict(values)
+    schema = values.get("quantization_schema")
+    if schema is not None:
+        # One option for two; a contradiction is found by the rules.
+        for name in ("quantization_schema_activations", "quantization_schema_constants"):
+            complete.setdefault(name, schema)
+
     def of(stage: Stage) -> dict[str, object]:
-        return {spec.name: values[spec.name] for spec in SPECS if spec.stage is stage and spec.name in values}
+        return {
+            spec.name: complete[spec.name] for spec in SPECS if spec.stage is stage and spec.name in complete
+        }
 
     # Every value was made by the codec of its field, so the types hold; the checker cannot see through the
     # table.
@@ -321,11 +360,12 @@ def _build(
         SessionOptions(**of(Stage.SESSION)),  # type: ignore[arg-type]
         CompileOptions(**of(Stage.COMPILE)),  # type: ignore[arg-type]
         RuntimeOptions(**of(Stage.RUNTIME)),  # type: ignore[arg-type]
+        RunStepOptions(**of(Stage.CLI)),  # type: ignore[arg-type]
     )
 
 
-def _attribute(resolved: tuple[SessionOptions, CompileOptions, RuntimeOptions], spec: OptionSpec) -> object:
-    place = (Stage.SESSION, Stage.COMPILE, Stage.RUNTIME).index(spec.stage)
+def _attribute(resolved: _Resolved, spec: OptionSpec) -> object:
+    place = (Stage.SESSION, Stage.COMPILE, Stage.RUNTIME, Stage.CLI).index(spec.stage)
     return getattr(resolved[place], spec.name)
 
 
@@ -342,22 +382,19 @@ def _refuse_broken(view: RuleView) -> None:
         )
 
 
-def _refuse_unnamed(items: Sequence[Given]) -> None:
-    if items:
-        _raise_unnamed(items)
-
-
-def _raise_unnamed(items: Sequence[Given]) -> NoReturn:
-    unknown = [item for item in items if find(item.origin.spelling) is None]
+def _refuse_unusable(items: Sequence[Given]) -> None:
+    if not items:
+        return
+    unknown = [item for item in items if find(item.key) is None]
     texts = [
         _unknown_text(item.origin.spelling, item.origin)
         if item in unknown
-        else _unsupported_text(item.origin)
+        else f"{item.origin} is an option of the command line tools only"
         for item in items
     ]
     raise UnknownOptionError(
         _listed(texts, "options cannot be used"),
-        code="option.unknown" if unknown else "option.unsupported",
+        code="option.unknown" if unknown else "option.only_for_tools",
         context={
             "options": [item.origin.spelling for item in items],
             "nearest": [nearest_name(item.origin.spelling) for item in unknown],
@@ -365,27 +402,17 @@ def _raise_unnamed(items: Sequence[Given]) -> NoReturn:
     )
 
 
-def _file_warnings(items: Sequence[Given]) -> list[str]:
-    """Describe the keys of the file that are not used.
-
-    Each unknown one gets its own text, with a suggestion; the unsupported ones share one.
-    """
-    texts = [
+def _unknown_warnings(items: Sequence[Given]) -> list[str]:
+    return [
         f"ignored: {_unknown_text(item.origin.spelling, item.origin)}"
         for item in items
-        if find(item.origin.spelling) is None
+        if find(item.key) is None
     ]
-    unsupported = [
-        item.origin
-        for item in items
-        if item.value is not None and isinstance(find(item.origin.spelling), UnsupportedOption)
-    ]
-    if unsupported:
-        names = ", ".join(origin.spelling for origin in unsupported)
-        texts.append(
-            f"{unsupported[0].file}: known options that this version does not support are ignored: {names}"
-        )
-    return texts
+
+
+def _tool_warnings(items: Sequence[Given]) -> list[str]:
+    names = dict.fromkeys(item.origin.spelling for item in items)
+    return [f"options that only the command line tools use are ignored: {', '.join(names)}"] if names else []
 
 
 def _container_warnings(items: Sequence[Given]) -> list[str]:
@@ -399,10 +426,6 @@ def _unknown_text(key: str, origin: Origin | None = None) -> str:
     near = nearest_name(key)
     hint = "" if near is None else f"; did you mean {respell(near, key)}?"
     return f"unknown option {key if origin is None else origin}{hint}"
-
-
-def _unsupported_text(origin: Origin) -> str:
-    return f"{origin} is a known option, but this version does not support it"
 
 
 def _listed(texts: Sequence[str], what: str) -> str:

@@ -90,6 +90,12 @@ def _container_needed(view: RuleView) -> str | None:
     )
 
 
+def _needs_sdk(view: RuleView) -> str | None:
+    if view.values["io_encrypt"] is None or view.values["target"] == "card":
+        return None
+    return f"{view.spell('io_encrypt')} is not available without the SDK: only with the target card"
+
+
 def _clip_without_fp16(view: RuleView) -> str | None:
     if not view.values["clip_fp16_constants"] or view.values["convert_to_fp16"]:
         return None
@@ -124,6 +130,13 @@ RULES: tuple[Rule, ...] = (
         Severity.ERROR,
         "`compile` may be false only for a compiled container.",
         _container_needed,
+    ),
+    Rule(
+        "needs_sdk",
+        ("io_encrypt", "target"),
+        Severity.ERROR,
+        "`io_encrypt` is not available without the SDK, that is for the `target` `cpu`.",
+        _needs_sdk,
     ),
     Rule(
         "clip_without_fp16",

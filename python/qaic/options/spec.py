@@ -1,7 +1,7 @@
 """What the option table says about one option (compile-options §8).
 
-A row is a field of one of the classes in `models`, declared with `option`; everything else - parsing,
-precedence, errors, command lines, the reference page - is derived from it.
+A row is a field of one of the classes in `rows`, declared with `option`; everything else - parsing,
+precedence, errors, command lines, JSON keys, the reference page - is derived from it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,19 @@ class FlagForm(enum.Enum):
 
     SWITCH = "switch"  # -flag, -flag=false
     VALUE = "value"  # -flag=value
+    OPTIONAL = "optional"  # -flag, -flag=value
     REPEAT = "repeat"  # -flag=one -flag=two
+    COUNT = "count"  # -f, -ff, -fff
+    ACTION = "action"  # -flag, and nothing else is done
+
+
+class Documented(enum.Enum):
+    """Where the vendor's documents have an option."""
+
+    SESSION = "keyword arguments of Session"
+    CLI = "command line"
+    CONFIG = "configuration classes"
+    NOWHERE = "nowhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +71,60 @@ class Flag:
         How the value follows.
     separator
         Between the values of a list in one flag.
+    others
+        Other texts of the same flag.
+    inferred
+        Whether the spelling follows from the general rule only, and stands in no public text.
     """
 
     text: str
     form: FlagForm
     separator: str = ","
+    others: tuple[str, ...] = ()
+    inferred: bool = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every spelling, the preferred one first."""
+        return (self.text, *self.others)
+
+
+class JsonForm(enum.Enum):
+    """How the two configuration classes hold a value."""
+
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    TEXT = "text"
+    NAMES = "list of text"
+    IDS = "list of int"
+    SPACED = "text with spaces"  # a list in one text
+    TARGET = "hardware"  # the name of the compilation target
+
+
+@dataclass(frozen=True, slots=True)
+class AicField:
+    """Field of ``AicCompilerConfig`` or ``AicRuntimeConfig`` (compile-options §6).
+
+    Parameters
+    ----------
+    name
+        Field and constructor argument.
+    default
+        Documented default of the class. It is never a request: only fields that were set count.
+    json_key
+        Key in the flat back-end extension dictionary, in its exact case.
+    form
+        Type of the field and of the JSON value.
+    choices
+        Values that the class takes, if it lists them.
+    """
+
+    name: str
+    default: bool | int | float | str | tuple[str, ...]
+    json_key: str
+    form: JsonForm
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +155,16 @@ class OptionSpec:
         Whether `RuntimeOptions.update` may change it (python-api §A.2.4).
     ours
         Not an option of the vendor's tools (compile-options §1.5).
+    sdk_only
+        Needs the vendor's compiler: refused for the target ``cpu``.
+    keyword
+        Whether it is a keyword argument and a YAML key too, not only a flag.
+    documented
+        Where the vendor's documents have it.
+    aic
+        Field of the configuration classes.
+    section
+        Heading of the group of options it belongs to.
     """
 
     name: str
@@ -107,14 +178,21 @@ class OptionSpec:
     in_container: bool = False
     updatable: bool = False
     ours: bool = False
+    sdk_only: bool = False
+    keyword: bool = True
+    documented: Documented = Documented.SESSION
+    aic: AicField | None = None
+    section: str = ""
 
     @property
     def keys(self) -> frozenset[str]:
         """Every lookup key of the option."""
         keys = {self.name, *self.aliases}
         # One-letter flags are a matter of the command line: as a keyword or YAML key they would be a riddle.
-        if self.flag is not None and len(self.flag.text) > 1:
-            keys.add(normalise(self.flag.text))
+        if self.flag is not None:
+            keys.update(normalise(text) for text in self.flag.texts if len(text) > 1)
+        if self.aic is not None:
+            keys.update((normalise(self.aic.name), normalise(self.aic.json_key)))
         return frozenset(keys)
 
 
@@ -126,9 +204,11 @@ class Row:
     default: object
     arguments: dict[str, Any]
 
-    def spec(self, name: str, stage: Stage) -> OptionSpec:
+    def spec(self, name: str, stage: Stage, section: str) -> OptionSpec:
         """Complete the row."""
-        return OptionSpec(name=name, stage=stage, codec=self.codec, default=self.default, **self.arguments)
+        return OptionSpec(
+            name=name, stage=stage, section=section, codec=self.codec, default=self.default, **self.arguments
+        )
 
 
 def option(
@@ -142,6 +222,10 @@ def option(
     in_container: bool = False,
     updatable: bool = False,
     ours: bool = False,
+    sdk_only: bool = False,
+    keyword: bool = True,
+    documented: Documented = Documented.SESSION,
+    aic: AicField | None = None,
 ) -> T | D:
     """Declare a row of the option table as a dataclass field; the parameters are those of `OptionSpec`.
 
@@ -159,6 +243,10 @@ def option(
             "in_container": in_container,
             "updatable": updatable,
             "ours": ours,
+            "sdk_only": sdk_only,
+            "keyword": keyword,
+            "documented": Documented.NOWHERE if ours else documented,
+            "aic": aic,
         },
     )
     metadata = {"option": row}

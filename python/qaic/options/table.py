@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.options.models import CompileOptions, RuntimeOptions, SessionOptions, specs_of
+from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
 from qaic.options.names import nearest, normalise
-from qaic.options.unsupported import UNSUPPORTED, UnsupportedOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
     from qaic.options.spec import OptionSpec
 
 
-def index(
-    rows: Iterable[OptionSpec | UnsupportedOption],
-) -> dict[str, OptionSpec | UnsupportedOption]:
+def index(rows: Iterable[OptionSpec]) -> dict[str, OptionSpec]:
     """Map every lookup key to its option.
 
     Raises
@@ -24,7 +21,7 @@ def index(
     ValueError
         Two options claim one key, or a key could never be looked up: the table is wrong.
     """
-    found: dict[str, OptionSpec | UnsupportedOption] = {}
+    found: dict[str, OptionSpec] = {}
     for row in rows:
         for key in row.keys:
             if normalise(key) != key:
@@ -36,16 +33,18 @@ def index(
     return found
 
 
-#: Every option with an effect, in the order of the reference.
+#: Every option, in the order of the reference.
 SPECS: tuple[OptionSpec, ...] = tuple(
-    spec for model in (SessionOptions, CompileOptions, RuntimeOptions) for spec in specs_of(model)
+    spec
+    for model in (SessionOptions, CompileOptions, RuntimeOptions, RunStepOptions)
+    for spec in specs_of(model)
 )
 
-_INDEX = index((*SPECS, *UNSUPPORTED))
-_SUPPORTED_NAMES = tuple(spec.name for spec in SPECS)
+_INDEX = index(SPECS)
+_NAMES = tuple(spec.name for spec in SPECS)
 
 
-def find(key: str) -> OptionSpec | UnsupportedOption | None:
+def find(key: str) -> OptionSpec | None:
     """Return the option that a user's spelling means, or None."""
     return _INDEX.get(normalise(key))
 
@@ -53,10 +52,10 @@ def find(key: str) -> OptionSpec | UnsupportedOption | None:
 def nearest_name(key: str) -> str | None:
     """Return the canonical name of the option whose name or alias is nearest to a wrong key, or None.
 
-    Options with an effect are preferred: a suggestion that is then refused helps nobody.
+    Canonical names are preferred: an alias is often nearer to something else than what was meant.
     """
-    supported = nearest(key, _SUPPORTED_NAMES)
-    if supported is not None:
-        return supported
+    named = nearest(key, _NAMES)
+    if named is not None:
+        return named
     found = nearest(key, _INDEX)
     return None if found is None else _INDEX[found].name

@@ -1,0 +1,273 @@
+"""Options about the model, the interface of the program and the container (compile-options §1 A)."""
+
+# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from qaic.options.codecs import Bool, Enum, FilePath, Int, ListOf, Str
+from qaic.options.file_content import FileContent, InputFileContent
+from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+from qaic.options.specializations import Specialization, Specializations
+from qaic.options.structures import ModelInput, ModelInputs, SymbolMap
+from qaic.options.words import CompilationTarget, HardwareVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions:
+    """Options about the model, the interface of the program and the container."""
+
+    SECTION: ClassVar = "Model, interface, container"
+
+    output_dir: Path | None = option(
+        FilePath("directory"),
+        default=None,
+        summary="Directory that receives `programqpc.bin`; unset: the container stays in the compile cache.",
+        effect=Effect.FILE,
+        aliases=("compiler_compilationoutputdir",),
+        flag=Flag("aic-binary-dir", FlagForm.VALUE),
+    )
+    output_node_names: tuple[str, ...] = option(
+        ListOf(Str()),
+        default=(),
+        summary="Tensors that become the outputs of the program, in place of the model's.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("output-node-name", FlagForm.VALUE),
+        in_container=True,
+    )
+    model_inputs: tuple[ModelInput, ...] = option(
+        ModelInputs(),
+        default=(),
+        summary="Element type and shape of graph inputs; gives sizes to symbolic dimensions.",
+        effect=Effect.BEHAVIOUR,
+        aliases=("model_inputs_list",),
+        flag=Flag("model-input", FlagForm.REPEAT),
+        in_container=True,
+    )
+    onnx_define_symbol: Mapping[str, int] = option(
+        SymbolMap(),
+        default={},
+        summary="Sizes of symbolic dimensions by their names in the model.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("onnx-define-symbol", FlagForm.REPEAT),
+        in_container=True,
+    )
+    dynamic_shape_input: tuple[str, ...] = option(
+        ListOf(Str()),
+        default=(),
+        summary="Inputs that take any size up to the bound which `onnx_define_symbol` gives each symbol.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("dynamic-shape-input", FlagForm.VALUE, inferred=True),
+        in_container=True,
+    )
+    always_expand_onnx_functions: bool = option(
+        Bool(),
+        default=False,
+        summary="Put the bodies of the model's own functions in place of their calls before anything else.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("always-expand-onnx-functions", FlagForm.SWITCH, inferred=True),
+        in_container=True,
+    )
+    batchsize: int | None = option(
+        Int(ge=1, le=2**31 - 1),
+        default=None,
+        summary="Size of the first dimension of every input where it is 1 or a symbol.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("batchsize", FlagForm.VALUE),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    network_specialization_config: tuple[Specialization, ...] = option(
+        Specializations(),
+        default=(),
+        summary="Sets of sizes for the symbolic dimensions in one container; the shapes of a run choose.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("network-specialization-config", FlagForm.VALUE),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    custom_io_list_file: InputFileContent | None = option(
+        FileContent("YAML file"),
+        default=None,
+        summary="Element types, layouts and quantization of inputs and outputs at the edge of the program.",
+        effect=Effect.BEHAVIOUR,
+        aliases=("custom_io_list",),
+        flag=Flag("custom-IO-list-file", FlagForm.VALUE),
+        in_container=True,
+    )
+    dump_custom_io_config_template_file: Path | None = option(
+        FilePath("YAML file to write"),
+        default=None,
+        summary="Write a template of the file for `custom_io_list_file`.",
+        effect=Effect.FILE,
+        flag=Flag("dump-custom-IO-config-template", FlagForm.VALUE),
+    )
+    retained_state: bool = option(
+        Bool(),
+        default=False,
+        summary="Output `X_RetainedState` stays on the device and is input `X` of the next inference.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("retained-state", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        aic=AicField("retained_state", default=False, json_key="compiler_retained_state", form=JsonForm.BOOL),
+        in_container=True,
+    )
+    split_retained_state_io: bool = option(
+        Bool(),
+        default=False,
+        summary="Let the state of each sequence be read and written from the host.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("split-retained-state-io", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    sub_functions: bool = option(
+        Bool(),
+        default=False,
+        summary="Keep the model's own functions as functions of the program.",
+        effect=Effect.RECORDED,
+        flag=Flag("sub-functions", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    register_custom_op: tuple[InputFileContent, ...] = option(
+        ListOf(FileContent("YAML file")),
+        default=(),
+        summary="Descriptions of custom operators and of the libraries that implement them.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("register-custom-op", FlagForm.REPEAT),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    load_embedding_tables: InputFileContent | None = option(
+        FileContent("zip file"),
+        default=None,
+        summary="Tables that take the place of the constants of the same name.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("load-embedding-tables", FlagForm.VALUE, inferred=True),
+        in_container=True,
+    )
+    dump_embedding_tables: Path | None = option(
+        FilePath("zip file to write"),
+        default=None,
+        summary="Write the tables that the model looks rows up in.",
+        effect=Effect.FILE,
+        flag=Flag("dump-embedding-tables", FlagForm.VALUE, inferred=True),
+    )
+    host_preproc: bool | None = option(
+        Bool(),
+        default=None,
+        summary="Count conversions at the edge of the program as work of the host; the numbers are the same.",
+        effect=Effect.DIAGNOSTIC,
+        flag=Flag("host-preproc", FlagForm.SWITCH, inferred=True),
+        aic=AicField(
+            "do_host_preproc", default=True, json_key="compiler_do_host_preproc", form=JsonForm.BOOL
+        ),
+        in_container=True,
+    )
+    aic_preproc: bool = option(
+        Bool(),
+        default=False,
+        summary="Count conversions at the edge of the program as work of the device.",
+        effect=Effect.DIAGNOSTIC,
+        flag=Flag("aic-preproc", FlagForm.SWITCH),
+        in_container=True,
+    )
+    compile_only: bool = option(
+        Bool(),
+        default=False,
+        summary="Do not run after compiling; only `qaic-exec` would, a session and `qaic-compile` never do.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("compile-only", FlagForm.SWITCH),
+        documented=Documented.CLI,
+    )
+    aic_hw: bool | None = option(
+        CompilationTarget(),
+        default=None,
+        summary="Compile for the card rather than for the host's reference; here both run the same.",
+        effect=Effect.RECORDED,
+        flag=Flag("aic-hw", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        aic=AicField("compilation_target", "hardware", "compiler_compilation_target", JsonForm.TARGET),
+        in_container=True,
+    )
+    aic_hw_version: str | None = option(
+        HardwareVersion(),
+        default=None,
+        summary="Hardware family of the program; unset is that of `2.0`. Only `ai200` has bfloat16.",
+        effect=Effect.VALIDATED,
+        aliases=("hwversion",),
+        flag=Flag("aic-hw-version", FlagForm.VALUE),
+        documented=Documented.CLI,
+        aic=AicField("hardware_version", "2.0", "compiler_hardware_version", JsonForm.TEXT),
+        in_container=True,
+    )
+    graph_names: tuple[str, ...] = option(
+        ListOf(Str(), distinct=True),
+        default=(),
+        summary="Names of the graphs of the container, one for each set of sizes.",
+        effect=Effect.BEHAVIOUR,
+        documented=Documented.CONFIG,
+        aic=AicField("graph_names", (), "graph_names", JsonForm.NAMES),
+        in_container=True,
+    )
+    qpc_crc: bool = option(
+        Bool(),
+        default=False,
+        summary="Store a checksum of the container that is verified when it is loaded.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("qpc-crc", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    io_encrypt: str | None = option(
+        Str(),
+        default=None,
+        summary="Encrypt inputs and outputs. Not available without the SDK.",
+        effect=Effect.VALIDATED,
+        flag=Flag("io-encrypt", FlagForm.VALUE),
+        documented=Documented.CLI,
+        sdk_only=True,
+        in_container=True,
+    )
+    target: str = option(
+        Enum("cpu", "card"),
+        default="cpu",
+        summary="Compiler and container: `cpu` is built in, `card` runs the vendor's compiler.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("target", FlagForm.VALUE),
+        ours=True,
+        in_container=True,
+    )
+    allow_unknown_options: bool = option(
+        Bool(),
+        default=False,
+        summary="Pass options that this table does not have on as flags; only for `target` `card`.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("allow-unknown-options", FlagForm.SWITCH),
+        ours=True,
+    )
+    strict_aic: bool = option(
+        Bool(),
+        default=False,
+        summary="Refuse a model whose operators the card's compiler is not known to support.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("strict-aic", FlagForm.SWITCH),
+        ours=True,
+        in_container=True,
+    )
+    aic_operator_list: InputFileContent | None = option(
+        FileContent("list of operators"),
+        default=None,
+        summary="Operator list that replaces the shipped one of what the card's compiler supports.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("aic-operator-list", FlagForm.VALUE),
+        ours=True,
+        in_container=True,
+    )

@@ -1,0 +1,110 @@
+"""Options about the precision of computation and weights (compile-options §1 B)."""
+
+# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from qaic.options.codecs import Bool, ListOf, Str
+from qaic.options.file_content import FileContent, InputFileContent
+from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionOptions:
+    """Options about the precision of computation and weights."""
+
+    SECTION: ClassVar = "Precision"
+
+    convert_to_fp16: bool = option(
+        Bool(),
+        default=False,
+        summary="Compute floating point with the rounding of fp16, and keep weights as fp16.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("convert-to-fp16", FlagForm.SWITCH),
+        aic=AicField(
+            "convert_to_fp16", default=True, json_key="compiler_convert_to_FP16", form=JsonForm.BOOL
+        ),
+        in_container=True,
+    )
+    clip_fp16_constants: bool = option(
+        Bool(),
+        default=False,
+        summary="Clip constants beyond the range of fp16 to its limits; otherwise they become infinite.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("clip-fp16-constants", FlagForm.SWITCH),
+        in_container=True,
+        ours=True,
+    )
+    execute_nodes_in_fp16: tuple[str, ...] = option(
+        ListOf(Str()),
+        default=(),
+        summary="Kinds of operators whose nodes all compute in fp16.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("execute-nodes-in-fp16", FlagForm.VALUE),
+        in_container=True,
+    )
+    node_precision_info_file: InputFileContent | None = option(
+        FileContent("YAML file"),
+        default=None,
+        summary="Single nodes, by their first outputs, that compute in fp16 or in fp32.",
+        effect=Effect.BEHAVIOUR,
+        aliases=("node_precision_info",),
+        flag=Flag("node-precision-info", FlagForm.VALUE),
+        in_container=True,
+    )
+    keep_original_precision_for_nodes: tuple[str, ...] = option(
+        ListOf(Str()),
+        default=(),
+        summary="Kinds of operators that keep the precision of the model.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("keep-original-precision-for-nodes", FlagForm.VALUE),
+        in_container=True,
+    )
+    mxfp6_matmul: bool = option(
+        Bool(),
+        default=False,
+        summary="Keep constant weights of matrix products in the 6-bit block format MXFP6.",
+        effect=Effect.BEHAVIOUR,
+        aliases=("mxfp6",),
+        flag=Flag("mxfp6-matmul", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        aic=AicField(
+            "mxfp6_matmul_weights",
+            default=False,
+            json_key="compiler_mxfp6_matmul_weights",
+            form=JsonForm.BOOL,
+        ),
+        in_container=True,
+    )
+    exclude_mxfp6_matmul: tuple[str, ...] = option(
+        ListOf(Str(), spaces=True),
+        default=(),
+        summary="Matrix products, by node or output name, whose weights stay as they are.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("exclude-mxfp6-matmul", FlagForm.VALUE, inferred=True),
+        documented=Documented.CONFIG,
+        aic=AicField("exclude_mxfp6_matmul", "", "compiler_exclude_mxfp6_matmul", JsonForm.SPACED),
+        in_container=True,
+    )
+    allow_mxint8_mdp_io: bool = option(
+        Bool(),
+        default=False,
+        summary="Round floats that cross from one partition to the next to the 8-bit block format MXINT8.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("allow-mxint8-mdp-io", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        aic=AicField("mxint8_mdp_io", default=False, json_key="compiler_mxint8_mdp_io", form=JsonForm.BOOL),
+        in_container=True,
+    )
+    mxint8_kv_cache: bool = option(
+        Bool(),
+        default=False,
+        summary="Keep retained state in the 8-bit block format MXINT8.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("mxint8-kv-cache", FlagForm.SWITCH, inferred=True),
+        documented=Documented.CLI,
+        in_container=True,
+    )

@@ -1,0 +1,186 @@
+"""Options about quantization and its calibration (compile-options §1 C)."""
+
+# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from qaic.options.codecs import Bool, Enum, FilePath, Float, Int
+from qaic.options.file_content import FileContent, InputFileContent
+from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
+from qaic.options.words import RandomInputData, Samples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    import numpy as np
+
+_SCHEMA = Enum("asymmetric", "symmetric", "symmetric_with_uint8", "symmetric_with_power2_scale")
+
+#: Every bin of every tensor is a number in the profile; more than this tells nothing more.
+_MOST_BINS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationOptions:
+    """Options about quantization and its calibration."""
+
+    SECTION: ClassVar = "Quantization"
+
+    external_quantization_file: InputFileContent | None = option(
+        FileContent("quantization file"),
+        default=None,
+        summary="Quantize with ranges or parameters that another tool has written.",
+        effect=Effect.BEHAVIOUR,
+        aliases=("external_quantization",),
+        flag=Flag("external-quantization", FlagForm.VALUE),
+        in_container=True,
+    )
+    quantization_schema_activations: str = option(
+        _SCHEMA,
+        default="symmetric_with_uint8",
+        summary="How the range of an activation becomes a scale and an offset.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("quantization-schema-activations", FlagForm.VALUE),
+        in_container=True,
+    )
+    quantization_schema_constants: str = option(
+        _SCHEMA,
+        default="symmetric_with_uint8",
+        summary="How the range of a constant becomes a scale and an offset.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("quantization-schema-constants", FlagForm.VALUE),
+        in_container=True,
+    )
+    quantization_schema: str | None = option(
+        _SCHEMA,
+        default=None,
+        summary="Both schemas at once.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("quantization-schema", FlagForm.VALUE),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    quantization_calibration: str = option(
+        Enum("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR"),
+        default="None",
+        summary="How the range of an activation is chosen from what was seen; `None` takes all of it.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("quantization-calibration", FlagForm.VALUE),
+        in_container=True,
+    )
+    percentile_calibration_value: float = option(
+        Float(ge=90, le=100),
+        default=100.0,
+        summary="Share of the values, in percent, that the range of `Percentile` covers.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("percentile-calibration-value", FlagForm.VALUE),
+        in_container=True,
+    )
+    num_histogram_bins: int = option(
+        Int(ge=32, le=_MOST_BINS),
+        default=512,
+        summary="Bins of the histogram of each tensor.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("num-histogram-bins", FlagForm.VALUE),
+        in_container=True,
+    )
+    quantization_precision: str = option(
+        Enum("Int8", "Int16"),
+        default="Int8",
+        summary="Precision of quantized tensors.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("quantization-precision", FlagForm.VALUE),
+        in_container=True,
+    )
+    quantization_precision_bias: str = option(
+        Enum("Int8", "Int32"),
+        default="Int32",
+        summary="Precision of the biases of quantized nodes.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("quantization-precision-bias", FlagForm.VALUE),
+        in_container=True,
+    )
+    enable_rowwise: bool = option(
+        Bool(),
+        default=False,
+        summary="Quantize each output row of constant Gemm and MatMul weights on its own.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("enable-rowwise", FlagForm.SWITCH),
+        in_container=True,
+    )
+    enable_channelwise: bool = option(
+        Bool(),
+        default=False,
+        summary="Quantize each output channel of convolution weights on its own.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("enable-channelwise", FlagForm.SWITCH),
+        in_container=True,
+    )
+    dump_profile: Path | None = option(
+        FilePath("profile to write"),
+        default=None,
+        summary="Observe the ranges of tensors on samples, write them to a file, and compile without them.",
+        effect=Effect.FILE,
+        flag=Flag("dump-profile", FlagForm.VALUE),
+    )
+    load_profile: InputFileContent | None = option(
+        FileContent("profile"),
+        default=None,
+        summary="Quantize with the ranges of a file.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("load-profile", FlagForm.VALUE),
+        in_container=True,
+    )
+    convert_to_quantize: bool = option(
+        Bool(),
+        default=False,
+        summary="Observe the ranges of tensors on samples and quantize with them.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("convert-to-quantize", FlagForm.SWITCH),
+        in_container=True,
+    )
+    profiling_threads: int | None = option(
+        Int(ge=1, le=2**31 - 1),
+        default=None,
+        summary="Threads that run samples; the results do not depend on their number.",
+        effect=Effect.TIMING,
+        flag=Flag("profiling-threads", FlagForm.VALUE),
+    )
+    input_list_file: InputFileContent | None = option(
+        FileContent("list of samples"),
+        default=None,
+        summary="Files of the samples, a line for each sample.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("input-list-file", FlagForm.VALUE),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    use_random_input_data: str | None = option(
+        RandomInputData(),
+        default=None,
+        summary="Random samples, uniform or gaussian: for a first look, not for accuracy.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("use-random-input-data", FlagForm.OPTIONAL),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    calibration_data: Iterable[Mapping[str, np.ndarray]] | None = option(
+        Samples(),
+        default=None,
+        summary="Samples as dictionaries of arrays by input name, read one at a time; only from Python.",
+        effect=Effect.BEHAVIOUR,
+        ours=True,
+    )
+    allow_profile_mismatch: bool = option(
+        Bool(),
+        default=False,
+        summary="Use a profile that was made with another graph.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("allow-profile-mismatch", FlagForm.SWITCH),
+        ours=True,
+        in_container=True,
+    )

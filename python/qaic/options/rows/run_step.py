@@ -1,0 +1,153 @@
+"""Options of the run that `qaic-exec` makes after compiling, and actions of the command line tools.
+
+Rows 13, 28, 76, 89, 90 and 100 of compile-options §1.
+"""
+
+# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from qaic.options.codecs import Enum, FilePath, Float, Int
+from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
+from qaic.options.words import Action
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStepOptions:
+    """Options of the command line tools: the run after compiling, and actions."""
+
+    SECTION: ClassVar = "Run after compiling (`qaic-exec`)"
+
+    json_input_file: Path | None = option(
+        FilePath("JSON file"),
+        default=None,
+        summary="Input buffers and their shapes for the run.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("json-input-file", FlagForm.VALUE),
+        documented=Documented.CLI,
+    )
+    aic_num_of_instances: int = option(
+        Int(ge=1, le=_LARGEST),
+        default=1,
+        summary="Instances of the program that run side by side.",
+        effect=Effect.TIMING,
+        flag=Flag("aic-num-of-instances", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    num_iter: int | None = option(
+        Int(ge=1, le=_LARGEST),
+        default=None,
+        summary="Number of inferences.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("num-iter", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    time: float | None = option(
+        Float(ge=0, le=_LARGEST),
+        default=None,
+        summary="Duration of the run, in seconds.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("time", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    write_output_dir: Path | None = option(
+        FilePath("directory"),
+        default=None,
+        summary="Directory for the outputs of the run, one file for each tensor.",
+        effect=Effect.FILE,
+        flag=Flag("write-output-dir", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    write_output_start_iter: int = option(
+        Int(ge=0, le=_LARGEST),
+        default=0,
+        summary="First inference whose outputs are written.",
+        effect=Effect.FILE,
+        flag=Flag("write-output-start-iter", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    write_output_num_samples: int = option(
+        Int(ge=1, le=_LARGEST),
+        default=1,
+        summary="Number of inferences whose outputs are written.",
+        effect=Effect.FILE,
+        flag=Flag("write-output-num-samples", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    aic_profiling_type: str | None = option(
+        Enum("stats", "trace", "latency", "raw_device_stats"),
+        default=None,
+        summary="What the run records.",
+        effect=Effect.DIAGNOSTIC,
+        flag=Flag("aic-profiling-type", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    aic_profiling_out_dir: Path | None = option(
+        FilePath("directory"),
+        default=None,
+        summary="Directory for what the run records.",
+        effect=Effect.FILE,
+        flag=Flag("aic-profiling-out-dir", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    aic_profiling_num_samples: int = option(
+        Int(ge=1, le=_LARGEST),
+        default=1,
+        summary="Number of inferences that are recorded.",
+        effect=Effect.DIAGNOSTIC,
+        flag=Flag("aic-profiling-num-samples", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    aic_profiling_start_iter: int = option(
+        Int(ge=0, le=_LARGEST),
+        default=1,
+        summary="First inference that is recorded.",
+        effect=Effect.DIAGNOSTIC,
+        flag=Flag("aic-profiling-start-iter", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    aic_profiling_start_delay: int | None = option(
+        Int(ge=0, le=_LARGEST, unit="ms"),
+        default=None,
+        summary="Wait before the recording.",
+        effect=Effect.DIAGNOSTIC,
+        flag=Flag("aic-profiling-start-delay", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    operators_supported: str | None = option(
+        Enum("onnx", "tensorflow", "pytorch", "caffe", "caffe2"),
+        default=None,
+        summary="Write the list of supported operators of a framework and do nothing else.",
+        effect=Effect.FILE,
+        flag=Flag("operators-supported", FlagForm.VALUE),
+        documented=Documented.CLI,
+        keyword=False,
+    )
+    help: bool = option(
+        Action(),
+        default=False,
+        summary="Show the options and do nothing else.",
+        effect=Effect.DIAGNOSTIC,
+        flag=Flag("help", FlagForm.ACTION, others=("h", "usage", "u")),
+        documented=Documented.CLI,
+        keyword=False,
+    )

@@ -1,0 +1,111 @@
+"""Options of loading and running (compile-options §1 F)."""
+
+# `option` makes an immutable row, as `dataclasses.field` does
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from qaic.options.codecs import Bool, Int, Str
+from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+from qaic.options.structures import DeviceIds
+
+#: The runtime keeps these numbers in 32 bits.
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeRows:
+    """Options of loading and running."""
+
+    SECTION: ClassVar = "Loading and running"
+
+    dev_id: int | tuple[int, ...] = option(
+        DeviceIds(le=_LARGEST),
+        default=0,
+        summary="Device to run on; several for a program that they execute together.",
+        effect=Effect.BEHAVIOUR,
+        aliases=("runtime_device_id",),
+        flag=Flag("device-id", FlagForm.VALUE),
+        aic=AicField("device_ids", (), "runtime_device_ids", JsonForm.IDS),
+        updatable=True,
+    )
+    num_activations: int = option(
+        Int(ge=1, le=_LARGEST),
+        default=1,
+        summary="Instances of the program that run side by side on the device.",
+        effect=Effect.TIMING,
+        aliases=("num_activation", "aic_num_of_activations"),
+        aic=AicField("num_activations", 1, "runtime_num_activations", JsonForm.INT),
+        updatable=True,
+    )
+    set_size: int = option(
+        Int(ge=1, le=_LARGEST),
+        default=10,
+        summary="Inferences in flight per activation.",
+        effect=Effect.TIMING,
+        updatable=True,
+    )
+    submit_timeout: int = option(
+        Int(ge=0, le=_LARGEST, unit="seconds"),
+        default=0,
+        summary="Limit of one wait for completion, in seconds; 0 leaves it to the device.",
+        effect=Effect.TIMING,
+        documented=Documented.CONFIG,
+        aic=AicField("submit_timeout", 0, "runtime_submit_timeout", JsonForm.INT),
+        updatable=True,
+    )
+    submit_num_retries: int = option(
+        Int(ge=0, le=_LARGEST),
+        default=5,
+        summary="Further waits after a wait has timed out.",
+        effect=Effect.TIMING,
+        aliases=("submit_retry_count",),
+        documented=Documented.CONFIG,
+        aic=AicField("submit_num_retries", 5, "runtime_submit_num_retries", JsonForm.INT),
+        updatable=True,
+    )
+    threads_per_queue: int = option(
+        Int(ge=1, le=_LARGEST),
+        default=4,
+        summary="Host threads per activation that convert inputs and outputs and feed the device.",
+        effect=Effect.TIMING,
+        documented=Documented.CONFIG,
+        aic=AicField("threads_per_queue", 4, "runtime_threads_per_queue", JsonForm.INT),
+        updatable=True,
+    )
+    oversubscription_name: str | None = option(
+        Str(),
+        default=None,
+        summary="Programs of one device with the same name share cores: those of the largest are enough.",
+        effect=Effect.BEHAVIOUR,
+        updatable=True,
+    )
+    enable_metrics: bool = option(
+        Bool(),
+        default=False,
+        summary="Record the latency of every run. Not together with `enable_profiling`.",
+        effect=Effect.BEHAVIOUR,
+    )
+    enable_profiling: bool = option(
+        Bool(),
+        default=False,
+        summary="Record latency and a Python profile of every run. Not together with `enable_metrics`.",
+        effect=Effect.BEHAVIOUR,
+    )
+    allow_hw_mismatch: bool = option(
+        Bool(),
+        default=False,
+        summary="Load a program that was compiled for another hardware family.",
+        effect=Effect.BEHAVIOUR,
+        ours=True,
+    )
+    process_lock: str | None = option(
+        Str(),
+        default=None,
+        summary="A key that stands in stored configurations; accepted and not used.",
+        effect=Effect.RECORDED,
+        aliases=("runtime_process_lock",),
+        documented=Documented.CONFIG,
+    )

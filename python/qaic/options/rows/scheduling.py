@@ -1,0 +1,233 @@
+"""Options about cores, memory, scheduling and partitioning (compile-options §1 D).
+
+Most of them steer hardware that the CPU device has not: they are checked and recorded.
+"""
+
+# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from qaic.options.codecs import Bool, FilePath, Float, Int, ListOf
+from qaic.options.partitions import PartitionConfig, Partitions
+from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+from qaic.options.words import MostCores
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulingOptions:
+    """Options about cores, memory, scheduling and partitioning."""
+
+    SECTION: ClassVar = "Cores, memory, scheduling, partitioning"
+
+    aic_num_cores: int = option(
+        Int(ge=1, le=16),
+        default=1,
+        summary="NSP cores of one activation; on the CPU device the upper bound of its threads.",
+        effect=Effect.TIMING,
+        flag=Flag("aic-num-cores", FlagForm.VALUE),
+        aic=AicField("num_of_cores", 1, "compiler_num_of_cores", JsonForm.INT),
+        in_container=True,
+    )
+    mos: tuple[int, ...] = option(
+        MostCores(),
+        default=(),
+        summary="Effort to use less on-chip memory by splitting output channels, one number per cluster.",
+        effect=Effect.RECORDED,
+        flag=Flag("mos", FlagForm.VALUE),
+        aic=AicField("max_out_channel_split", "1 2 0", "compiler_max_out_channel_split", JsonForm.SPACED),
+        in_container=True,
+    )
+    ols: int | None = option(
+        Int(ge=1, le=_LARGEST),
+        default=None,
+        summary="Factor by which operations are split to run side by side.",
+        effect=Effect.RECORDED,
+        flag=Flag("ols", FlagForm.VALUE),
+        aic=AicField("overlap_split_factor", 2, "compiler_overlap_split_factor", JsonForm.INT),
+        in_container=True,
+    )
+    mdts_mos: int | None = option(
+        Int(ge=1, le=_LARGEST),
+        default=None,
+        summary="The effort of `mos` where devices share the work on each node.",
+        effect=Effect.RECORDED,
+        flag=Flag("mdts-mos", FlagForm.VALUE),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    allocator_dealloc_delay: int | None = option(
+        Int(ge=0, le=10),
+        default=None,
+        summary="Keep buffers for this much longer than they are needed.",
+        effect=Effect.RECORDED,
+        aliases=("allocator_dealloac_delay",),
+        flag=Flag("allocator-dealloc-delay", FlagForm.VALUE),
+        aic=AicField("buffer_dealloc_delay", 2, "compiler_buffer_dealloc_delay", JsonForm.INT),
+        in_container=True,
+    )
+    size_split_granularity: int | None = option(
+        Int(ge=512, le=2048, unit="KiB"),
+        default=None,
+        summary="Largest tile of a split operation.",
+        effect=Effect.RECORDED,
+        flag=Flag("size-split-granularity", FlagForm.VALUE),
+        aic=AicField("size_split_granularity", 1024, "compiler_size_split_granularity", JsonForm.INT),
+        in_container=True,
+    )
+    vtcm_working_set_limit_ratio: float | None = option(
+        Float(ge=0, le=1),
+        default=None,
+        summary="Share of the fast memory that one instruction may use.",
+        effect=Effect.RECORDED,
+        flag=Flag("vtcm-working-set-limit-ratio", FlagForm.VALUE),
+        aic=AicField(
+            "vtcm_working_set_limit_ratio", 1.0, "compiler_VTCM_working_set_limit_ratio", JsonForm.FLOAT
+        ),
+        in_container=True,
+    )
+    force_vtcm_spill: bool | None = option(
+        Bool(),
+        default=None,
+        summary="Move buffers from the fast memory to DDR.",
+        effect=Effect.RECORDED,
+        documented=Documented.CONFIG,
+        aic=AicField(
+            "force_vtcm_spill", default=True, json_key="compiler_force_VTCM_spill", form=JsonForm.BOOL
+        ),
+        in_container=True,
+    )
+    aic_enable_depth_first: bool = option(
+        Bool(),
+        default=False,
+        summary="Schedule depth first.",
+        effect=Effect.RECORDED,
+        flag=Flag("aic-enable-depth-first", FlagForm.SWITCH),
+        aic=AicField(
+            "enable_depth_first", default=True, json_key="compiler_enable_depth_first", form=JsonForm.BOOL
+        ),
+        in_container=True,
+    )
+    aic_depth_first_mem: int | None = option(
+        Int(ge=8, le=32),
+        default=None,
+        summary="Memory for scheduling depth first.",
+        effect=Effect.RECORDED,
+        aliases=("compiler_depth_first_mem",),
+        flag=Flag("aic-depth-first-mem", FlagForm.VALUE),
+        in_container=True,
+    )
+    sdp_cluster_sizes: tuple[int, ...] = option(
+        ListOf(Int(ge=1, le=16), spaces=True, most=4),
+        default=(),
+        summary="Cores of the clusters that one device is divided into.",
+        effect=Effect.RECORDED,
+        flag=Flag("sdp-cluster-sizes", FlagForm.VALUE),
+        aic=AicField("cluster_sizes", "1 2 0", "compiler_cluster_sizes", JsonForm.SPACED),
+        in_container=True,
+    )
+    multicast_weights: bool = option(
+        Bool(),
+        default=False,
+        summary="Load shared weights once for all cores.",
+        effect=Effect.RECORDED,
+        flag=Flag("multicast-weights", FlagForm.SWITCH),
+        aic=AicField(
+            "do_ddr_to_multicast", default=True, json_key="compiler_do_DDR_to_multicast", form=JsonForm.BOOL
+        ),
+        in_container=True,
+    )
+    use_producer_dma: bool | None = option(
+        Bool(),
+        default=None,
+        summary="Let the thread that makes data start its transfer.",
+        effect=Effect.RECORDED,
+        flag=Flag("use-producer-dma", FlagForm.SWITCH),
+        aic=AicField(
+            "user_dma_producer_dma_enabled",
+            default=True,
+            json_key="compiler_userDMAProducerDMAEnabled",
+            form=JsonForm.BOOL,
+        ),
+        in_container=True,
+    )
+    combine_inputs: bool = option(
+        Bool(),
+        default=True,
+        summary="All inputs share one DMA buffer; false gives each its own.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("combine-inputs", FlagForm.SWITCH),
+        aic=AicField("combine_inputs", default=True, json_key="compiler_combine_inputs", form=JsonForm.BOOL),
+        in_container=True,
+    )
+    combine_outputs: bool = option(
+        Bool(),
+        default=True,
+        summary="All outputs share one DMA buffer; false gives each its own.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("combine-outputs", FlagForm.SWITCH),
+        aic=AicField(
+            "combine_outputs", default=True, json_key="compiler_combine_outputs", form=JsonForm.BOOL
+        ),
+        in_container=True,
+    )
+    direct_api: bool | None = option(
+        Bool(),
+        default=None,
+        summary="Use the shared-memory interface of the platform.",
+        effect=Effect.RECORDED,
+        documented=Documented.CONFIG,
+        aic=AicField("direct_api", default=True, json_key="compiler_directApi", form=JsonForm.BOOL),
+        in_container=True,
+    )
+    compile_threads: int | None = option(
+        Int(ge=1, le=_LARGEST),
+        default=None,
+        summary="Threads of the compiler; the container does not depend on their number.",
+        effect=Effect.TIMING,
+        flag=Flag("compile-threads", FlagForm.VALUE, inferred=True),
+        aic=AicField("compile_threads", 2, "compiler_compileThreads", JsonForm.INT),
+    )
+    user_tiled: bool = option(
+        Bool(),
+        default=False,
+        summary="The model is already cut into tiles.",
+        effect=Effect.RECORDED,
+        flag=Flag("user-tiled", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        in_container=True,
+    )
+    mdp_load_partition_config: PartitionConfig | None = option(
+        Partitions(),
+        default=None,
+        summary="Devices that share the program; the CPU device asks for as many and runs it in one.",
+        effect=Effect.VALIDATED,
+        flag=Flag("mdp-load-partition-config", FlagForm.VALUE),
+        aic=AicField(
+            "mdp_load_partition_config",
+            "mdp_config.json",
+            "compiler_mdp_load_partition_config",
+            JsonForm.TEXT,
+        ),
+        in_container=True,
+    )
+    mdp_dump_partition_config: Path | None = option(
+        FilePath("JSON file to write"),
+        default=None,
+        summary="Write a template of the file for `mdp_load_partition_config`.",
+        effect=Effect.FILE,
+        flag=Flag("mdp-dump-partition-config", FlagForm.VALUE),
+        aic=AicField(
+            "mdp_dump_partition_config",
+            "mdp_pipeline_template.json",
+            "compiler_mdp_dump_partition_config",
+            JsonForm.TEXT,
+        ),
+    )

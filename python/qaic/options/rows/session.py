@@ -1,0 +1,55 @@
+"""Options that say what to do with the others."""
+
+# ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from qaic.options.codecs import Bool, Enum, FilePath
+from qaic.options.spec import Effect, Flag, FlagForm, option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """Options that say what to do with the others."""
+
+    SECTION: ClassVar = "Session"
+
+    model_path: Path | None = option(
+        FilePath("model"),
+        default=None,
+        summary="Model to compile (`.onnx`) or container to load (`.bin`).",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("m", FlagForm.VALUE, others=("model",)),
+    )
+    options_path: Path | None = option(
+        FilePath("YAML file"),
+        default=None,
+        summary="YAML file with options; keyword arguments win over it.",
+        effect=Effect.BEHAVIOUR,
+    )
+    backend: str = option(
+        Enum("aic", "qaic"),
+        default="aic",
+        summary="Backend; both names mean the same.",
+        effect=Effect.VALIDATED,
+    )
+    compile: bool = option(
+        Bool(),
+        default=True,
+        summary="Compile the model; false requires a compiled container.",
+        effect=Effect.BEHAVIOUR,
+    )
+    strict_options: bool = option(
+        Bool(),
+        default=False,
+        summary="Unknown keys of a YAML file, and keys that only the tools use, are errors, not warnings.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("strict-options", FlagForm.SWITCH),
+        ours=True,
+    )
