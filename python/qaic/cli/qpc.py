@@ -1,4 +1,4 @@
-"""``qaic-qpc info | list | extract | validate``: look into a program container (python-api §D.5)."""
+"""``qaic-qpc info | list | extract | validate | diff``: look into a program container (python-api §D.5)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qaic.cli import _common
-from qaic.cli._common import FAILURE, SUCCESS, show, show_json, table
+from qaic.cli._common import FAILURE, SUCCESS, USAGE, show, show_json, table
 from qaic.cli.qpc_text import clean, info_text, segments_text, summary_lines
-from qaic.errors import QpcError
+from qaic.errors import QaicError, QpcError
 
 if TYPE_CHECKING:
     import argparse
@@ -47,13 +47,20 @@ def _parser() -> _common.Parser:
                 "-s", dest="pattern", default="*", metavar="GLOB", help="only files whose path matches"
             )
             command.add_argument("--force", action="store_true", help="overwrite existing files")
+    text = "what differs between two containers; exit code 1 if anything does, 2 if one cannot be read"
+    diff = commands.add_parser("diff", help=text, description=text[0].upper() + text[1:] + ".")
+    for name in ("a", "b"):
+        diff.add_argument(
+            name, metavar=name.upper(), help="a container, a folder with programqpc.bin, or a glob"
+        )
+    diff.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def _tool(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
-    run = {"info": _info, "list": _list, "extract": _extract, "validate": _validate}[arguments.command]
-    return run(arguments)
+    commands = {"info": _info, "list": _list, "extract": _extract, "validate": _validate, "diff": _diff}
+    return commands[arguments.command](arguments)
 
 
 def _path(arguments: argparse.Namespace) -> str:
@@ -162,6 +169,29 @@ def _programs(facts: dict[str, Any]) -> Iterator[tuple[str, int]]:
         yield "", facts["cores"]
     for name, inner in facts.get("slices", {}).items():
         yield from ((f" by {clean(name)}{label}", cores) for label, cores in _programs(inner))
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from qaic.cli.qpc_diff import differences
+    from qaic.cli.qpc_diff_text import diff_text
+    from qaic.qpc import Qpc
+
+    opened = []
+    for path in (arguments.a, arguments.b):
+        try:
+            opened.append(Qpc(path))
+        except (QaicError, OSError) as error:
+            # 1 would say that they differ.
+            _common.complain(
+                "error", f"{path}: {error.message if isinstance(error, QaicError) else error.strerror}"
+            )
+            return USAGE
+    found = differences(opened[0], opened[1])
+    if arguments.json:
+        show_json(found)
+    else:
+        show(diff_text(found))
+    return SUCCESS if found["same"] else FAILURE
 
 
 def _finding_line(finding: Finding) -> str:

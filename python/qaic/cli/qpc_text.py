@@ -198,18 +198,19 @@ def _options_text(options: _Json) -> str:
     if not options:
         return ""
     return table(
-        [[clean(key), clean(_value(value))] for key, value in options.items()], header=["option", "value"]
+        [[clean(key), clean(value_text(value))] for key, value in options.items()], header=["option", "value"]
     )
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
+    """Write a value of an option as an options file would."""
     match value:
         case bool():
             return "true" if value else "false"
         case dict():
-            return ", ".join(f"{key}={_value(item)}" for key, item in value.items())
+            return ", ".join(f"{key}={value_text(item)}" for key, item in value.items())
         case list():
-            return ", ".join(map(_value, value))
+            return ", ".join(map(value_text, value))
         case _:
             return str(value)
 
