@@ -1,0 +1,152 @@
+"""MXINT8 in a graph against the definition of the format, written out in numpy from its text."""
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from qaic.compiler import mx_rounding
+from qaic.errors import CompileError
+
+FLOAT, UINT8 = onnx.TensorProto.FLOAT, onnx.TensorProto.UINT8
+BLOCK = 32
+
+
+def oracle(x):
+    """Raw blocks and decoded values of an array of at least one dimension."""
+    lead, size = x.shape[:-1], x.shape[-1]
+    count = -(-size // BLOCK)
+    blocks = np.zeros((*lead, count * BLOCK), np.float64)
+    blocks[..., :size] = x
+    blocks = blocks.reshape(*lead, count, BLOCK)
+    broken = ~np.isfinite(blocks).all(-1, keepdims=True)
+    magnitude = np.where(broken, 0, np.abs(blocks)).max(-1, keepdims=True)
+    exponent = np.clip(np.frexp(magnitude)[1] - 1, -127, 127)
+    exponent = np.where(magnitude == 0, -127, exponent)
+    # The type's own power of two, so that this does not share an idea with what is tested.
+    scale = (exponent + 127).astype(np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
+    steps = np.clip(np.rint(np.where(broken, 0, blocks) / scale * 64), -127, 127)
+    decoded = np.where(broken, np.nan, steps / 64 * scale).astype(np.float32)
+    byte = np.where(broken, 255, exponent + 127).astype(np.uint8)
+    raw = np.concatenate([byte, steps.astype(np.int8).view(np.uint8)], -1)
+    return raw.reshape(*lead, count * 33), decoded.reshape(*lead, count * BLOCK)[..., :size]
+
+
+def session_of(build, elem_types, shapes, opset):
+    graph = helper.make_graph([], "net", [helper.make_tensor_value_info("x", elem_types[0], shapes[0])], [])
+    result = build(graph)
+    graph.output.append(helper.make_tensor_value_info(result, elem_types[1], shapes[1]))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run(build, x, elem_types=(FLOAT, FLOAT), opset=17):
+    unknown = [None] * x.ndim
+    return session_of(build, elem_types, (unknown, unknown), opset).run(None, {"x": x})[0]
+
+
+numbers = st.one_of(
+    st.floats(width=32),
+    st.floats(-2, 2, width=32),
+    st.sampled_from([0.0, -0.0, 1.984375, 1.9921875, 2**-149, 2**-126, 2**-127, 3.4028235e38, 7.9]),
+    st.builds(
+        lambda m, e: float(np.ldexp(np.float32(m), e)), st.floats(1, 2, width=32), st.integers(-149, 126)
+    ),
+)
+
+
+@st.composite
+def tensors(draw):
+    shape = (*draw(st.lists(st.integers(1, 3), max_size=2)), draw(st.integers(1, 70)))
+    finite = draw(st.booleans())
+    pool = np.float32(draw(st.lists(numbers, min_size=1, max_size=12)))
+    if finite:
+        pool = np.where(np.isfinite(pool), pool, np.float32(1))
+    seed = draw(st.integers(0, 2**32 - 1))
+    return np.random.default_rng(seed).choice(pool, shape).astype(np.float32)
+
+
+def given_shape(x, known):
+    return {"all": x.shape, "last": (*[-1] * (x.ndim - 1), x.shape[-1]), "none": None}[known]
+
+
+@settings(max_examples=150, deadline=None)
+@given(tensors(), st.sampled_from(["all", "last", "none"]), st.sampled_from([13, 17, 18, 21]))
+def test_rounding_is_that_of_the_format(x, known, opset):
+    shape = given_shape(x, known)
+    out = run(lambda g: mx_rounding.append_mxint8_rounding(g, "x", opset=opset, shape=shape), x, opset=opset)
+    np.testing.assert_array_equal(out, oracle(x)[1])
+
+
+@settings(max_examples=150, deadline=None)
+@given(tensors(), st.sampled_from(["all", "last", "none"]), st.sampled_from([13, 18]))
+def test_raw_blocks_are_those_of_the_format(x, known, opset):
+    shape = given_shape(x, known)
+    raw = run(
+        lambda g: mx_rounding.append_mxint8_encode(g, "x", opset=opset, shape=shape),
+        x,
+        (FLOAT, UINT8),
+        opset,
+    )
+    np.testing.assert_array_equal(raw, oracle(x)[0])
+    assert raw.shape == mx_rounding.packed_shape(x.shape)
+
+
+@settings(max_examples=100, deadline=None)
+@given(tensors(), st.booleans())
+def test_blocks_decode_to_what_rounding_gives(x, known):
+    raw, decoded = oracle(x)
+    shape = given_shape(x, "all" if known else "last")
+    out = run(lambda g: mx_rounding.append_mxint8_decode(g, "x", opset=17, shape=shape), raw, (UINT8, FLOAT))
+    np.testing.assert_array_equal(out, decoded)
+
+
+def test_every_scale_byte_and_element_decodes():
+    scales = np.arange(256, dtype=np.uint8)[:, None]
+    elements = np.tile(np.arange(256, dtype=np.uint8).reshape(8, 1, 32), (1, 256, 1))
+    raw = np.concatenate([np.broadcast_to(scales, (8, 256, 1)), elements], -1)
+    out = run(
+        lambda g: mx_rounding.append_mxint8_decode(g, "x", opset=17, shape=(8, 256, 32)),
+        raw,
+        (UINT8, FLOAT),
+    )
+    powers = scales.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
+    with np.errstate(over="ignore"):  # the unused code -128 at the largest scale
+        expected = (elements.view(np.int8) / 64 * powers).astype(np.float32)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_vector_of_the_specification():
+    x = np.zeros((1, 32), np.float32)
+    x[0, :8] = [1, -0.3, 0.07, 3.9, -2.2, 0.001, 0.5, -3.3]
+    out = run(lambda g: mx_rounding.append_mxint8_rounding(g, "x", opset=17, shape=x.shape), x)
+    np.testing.assert_array_equal(out[0, :8], [1, -0.3125, 0.0625, 3.90625, -2.1875, 0, 0.5, -3.3125])
+
+
+def test_scalar_is_a_block_of_one():
+    x = np.float32(0.3)
+    out = run(lambda g: mx_rounding.append_mxint8_rounding(g, "x", opset=17, shape=()), np.array(x))
+    np.testing.assert_array_equal(out, oracle(x.reshape(1))[1][0])
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
+def test_tensor_without_elements(shape):
+    x = np.zeros(shape, np.float32)
+    raw = run(lambda g: mx_rounding.append_mxint8_encode(g, "x", opset=17, shape=shape), x, (FLOAT, UINT8))
+    assert raw.shape == mx_rounding.packed_shape(shape)
+    back = run(lambda g: mx_rounding.append_mxint8_decode(g, "x", opset=17, shape=shape), raw, (UINT8, FLOAT))
+    assert back.shape == shape
+
+
+def test_old_operator_set_is_refused_by_number():
+    graph = helper.make_graph([], "net", [], [])
+    with pytest.raises(CompileError, match=r"'x'.*operator set 12.*at least 13") as caught:
+        mx_rounding.append_mxint8_rounding(graph, "x", opset=12)
+    assert caught.value.code == "compile.unsupported_opset"
