@@ -19,7 +19,7 @@ from qaic.errors import OptionError
 from qaic.options.specializations import Specialization
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import onnx
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qaic.compiler.weights import Weight
 
 #: sets of shapes at most: the container lists them all
-MAX_SETS: Final = 4096
+MAX_SETS: Final = 16_384
 
 #: sets of shapes that are inferred one by one
 _FEW: Final = 16
@@ -126,7 +126,7 @@ def inferred_forms(
     chosen = (0, len(sizes) // 2, len(sizes) - 1)
     forms = [inferred(specialize.copy_with(model, sizes[at], entries[at]), weights) for at in chosen]
     known = [specialize.read_edges(form, count) for form in forms]
-    named = _named_edges(model, weights, known[0])
+    named = _named_edges(model, weights, known[0], sizes[0])
     if named is not None and all(
         named.with_sizes(sizes[at]) == edges for at, edges in zip(chosen, known, strict=True)
     ):
@@ -160,8 +160,13 @@ def _sized(
     )
 
 
-def _named_edges(model: onnx.ModelProto, weights: dict[str, Weight], first: Edges) -> _NamedEdges | None:
-    """Infer the dims of all edges as numbers and symbols; None where one is neither."""
+def _named_edges(
+    model: onnx.ModelProto, weights: dict[str, Weight], first: Edges, given: Collection[str]
+) -> _NamedEdges | None:
+    """Infer the dims of all edges as numbers and symbols; None where one is neither.
+
+    Inference makes up symbols of its own where it knows nothing, so only those in `given` count.
+    """
     view = checks.with_weights_as_inputs(model, weights)
     for value in view.graph.output:
         # What the file claims may speak of one size.
@@ -176,7 +181,8 @@ def _named_edges(model: onnx.ModelProto, weights: dict[str, Weight], first: Edge
                 dim.dim_value if dim.HasField("dim_value") else dim.dim_param
                 for dim in values[edge.name].type.tensor_type.shape.dim
             ]
-            if len(dims) != len(edge.dims) or "" in dims:
+            symbolic = {dim for dim in dims if isinstance(dim, str)}
+            if len(dims) != len(edge.dims) or not symbolic <= set(given):
                 return None
             named.append((edge, tuple(dims)))
         sides.append(tuple(named))

@@ -6,9 +6,11 @@ and written piece by piece.
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import struct
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -113,8 +115,13 @@ def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) 
                 else:
                     _replace(small[name], b"".join(source.chunks()))
                 loaded += 1
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, zlib.error) as error:
         raise _refuse(file, "the file", str(error), "a zip file, stored or deflated") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # What zipfile leaves when a damaged directory points before the start of the file.
+        raise _refuse(file, "the file", "a damaged directory", "a zip file, stored or deflated") from error
     if not loaded:
         raise _refuse(file, "its members", listing(unknown) or "none", "names of initializers with .npy")
     if unknown:
@@ -195,7 +202,7 @@ def _check_header(file: Path, member: zipfile.ZipInfo, stream: IO[bytes], known:
             raise _refuse(file, what, "no header of a .npy file", expected)
         text = stream.read(size)
         shape, is_fortran, dtype = _read_header(npy, prefix + length.pack(size) + text)
-    except (struct.error, ValueError, EOFError) as error:
+    except (struct.error, ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error) as error:
         raise _refuse(file, what, f"a damaged header ({error})", expected) from error
     found = f"{dtype.name} {list(shape)}"
     if is_fortran and len(shape) > 1:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from qaic.compiler import (
     checks,
+    embedding_tables,
     initializers,
     precision,
     specialize,
     symbols,
     versions,
 )
+from qaic.compiler.batch import set_batch
 from qaic.compiler.cloud_functions import accept_padding
-from qaic.compiler.dynamic_shapes import inferred_forms
+from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inlining import inline_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.merging import merge_equal
-from qaic.compiler.partition_nodes import check_partitions
+from qaic.compiler.output_nodes import keep_outputs
+from qaic.compiler.partition_nodes import check_partitions, node_names, write_template
 from qaic.compiler.precision import FloatPrecision
 from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
+from qaic.compiler.side_files import SideFile
 from qaic.compiler.value_types import common_shapes
 
 if TYPE_CHECKING:
@@ -33,7 +38,6 @@ if TYPE_CHECKING:
     from qaic.compiler.half_weights import Overflows
     from qaic.compiler.onnx_file import ModelFile
     from qaic.compiler.progress import Progress
-    from qaic.compiler.side_files import SideFile
     from qaic.compiler.specialize import Variant
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
@@ -88,11 +92,17 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     checks.normalize(model, weights)
     checks.check_operators(model)
     versions.lower_stamps(model)
+    side_files = _dumped(model, weights, options)
+    if options.load_embedding_tables is not None:
+        embedding_tables.load_tables(model, weights, options.load_embedding_tables.path)
+    keep_outputs(model, options.output_node_names)
+    checks.drop_unused(model, weights)
     if options.mdp_load_partition_config is not None:
         check_partitions(model.graph, options.mdp_load_partition_config)
-    entries = options.network_specialization_config
-    sizes = symbols.bind(model, options.onnx_define_symbol, options.model_inputs, entries)
-    if for_card or precision.needs_inlining(model, weights, floats):
+    defined = set_batch(model, weights, options.batchsize, options.onnx_define_symbol)
+    entries = options.network_specialization_config or sizes_of(model, options.dynamic_shape_input, defined)
+    sizes = symbols.bind(model, defined, options.model_inputs, entries)
+    if for_card or options.always_expand_onnx_functions or precision.needs_inlining(model, weights, floats):
         flat = inline_functions(model)
         if flat is not model:
             model = flat
@@ -126,8 +136,21 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         interface.outputs,
         interface.variants,
         overflows,
-        [],
+        side_files,
     )
+
+
+def _dumped(model: onnx.ModelProto, weights: dict[str, Weight], options: CompileOptions) -> list[SideFile]:
+    """Describe the files about the model as the user gave it."""
+    files = []
+    if options.mdp_dump_partition_config is not None:
+        write = partial(write_template, node_names(model, weights), options.aic_num_cores)
+        files.append(SideFile(options.mdp_dump_partition_config, write))
+    if options.dump_embedding_tables is not None:
+        tables = embedding_tables.find_tables(model, weights)
+        write_tables = partial(embedding_tables.write_tables, tables)
+        files.append(SideFile(options.dump_embedding_tables, write_tables))
+    return files
 
 
 def _refuse_passed_through(inputs: tuple[Edge, ...], outputs: tuple[Edge, ...]) -> None:

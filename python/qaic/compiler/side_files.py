@@ -43,7 +43,7 @@ class SideFile:
 
 def are_wanted(options: CompileOptions) -> bool:
     """Whether the options name files to write."""
-    return any(getattr(options, name, None) is not None for name in _OPTIONS)
+    return any(getattr(options, name) is not None for name in _OPTIONS)
 
 
 def write_all(files: Sequence[SideFile]) -> None:

@@ -1,0 +1,55 @@
+"""Files that a compilation writes beside its container, at the interface of the session."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import qaic
+import session_models
+
+TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+@pytest.fixture
+def model(tmp_path):
+    built = session_models.model(
+        [
+            helper.make_node("Gather", ["t", "i"], ["g"], name="lookup"),
+            helper.make_node("Neg", ["g"], ["y"], name="minus"),
+        ],
+        [("i", "int64", [2])],
+        [("y", "float32", [2, 3])],
+        {"t": TABLE},
+    )
+    return session_models.save(tmp_path, built)
+
+
+def test_files_appear_with_the_container_again_and_again(tmp_path, model):
+    tables, parts = tmp_path / "made" / "t.zip", tmp_path / "p.json"
+    for _ in range(2):  # the second container comes from the cache
+        session = qaic.Session(model, dump_embedding_tables=tables, mdp_dump_partition_config=parts)
+        np.testing.assert_array_equal(session.run({"i": np.array([3, 0])})["y"], -TABLE[[3, 0]])
+        assert json.loads(parts.read_text())["partitions"][0]["nodeList"] == ["lookup", "minus"]
+        with np.load(tables) as archive:
+            np.testing.assert_array_equal(archive["t"], TABLE)
+        tables.unlink()
+        parts.unlink()
+
+
+def test_tables_of_the_file_decide_about_the_container(tmp_path, model):
+    file = tmp_path / "t.zip"
+    for factor in (2, 5):
+        with zipfile.ZipFile(file, "w") as archive, archive.open("t.npy", "w") as member:
+            np.save(member, TABLE * factor)
+        session = qaic.Session(model, load_embedding_tables=file)
+        np.testing.assert_array_equal(session.run({"i": np.array([1, 2])})["y"], -TABLE[[1, 2]] * factor)
+
+
+def test_nothing_is_written_when_the_model_is_refused(tmp_path, model):
+    parts = tmp_path / "p.json"
+    with pytest.raises(qaic.errors.CompileError):
+        qaic.Session(model, mdp_dump_partition_config=parts, output_node_names=["nothing"])
+    assert not parts.exists()
