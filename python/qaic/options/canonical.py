@@ -45,7 +45,8 @@ def set_options(values: Mapping[str, object]) -> dict[str, Json]:
     return {
         spec.name: spec.codec.to_json(values[spec.name])
         for spec in _COMPILE
-        if spec.in_container and values.get(spec.name) is not None
+        # An empty list asks for nothing.
+        if spec.in_container and values.get(spec.name) not in (None, (), {})
     }
 
 

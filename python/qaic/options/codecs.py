@@ -102,6 +102,24 @@ class Codec(ABC, Generic[T]):
         message = f"{type(self).__name__} has no JSON form for {shown(value)}"
         raise TypeError(message)
 
+    def to_texts(self, value: T) -> tuple[str, ...]:
+        """Return the value as text for flags: `parse` of it, or of the sequence of several, gives the value.
+
+        Raises
+        ------
+        ValueMismatchError
+            The value has no such text, as a name with a comma in a list of names.
+        """
+        # The value of an option that reads a file is its path until the file is read.
+        held = str(value) if isinstance(value, Path) else self.to_json(value)
+        if isinstance(held, str):
+            return (held,)
+        if isinstance(held, bool):
+            return (str(held).lower(),)
+        if isinstance(held, int | float):
+            return (repr(held),)
+        raise ValueMismatchError("a value that can be written as a flag", shown(value))
+
     def rebase(self, value: T, directory: Path) -> T:
         """Make relative paths in the value relative to ``directory`` (compile-options §2 rule 9)."""
         del directory
@@ -383,6 +401,14 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
     def to_json(self, value: tuple[T, ...]) -> Json:
         """See `Codec.to_json`."""
         return [self.item.to_json(item) for item in value]
+
+    def to_texts(self, value: tuple[T, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`. One text for each item."""
+        texts = tuple(text for item in value for text in self.item.to_texts(item))
+        for text in texts:
+            if text != text.strip() or "," in text or (self.spaces and len(text.split()) > 1):
+                raise ValueMismatchError("values without separators to write them as a flag", shown(text))
+        return texts
 
     def rebase(self, value: tuple[T, ...], directory: Path) -> tuple[T, ...]:
         """See `Codec.rebase`."""

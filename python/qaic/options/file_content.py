@@ -70,6 +70,10 @@ class FileContent(Codec[InputFileContent]):
             ) from error
         return InputFileContent(value, digest.hexdigest())
 
+    def to_texts(self, value: InputFileContent) -> tuple[str, ...]:
+        """See `Codec.to_texts`. The path, also before the file was read."""
+        return (str(value if isinstance(value, Path) else value.path),)
+
     def to_json(self, value: InputFileContent) -> Json:
         """See `Codec.to_json`. The digest stands for the content."""
         return value.sha256

@@ -18,7 +18,7 @@ from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, 
 from qaic.options.names import respell
 from qaic.options.rules import RuleView, Severity, broken
 from qaic.options.spec import Stage
-from qaic.options.table import SPECS, find, nearest_name
+from qaic.options.table import SPECS, find, nearest_flag, nearest_name
 from qaic.options.yaml_io import read_options_file
 
 if TYPE_CHECKING:
@@ -325,9 +325,10 @@ def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:
             name = item.spec.name
             first = here.setdefault(name, item)
             if first is not item and (in_file or first.value != item.value):
-                conflicts.append(
-                    (name, f"{first.origin} and {item.origin} are the same option: give it once")
-                )
+                same = f"{first.origin} and {item.origin} are the same option"
+                if first.origin == item.origin:
+                    same = f"{first.origin} has two values"
+                conflicts.append((name, f"{same}: give it once"))
         merged.update(here)
     if conflicts:
         raise OptionConflictError(
@@ -423,8 +424,13 @@ def _container_warnings(items: Sequence[Given]) -> list[str]:
 
 
 def _unknown_text(key: str, origin: Origin | None = None) -> str:
-    near = nearest_name(key)
-    hint = "" if near is None else f"; did you mean {respell(near, key)}?"
+    if origin is not None and origin.source is Source.ARGV:
+        flag = nearest_flag(key)
+        near = None if flag is None else f"-{flag}"
+    else:
+        name = nearest_name(key)
+        near = None if name is None else respell(name, key)
+    hint = "" if near is None else f"; did you mean {near}?"
     return f"unknown option {key if origin is None else origin}{hint}"
 
 

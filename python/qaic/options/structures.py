@@ -91,6 +91,10 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
         """See `Codec.to_json`."""
         return value if isinstance(value, int) else list(value)
 
+    def to_texts(self, value: int | tuple[int, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return (str(value) if isinstance(value, int) else ":".join(map(str, value)),)
+
 
 class SymbolMap(Codec[Mapping[str, int]]):
     """Values of symbolic dimensions by name, in the order given.
@@ -127,6 +131,10 @@ class SymbolMap(Codec[Mapping[str, int]]):
     def to_json(self, value: Mapping[str, int]) -> Json:
         """See `Codec.to_json`."""
         return dict(value)
+
+    def to_texts(self, value: Mapping[str, int]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(f"{name},{size}" for name, size in value.items())
 
     def _pairs(self, value: object) -> Iterator[tuple[object, object]]:
         if isinstance(value, Mapping):
@@ -203,6 +211,12 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
             }
             for item in value
         ]
+
+    def to_texts(self, value: tuple[ModelInput, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(
+            f"{item.input_name},{item.input_type},[{','.join(map(str, item.input_shape))}]" for item in value
+        )
 
     def _input(self, item: object) -> ModelInput:
         if isinstance(item, ModelInput):

@@ -41,6 +41,7 @@ SPECS: tuple[OptionSpec, ...] = tuple(
 )
 
 _INDEX = index(SPECS)
+_FLAGS = tuple(text for spec in SPECS if spec.flag is not None for text in spec.flag.texts)
 _NAMES = tuple(spec.name for spec in SPECS)
 
 
@@ -59,3 +60,14 @@ def nearest_name(key: str) -> str | None:
         return named
     found = nearest(key, _INDEX)
     return None if found is None else _INDEX[found].name
+
+
+def nearest_flag(key: str) -> str | None:
+    """Return the text of the flag that is nearest to a wrong one, without dashes, or None."""
+    by_key = {normalise(text): text for text in _FLAGS if len(text) > 1}
+    found = nearest(key, by_key)
+    if found is not None:
+        return by_key[found]
+    name = nearest_name(key)
+    flag = None if name is None else _INDEX[name].flag
+    return None if flag is None else flag.text

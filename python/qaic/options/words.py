@@ -90,6 +90,10 @@ class MostCores(Codec[tuple[int, ...]]):
         """See `Codec.to_json`."""
         return list(value)
 
+    def to_texts(self, value: tuple[int, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(map(str, value)) or ("-1",)
+
 
 class HexCodes(Codec[tuple[int, ...]]):
     """Codes as hexadecimal text, split at commas and white space.
@@ -127,6 +131,10 @@ class HexCodes(Codec[tuple[int, ...]]):
     def to_json(self, value: tuple[int, ...]) -> Json:
         """See `Codec.to_json`."""
         return list(value)
+
+    def to_texts(self, value: tuple[int, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(f"{code:X}" for code in value)
 
     def _code(self, part: object) -> int:
         if isinstance(part, str) and _HEX.fullmatch(part.strip()):

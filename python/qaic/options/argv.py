@@ -1,0 +1,237 @@
+"""Options as command line arguments, and back (compile-options §1.2).
+
+One dash and ``=`` before the value is the documented form; two dashes and the value as the next argument are
+taken too. Both directions come from the option table, so that what one writes the other reads.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from qaic.errors import OptionError
+from qaic.options.codecs import ListOf, ValueMismatchError
+from qaic.options.given import Given, Origin, Source
+from qaic.options.names import respell
+from qaic.options.spec import Flag, FlagForm, Stage
+from qaic.options.table import SPECS, find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from qaic.options.resolution import ResolvedOptions
+    from qaic.options.spec import OptionSpec
+
+_BY_TEXT = {text: spec for spec in SPECS if spec.flag is not None for text in spec.flag.texts}
+
+#: A value, not a flag: ``-mos -1``.
+_NUMBER = re.compile(r"-[0-9.]")
+
+_WORDS = frozenset({"true", "false"})
+
+
+def read_argv(argv: Sequence[str]) -> list[Given]:
+    """Read command line arguments.
+
+    A flag of the table is found by its own text or by any other name of its option; whatever else begins with
+    a dash is returned too, for `qaic.options.resolve` to refuse or to pass on.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the name of the tool.
+
+    Returns
+    -------
+    list of Given
+        One entry for each option, with what its flags give together: the texts of a flag that may be
+        repeated, the joined texts of a list, a number for a flag that counts.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        An argument is no flag, or a value is missing or too many. All such arguments are in one error.
+    """
+    wrong: list[str] = []
+    found: list[Given] = []
+    for spec, spelling, value in _arguments(argv, wrong):
+        name = None if spec is None else spec.name
+        earlier = next((item for item in found if name is not None and item.name == name), None)
+        given = Given(Origin(Source.ARGV, spelling), value, name=name)
+        together = None if earlier is None else _together(spec, earlier.value, value)
+        if earlier is None or together is None:
+            found.append(given)
+        else:
+            found[found.index(earlier)] = Given(earlier.origin, together, name=name)
+    if wrong:
+        raise OptionError(
+            wrong[0] if len(wrong) == 1 else "\n  ".join([f"{len(wrong)} arguments are wrong:", *wrong]),
+            code="option.command_line",
+            context={"problems": wrong},
+        )
+    return [
+        Given(item.origin, [item.value], name=item.name)
+        if isinstance(item.value, str) and _form(item) is FlagForm.REPEAT
+        else item
+        for item in found
+    ]
+
+
+def to_argv(
+    resolved: ResolvedOptions, *, sdk: bool = False, files: Mapping[str, Path] | None = None
+) -> list[str]:
+    """Write the options that were given as command line arguments.
+
+    Parameters
+    ----------
+    resolved
+        Resolved options.
+    sdk
+        For the vendor's compiler: without options of ours, of the session and of running, and without
+        switches that are off anyway. Options that are not in the table (``allow_unknown_options``) come last.
+    files
+        Files to name, by canonical name, for options that were given as the content of one.
+
+    Returns
+    -------
+    list of str
+        ``-flag=value`` and bare ``-flag``, without the name of the tool. Options that have no flag are left
+        out: `without_flag` lists them.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        A value cannot be written as a flag.
+    """
+    argv: list[str] = []
+    wrong: list[tuple[str, ValueMismatchError]] = []
+    for spec in SPECS:
+        value = (files or {}).get(spec.name, resolved.as_given.get(spec.name))
+        if spec.flag is None or value is None or (sdk and not _is_for_sdk(spec)):
+            continue
+        try:
+            argv += _written(spec, spec.flag, value, sdk=sdk)
+        except ValueMismatchError as error:
+            wrong.append((spec.name, error))
+    if wrong:
+        texts = [f"{resolved.origins.get(name, name)}: {error}" for name, error in wrong]
+        raise OptionError(
+            "; ".join(texts), code="option.no_flag_text", context={"options": [name for name, _ in wrong]}
+        )
+    for item in resolved.unknown:
+        argv += _forwarded(item)
+    return argv
+
+
+def without_flag(resolved: ResolvedOptions) -> tuple[str, ...]:
+    """Return the names of the compile options that were given and have no flag."""
+    return tuple(
+        spec.name
+        for spec in SPECS
+        if spec.stage is Stage.COMPILE and spec.flag is None and spec.name in resolved.as_given
+    )
+
+
+def _arguments(
+    argv: Sequence[str], wrong: list[str]
+) -> Iterator[tuple[OptionSpec | None, str, str | int | bool]]:
+    """Yield option, spelling and raw value of each argument; what is wrong is appended to a list."""
+    arguments = list(argv)
+    place = 0
+    while place < len(arguments):
+        argument = arguments[place]
+        place += 1
+        following = arguments[place] if place < len(arguments) else None
+        spelling, assigned, value = argument.partition("=")
+        text = spelling.removeprefix("-").removeprefix("-")
+        if not argument.startswith("-") or not text or _NUMBER.match(argument):
+            hint = (
+                f"; did you mean {arguments[place - 2]}={argument}?"
+                if argument in _WORDS and place > 1
+                else ""
+            )
+            wrong.append(f"unexpected argument {argument}: options begin with a dash{hint}")
+            continue
+        counted = _counted(text)
+        spec = _BY_TEXT.get(text) or counted or (find(text) if len(text) > 1 else None)
+        flag = None if spec is None else spec.flag
+        form = None if flag is None else flag.form
+        if assigned:
+            if form is FlagForm.ACTION or (counted is not None and len(text) > 1):
+                wrong.append(f"{spelling} has no value, {value!r} was given")
+            else:
+                yield spec, spelling, value
+        elif form is FlagForm.COUNT:
+            yield spec, spelling, len(text) if counted is not None else 1
+        elif form in {FlagForm.SWITCH, FlagForm.OPTIONAL, FlagForm.ACTION}:
+            yield spec, spelling, True
+        elif following is not None and (not following.startswith("-") or _NUMBER.match(following)):
+            place += 1
+            yield spec, spelling, following
+        elif form is None:
+            yield spec, spelling, True
+        else:
+            wrong.append(f"{spelling} needs a value: {spelling}=VALUE")
+
+
+def _counted(text: str) -> OptionSpec | None:
+    """Return the option whose letter the text repeats."""
+    spec = _BY_TEXT.get(text[0]) if text == text[0] * len(text) else None
+    return spec if spec is not None and spec.flag is not None and spec.flag.form is FlagForm.COUNT else None
+
+
+def _form(item: Given) -> FlagForm | None:
+    spec = None if item.name is None else find(item.name)
+    return None if spec is None or spec.flag is None else spec.flag.form
+
+
+def _together(spec: OptionSpec | None, first: object, second: object) -> object:
+    """Return what two flags of one option give, or None when they contradict or repeat each other."""
+    if spec is None or spec.flag is None:
+        return None
+    if spec.flag.form is FlagForm.REPEAT:
+        return [*(first if isinstance(first, list) else [first]), second]
+    if spec.flag.form is FlagForm.COUNT and isinstance(first, int) and isinstance(second, int):
+        return first + second
+    if isinstance(spec.codec, ListOf) and isinstance(first, str) and isinstance(second, str):
+        return f"{first},{second}"
+    return None
+
+
+def _is_for_sdk(spec: OptionSpec) -> bool:
+    return not spec.ours and (spec.stage is Stage.COMPILE or spec.name == "model_path")
+
+
+def _written(spec: OptionSpec, flag: Flag, value: object, *, sdk: bool) -> list[str]:
+    start = f"-{flag.text}"
+    form = flag.form
+    if form is FlagForm.COUNT:
+        return [f"-{flag.text * value}"] if isinstance(value, int) and value > 0 else []
+    if form in {FlagForm.SWITCH, FlagForm.ACTION}:
+        if value:
+            return [start]
+        # Off by default, or not: the real tool is only known to take a value where it is needed.
+        return [] if form is FlagForm.ACTION or (sdk and spec.default is False) else [f"{start}=false"]
+    texts = spec.codec.to_texts(value)
+    if form is FlagForm.OPTIONAL:
+        return [start if texts == spec.codec.to_texts(spec.codec.parse(True)) else f"{start}={texts[0]}"]  # noqa: FBT003
+    if form is FlagForm.REPEAT:
+        return [f"{start}={text}" for text in texts]
+    return [f"{start}={flag.separator.join(texts)}"]
+
+
+def _forwarded(item: Given) -> list[str]:
+    """Write an option that is not in the table by the general rule for names and values."""
+    spelling = item.origin.spelling
+    flag = spelling if spelling.startswith("-") else respell(spelling, "-")
+    value = item.value
+    if value is None or (isinstance(value, str | bool) and str(value).lower() == "false"):
+        return []
+    if isinstance(value, str | bool) and str(value).lower() == "true":
+        return [flag]
+    if isinstance(value, dict):
+        return [f"{flag}={name},{held}" for name, held in value.items()]
+    if isinstance(value, list | tuple):
+        return [f"{flag}={','.join(map(str, value))}"]
+    return [f"{flag}={value}"]
