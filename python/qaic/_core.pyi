@@ -135,6 +135,32 @@ class Qpc:
         """``IoDesc`` as its protobuf bytes."""
     def io_desc_json(self) -> str: ...
 
+def quant_range(minimum: float, maximum: float, schema: str, precision: str) -> tuple[float, int]:
+    """Scale and offset of a tensor whose values lie between ``minimum`` and ``maximum``.
+
+    ``real = scale * (q - offset)``; the scale is a float32. ``schema`` is a value of the schema options,
+    ``precision`` is ``"Int8"``, ``"Int16"``, or ``"Int32"`` for bias, of which 30 bits are used. Raises
+    :class:`InputError` for a range that is not two finite numbers in order.
+    """
+
+def quantize_tensor(
+    array: NDArray[Any], scale: ArrayLike, offset: ArrayLike, precision: str, axis: int | None = None
+) -> NDArray[Any]:
+    """Quantize a C-contiguous float32 array of any shape to int8, int16 or int32, by ``precision``.
+
+    ``clip(round_half_even(x / scale + offset))``, quotient and sum in float32. With ``axis`` there is one
+    scale per index along it, and as many offsets, or one. What does not fit is clipped; NaN becomes the least
+    value. Blocking, without the interpreter lock.
+    """
+
+def dequantize_tensor(
+    array: NDArray[Any], scale: ArrayLike, offset: ArrayLike, axis: int | None = None
+) -> NDArray[Any]:
+    """Give a C-contiguous array of int8, int16 or int32 back as float32: ``scale * (q - offset)``.
+
+    Blocking, without the interpreter lock.
+    """
+
 def validate_container(source: str | PathLike[str] | Buffer) -> list[tuple[str, str, str | None, str]]:
     """Findings (severity, code, segment, message) of a complete check, CRCs included.
 

@@ -30,8 +30,9 @@ RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in module
 
 RUST_DEPENDENCIES = {
     "qaic-qpc": set(),
-    "qaic-runtime": {"qaic-qpc"},
-    "qaic-python": {"qaic-qpc", "qaic-runtime"},
+    "qaic-quant": set(),
+    "qaic-runtime": {"qaic-qpc", "qaic-quant"},
+    "qaic-python": {"qaic-qpc", "qaic-quant", "qaic-runtime"},
 }
 
 

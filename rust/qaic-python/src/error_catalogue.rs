@@ -8,14 +8,18 @@ use crate::errors;
 use crate::rt::status::QStatus;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
-const OWN: [(&str, &str); 20] = [
+const OWN: [(&str, &str); 25] = [
     ("CompileError", "compile.engine_refused"),
     ("InputError", "input.unknown_name"),
     ("InputError", "output.array"),
     ("InputError", "output.overlap"),
     ("InputError", "output.unknown_name"),
+    ("InputError", "quant.not_finite"),
+    ("InputError", "quant.parameters"),
+    ("InputError", "quant.range"),
     ("InputShapeError", "input.shapes"),
     ("InputTypeError", "input.not_a_dict"),
+    ("InputTypeError", "quant.array"),
     ("InternalError", "internal.coerce"),
     ("InternalError", "internal.json"),
     ("InternalError", "internal.panic"),
@@ -24,6 +28,7 @@ const OWN: [(&str, &str); 20] = [
     ("OptionError", "option.cpu_shared"),
     ("OptionError", "option.state_per_activation"),
     ("OptionError", "option.timeout"),
+    ("OptionError", "quant.name"),
     ("QpcError", "qpc.multi_device"),
     ("QpcError", "writer.misuse"),
     ("QpcLimitError", "qpc.tensor_too_large"),

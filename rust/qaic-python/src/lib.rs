@@ -12,6 +12,7 @@ mod errors;
 mod gil;
 mod noop_control;
 mod qpc;
+mod quant;
 mod rt;
 mod session;
 mod writer;
@@ -31,6 +32,8 @@ mod _core {
     use super::noop_control::PyNoopControl;
     #[pymodule_export]
     use super::qpc::{PyQpc, PyTensor, validate_container};
+    #[pymodule_export]
+    use super::quant::{dequantize_tensor, quant_range, quantize_tensor};
     #[pymodule_export]
     use super::rt::benchmark::rt_log_error;
     #[pymodule_export]

@@ -1,0 +1,46 @@
+//! Numbers of reduced precision for the compiler: `qaic_quant` over numpy arrays.
+//!
+//! Arrays may be written by other threads while they are read here, so they are never slices of Rust: work goes through
+//! pieces that fit the first-level cache.
+
+mod arrays;
+mod range;
+mod tensor;
+
+use pyo3::prelude::*;
+use qaic_quant::error::QuantError;
+
+use crate::errors::Raise;
+
+pub(crate) use range::quant_range;
+pub(crate) use tensor::{dequantize_tensor, quantize_tensor};
+
+/// The exception for numbers that were refused.
+fn refused(py: Python<'_>, error: &QuantError) -> PyErr {
+    let message = error.to_string();
+    match *error {
+        QuantError::NotFinite { nan, infinite, count } => {
+            Raise::new(py, "InputError", "quant.not_finite", message)
+                .with("nan", nan)
+                .with("infinite", infinite)
+                .with("count", count)
+                .build()
+        }
+        QuantError::Range { .. } => Raise::new(py, "InputError", "quant.range", message).build(),
+        _ => Raise::new(py, "InputError", "quant.parameters", message).build(),
+    }
+}
+
+/// The value that `find` gives for a name, or a refusal that lists the names there are.
+fn named<T>(
+    py: Python<'_>,
+    what: &str,
+    name: &str,
+    names: &[&str],
+    find: impl FnOnce(&str) -> Option<T>,
+) -> PyResult<T> {
+    find(name).ok_or_else(|| {
+        let text = format!("{what} is {name:?}; one of {} is expected", names.join(", "));
+        Raise::new(py, "OptionError", "quant.name", text).with("name", name).build()
+    })
+}

@@ -1,0 +1,117 @@
+//! Arrays in and out, piece by piece.
+
+use std::ffi::CStr;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use qaic_runtime::buffer::{HostSlice, Plain, Storage};
+use qaic_runtime::error::RuntimeError;
+
+use crate::buffers::{ArrayLayout, Exports, array_over};
+use crate::errors::Raise;
+
+/// Elements of a piece: with its result it fits the first-level cache.
+pub(super) const PIECE: usize = 2048;
+
+/// An array that Python lent, with elements of one type.
+pub(super) struct Lent {
+    // Keeps `memory` valid.
+    _exports: Exports,
+    pub(super) memory: HostSlice,
+    pub(super) shape: Vec<usize>,
+}
+
+impl Lent {
+    /// Takes a C-contiguous array whose element format is `format`; `dtype` is the name of that format in messages.
+    pub(super) fn take(py: Python<'_>, array: &Bound<'_, PyAny>, format: u8, dtype: &str) -> PyResult<Self> {
+        let mut exports = Exports::with_capacity(1);
+        let lent = exports.take(array, false).and_then(|exported| {
+            let shape: Option<Vec<usize>> =
+                exported.shape.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+            (exported.format == [format]).then_some((exported.memory.as_const(), shape?))
+        });
+        let Some((memory, shape)) = lent else {
+            let found = array
+                .getattr("dtype")
+                .and_then(|dtype| Ok(format!("a {dtype} array of shape {}", array.getattr("shape")?)))
+                .unwrap_or_else(|_| array.get_type().to_string());
+            let text = format!("{found} was given; a C-contiguous {dtype} array is expected");
+            return Err(Raise::new(py, "InputTypeError", "quant.array", text).build());
+        };
+        Ok(Self { _exports: exports, memory, shape })
+    }
+
+    /// Takes an array of float32.
+    pub(super) fn floats(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::take(py, array, b'f', "float32")
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// Reads `memory` as elements of `T`, piece by piece: `piece(position of its first element, elements)`.
+pub(super) fn pieces<T: Plain + Default, E>(
+    memory: HostSlice,
+    mut piece: impl FnMut(usize, &[T]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut buffer = [T::default(); PIECE];
+    let len = memory.len() / size_of::<T>();
+    let mut start = 0;
+    while start < len {
+        let count = PIECE.min(len - start);
+        // Inside by construction.
+        let _ = memory.read_into(start * size_of::<T>(), &mut buffer[..count]);
+        piece(start, &buffer[..count])?;
+        start += count;
+    }
+    Ok(())
+}
+
+/// Turns the elements of `memory` into as many elements of `U`, piece by piece.
+pub(super) fn map_pieces<T: Plain + Default, U: Plain + Default>(
+    memory: HostSlice,
+    mut map: impl FnMut(usize, &[T], &mut [U]),
+) -> Result<Storage, RuntimeError> {
+    let storage = Storage::new(memory.len() / size_of::<T>() * size_of::<U>())?;
+    let target = storage.memory();
+    let mut buffer = [U::default(); PIECE];
+    pieces(memory, |start, values: &[T]| {
+        let out = &mut buffer[..values.len()];
+        map(start, values, out);
+        let _ = target.write_from(start * size_of::<U>(), out);
+        Ok::<(), RuntimeError>(())
+    })?;
+    Ok(storage)
+}
+
+/// A numpy array of this shape over the storage.
+pub(super) fn array<'py>(
+    py: Python<'py>,
+    storage: Storage,
+    shape: &[usize],
+    format: &CStr,
+    item_bytes: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let shape: Vec<isize> = shape.iter().map(|&dim| isize::try_from(dim).unwrap_or(isize::MAX)).collect();
+    array_over(py, storage, &ArrayLayout::new(&shape, format, item_bytes))
+}
+
+/// Numbers given as a scalar, a sequence or an array, as a flat vector of the numpy type `dtype`.
+pub(super) fn numbers<T: Plain + Default>(
+    py: Python<'_>,
+    value: &Bound<'_, PyAny>,
+    dtype: &str,
+    format: u8,
+) -> PyResult<Vec<T>> {
+    let options = PyDict::new(py);
+    options.set_item("dtype", dtype)?;
+    options.set_item("order", "C")?;
+    options.set_item("ndmin", 1)?;
+    let flat = py.import("numpy")?.getattr("array")?.call((value,), Some(&options))?;
+    let lent = Lent::take(py, &flat, format, dtype)?;
+    let mut numbers = vec![T::default(); lent.len()];
+    let _ = lent.memory.read_into(0, &mut numbers);
+    Ok(numbers)
+}

@@ -1,0 +1,30 @@
+//! Numbers of reduced precision: what a card would store for a float (compile-options §4.2-4.4, §5.3).
+//!
+//! Everything here is arithmetic on slices: no files, no threads, no unsafe code, and no knowledge of graphs or
+//! containers. The compiler uses it through the binding, the runtime decodes stored weights with it, and both can be
+//! held to the same oracles.
+//!
+//! Convention of the whole crate: `real = scale * (q - offset)`.
+//!
+//! ```
+//! use qaic_quant::range::{Precision, Schema, quant_params};
+//!
+//! let params = quant_params(-1.0, 3.0, Schema::Asymmetric, Precision::Int8)?;
+//! assert_eq!((params.scale, params.offset), (0.015_686_275, -64));
+//! # Ok::<(), qaic_quant::error::QuantError>(())
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+// Conversions between number types are the subject of this crate; where one can lose something, the code says what.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+// Exact comparisons are meant: zero, infinity and powers of two.
+#![allow(clippy::float_cmp)]
+
+pub mod error;
+pub mod range;
+pub mod tensor;

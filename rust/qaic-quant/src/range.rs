@@ -1,0 +1,250 @@
+//! Scale and offset of a tensor from the range of its values (compile-options §4.2).
+//!
+//! Arithmetic is f64 throughout; the scale is rounded to f32 once, at the end, because that is how it is stored.
+
+use crate::error::QuantError;
+
+/// How scale and offset follow from a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schema {
+    /// The range as it is.
+    Asymmetric,
+    /// Offset 0; the step is the larger of the two one-sided steps.
+    Symmetric,
+    /// Symmetric, except that a range without negative values uses all levels (the offset is the lowest one).
+    SymmetricWithUint8,
+    /// Symmetric with the scale raised to a power of two.
+    SymmetricWithPower2Scale,
+}
+
+impl Schema {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 4] =
+        [Self::Asymmetric, Self::Symmetric, Self::SymmetricWithUint8, Self::SymmetricWithPower2Scale];
+
+    /// The value of the options that choose a schema.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Asymmetric => "asymmetric",
+            Self::Symmetric => "symmetric",
+            Self::SymmetricWithUint8 => "symmetric_with_uint8",
+            Self::SymmetricWithPower2Scale => "symmetric_with_power2_scale",
+        }
+    }
+
+    /// The schema of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|schema| schema.name() == name)
+    }
+
+    /// Whether the range `minimum` to `maximum` (zero included) is made symmetric.
+    pub fn is_symmetric_for(self, minimum: f64) -> bool {
+        match self {
+            Self::Asymmetric => false,
+            Self::Symmetric | Self::SymmetricWithPower2Scale => true,
+            Self::SymmetricWithUint8 => minimum < 0.0,
+        }
+    }
+}
+
+/// Integers that a tensor is quantized to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Signed 8 bits.
+    Int8,
+    /// Signed 16 bits.
+    Int16,
+    /// Signed 32 bits, of which 30 are used, so that a difference of two values fits (bias).
+    Int32,
+}
+
+impl Precision {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Int8, Self::Int16, Self::Int32];
+
+    /// The value of the options that choose a precision.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "Int8",
+            Self::Int16 => "Int16",
+            Self::Int32 => "Int32",
+        }
+    }
+
+    /// The precision of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|precision| precision.name() == name)
+    }
+
+    /// Lowest and highest quantized value.
+    pub const fn levels(self) -> (i32, i32) {
+        match self {
+            Self::Int8 => (-128, 127),
+            Self::Int16 => (-32768, 32767),
+            Self::Int32 => (-(1 << 29), (1 << 29) - 1),
+        }
+    }
+}
+
+/// Scale and offset of a tensor: `real = scale * (q - offset)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuantParams {
+    /// Difference of two neighbouring values; positive and finite.
+    pub scale: f32,
+    /// The quantized value of zero.
+    pub offset: i32,
+}
+
+/// Scale of a range without extent.
+const SCALE_OF_NOTHING: f64 = 0.1;
+
+/// The range that a schema represents: zero included, then made symmetric in steps where the schema asks for it.
+pub fn schema_range(
+    minimum: f64,
+    maximum: f64,
+    schema: Schema,
+    precision: Precision,
+) -> Result<(f64, f64), QuantError> {
+    if !(minimum.is_finite() && maximum.is_finite() && minimum <= maximum) {
+        return Err(QuantError::Range { minimum, maximum });
+    }
+    let (minimum, maximum) = (minimum.min(0.0), maximum.max(0.0));
+    if !schema.is_symmetric_for(minimum) {
+        return Ok((minimum, maximum));
+    }
+    let (lowest, highest) = levels(precision);
+    let (step_below, step_above) = (minimum / lowest, maximum / highest);
+    Ok(if step_below > step_above { (minimum, step_below * highest) } else { (step_above * lowest, maximum) })
+}
+
+/// Scale and offset of a tensor whose values lie between `minimum` and `maximum`.
+///
+/// Fails when the two are not finite or out of order.
+pub fn quant_params(
+    minimum: f64,
+    maximum: f64,
+    schema: Schema,
+    precision: Precision,
+) -> Result<QuantParams, QuantError> {
+    let (minimum, maximum) = schema_range(minimum, maximum, schema, precision)?;
+    let (lowest, highest) = levels(precision);
+    let mut scale = (maximum - minimum) / (highest - lowest);
+    // A step that f32 cannot hold is no step: every value of such a tensor is stored as zero.
+    let nothing = scale as f32 == 0.0;
+    if nothing {
+        scale = SCALE_OF_NOTHING;
+    }
+    if schema == Schema::SymmetricWithPower2Scale {
+        return Ok(QuantParams { scale: next_power_of_two(scale as f32), offset: 0 });
+    }
+    let offset = if nothing { 0 } else { offset(minimum, maximum, scale, lowest, highest) };
+    Ok(QuantParams { scale: scale as f32, offset })
+}
+
+fn levels(precision: Precision) -> (f64, f64) {
+    let (lowest, highest) = precision.levels();
+    (lowest.into(), highest.into())
+}
+
+/// The zero point nearest to what one end of the range asks for, of the two ends the one with the smaller error bound.
+fn offset(minimum: f64, maximum: f64, scale: f64, lowest: f64, highest: f64) -> i32 {
+    let (below, above) = (minimum / scale, maximum / scale);
+    let candidate = if (maximum + minimum).abs() <= f64::from(f32::EPSILON) {
+        0.0
+    } else if lowest.abs() + below.abs() < highest.abs() + above.abs() {
+        lowest - below
+    } else {
+        highest - above
+    };
+    // `round` takes halves away from zero. Clamped first, so the cast is exact.
+    candidate.clamp(lowest, highest).round() as i32
+}
+
+/// The smallest power of two that is not below `scale`, which is positive and far below the largest f32.
+///
+/// Taken from the f32, so that a last bit of f64 noise does not double the step.
+fn next_power_of_two(scale: f32) -> f32 {
+    const FRACTION: u32 = 0x007f_ffff;
+    let bits = scale.to_bits();
+    if scale < f32::MIN_POSITIVE {
+        return f32::from_bits(bits.next_power_of_two());
+    }
+    f32::from_bits(if bits & FRACTION == 0 { bits } else { (bits & !FRACTION) + FRACTION + 1 })
+}
+
+#[cfg(test)]
+// The table is copied digit by digit.
+#[allow(clippy::excessive_precision)]
+mod tests {
+    use super::*;
+
+    fn params(minimum: f64, maximum: f64, schema: Schema) -> (f32, i32) {
+        let params = quant_params(minimum, maximum, schema, Precision::Int8).unwrap();
+        (params.scale, params.offset)
+    }
+
+    #[test]
+    fn the_table_of_the_specification() {
+        type Row = (f64, f64, [(f32, i32); 4]);
+        let rows: [Row; 6] = [
+            (-1.0, 3.0, [(0.015_686_275_4, -64), (0.023_622_047_2, 0), (0.023_622_047_2, 0), (0.03125, 0)]),
+            (0.0, 6.0, [(0.023_529_412_2, -128), (0.047_244_094_3, 0), (0.023_529_412_2, -128), (0.0625, 0)]),
+            (-2.0, 2.0, [(0.015_686_275_4, 0), (0.015_748_031_4, 0), (0.015_748_031_4, 0), (0.03125, 0)]),
+            (0.5, 4.0, [(0.015_686_275_4, -128), (0.031_496_062_9, 0), (0.015_686_275_4, -128), (0.0625, 0)]),
+            (-3.0, -1.0, [(0.011_764_706_1, 127), (0.023_437_5, 0), (0.023_437_5, 0), (0.03125, 0)]),
+            (0.0, 0.0, [(0.1, 0), (0.1, 0), (0.1, 0), (0.125, 0)]),
+        ];
+        for (minimum, maximum, expected) in rows {
+            for (schema, expected) in Schema::ALL.into_iter().zip(expected) {
+                assert_eq!(params(minimum, maximum, schema), expected, "{minimum}..{maximum} {schema:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_exact() {
+        for (scale, expected) in [
+            (1.0, 1.0),
+            (1.000_000_1, 2.0),
+            (0.1, 0.125),
+            (f32::MIN_POSITIVE, f32::MIN_POSITIVE),
+            (f32::from_bits(1), f32::from_bits(1)),
+            (f32::from_bits(5), f32::from_bits(8)),
+            (f32::from_bits(0x007f_ffff), f32::MIN_POSITIVE),
+        ] {
+            assert_eq!(next_power_of_two(scale).to_bits(), f32::to_bits(expected), "{scale:e}");
+        }
+        assert_eq!(params(-2.0, 1.0, Schema::SymmetricWithPower2Scale), (0.015_625, 0));
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for (minimum, maximum) in
+            [(1.0, 0.0), (f64::NAN, 1.0), (0.0, f64::NAN), (f64::NEG_INFINITY, 0.0), (0.0, f64::INFINITY)]
+        {
+            let refused = quant_params(minimum, maximum, Schema::Asymmetric, Precision::Int8);
+            assert!(matches!(refused, Err(QuantError::Range { .. })), "{minimum}..{maximum}");
+        }
+    }
+
+    #[test]
+    fn ranges_at_the_ends_of_f32_have_usable_scales() {
+        let largest = f64::from(f32::MAX);
+        for schema in Schema::ALL {
+            for precision in Precision::ALL {
+                for (minimum, maximum) in [(-largest, largest), (0.0, largest), (-1e-45, 0.0), (0.0, 1e-40)] {
+                    let params = quant_params(minimum, maximum, schema, precision).unwrap();
+                    assert!(params.scale > 0.0 && params.scale.is_finite());
+                }
+            }
+        }
+        assert_eq!(params(-1e-45, 0.0, Schema::Asymmetric), (0.1, 0));
+    }
+
+    #[test]
+    fn names_lead_back() {
+        assert!(Schema::ALL.into_iter().all(|schema| Schema::from_name(schema.name()) == Some(schema)));
+        assert!(Precision::ALL.into_iter().all(|kind| Precision::from_name(kind.name()) == Some(kind)));
+        assert_eq!((Schema::from_name("affine"), Precision::from_name("int8")), (None, None));
+    }
+}

@@ -1,0 +1,268 @@
+//! Whole tensors to integers and back (compile-options §4.2).
+//!
+//! * quantize: `q = clip(round_half_even(x / scale + offset))`, quotient and sum each rounded to f32;
+//! * dequantize: `x = scale * (q - offset)`, the difference exact.
+//!
+//! NaN is stored as the lowest value, which is also what the runtime does with inputs. Loops work on runs of one channel,
+//! so that scale and offset are constants of a loop that the compiler turns into vectors.
+
+use crate::error::QuantError;
+use crate::range::{Precision, QuantParams};
+
+/// Integers of a quantized tensor.
+pub trait Quantized: Copy + Default + Send + Sync + 'static {
+    /// What the integers are called.
+    const PRECISION: Precision;
+    /// `sum` is the quotient plus the offset, in f32.
+    fn from_sum(sum: f32) -> Self;
+    /// The integer minus `offset`, exact, then as f32.
+    fn minus(self, offset: i32) -> f32;
+}
+
+/// `1.5 * 2^23`: added to a float of magnitude below `2^22`, it leaves that float rounded half to even in the low bits.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// Clips to integers first, which rounding half to even cannot leave again.
+fn clipped(sum: f32, lowest: f32, highest: f32) -> f32 {
+    let above = if sum > lowest { sum } else { lowest };
+    if above < highest { above } else { highest }
+}
+
+macro_rules! narrow {
+    ($type:ty, $precision:expr) => {
+        impl Quantized for $type {
+            const PRECISION: Precision = $precision;
+
+            #[inline]
+            fn from_sum(sum: f32) -> Self {
+                (clipped(sum, <$type>::MIN.into(), <$type>::MAX.into()) + ROUNDER).to_bits() as Self
+            }
+
+            #[inline]
+            fn minus(self, offset: i32) -> f32 {
+                i32::from(self).wrapping_sub(offset) as f32
+            }
+        }
+    };
+}
+
+narrow!(i8, Precision::Int8);
+narrow!(i16, Precision::Int16);
+
+impl Quantized for i32 {
+    const PRECISION: Precision = Precision::Int32;
+
+    #[inline]
+    fn from_sum(sum: f32) -> Self {
+        let (lowest, highest) = Precision::Int32.levels();
+        let rounded = sum.round_ties_even() as Self;
+        // The highest level is no f32, so the clip is one of integers. The cast saturates, and makes NaN zero.
+        if sum.is_nan() { lowest } else { rounded.clamp(lowest, highest) }
+    }
+
+    #[inline]
+    fn minus(self, offset: i32) -> f32 {
+        (i64::from(self) - i64::from(offset)) as f32
+    }
+}
+
+/// Parameters of every element of a tensor.
+///
+/// Element `i`, in C order, belongs to channel `i / inner % channels`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Channels {
+    params: Vec<QuantParams>,
+    inner: usize,
+}
+
+impl Channels {
+    /// One scale and offset for all elements.
+    pub fn whole(params: QuantParams) -> Result<Self, QuantError> {
+        Self::new(vec![params], 1)
+    }
+
+    /// One scale and offset for each index along `axis` of a tensor of this shape.
+    pub fn along(axis: usize, shape: &[usize], params: Vec<QuantParams>) -> Result<Self, QuantError> {
+        let Some(&channels) = shape.get(axis) else {
+            let rank = shape.len();
+            return Err(QuantError::Parameters {
+                what: format!("axis {axis} of a tensor with {rank} dimensions"),
+            });
+        };
+        if channels != params.len() {
+            let what = format!(
+                "{} scales for axis {axis} of shape {shape:?}; {channels} are expected",
+                params.len()
+            );
+            return Err(QuantError::Parameters { what });
+        }
+        let inner = shape.iter().skip(axis + 1).product::<usize>().max(1);
+        Self::new(params, inner)
+    }
+
+    fn new(params: Vec<QuantParams>, inner: usize) -> Result<Self, QuantError> {
+        if let Some(bad) = params.iter().find(|params| !(params.scale.is_finite() && params.scale > 0.0)) {
+            let what = format!("scale {}; a finite number above zero is expected", bad.scale);
+            return Err(QuantError::Parameters { what });
+        }
+        Ok(Self { params, inner })
+    }
+
+    /// Runs of elements with equal parameters: calls `run(params, start, end)` for the `len` elements from `first` on,
+    /// the positions counted from `first`.
+    fn runs(&self, first: usize, len: usize, mut run: impl FnMut(QuantParams, usize, usize)) {
+        if let [only] = self.params[..] {
+            return run(only, 0, len);
+        }
+        let mut start = 0;
+        while start < len {
+            let place = first + start;
+            let channel = place / self.inner % self.params.len();
+            let end = len.min(start + self.inner - place % self.inner);
+            run(self.params[channel], start, end);
+            start = end;
+        }
+    }
+
+    /// The parameters of consecutive elements from `first` on, when each has its own: the axis is the last one.
+    fn last_axis(&self, first: usize) -> Option<(&[QuantParams], usize)> {
+        (self.inner == 1 && self.params.len() > 1).then(|| (&self.params[..], first % self.params.len()))
+    }
+}
+
+/// Calls `row` for aligned pieces of parameters and elements, the elements cycling through `params` from `start` on.
+fn cycle(
+    params: &[QuantParams],
+    start: usize,
+    len: usize,
+    mut row: impl FnMut(&[QuantParams], usize, usize),
+) {
+    let (mut channel, mut done) = (start, 0);
+    while done < len {
+        let piece = (params.len() - channel).min(len - done);
+        row(&params[channel..channel + piece], done, done + piece);
+        done += piece;
+        channel = 0;
+    }
+}
+
+/// Quantizes `values`, which are the elements from number `first` on of the tensor that `channels` describes.
+///
+/// # Panics
+///
+/// When the two slices differ in length.
+pub fn quantize<T: Quantized>(channels: &Channels, first: usize, values: &[f32], into: &mut [T]) {
+    assert_eq!(values.len(), into.len());
+    if let Some((params, start)) = channels.last_axis(first) {
+        return cycle(params, start, values.len(), |params, start, end| {
+            for ((params, value), out) in params.iter().zip(&values[start..end]).zip(&mut into[start..end]) {
+                *out = T::from_sum(value / params.scale + params.offset as f32);
+            }
+        });
+    }
+    channels.runs(first, values.len(), |params, start, end| {
+        let offset = params.offset as f32;
+        for (value, out) in values[start..end].iter().zip(&mut into[start..end]) {
+            *out = T::from_sum(value / params.scale + offset);
+        }
+    });
+}
+
+/// Gives `values` back as floats; they are the elements from number `first` on of the tensor that `channels` describes.
+///
+/// # Panics
+///
+/// When the two slices differ in length.
+pub fn dequantize<T: Quantized>(channels: &Channels, first: usize, values: &[T], into: &mut [f32]) {
+    assert_eq!(values.len(), into.len());
+    if let Some((params, start)) = channels.last_axis(first) {
+        return cycle(params, start, values.len(), |params, start, end| {
+            for ((params, value), out) in params.iter().zip(&values[start..end]).zip(&mut into[start..end]) {
+                *out = params.scale * value.minus(params.offset);
+            }
+        });
+    }
+    channels.runs(first, values.len(), |params, start, end| {
+        for (value, out) in values[start..end].iter().zip(&mut into[start..end]) {
+            *out = params.scale * value.minus(params.offset);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one<T: Quantized>(value: f32, scale: f32, offset: i32) -> T {
+        let mut out = [T::default()];
+        let channels = Channels::whole(QuantParams { scale, offset }).unwrap();
+        quantize(&channels, 0, &[value], &mut out);
+        out[0]
+    }
+
+    #[test]
+    fn halves_of_the_sum_go_to_even() {
+        // 1.5 + 1 = 2.5 is rounded to 2; rounding the quotient first would give 3.
+        assert_eq!(one::<i8>(1.5, 1.0, 1), 2);
+        assert_eq!(one::<i8>(2.5, 1.0, 0), 2);
+        assert_eq!(one::<i16>(-2.5, 1.0, 0), -2);
+        assert_eq!(one::<i32>(3.5, 1.0, 0), 4);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_clipped() {
+        for (value, expected) in
+            [(f32::INFINITY, 127), (f32::NEG_INFINITY, -128), (f32::NAN, -128), (1e30, 127), (127.5, 127)]
+        {
+            assert_eq!(one::<i8>(value, 1.0, 0), expected, "{value}");
+        }
+        assert_eq!(one::<i32>(f32::INFINITY, 1.0, 0), (1 << 29) - 1);
+        assert_eq!(one::<i32>(f32::NAN, 1.0, 0), -(1 << 29));
+        assert_eq!(one::<i16>(f32::from_bits(1), f32::from_bits(1), 3), 4);
+    }
+
+    #[test]
+    fn parameters_must_fit_the_tensor() {
+        let params = |scale| QuantParams { scale, offset: 0 };
+        assert!(Channels::whole(params(0.0)).is_err());
+        assert!(Channels::whole(params(f32::NAN)).is_err());
+        assert!(Channels::along(2, &[2, 3], vec![params(1.0)]).is_err());
+        assert!(Channels::along(1, &[2, 3], vec![params(1.0); 2]).is_err());
+        assert!(Channels::along(1, &[2, 3], vec![params(1.0); 3]).is_ok());
+    }
+
+    proptest! {
+        /// Any cut of the work gives what one loop over indices gives, for every axis.
+        #[test]
+        fn pieces_and_axes(
+            shape in prop::collection::vec(1_usize..5, 1..4),
+            axis in 0_usize..4,
+            cut in 0_usize..64,
+            seed in any::<u32>(),
+        ) {
+            let axis = axis % shape.len();
+            let len: usize = shape.iter().product();
+            let params: Vec<QuantParams> = (0..shape[axis])
+                .map(|i| QuantParams { scale: 0.5 + i as f32, offset: i as i32 - 1 })
+                .collect();
+            let values: Vec<f32> =
+                (0..len).map(|i| (seed.wrapping_mul(i as u32 + 7) >> 20) as f32 / 16.0 - 128.0).collect();
+            let channels = Channels::along(axis, &shape, params.clone()).unwrap();
+            let cut = cut.min(len);
+            let mut out = vec![0_i8; len];
+            quantize(&channels, 0, &values[..cut], &mut out[..cut]);
+            quantize(&channels, cut, &values[cut..], &mut out[cut..]);
+            let mut back = vec![0.0; len];
+            dequantize(&channels, 0, &out[..cut], &mut back[..cut]);
+            dequantize(&channels, cut, &out[cut..], &mut back[cut..]);
+            let inner: usize = shape[axis + 1..].iter().product();
+            for i in 0..len {
+                let QuantParams { scale, offset } = params[i / inner % shape[axis]];
+                let level = (values[i] / scale + offset as f32).round_ties_even().clamp(-128.0, 127.0);
+                prop_assert_eq!(f32::from(out[i]), level);
+                prop_assert_eq!(back[i], scale * (level - offset as f32));
+            }
+        }
+    }
+}
