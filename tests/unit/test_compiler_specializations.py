@@ -331,3 +331,17 @@ def test_bytes_do_not_depend_on_the_spelling(tmp_path, monkeypatch):
         program = compiled(symbolic(), stored, network_specialization_config=values)
         found.append(program.path.read_bytes())
     assert found[0] == found[1]
+
+
+def test_graph_names_name_the_sets_of_shapes_or_the_program():
+    program = lowered(symbolic(), **TWO, graph_names=("prefill", "decode"))
+    assert [variant.name for variant in program.variants] == ["prefill", "decode"]
+    single = lowered(symbolic(), onnx_define_symbol={"batch": 1, "seq": 2}, graph_names=("model",))
+    assert single.name == "model"
+
+
+@pytest.mark.parametrize("names", [("one",), ("one", "two", "three")])
+def test_as_many_graph_names_as_graphs_are_expected(names):
+    with pytest.raises(OptionError, match=f"has {len(names)} names.*has 2 graphs") as caught:
+        lowered(symbolic(), **TWO, graph_names=names)
+    assert caught.value.code == "option.graph_names"

@@ -19,7 +19,7 @@ from qaic.compiler.batch import set_batch
 from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
 from qaic.compiler.functions import check_functions
-from qaic.compiler.inlining import inline_functions
+from qaic.compiler.inlining import inline_functions, inline_small_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.merging import merge_equal
 from qaic.compiler.output_nodes import keep_outputs
@@ -93,20 +93,19 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     checks.check_operators(model)
     versions.lower_stamps(model)
     side_files = _dumped(model, weights, options)
+    if for_card or options.always_expand_onnx_functions:
+        model = _expanded(model, weights)
     if options.load_embedding_tables is not None:
         embedding_tables.load_tables(model, weights, options.load_embedding_tables.path)
     keep_outputs(model, options.output_node_names)
     checks.drop_unused(model, weights)
     if options.mdp_load_partition_config is not None:
-        check_partitions(model.graph, options.mdp_load_partition_config)
+        check_partitions(inline_small_functions(model).graph, options.mdp_load_partition_config)
     defined = set_batch(model, weights, options.batchsize, options.onnx_define_symbol)
     entries = options.network_specialization_config or sizes_of(model, options.dynamic_shape_input, defined)
     sizes = symbols.bind(model, defined, options.model_inputs, entries)
-    if for_card or options.always_expand_onnx_functions or precision.needs_inlining(model, weights, floats):
-        flat = inline_functions(model)
-        if flat is not model:
-            model = flat
-            checks.normalize(model, weights)
+    if precision.needs_inlining(model, weights, floats):
+        model = _expanded(model, weights)
     separate_scopes(model.graph, weights)
     forms, interface = inferred_forms(model, weights, sizes, entries)
     if not interface.outputs:
@@ -118,6 +117,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
             fix="name the results of the graph as its outputs when exporting",
         )
     _refuse_passed_through(interface.inputs, interface.outputs)
+    name, variants = specialize.named(model.graph.name or "unnamed", interface.variants, options.graph_names)
     if options.retained_state:
         check_retained(interface)
     checks.check_structure(forms[0])
@@ -129,15 +129,23 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     initializers.settle_sizes(model, weights)
     specialize.fix_interface(model, forms)
     return Lowered(
-        model.graph.name or "unnamed",
+        name,
         model,
         weights,
         interface.inputs,
         interface.outputs,
-        interface.variants,
+        variants,
         overflows,
         side_files,
     )
+
+
+def _expanded(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
+    """Expand the functions of a model, whose bodies may bring text and unused constants along."""
+    flat = inline_functions(model)
+    if flat is not model:
+        checks.normalize(flat, weights)
+    return flat
 
 
 def _dumped(model: onnx.ModelProto, weights: dict[str, Weight], options: CompileOptions) -> list[SideFile]:

@@ -7,7 +7,7 @@ kernels are shared; only the dims of inputs and outputs are written down per set
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from qaic.compiler import symbols
@@ -127,6 +127,38 @@ def interface_of(sets: Sequence[Edges], entries: Sequence[Specialization]) -> In
         tuple(_largest(edges, entries, "output") for edges in zip(*outputs, strict=True)),
         variants,
     )
+
+
+def named(name: str, variants: tuple[Variant, ...], given: Sequence[str]) -> tuple[str, tuple[Variant, ...]]:
+    """Name the graphs of a container: the program where there is one graph, else the sets of shapes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the program.
+    variants : tuple[Variant, ...]
+        Sets of shapes where there are several.
+    given : Sequence[str]
+        Value of ``graph_names``; without any nothing changes.
+
+    Raises
+    ------
+    OptionError
+        There are more or fewer names than graphs.
+    """
+    if not given:
+        return name, variants
+    if len(given) != max(len(variants), 1):
+        raise OptionError(
+            f"graph_names has {len(given)} names ({', '.join(given)}), but the container has "
+            f"{max(len(variants), 1)} graphs; give one name for each",
+            code="option.graph_names",
+            context={"options": ["graph_names"], "graphs": max(len(variants), 1)},
+        )
+    if not variants:
+        return given[0], variants
+    renamed = (replace(variant, name=own) for variant, own in zip(variants, given, strict=True))
+    return name, tuple(renamed)
 
 
 def _refuse_equal(variants: Sequence[Variant]) -> None:
