@@ -172,6 +172,9 @@ class Context:
     """The devices of this process. Reads QAIC_DEVICE, QAIC_CPU_DEVICES and QAIC_ONNXRUNTIME_LIB."""
 
     def __new__(cls) -> Context: ...
+    @staticmethod
+    def own_cpu() -> Context:
+        """One ``cpu`` device of its own, whatever the environment says."""
     def devices(self) -> list[dict[str, Any]]:
         """One dictionary per device, as ``resources``."""
     def resources(self, dev_id: int) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from qaic.compiler import (
     versions,
 )
 from qaic.compiler.batch import set_batch
+from qaic.compiler.calibration import obtain as calibration
+from qaic.compiler.calibration.float_graph import FloatGraph
 from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
 from qaic.compiler.functions import check_functions
@@ -29,11 +31,12 @@ from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.side_files import SideFile
-from qaic.compiler.value_types import common_shapes
+from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
 
 if TYPE_CHECKING:
     import onnx
 
+    from qaic.compiler.calibration.profile import Profile
     from qaic.compiler.edges import Edge
     from qaic.compiler.half_weights import Overflows
     from qaic.compiler.onnx_file import ModelFile
@@ -59,6 +62,8 @@ class Lowered:
     overflows: Overflows
     #: what the options want written beside the container
     side_files: list[SideFile]
+    #: what is known about the values of its float graph, where it was quantized
+    profile: Profile | None = None
 
 
 def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Lowered:
@@ -104,7 +109,8 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     defined = set_batch(model, weights, options.batchsize, options.onnx_define_symbol)
     entries = options.network_specialization_config or sizes_of(model, options.dynamic_shape_input, defined)
     sizes = symbols.bind(model, defined, options.model_inputs, entries)
-    if precision.needs_inlining(model, weights, floats):
+    profiles = calibration.is_wanted(options) or options.dump_profile is not None
+    if profiles or precision.needs_inlining(model, weights, floats):
         model = _expanded(model, weights)
     separate_scopes(model.graph, weights)
     forms, interface = inferred_forms(model, weights, sizes, entries)
@@ -124,6 +130,13 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     progress.stage("convert")
     if for_card:
         merge_equal(model.graph, common_shapes(forms))
+    profile = None
+    if profiles:
+        facts = ValueFacts(collect_types(forms[0]), common_shapes(forms))
+        graph = FloatGraph(model, weights, facts, interface, sizes, entries, options.retained_state)
+        side_files += calibration.dump(graph, options, progress)
+        profile = calibration.obtain(graph, options, progress)
+        progress.stage("convert")
     overflows = precision.apply(model, weights, forms, floats)
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)
@@ -137,6 +150,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         variants,
         overflows,
         side_files,
+        profile,
     )
 
 

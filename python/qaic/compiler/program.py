@@ -91,6 +91,21 @@ def write_program(
         raise
 
 
+def write_unchecked(path: Path, lowered: Lowered, options: CompileOptions) -> None:
+    """Write a program that is loaded at once, so that the engine will check it then.
+
+    Parameters
+    ----------
+    path : Path
+        File to write; must not exist. Nothing is left there on failure.
+    lowered : Lowered
+        The program; its model is completed with the places of the constants.
+    options : CompileOptions
+        Compile options.
+    """
+    _write(path, lowered, options, {}, None)
+
+
 def _engine_accepts(path: Path, form: Lowered | None, options: CompileOptions) -> bool:
     """Ask the engine about a graph without its weights; False leaves it open."""
     if form is None:

@@ -18,7 +18,7 @@ _INTERVAL: Final = 0.1
 
 
 class Progress:
-    """Stages of one compilation: read, check, convert, write. Used as a context manager.
+    """Stages of one compilation: read, check, calibrate, convert, write. Used as a context manager.
 
     Parameters
     ----------
@@ -43,6 +43,11 @@ class Progress:
         """Tell how many of the bytes of the stage are done."""
         if self._enabled and total:
             self._show(f"{self._stage} {100 * done // total} %")
+
+    def count(self, done: int, total: int | None, noun: str) -> None:
+        """Tell how many things of the stage are under way or done, of how many if that is known."""
+        if self._enabled:
+            self._show(f"{self._stage} {done}{f' of {total}' if total else ''} {noun}")
 
     def _show(self, text: str) -> None:
         if not self._enabled:

@@ -40,6 +40,19 @@ impl PyContext {
         Ok(Self { context: open_context(py)? })
     }
 
+    /// A context with one `cpu` device of its own, whatever the environment says: the compiler runs models there without
+    /// taking cores from anybody.
+    #[staticmethod]
+    fn own_cpu(py: Python<'_>) -> PyResult<Self> {
+        let options = RegistryOptions {
+            kind: Some("cpu".to_owned()),
+            engine_candidates: engine_candidates(py)?,
+            ..RegistryOptions::default()
+        };
+        let context = Context::apart(&options).map_err(|error| from_runtime(py, error))?;
+        Ok(Self { context })
+    }
+
     /// One dictionary per device: `id`, `kind`, `name`, `status`, and the figures of its resources.
     ///
     /// Blocking, without the interpreter lock: cores that are counted across processes are counted by the system.

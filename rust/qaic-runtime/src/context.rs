@@ -45,9 +45,17 @@ impl Context {
             registries.push(Entry { options: options.clone(), registry: Arc::clone(&registry) });
             Ok(registry)
         });
+        registry.map(Self::over)
+    }
+
+    /// A context over devices of its own: their cores are nobody else's, and nobody else sees them.
+    pub fn apart(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
+        Registry::new(options).map(|registry| Self::over(Arc::new(registry)))
+    }
+
+    fn over(registry: Arc<Registry>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        registry
-            .map(|registry| Arc::new(Self { id, origin: Origin::here(), registry, logger: Logger::new(id) }))
+        Arc::new(Self { id, origin: Origin::here(), registry, logger: Logger::new(id) })
     }
 
     /// Its number in this process.

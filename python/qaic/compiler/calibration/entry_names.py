@@ -1,0 +1,86 @@
+"""Names of tensors in a profile file: the producing node's, made of letters, digits and underscores.
+
+(compile-options §3.4.) Two nodes may have one name after that; the later ones get ``__1``, ``__2``, ... in
+the order of the graph, so that writing and reading give each tensor the same key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import onnx
+
+#: longer names are cut
+_MOST_CHARS: Final = 500
+_OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
+
+
+def legalise(name: str) -> str:
+    """Make a name of letters, digits and underscores, with a letter in front of a digit, and not too long."""
+    legal = _OTHER.sub("_", name)
+    if legal[:1].isdigit():
+        legal = f"A{legal}"
+    if len(legal) > _MOST_CHARS:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+        legal = f"{legal[: _MOST_CHARS - 17]}_{digest}"
+    return legal
+
+
+def entry_keys(graph: onnx.GraphProto) -> dict[str, str]:
+    """Map every input and every result of a node of the main graph to its key in a profile file."""
+    keys: dict[str, str] = {}
+    taken: set[str] = set()
+    for value in graph.input:
+        keys[value.name] = f"{_unique(legalise(value.name), taken)}:0"
+    for node in graph.node:
+        results = [(position, name) for position, name in enumerate(node.output) if name]
+        if not results:
+            continue
+        legal = _unique(legalise(node.name or results[0][1]), taken)
+        for position, name in results:
+            keys[name] = f"{legal}:{position}"
+    return keys
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    made, number = name, 0
+    while made in taken:
+        number += 1
+        made = f"{name}__{number}"
+    taken.add(made)
+    return made
+
+
+def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us: bool) -> dict[str, str]:
+    """Find the entry of each tensor in a profile file.
+
+    Parameters
+    ----------
+    keys
+        What `entry_keys` returned.
+    present
+        Keys of the file.
+    written_by_us
+        Whether they are certainly keys as `entry_keys` makes them. Others may be names of tensors, which come
+        first; in a file of ours a node could have the name of another node's result.
+
+    Returns
+    -------
+    dict
+        Name of the tensor -> key; tensors without an entry are left out.
+    """
+    held = set(present)
+    found: dict[str, str] = {}
+    for name, key in keys.items():
+        legal = legalise(name)
+        candidates = (key,) if written_by_us else (name, f"{name}:0", key, legal, f"{legal}:0")
+        for candidate in candidates:
+            if candidate in held:
+                found[name] = candidate
+                break
+    return found

@@ -1,0 +1,184 @@
+"""The float graph that values are measured on: after import, before anything is lowered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from qaic.compiler.calibration.samples import ModelInput
+from qaic.compiler.elem_types import FLOAT, FLOAT16
+from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.precision_ops import RANDOM
+from qaic.compiler.quantize.kinds import operands, quantizable, results
+from qaic.compiler.retained import SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from qaic.compiler.specialize import Interface
+    from qaic.compiler.value_types import ValueFacts
+    from qaic.compiler.weights import Weight
+    from qaic.options.specializations import Specialization
+
+#: operators whose first result holds exactly the values of the first input, each as often as before
+_REARRANGING: Final = frozenset(
+    {
+        "DepthToSpace",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "SpaceToDepth",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
+#: types of tensors that are measured
+_MEASURABLE: Final = frozenset({FLOAT, FLOAT16})
+
+
+@dataclass(slots=True)
+class FloatGraph:
+    """A model as it is before lowering, with what is known about it.
+
+    Parameters
+    ----------
+    model
+        Skeleton.
+    weights
+        Large initializers of its main graph.
+    facts
+        Types and shapes of the values.
+    interface
+        Inputs and outputs with all sets of shapes.
+    sizes, entries
+        Sizes of the symbols, one set for each specialization.
+    has_state
+        Whether the device keeps state between inferences.
+    """
+
+    model: onnx.ModelProto
+    weights: dict[str, Weight]
+    facts: ValueFacts
+    interface: Interface
+    sizes: Sequence[Mapping[str, int]]
+    entries: Sequence[Specialization]
+    has_state: bool = False
+
+    def inputs(self) -> list[ModelInput]:
+        """List the inputs as samples have to fill them."""
+        outputs = {edge.name for edge in self.interface.outputs}
+        variants = self.interface.variants
+        return [
+            ModelInput(
+                edge.name,
+                np.dtype(edge.dtype),
+                tuple(variant.inputs[at] for variant in variants) if variants else (edge.dims,),
+                is_state=self.has_state and f"{edge.name}{SUFFIX}" in outputs,
+            )
+            for at, edge in enumerate(self.interface.inputs)
+        ]
+
+    def constants(self) -> set[str]:
+        """Collect the names of the constants of the main graph."""
+        graph = self.model.graph
+        found = {tensor.name for tensor in graph.initializer} | self.weights.keys()
+        found |= {tensor.values.name for tensor in graph.sparse_initializer}
+        return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+
+
+@dataclass(slots=True)
+class Measured:
+    """Which tensors are measured, and what the measurements hold for.
+
+    Parameters
+    ----------
+    results
+        Results of nodes, which become outputs of the instrumented graph.
+    inputs
+        Inputs of the graph.
+    fixed
+        Those of `results` that are computed from constants alone: every sample gives the same values.
+    same
+        Tensor -> the measured tensor that holds the same values.
+    """
+
+    results: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    fixed: set[str] = field(default_factory=set)
+    same: dict[str, str] = field(default_factory=dict)
+
+
+def choose(graph: FloatGraph, float_nodes: set[str]) -> Measured:
+    """Choose the tensors that quantizing may need: what quantizable nodes read and write, constants apart.
+
+    Parameters
+    ----------
+    graph
+        The float graph.
+    float_nodes
+        Nodes that stay in a float precision in any case, by their first output.
+    """
+    wanted: dict[str, None] = {}
+    for node in graph.model.graph.node:
+        if not quantizable(node) or next((name for name in node.output if name), "") in float_nodes:
+            continue
+        wanted |= dict.fromkeys(node.input[at] for at in operands(node))
+        wanted |= dict.fromkeys(node.output[at] for at in results(node))
+    constants = graph.constants()
+    derived = _derived(graph.model.graph, constants)
+    source = _sources(graph.model.graph, constants)
+    inputs = [edge.name for edge in graph.interface.inputs]
+    chosen = Measured()
+    known = set(inputs)
+    for name in wanted:
+        if name in constants or graph.facts.types.get(name) not in _MEASURABLE:
+            continue
+        at = name
+        while at in source and source[at] not in constants and _is_measurable(graph, source[at]):
+            at = source[at]
+        if at not in known and not _is_measurable(graph, at):
+            continue
+        chosen.same[name] = at
+    used = set(chosen.same.values())
+    chosen.inputs = [name for name in inputs if name in used]
+    chosen.results = [
+        name for node in graph.model.graph.node for name in node.output if name in used and name not in known
+    ]
+    chosen.fixed = used & derived
+    return chosen
+
+
+def _is_measurable(graph: FloatGraph, name: str) -> bool:
+    """Whether a value can be an output of a program."""
+    return graph.facts.types.get(name) in _MEASURABLE and len(graph.facts.shapes.get(name, range(9))) <= 8
+
+
+def _sources(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:
+    """Map results of nodes that only rearrange to what they rearrange."""
+    return {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if node.domain in STANDARD_DOMAINS
+        and node.op_type in _REARRANGING
+        and node.input
+        and node.input[0] not in constants
+    }
+
+
+def _derived(graph: onnx.GraphProto, constants: set[str]) -> set[str]:
+    """Collect the results that are computed from constants alone."""
+    known = set(constants)
+    for node in graph.node:
+        if (
+            node.op_type not in RANDOM
+            and not any(subgraphs(node))
+            and all(not name or name in known for name in node.input)
+        ):
+            known.update(node.output)
+    return known - constants

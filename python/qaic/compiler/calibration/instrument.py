@@ -1,0 +1,73 @@
+"""The instrumented program: the float graph with the tensors to be measured as outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qaic.compiler import checks, initializers, precision, specialize
+from qaic.compiler.dynamic_shapes import inferred_forms
+from qaic.compiler.program import write_unchecked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from qaic.compiler.calibration.float_graph import FloatGraph
+    from qaic.options.models import CompileOptions
+
+
+def write_instrumented(path: Path, graph: FloatGraph, results: Sequence[str], options: CompileOptions) -> int:
+    """Write a container that computes the model in its own precision and hands out more than its outputs.
+
+    Parameters
+    ----------
+    path
+        File to write; must not exist.
+    graph
+        The float graph; not changed.
+    results
+        Results of nodes that become outputs, as far as they are none yet.
+    options
+        Options of the compilation; those that change numbers or take more than one core do not count here.
+
+    Returns
+    -------
+    int
+        Bytes of all outputs of one inference.
+    """
+    from qaic.compiler.lowering import Lowered
+
+    model = type(graph.model)()
+    model.CopyFrom(graph.model)
+    weights = dict(graph.weights)
+    outputs = {value.name for value in model.graph.output}
+    for name in results:
+        if name not in outputs:
+            value = model.graph.output.add()
+            value.name = name
+            value.type.tensor_type.elem_type = graph.facts.types[name]
+    forms, interface = inferred_forms(model, weights, graph.sizes, graph.entries)
+    overflows = precision.apply(model, weights, forms, precision.FloatPrecision())
+    checks.drop_unused(model, weights)
+    initializers.settle_sizes(model, weights)
+    specialize.fix_interface(model, forms)
+    lowered = Lowered(
+        model.graph.name or "unnamed",
+        model,
+        weights,
+        interface.inputs,
+        interface.outputs,
+        interface.variants,
+        overflows,
+        [],
+    )
+    plain = replace(
+        options,
+        aic_num_cores=1,
+        # One buffer for all could be larger than a buffer may be.
+        combine_outputs=False,
+        mdp_load_partition_config=None,
+    )
+    write_unchecked(path, lowered, plain)
+    return sum(edge.nbytes for edge in interface.outputs)

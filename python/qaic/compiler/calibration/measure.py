@@ -1,0 +1,291 @@
+"""Running the instrumented program over samples and keeping what its tensors hold.
+
+Each sample is one inference on one thread of the engine, whatever the number of workers, and what is kept of
+it are whole numbers that are added: results depend neither on the order of samples nor on threads. Only one
+sample per worker is in memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import sched_getaffinity
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic import _core
+from qaic.compiler.calibration.instrument import write_instrumented
+from qaic.compiler.calibration.profile import TensorProfile
+from qaic.compiler.calibration.samples import fitted
+from qaic.compiler.refusal import refuse
+from qaic.compiler.retained import SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from qaic.compiler.calibration.float_graph import FloatGraph, Measured
+    from qaic.compiler.calibration.samples import Sample, Source
+    from qaic.compiler.progress import Progress
+    from qaic.errors import CompileError
+    from qaic.options.models import CompileOptions
+
+#: of the virtual device
+_CORES: Final = 16
+#: bytes of outputs of all workers together; fewer workers where it would be more
+_MOST_BYTES: Final = 1 << 30
+
+
+class RangeRecord:
+    """Smallest and largest value, where no histogram is needed."""
+
+    def __init__(self) -> None:
+        self.minimum = np.inf
+        self.maximum = -np.inf
+        self.count = 0
+
+    def add(self, array: NDArray[np.float32]) -> None:
+        """Take the values of one sample; refuses NaN and infinity with a ValueError."""
+        if not array.size:
+            return
+        # NaN comes through both.
+        low, high = float(array.min()), float(array.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            message = f"{int((~np.isfinite(array)).sum())} values that are NaN or infinite"
+            raise ValueError(message)
+        self.minimum, self.maximum = min(self.minimum, low), max(self.maximum, high)
+        self.count += array.size
+
+    def merge(self, other: RangeRecord) -> None:
+        """Take over what another record has seen."""
+        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        self.count += other.count
+
+    def profile(self, bins: int) -> TensorProfile:
+        """Make the profile."""
+        del bins
+        return TensorProfile(self.minimum, self.maximum)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """Records of one thread."""
+
+    records: dict[str, RangeRecord]
+
+    def take(self, name: str, array: NDArray[Any], place: str) -> None:
+        """Add the values of a tensor."""
+        values = np.ascontiguousarray(array, np.float32)
+        try:
+            self.records[name].add(values)
+        except ValueError as error:
+            raise _not_finite(name, place, str(error)) from None
+
+
+def _not_finite(name: str, place: str, found: str) -> CompileError:
+    return refuse(
+        f"tensor {name!r} in {place}",
+        code="calibration_not_finite",
+        found=found,
+        expected="finite numbers, because a range is measured",
+        fix="use samples as the model gets them, or keep the operators around this tensor in a float "
+        "precision: node_precision_info_file, keep_original_precision_for_nodes",
+        context={"tensor": name},
+    )
+
+
+def measure(
+    graph: FloatGraph,
+    measured: Measured,
+    source: Source,
+    options: CompileOptions,
+    progress: Progress,
+    *,
+    with_histograms: bool,
+) -> dict[str, TensorProfile]:
+    """Run every sample and return the profiles of the measured tensors.
+
+    Blocking, without the interpreter lock for most of the time; Ctrl-C ends it and leaves nothing behind.
+
+    Parameters
+    ----------
+    graph
+        The float graph.
+    measured
+        What to measure.
+    source
+        The samples.
+    options
+        Options of the compilation.
+    progress
+        Told about samples.
+    with_histograms
+        Whether ranges alone are not enough.
+
+    Raises
+    ------
+    CompileError
+        A tensor holds NaN or infinity.
+    OptionError
+        A sample does not fit the model, or there is none.
+    """
+    progress.stage("calibrate")
+    with tempfile.TemporaryDirectory(prefix="openqaic-calibration-") as folder:
+        path = Path(folder) / "programqpc.bin"
+        output_bytes = write_instrumented(path, graph, measured.results, options)
+        run = _Run(graph, measured, source, progress, with_histograms=with_histograms)
+        worker = run.measure(path, workers_of(graph, output_bytes, options))
+    return {
+        name: record.profile(options.num_histogram_bins)
+        for name, record in worker.records.items()
+        if record.count
+    }
+
+
+def workers_of(graph: FloatGraph, output_bytes: int, options: CompileOptions) -> int:
+    """Say how many samples run side by side.
+
+    One at a time where the device keeps state, which one sample leaves to the next.
+    """
+    if graph.has_state and any(item.is_state for item in graph.inputs()):
+        return 1
+    wanted = options.profiling_threads or len(sched_getaffinity(0))
+    return max(1, min(wanted, _CORES, _MOST_BYTES // max(output_bytes, 1)))
+
+
+class _Run:
+    def __init__(
+        self,
+        graph: FloatGraph,
+        measured: Measured,
+        source: Source,
+        progress: Progress,
+        *,
+        with_histograms: bool,
+    ) -> None:
+        self._inputs = graph.inputs()
+        self._measured = measured
+        self._source = source
+        self._progress = progress
+        del with_histograms
+        self._kind = RangeRecord
+        self._local = threading.local()
+        self._workers: list[_Worker] = []
+        self._lock = threading.Lock()
+
+    def measure(self, path: Path, workers: int) -> _Worker:
+        """Run all samples with some workers; returns the records of all together."""
+        programs = _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
+        done = self._one_by_one(programs) if workers == 1 else self._side_by_side(programs, workers)
+        if not done:
+            raise no_samples(self._source)
+        total = self._new_worker()
+        for worker in self._workers:
+            for name, record in worker.records.items():
+                total.records[name].merge(record)
+        return total
+
+    def _new_worker(self) -> _Worker:
+        names = (*self._measured.inputs, *self._measured.results)
+        return _Worker({name: self._kind() for name in names})
+
+    def _worker(self) -> _Worker:
+        worker: _Worker | None = getattr(self._local, "worker", None)
+        if worker is None:
+            worker = self._local.worker = self._new_worker()
+            with self._lock:
+                self._workers.append(worker)
+        return worker
+
+    def _samples(self) -> Iterator[tuple[int, Sample, dict[str, NDArray[Any]]]]:
+        for number, sample in enumerate(self._source.samples()):
+            yield number, sample, fitted(self._source.option, sample, self._inputs)
+            self._progress.count(number + 1, self._source.count, "samples")
+
+    def _one_by_one(self, programs: _core.InferenceSet) -> int:
+        """Run on this thread, where a signal ends an inference at once."""
+        done = 0
+        states = {item.name: item for item in self._inputs if item.is_state}
+        wanted = list(dict.fromkeys((*self._measured.results, *(f"{name}{SUFFIX}" for name in states))))
+        kept: Mapping[str, NDArray[Any]] = {}
+        for number, sample, arrays in self._samples():
+            outputs = programs.run(arrays, None, wanted, None)
+            given = dict(arrays)
+            for name, item in states.items():
+                # What the device used: zero at first, then what the sample before left.
+                given.setdefault(name, kept.get(f"{name}{SUFFIX}", np.zeros(item.shapes[0], item.dtype)))
+            self._take(number, sample, given, outputs)
+            kept = {f"{name}{SUFFIX}": outputs[f"{name}{SUFFIX}"] for name in states}
+            done += 1
+        return done
+
+    def _side_by_side(self, programs: _core.InferenceSet, workers: int) -> int:
+        done = 0
+        flying: deque[tuple[Future[None], _core.Inference]] = deque()
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                for number, sample, arrays in self._samples():
+                    inference = programs.prepare(arrays)
+                    # Whoever makes the samples may use the memory of this one for the next.
+                    inputs = {name: arrays[name].copy() for name in self._measured.inputs}
+                    flying.append((pool.submit(self._fly, inference, number, sample, inputs), inference))
+                    if len(flying) > workers:
+                        flying.popleft()[0].result()
+                        done += 1
+                while flying:
+                    flying[0][0].result()
+                    flying.popleft()
+                    done += 1
+            finally:
+                for future, inference in flying:
+                    future.cancel()
+                    inference.cancel()
+        return done
+
+    def _fly(
+        self,
+        inference: _core.Inference,
+        number: int,
+        sample: Sample,
+        inputs: Mapping[str, NDArray[Any]],
+    ) -> None:
+        inference.start()
+        self._take(number, sample, inputs, inference.result())
+
+    def _take(
+        self,
+        number: int,
+        sample: Sample,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Mapping[str, NDArray[Any]],
+    ) -> None:
+        worker = self._worker()
+        for name in self._measured.inputs:
+            worker.take(name, inputs[name], sample.place)
+        for name in self._measured.results:
+            if number == 0 or name not in self._measured.fixed:
+                worker.take(name, outputs[name], sample.place)
+
+
+def no_samples(source: Source) -> CompileError:
+    """Make the error for a source without samples."""
+    return refuse(
+        source.option,
+        code="no_samples",
+        found="no samples",
+        expected="at least one",
+        fix="give inputs as the model gets them in use",
+    )
+
+
+def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
+    """Make an array that was checked before one the runtime takes in place."""
+    del name, partial
+    return np.require(np.asarray(value, np.dtype(dtype)), requirements=["C", "A"]).reshape(tuple(shape))

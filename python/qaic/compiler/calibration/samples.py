@@ -1,0 +1,409 @@
+"""Where the inputs for profiling come from: a list of files, Python objects, or random numbers.
+
+Every source is a stream: one sample is in memory while it is handed over, whatever their number. All that can
+be said about a source without reading the data is said before the first inference.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from qaic.compiler.graph_walk import STANDARD_DOMAINS
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnx
+    from numpy.typing import NDArray
+
+_log = logging.getLogger("qaic.compiler")
+
+#: samples of random data; more would only widen ranges that mean nothing
+RANDOM_SAMPLES: Final = 8
+_SEED: Final = 0
+
+#: of the text file
+_MOST_LIST_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """An input of the float graph.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    dtype
+        Of its elements.
+    shapes
+        One for each set of shapes of the program.
+    is_state
+        Whether the device keeps it; a sample may leave it out.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shapes: tuple[tuple[int, ...], ...]
+    is_state: bool = False
+
+    def sizes(self) -> set[int]:
+        """Sizes in bytes that it can have."""
+        return {int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize for shape in self.shapes}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Inputs of one inference, and words for where they come from."""
+
+    place: str
+    arrays: Mapping[str, NDArray[Any]]
+
+
+class Source(Protocol):
+    """Samples for one calibration."""
+
+    @property
+    def option(self) -> str:
+        """Option behind it, for messages."""
+
+    @property
+    def count(self) -> int | None:
+        """Number of samples, where it is known beforehand."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples, once."""
+
+
+class RandomSource:
+    """Random data: floats uniform in [0, 1) or normal, integers small enough to be indices.
+
+    Parameters
+    ----------
+    inputs
+        Inputs of the model; the first set of shapes is used. State is left out.
+    kind
+        ``"uniform"`` or ``"gaussian"``.
+    limits
+        Exclusive upper limits of integer inputs by name, where the model has tables (`index_limits`).
+    """
+
+    option = "use_random_input_data"
+    count = RANDOM_SAMPLES
+
+    def __init__(self, inputs: Sequence[ModelInput], kind: str, limits: Mapping[str, int]) -> None:
+        self._inputs = [item for item in inputs if not item.is_state]
+        self._kind = kind
+        self._limits = limits
+
+    def samples(self) -> Iterator[Sample]:
+        """See `Source.samples`. The same numbers each time."""
+        generator = np.random.default_rng(_SEED)
+        for number in range(1, self.count + 1):
+            arrays = {item.name: self._array(item, generator) for item in self._inputs}
+            yield Sample(f"random sample {number}", arrays)
+
+    def _array(self, item: ModelInput, generator: np.random.Generator) -> NDArray[Any]:
+        shape = item.shapes[0]
+        if item.dtype.kind == "f":
+            draw = generator.standard_normal if self._kind == "gaussian" else generator.random
+            return draw(shape, np.float32).astype(item.dtype)
+        # 0 and 1 are flags, masks and indices of almost any table.
+        high = min(
+            self._limits.get(item.name, 2), int(np.iinfo(item.dtype).max) if item.dtype.kind in "iu" else 2
+        )
+        return generator.integers(0, max(high, 1), shape, np.int64).astype(item.dtype)
+
+
+def index_limits(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Find how large the numbers in integer inputs may be: the tables they look things up in say it.
+
+    Parameters
+    ----------
+    graph
+        Main graph.
+    shapes
+        Shapes of its values, -1 for dims that differ between sets of shapes.
+    """
+    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            readers.setdefault(name, []).append((node, position))
+    limits: dict[str, int] = {}
+    for value in graph.input:
+        seen, pending = {value.name}, deque([value.name])
+        found: list[int] = []
+        while pending:
+            for node, position in readers.get(pending.popleft(), []):
+                if node.domain not in STANDARD_DOMAINS:
+                    continue
+                if node.op_type in {"Gather", "GatherElements"} and position == 1:
+                    axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
+                    table = shapes.get(node.input[0], ())
+                    if -len(table) <= axis < len(table) and table[axis] > 0:
+                        found.append(table[axis])
+                elif node.op_type in _PASS_ON and position == 0:
+                    pending.extend(name for name in node.output if name not in seen)
+                    seen.update(node.output)
+        if found:
+            limits[value.name] = min(found)
+    return limits
+
+
+#: operators whose results hold the numbers of their first input
+_PASS_ON: Final = frozenset(
+    {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Slice"}
+)
+
+
+class ObjectSource:
+    """Dictionaries of arrays from Python, taken one at a time.
+
+    Parameters
+    ----------
+    items
+        Iterable of name -> array.
+    """
+
+    option = "calibration_data"
+
+    def __init__(self, items: object) -> None:
+        if not isinstance(items, Iterable) or isinstance(items, Mapping | str | bytes):
+            raise OptionError(
+                f"calibration_data: found a {type(items).__name__}, expected an iterable of dictionaries, "
+                "one for each sample: name of an input -> array",
+                code="option.calibration_data",
+            )
+        self._items: Iterable[object] = items
+        try:
+            self.count: int | None = len(items)  # type: ignore[arg-type]  # not all have a length
+        except TypeError:
+            self.count = None
+
+    def samples(self) -> Iterator[Sample]:
+        """See `Source.samples`."""
+        for number, item in enumerate(self._items, start=1):
+            place = f"sample {number}"
+            if not isinstance(item, Mapping):
+                raise OptionError(
+                    f"calibration_data, {place}: found a {type(item).__name__}, expected a dictionary: name "
+                    "of an input -> array",
+                    code="option.calibration_data",
+                    context={"sample": number},
+                )
+            yield Sample(place, {str(name): np.asarray(array) for name, array in item.items()})
+
+
+class FileSource:
+    """Samples in files, one line of a text file for each (compile-options §3.8).
+
+    Parameters
+    ----------
+    path
+        The list. Names in it are relative to the current directory.
+    inputs
+        Inputs of the model.
+
+    Raises
+    ------
+    OptionError
+        A line does not fit the model, or a file is missing or of the wrong size; names line and input.
+    """
+
+    option = "input_list_file"
+
+    def __init__(self, path: Path, inputs: Sequence[ModelInput]) -> None:
+        self._path = path
+        self._inputs = {item.name: item for item in inputs}
+        self._lines = list(read_list(path))
+        self.count = len(self._lines)
+        for number, names in self._lines:
+            for item, file in self._assigned(number, names).items():
+                self._check(number, self._inputs[item], file)
+
+    def samples(self) -> Iterator[Sample]:
+        """See `Source.samples`."""
+        for number, names in self._lines:
+            files = self._assigned(number, names)
+            arrays = {name: self._read(number, self._inputs[name], file) for name, file in files.items()}
+            yield Sample(f"line {number}", arrays)
+
+    def _wrong(self, number: int, found: str, expected: str) -> OptionError:
+        return OptionError(
+            f"input_list_file {self._path}, line {number}: found {found}, expected {expected}",
+            code="option.input_list_file",
+            context={"file": str(self._path), "line": number},
+        )
+
+    def _assigned(self, number: int, names: Sequence[str]) -> dict[str, Path]:
+        """Give the files of a line to inputs, by name or in order."""
+        split = [name.split(":=", 1) for name in names]
+        if all(len(parts) == 2 for parts in split):
+            given = {parts[0].strip(): Path(parts[1].strip()) for parts in split}
+            unknown = [name for name in given if name not in self._inputs]
+            missing = [name for name, item in self._inputs.items() if name not in given and not item.is_state]
+            if unknown or missing or len(given) < len(split):
+                what = (
+                    f"the unknown input {unknown[0]!r}"
+                    if unknown
+                    else f"no file for input {missing[0]!r}"
+                    if missing
+                    else "an input twice"
+                )
+                raise self._wrong(number, what, f"each of {', '.join(self._inputs)} once")
+            return given
+        if any(len(parts) == 2 for parts in split):
+            raise self._wrong(number, "files with and without input names", "name:=path for all, or for none")
+        plain = [item for item in self._inputs.values() if not item.is_state]
+        targets = list(self._inputs.values()) if len(names) == len(self._inputs) else plain
+        if len(names) != len(targets):
+            counts = {len(plain), len(self._inputs)}
+            raise self._wrong(
+                number,
+                f"{len(names)} files",
+                f"{' or '.join(str(count) for count in sorted(counts))}, in the order of the inputs "
+                f"{', '.join(self._inputs)}",
+            )
+        return {item.name: Path(name) for item, name in zip(targets, names, strict=True)}
+
+    def _check(self, number: int, item: ModelInput, file: Path) -> None:
+        try:
+            size = file.stat().st_size
+            regular = file.is_file()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise self._wrong(
+                number, f"{str(file)!r} for input {item.name!r}: {reason}", "a readable file"
+            ) from error
+        if not regular:
+            raise self._wrong(number, f"{str(file)!r} for input {item.name!r}", "a regular file")
+        if file.suffix.lower() != ".npy" and size not in item.sizes():
+            forms = " or ".join(f"{size} ({item.dtype.name})" for size in sorted(item.sizes()))
+            raise self._wrong(
+                number, f"{size} bytes in {str(file)!r} for input {item.name!r}", f"{forms} bytes"
+            )
+
+    def _read(self, number: int, item: ModelInput, file: Path) -> NDArray[Any]:
+        try:
+            if file.suffix.lower() == ".npy":
+                # Mapped, so that a header cannot ask for more than the file holds.
+                mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+                return mapped
+            data = np.fromfile(file, item.dtype.newbyteorder("<"))
+        except (OSError, ValueError, EOFError) as error:
+            raise self._wrong(
+                number, f"{str(file)!r} for input {item.name!r}: {error}", "a readable array"
+            ) from error
+        shape = next(
+            (shape for shape in item.shapes if int(np.prod(shape, dtype=np.int64)) == data.size), None
+        )
+        if shape is None:
+            raise self._wrong(
+                number, f"{data.nbytes} bytes in {str(file)!r} for input {item.name!r}", "as many as before"
+            )
+        return data.astype(item.dtype, copy=False).reshape(shape)
+
+
+def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, files) of an input list; empty lines and comments are left out.
+
+    Raises
+    ------
+    OptionError
+        It is not a list of names, or has none.
+    """
+
+    def wrong(where: str, found: str, expected: str) -> OptionError:
+        return OptionError(
+            f"input_list_file {path}{where}: found {found}, expected {expected}",
+            code="option.input_list_file",
+            context={"file": str(path)},
+        )
+
+    with path.open("rb") as stream:
+        data = stream.read(_MOST_LIST_BYTES + 1)
+    if len(data) > _MOST_LIST_BYTES:
+        raise wrong("", f"more than {_MOST_LIST_BYTES >> 20} MiB", "a list of file names")
+    empty = True
+    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
+        try:
+            line = raw.decode("utf-8").strip()
+        except UnicodeDecodeError:
+            raise wrong(f", line {number}", "bytes that are not UTF-8", "names of files") from None
+        if not line or line.startswith("#"):
+            continue
+        names = [name.strip() for name in line.split(",")] if "," in line else line.split()
+        if not all(names) or "\0" in line:
+            raise wrong(f", line {number}", "an empty name", "names of files with commas between them")
+        empty = False
+        yield number, names
+    if empty:
+        raise wrong("", "no samples", "one line for each sample")
+
+
+def fitted(option: str, sample: Sample, inputs: Sequence[ModelInput]) -> dict[str, NDArray[Any]]:
+    """Check a sample against the inputs of the model and return its arrays as the program takes them.
+
+    Arrays are converted where numpy calls it ``same_kind`` and no integer is out of range.
+
+    Raises
+    ------
+    OptionError
+        A name is unknown or missing, or an array has the wrong type or shape; the message names the sample.
+    """
+
+    def wrong(found: str, expected: str) -> OptionError:
+        return OptionError(
+            f"{option}, {sample.place}: found {found}, expected {expected}",
+            code="option.calibration_sample",
+            context={"option": option, "sample": sample.place},
+        )
+
+    by_name = {item.name: item for item in inputs}
+    unknown = [name for name in sample.arrays if name not in by_name]
+    missing = [item.name for item in inputs if item.name not in sample.arrays and not item.is_state]
+    if unknown or missing:
+        found = f"the unknown input {unknown[0]!r}" if unknown else f"no input {missing[0]!r}"
+        raise wrong(found, f"the inputs {', '.join(repr(name) for name in by_name)}")
+    given = [by_name[name] for name in sample.arrays]
+    sets = range(len(inputs[0].shapes)) if inputs else range(1)
+    if not any(all(sample.arrays[item.name].shape == item.shapes[at] for item in given) for at in sets):
+        name, array = next(
+            (
+                (item.name, sample.arrays[item.name])
+                for item in given
+                if sample.arrays[item.name].shape not in item.shapes
+            ),
+            (given[0].name, sample.arrays[given[0].name]),
+        )
+        shapes = " or ".join(dict.fromkeys(str(list(shape)) for shape in by_name[name].shapes[:4]))
+        others = ", with the other inputs of the same set of shapes" if len(sets) > 1 else ""
+        raise wrong(f"input {name!r} of shape {list(array.shape)}", f"shape {shapes}{others}")
+    return {item.name: _converted(item, sample.arrays[item.name], wrong) for item in given}
+
+
+def _converted(
+    item: ModelInput, array: NDArray[Any], wrong: Callable[[str, str], OptionError]
+) -> NDArray[Any]:
+    if array.dtype != item.dtype:
+        integers = array.dtype.kind in "iu" and item.dtype.kind in "iu"
+        if not integers and not np.can_cast(array.dtype, item.dtype, "same_kind"):
+            raise wrong(f"input {item.name!r} of type {array.dtype}", f"type {item.dtype}")
+        if integers and array.size:
+            limits = np.iinfo(item.dtype)
+            low, high = int(array.min()), int(array.max())
+            if low < limits.min or high > limits.max:
+                raise wrong(
+                    f"input {item.name!r} with integers from {low} to {high}",
+                    f"{limits.min} to {limits.max} of {item.dtype}",
+                )
+    with np.errstate(over="ignore"):
+        return np.require(array, item.dtype, ["C", "A"])
