@@ -4,9 +4,9 @@
 >>> session = qaic.Session("model.onnx")  # doctest: +SKIP
 >>> outputs = session.run({"x": array})  # doctest: +SKIP
 
-``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``Qpc`` looks into a
-container, ``Util`` at the devices. Every exception is a :class:`qaic.errors.QaicError`, except the system's
-own about files.
+``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``compile`` only compiles.
+``Qpc`` looks into a container, ``Util`` at the devices. ``configs`` has the configuration classes of the
+QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except the system's own about files.
 """
 
 from __future__ import annotations
@@ -19,12 +19,23 @@ from qaic._core import __version__
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from qaic import errors
+    from qaic import compat, configs, errors
+    from qaic.compilation import compile  # noqa: A004
     from qaic.qpc import Qpc
     from qaic.session import Session
     from qaicrt import InferenceBenchmarkSet, Util
 
-__all__ = ["InferenceBenchmarkSet", "Qpc", "Session", "Util", "__version__", "errors"]
+__all__ = [
+    "InferenceBenchmarkSet",
+    "Qpc",
+    "Session",
+    "Util",
+    "__version__",
+    "compat",
+    "compile",
+    "configs",
+    "errors",
+]
 
 # Loaded on first use, so that `import qaic` costs little more than numpy (design.md §5).
 _HOMES = {
@@ -32,14 +43,17 @@ _HOMES = {
     "Qpc": "qaic.qpc",
     "Session": "qaic.session",
     "Util": "qaicrt",
+    "compile": "qaic.compilation",
 }
+
+_SUBMODULES = frozenset({"compat", "configs", "errors"})
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from its home on first use."""
     if name in _HOMES:
         value: object = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name == "errors":
+    elif name in _SUBMODULES:
         value = _submodule(name)
     else:
         message = f"module 'qaic' has no attribute {name!r}"

@@ -20,6 +20,8 @@ LAYERS = [
     ["cli", "__main__"],
     ["backend"],
     ["session"],
+    ["compat", "compilation"],
+    ["configs"],
     ["qpc", "qpc_extract", "qpc_initializers", "metrics", "shapes", "model_path", "futures", "ordered_map"],
     ["compiler"],
     ["options"],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler import cache, digest, onnx_file, side_files
+from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.progress import Progress
 from qaic.compiler.refusal import refuse
 from qaic.options.canonical import effective_options, recorded_only
@@ -61,21 +61,13 @@ def compile_model(
     """
     _tell_recorded(options)
     folder = None if output_dir is None else Path(output_dir)
-    created = None if folder is None else _prepare(folder)
-    try:
+    with writable_folder(folder):
         path = _compiled(model, options, set_options)
         if folder is None:
             return path
         target = folder / cache.PROGRAM_NAME
         # A copy, not a link: who edits the copy must not edit the cache.
         cache.write_replacing(target, lambda temporary: _copy(path, temporary))
-    except BaseException:
-        for made in created or ():
-            try:
-                made.rmdir()
-            except OSError:
-                break
-        raise
     return target
 
 
@@ -163,20 +155,6 @@ def _opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFil
             expected="at most 2 GiB",
             fix="save it with external data and pass the path",
         ) from error
-
-
-def _prepare(folder: Path) -> list[Path]:
-    """Make sure that `folder` exists and can be written; returns the folders created, the innermost first."""
-    missing = [at for at in (folder, *folder.parents) if not at.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError:
-        for made in missing:
-            made.rmdir()
-        raise
-    return missing
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,0 +1,135 @@
+"""The configuration classes under the module paths of QAIRT, for code that imports them from there.
+
+>>> import qaic.compat
+>>> qaic.compat.install_qairt()
+>>> from qairt.api.compiler.config import CompileConfig
+>>> CompileConfig(backend="AIC").backend.value
+'AIC'
+>>> qaic.compat.uninstall_qairt()
+
+Nothing happens without the call, and nothing is written to disk. Only configurations are there: converting,
+running and the rest of that package are not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from qaic.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_AIC = (
+    "AicCompilerConfig",
+    "AicConfigHelper",
+    "AicRuntimeConfig",
+    "list_config_options",
+    "list_config_types",
+    "shared_library_path",
+    "to_backend_extension_dict",
+)
+_HTP = ("HtpContextConfig", "HtpDeviceConfig", "HtpGraphConfig", "HtpGroupContextConfig", "HtpMemoryConfig")
+_HTP_MCP = ("HtpMcpContextConfig", "HtpMcpDeviceConfig", "HtpMcpGraphConfig")
+_COMPILER = ("CompileConfig", "CompilerConfig", "CompilerModeSetters", "CompilerModes")
+
+#: Module -> the names it has, and the module of `qaic.configs` they come from where the package has them not.
+_MODULES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "qairt": ("", ("CompileConfig",)),
+    "qairt.api": ("", ()),
+    "qairt.api.common": ("", ()),
+    "qairt.api.common.backends": ("", ()),
+    "qairt.api.common.backends.aic": ("", _AIC),
+    "qairt.api.common.backends.aic.config": ("", _AIC),
+    "qairt.api.common.backends.htp": ("htp", (*_HTP, "list_options")),
+    "qairt.api.common.backends.htp.config": ("htp", (*_HTP, "list_options")),
+    "qairt.api.common.backends.htp_mcp": ("htp_mcp", (*_HTP_MCP, "list_options")),
+    "qairt.api.common.backends.htp_mcp.config": ("htp_mcp", (*_HTP_MCP, "list_options")),
+    "qairt.api.compiler": ("", _COMPILER),
+    "qairt.api.compiler.config": ("", (*_COMPILER, "AicCompilerConfig")),
+    "qairt.api.configs": ("", ()),
+    "qairt.api.configs.common": ("", ("BackendType", "OpPackageIdentifier")),
+}
+
+_ROOT = "qairt"
+_lock = threading.Lock()
+
+
+class _Facade(ModuleType):
+    """A module of ours under a name of QAIRT."""
+
+
+def install_qairt() -> None:
+    """Make the configuration classes importable under the module paths of QAIRT, in this process.
+
+    Calling it again changes nothing. Thread-safe.
+
+    Raises
+    ------
+    qaic.errors.StateError
+        QAIRT itself is installed: its classes and ours must not be mixed. Also a ``RuntimeError``.
+    """
+    with _lock:
+        present = sys.modules.get(_ROOT)
+        if isinstance(present, _Facade):
+            return
+        if present is not None or importlib.util.find_spec(_ROOT) is not None:
+            where = getattr(present, "__file__", None) or getattr(
+                importlib.util.find_spec(_ROOT) if present is None else None, "origin", None
+            )
+            place = f" ({where})" if where else ""
+            raise StateError(
+                f"the package {_ROOT} can be imported{place}, so its names are not taken over",
+                code="compat.qairt_present",
+                context={"package": _ROOT, "path": where},
+                hints=("import the classes from qaic.configs, or uninstall the other package",),
+            )
+        made = {name: _facade(name, home, names) for name, (home, names) in _MODULES.items()}
+        for name, module in made.items():
+            parent, _, child = name.rpartition(".")
+            if parent:
+                setattr(made[parent], child, module)
+        # All at once: an import in another thread sees the whole or nothing.
+        sys.modules.update(made)
+
+
+def uninstall_qairt() -> None:
+    """Undo `install_qairt`; names that were imported stay usable. A no-op when it was not called."""
+    with _lock:
+        if isinstance(sys.modules.get(_ROOT), _Facade):
+            for name in _MODULES:
+                sys.modules.pop(name, None)
+
+
+def _facade(name: str, home: str, names: tuple[str, ...]) -> ModuleType:
+    is_package = any(other.startswith(f"{name}.") for other in _MODULES)
+    module = _Facade(name, f"Names of `qaic.configs` under {name}; see `qaic.compat`.")
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=is_package)
+    module.__package__ = name if is_package else name.rpartition(".")[0]
+    if is_package:
+        module.__path__ = []
+    module.__dict__["__all__"] = list(names)
+    module.__dict__["__getattr__"] = _loader(name, home, names)
+    module.__dict__["__dir__"] = lambda: sorted(names)
+    return module
+
+
+def _loader(module: str, home: str, names: tuple[str, ...]) -> Callable[[str], object]:
+    def load(name: str) -> object:
+        if name not in names:
+            message = (
+                f"module {module!r} has no attribute {name!r}; it is the part of QAIRT that qaic.compat has, "
+                "configurations only"
+            )
+            raise AttributeError(message)
+        configs = importlib.import_module(f"qaic.configs.{home}" if home else "qaic.configs")
+        value: object = getattr(configs, name)
+        return value
+
+    return load

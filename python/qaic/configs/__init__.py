@@ -1,0 +1,108 @@
+"""Configuration classes of the QAIRT Python API, as far as they concern Cloud AI 100.
+
+Code written for QAIRT describes a compilation by :class:`CompileConfig` with an :class:`AicCompilerConfig`
+in it. Here they are the same option table in other words: ``qaic.compile(model, config)`` takes them, and
+their JSON form is the back-end extension file of the tools. Configurations for other back ends (HTP, HTP
+MCP, LPAI) are kept as data and cannot be compiled here.
+
+>>> from qaic.configs import AicCompilerConfig, AicConfigHelper
+>>> config = AicCompilerConfig(num_of_cores=4, convert_to_fp16=True)
+>>> AicConfigHelper.to_backend_extension_dict(config)
+{'compiler_num_of_cores': 4, 'compiler_convert_to_FP16': True}
+
+pydantic is loaded with the first use of a name, not with the import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qaic.configs.aic import (
+        AicConfigHelper,
+        list_config_options,
+        list_config_types,
+        shared_library_path,
+        to_backend_extension_dict,
+    )
+    from qaic.configs.aic_models import AicCompilerConfig, AicRuntimeConfig
+    from qaic.configs.backend_types import BackendType
+    from qaic.configs.compile_config import CompileConfig, CompilerConfig
+    from qaic.configs.htp import (
+        HtpContextConfig,
+        HtpDeviceConfig,
+        HtpGraphConfig,
+        HtpGroupContextConfig,
+        HtpMemoryConfig,
+    )
+    from qaic.configs.htp_mcp import HtpMcpContextConfig, HtpMcpDeviceConfig, HtpMcpGraphConfig
+    from qaic.configs.modes import CompilerModes, CompilerModeSetters
+    from qaic.configs.op_packages import OpPackageIdentifier
+    from qaic.configs.tool_options import to_tool_options
+
+__all__ = [
+    "AicCompilerConfig",
+    "AicConfigHelper",
+    "AicRuntimeConfig",
+    "BackendType",
+    "CompileConfig",
+    "CompilerConfig",
+    "CompilerModeSetters",
+    "CompilerModes",
+    "HtpContextConfig",
+    "HtpDeviceConfig",
+    "HtpGraphConfig",
+    "HtpGroupContextConfig",
+    "HtpMcpContextConfig",
+    "HtpMcpDeviceConfig",
+    "HtpMcpGraphConfig",
+    "HtpMemoryConfig",
+    "OpPackageIdentifier",
+    "list_config_options",
+    "list_config_types",
+    "shared_library_path",
+    "to_backend_extension_dict",
+    "to_tool_options",
+]
+
+_HOMES = {
+    "AicCompilerConfig": "aic_models",
+    "AicConfigHelper": "aic",
+    "AicRuntimeConfig": "aic_models",
+    "BackendType": "backend_types",
+    "CompileConfig": "compile_config",
+    "CompilerConfig": "compile_config",
+    "CompilerModeSetters": "modes",
+    "CompilerModes": "modes",
+    "HtpContextConfig": "htp",
+    "HtpDeviceConfig": "htp",
+    "HtpGraphConfig": "htp",
+    "HtpGroupContextConfig": "htp",
+    "HtpMcpContextConfig": "htp_mcp",
+    "HtpMcpDeviceConfig": "htp_mcp",
+    "HtpMcpGraphConfig": "htp_mcp",
+    "HtpMemoryConfig": "htp",
+    "OpPackageIdentifier": "op_packages",
+    "list_config_options": "aic",
+    "list_config_types": "aic",
+    "shared_library_path": "aic",
+    "to_backend_extension_dict": "aic",
+    "to_tool_options": "tool_options",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home on first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Public names, loaded or not."""
+    return sorted(__all__)

@@ -1,0 +1,183 @@
+"""``AicConfigHelper``: configurations of the AIC back end to the dictionary of its tools and back (§6.2)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import ValidationError
+
+from qaic.configs.aic_models import AicCompilerConfig, AicConfig, AicRuntimeConfig, annotation, fields_of
+from qaic.errors import OptionError
+from qaic.options.codecs import shown
+from qaic.options.spec import JsonForm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from qaic.options.spec import AicField
+
+#: An older spelling, for one device.
+_OLD_DEVICE_KEY = "runtime_device_id"
+
+
+class AicConfigHelper:
+    """Functions around `AicCompilerConfig` and `AicRuntimeConfig`; the module has them too."""
+
+    @staticmethod
+    def list_config_types() -> set[str]:
+        """Return what there are configurations for."""
+        return {"compiler", "runtime"}
+
+    @staticmethod
+    def list_config_options() -> None:
+        """Print one line per field: class, field and type."""
+        for kind in (AicCompilerConfig, AicRuntimeConfig):
+            for name, field in fields_of(kind).items():
+                sys.stdout.write(f"{kind.__name__}.{name}: {type_text(annotation(field))}\n")
+
+    @staticmethod
+    def shared_library_path() -> str:
+        """Return the file name of the tools' library that reads the dictionary, on Linux."""
+        return "libQnnAicNetRunExtensions.so"
+
+    @staticmethod
+    def to_backend_extension_dict(
+        compiler_config: AicCompilerConfig | None = None, runtime_config: AicRuntimeConfig | None = None
+    ) -> dict[str, Any]:
+        """Return the flat dictionary of the back-end extension file.
+
+        Parameters
+        ----------
+        compiler_config, runtime_config
+            Configurations. Only fields that were set, and not to ``None``, become keys: a new
+            ``AicCompilerConfig()`` gives ``{}``, whatever its defaults say.
+
+        Raises
+        ------
+        TypeError
+            An argument is something else.
+
+        Examples
+        --------
+        >>> from qaic.configs import AicCompilerConfig, AicConfigHelper, AicRuntimeConfig
+        >>> AicConfigHelper.to_backend_extension_dict(
+        ...     AicCompilerConfig(cluster_sizes="4 4"), AicRuntimeConfig(num_activations=2)
+        ... )
+        {'compiler_cluster_sizes': '4 4', 'runtime_num_activations': 2}
+        """
+        made: dict[str, Any] = {}
+        for given, kind in ((compiler_config, AicCompilerConfig), (runtime_config, AicRuntimeConfig)):
+            if given is None:
+                continue
+            if not isinstance(given, kind):
+                message = f"found a {type(given).__name__}, expected a {kind.__name__} or None"
+                raise TypeError(message)
+            fields = fields_of(kind)
+            for name, value in set_fields(given).items():
+                made[fields[name].json_key] = _plain(value, fields[name])
+        return made
+
+    @staticmethod
+    def from_backend_extension_dict(
+        data: Mapping[str, Any],
+    ) -> tuple[AicCompilerConfig, AicRuntimeConfig, dict[str, Any]]:
+        """Read the flat dictionary; the inverse of `to_backend_extension_dict`. Of ours.
+
+        Parameters
+        ----------
+        data
+            Dictionary with the keys of the back-end extension file, in their exact case.
+
+        Returns
+        -------
+        tuple
+            The two configurations, with the fields set that the dictionary has, and the keys that are no
+            fields.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            A value has another type than its field. Also a ``ValueError``.
+        """
+        compiler, left_over = _read(AicCompilerConfig, data, "back-end extensions")
+        data = {
+            "runtime_device_ids" if key == _OLD_DEVICE_KEY else key: value for key, value in left_over.items()
+        }
+        if isinstance(data.get("runtime_device_ids"), int):
+            data["runtime_device_ids"] = [data["runtime_device_ids"]]
+        runtime, others = _read(AicRuntimeConfig, data, "back-end extensions")
+        return compiler, runtime, others
+
+
+list_config_options = AicConfigHelper.list_config_options
+list_config_types = AicConfigHelper.list_config_types
+shared_library_path = AicConfigHelper.shared_library_path
+to_backend_extension_dict = AicConfigHelper.to_backend_extension_dict
+
+
+def set_fields(config: AicConfig) -> dict[str, Any]:
+    """Return the fields that were set to something, in the order of the class."""
+    return {
+        name: getattr(config, name)
+        for name in fields_of(type(config))
+        if name in config.model_fields_set and getattr(config, name) is not None
+    }
+
+
+def from_backend_extension_dict(
+    data: Mapping[str, Any], *, place: str
+) -> tuple[AicCompilerConfig, dict[str, Any]]:
+    """Read the compiler's keys of a flat dictionary; returns the rest too.
+
+    Parameters
+    ----------
+    data
+        Content of a back-end extension file.
+    place
+        Where it came from, for messages.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        A value has another type than its field.
+    """
+    return _read(AicCompilerConfig, data, place)
+
+
+def _read(kind: Any, data: Mapping[str, Any], place: str) -> tuple[Any, dict[str, Any]]:
+    by_key = {field.json_key: name for name, field in fields_of(kind).items()}
+    known = {by_key[key]: value for key, value in data.items() if key in by_key and value is not None}
+    others = {key: value for key, value in data.items() if key not in by_key}
+    try:
+        return kind(**known), others
+    except ValidationError as error:
+        # Of a field that takes several types each refused it; the first says enough.
+        wrong = {str(found["loc"][0]): found for found in reversed(error.errors())}
+        keys = {name: key for key, name in by_key.items()}
+        texts = [
+            f"{keys[name]}: {found['msg']}, found {shown(found['input'])}" for name, found in wrong.items()
+        ]
+        raise OptionError(
+            f"{place}: {'; '.join(reversed(texts))}",
+            code="option.invalid_value",
+            context={"options": [keys[name] for name in wrong]},
+        ) from None
+
+
+def _plain(value: Any, field: AicField) -> Any:
+    """Return a value as the file has it."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list):
+        return list(value) if field.form in {JsonForm.NAMES, JsonForm.IDS} else " ".join(value)
+    return value
+
+
+def type_text(kind: Any, *, optional: bool = False) -> str:
+    """Write a type as in a source; ``None``, which every field takes, only if ``optional``."""
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    text = " | ".join(part.__name__ if type(part) is type else str(part) for part in parts)
+    text = text.replace("typing.", "")
+    return f"{text} | None" if optional else text

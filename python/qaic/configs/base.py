@@ -1,0 +1,71 @@
+"""What all configuration classes share: unknown fields are refused, with the nearest right one."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Comparing is quadratic in the length; no field name comes near this many characters.
+_LONGEST_COMPARED = 80
+
+
+class ConfigModel(BaseModel):
+    """Base of the configurations whose fields are known."""
+
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, arbitrary_types_allowed=True, populate_by_name=True
+    )
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise _with_nearest(error, type(self).model_fields) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        fields = type(self).model_fields
+        if name not in fields and not name.startswith("_") and not hasattr(type(self), name):
+            unknown = InitErrorDetails(type=_unknown(name, fields), loc=(name,), input=value)
+            raise ValidationError.from_exception_data(type(self).__name__, [unknown])
+        super().__setattr__(name, value)
+
+
+class OpenModel(BaseModel):
+    """Base of configurations that are kept as given: any keyword is a field (compile-options §6.5)."""
+
+    model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
+
+    def __init__(self, /, **data: Any) -> None:
+        # The keywords of such a class are whatever the caller says; pydantic's own signature allows nothing.
+        super().__init__(**data)
+
+    def as_given(self) -> dict[str, Any]:
+        """Return the keywords that were given, unconverted; nothing is added."""
+        return dict(self.model_extra or {})
+
+
+def _with_nearest(error: ValidationError, fields: Iterable[str]) -> ValidationError:
+    """Say of each unknown field which one was perhaps meant; other findings stay as they are."""
+    details: list[InitErrorDetails] = []
+    for found in error.errors():
+        kind: str | PydanticCustomError = found["type"]
+        if kind == "extra_forbidden" and len(found["loc"]) == 1:
+            kind = _unknown(str(found["loc"][0]), fields)
+        detail = InitErrorDetails(type=kind, loc=found["loc"], input=found["input"])
+        if "ctx" in found:
+            detail["ctx"] = found["ctx"]
+        details.append(detail)
+    return ValidationError.from_exception_data(error.title, details)
+
+
+def _unknown(name: str, fields: Iterable[str]) -> PydanticCustomError:
+    near = difflib.get_close_matches(name[:_LONGEST_COMPARED], list(fields), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    # The text goes in as a value: a name may hold braces, which are templates to pydantic.
+    return PydanticCustomError("extra_forbidden", "there is no such field{hint}", {"hint": hint})

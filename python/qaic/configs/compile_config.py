@@ -1,0 +1,471 @@
+"""``CompileConfig``: one compilation in the words of the QAIRT Python API (compile-options §6.3)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import PrivateAttr, SerializationInfo, ValidationInfo, field_validator, model_serializer
+
+from qaic.configs import aic, extension_json
+from qaic.configs.aic_models import AicCompilerConfig
+from qaic.configs.backend_types import BackendType
+from qaic.configs.base import ConfigModel, OpenModel
+from qaic.configs.modes import CompilerModes, CompilerModeSetters, require_htp
+from qaic.configs.op_packages import OpPackageIdentifier
+from qaic.configs.soc import parse_soc_details
+from qaic.errors import OptionError
+
+_LOG = logging.getLogger("qaic.configs")
+
+#: Suffix of the stem of a back-end binary.
+_STEM_SUFFIX = "_backend"
+
+#: Levels by the name in a configuration; the tools have finer ones than Python.
+LOG_LEVELS = {
+    "error": logging.ERROR,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "info": logging.INFO,
+    "verbose": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "trace": logging.DEBUG,
+}
+
+LogLevel = Literal["error", "warn", "warning", "info", "verbose", "debug", "trace"]
+
+
+class CompileConfig(ConfigModel):
+    """Configuration of an ahead-of-time compilation.
+
+    ``qaic.compile(model, config)`` compiles for the back end ``AIC``. Configurations for ``HTP``,
+    ``HTP_MCP`` and ``LPAI`` are kept and written as JSON, and cannot be compiled here.
+
+    Parameters
+    ----------
+    backend
+        ``"AIC"``, or another back end that models can be compiled for ahead of time. Upper case.
+    backend_binary_path
+        Where the container goes: an absolute path, or a name in ``output_dir`` or else in the current
+        directory. The file name becomes ``<stem>_backend.bin``. Without it no such file is written.
+    compiler_custom_configs
+        Options of the AIC compiler. Only with ``AIC``.
+    set_output_tensors
+        Tensors that become outputs of the model too: names, ``graph:name``, or one text
+        ``"graph0:a,b;graph1:c"``. Not together with ``enable_intermediate_outputs``.
+    enable_intermediate_outputs
+        Every tensor with a fixed shape becomes an output.
+    debug
+        For AIC the option ``enable_debug``.
+    log_level
+        For AIC the level of the logger ``qaic`` while compiling, if it is set; ``None`` takes the level
+        that logger has now.
+    context_custom_configs, device_custom_configs, graph_custom_configs, group_context_config,
+    memory_custom_config
+        Options of HTP and HTP MCP: configurations, or mappings of their keywords.
+    soc_details
+        Target of HTP as text, ``"chipset:SM8550;dsp_arch:v73;soc_model:43"``; ignored with a notice for
+        others.
+    soc_configs
+        Target of HTP as ``{"soc_model": 43}``.
+    data_format_config, enable_backend_trace, io_tensor_mem_type, module_format, op_packages
+        Kept as data; ``qaic.compile`` says of those that are set that they have no effect.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        A field is unknown, a value is wrong, or fields exclude each other; also when a field is assigned. A
+        ``ValueError``.
+
+    Examples
+    --------
+    >>> from qaic.configs import AicCompilerConfig, CompileConfig
+    >>> config = CompileConfig(backend="AIC", compiler_custom_configs=AicCompilerConfig(convert_to_fp16=True))
+    >>> config.model_dump(context={"backend_extensions": True})
+    {'compiler_convert_to_FP16': True}
+    """
+
+    if TYPE_CHECKING:
+        # What pydantic takes is wider than what the fields then hold, and type checkers know the fields only.
+        def __init__(
+            self,
+            /,
+            *,
+            backend: BackendType | str,
+            backend_binary_path: str | os.PathLike[str] | None = ...,
+            compiler_custom_configs: AicCompilerConfig | Mapping[str, Any] | None = ...,
+            context_custom_configs: Sequence[OpenModel | Mapping[str, Any]] | None = ...,
+            data_format_config: dict[str, Any] | str | None = ...,
+            debug: bool = ...,
+            device_custom_configs: Sequence[OpenModel | Mapping[str, Any]] | None = ...,
+            enable_backend_trace: bool = ...,
+            enable_intermediate_outputs: bool = ...,
+            graph_custom_configs: Sequence[OpenModel | Mapping[str, Any]] | None = ...,
+            group_context_config: OpenModel | Mapping[str, Any] | None = ...,
+            io_tensor_mem_type: Literal["raw", "memhandle"] = ...,
+            log_level: LogLevel | None = ...,
+            memory_custom_config: OpenModel | Mapping[str, Any] | None = ...,
+            module_format: Literal["bin", "dlc"] = ...,
+            op_packages: Sequence[OpPackageIdentifier] | None = ...,
+            set_output_tensors: Sequence[str] | str | None = ...,
+            soc_configs: dict[str, int] | None = ...,
+            soc_details: str | None = ...,
+        ) -> None: ...
+
+    backend: BackendType
+    backend_binary_path: str | None = None
+    compiler_custom_configs: AicCompilerConfig | None = None
+    context_custom_configs: list[OpenModel] | None = None
+    data_format_config: dict[str, Any] | str | None = None
+    debug: bool = False
+    device_custom_configs: list[OpenModel] | None = None
+    enable_backend_trace: bool = False
+    enable_intermediate_outputs: bool = False
+    graph_custom_configs: list[OpenModel] | None = None
+    group_context_config: OpenModel | None = None
+    io_tensor_mem_type: Literal["raw", "memhandle"] = "raw"
+    log_level: LogLevel | None = "error"
+    memory_custom_config: OpenModel | None = None
+    module_format: Literal["bin", "dlc"] = "bin"
+    op_packages: list[OpPackageIdentifier] | None = None
+    set_output_tensors: list[str] | None = None
+    soc_configs: dict[str, int] | None = None
+    soc_details: str | None = None
+
+    # What a back-end extension file held and no field does, the whole of one that was passed through, and
+    # whether the graph names are still to be filled in.
+    _others: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _passed_through: dict[str, Any] | None = PrivateAttr(default=None)
+    _ensure_graphs: bool = PrivateAttr(default=False)
+
+    # --- construction and assignment ------------------------------------------------------------------------
+
+    @field_validator("backend", mode="before")
+    @classmethod
+    def _known_backend(cls, value: object) -> object:
+        names = [str(backend) for backend in BackendType.offline_preparable_backends()]
+        text = value.value if isinstance(value, BackendType) else value
+        if text in names:
+            return value
+        if text in set(BackendType):
+            reason = f"nothing can be compiled ahead of time for the back end {text}"
+        elif isinstance(text, str) and text.upper() in names:
+            reason = f"found {text!r}, back ends are written in upper case: {text.upper()!r}"
+        else:
+            reason = f"found {text!r}"
+        message = f"{reason}; expected one of {', '.join(names)}"
+        raise ValueError(message)
+
+    # The fields are checked one by one, and not the whole at its end, so that an assignment that is refused
+    # leaves the configuration as it was.
+    @field_validator("backend")
+    @classmethod
+    def _backend_fits(cls, value: BackendType, info: ValidationInfo) -> BackendType:
+        if value is not BackendType.AIC and info.data.get("compiler_custom_configs") is not None:
+            message = f"compiler_custom_configs exists for AIC only, found the backend {value}"
+            raise ValueError(message)
+        return value
+
+    @field_validator("backend_binary_path", mode="before")
+    @classmethod
+    def _is_file_name(cls, value: object) -> object:
+        if value is None:
+            return None
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+        if not isinstance(text, str) or not Path(text).name or text.endswith("/") or "\0" in text:
+            message = f"found {value!r}, expected the name or path of a file"
+            raise ValueError(message)
+        return text
+
+    @field_validator("compiler_custom_configs")
+    @classmethod
+    def _only_for_aic(cls, value: AicCompilerConfig | None, info: ValidationInfo) -> AicCompilerConfig | None:
+        backend = info.data.get("backend", BackendType.AIC)
+        if value is not None and backend is not BackendType.AIC:
+            message = f"compiler_custom_configs exists for AIC only, found the backend {backend}"
+            raise ValueError(message)
+        return value
+
+    @field_validator(*extension_json.FIELDS.values(), mode="before")
+    @classmethod
+    def _as_models(cls, value: object, info: ValidationInfo) -> object:
+        backend = info.data.get("backend")
+        sections = {field: section for section, field in extension_json.FIELDS.items()}
+        known = extension_json.sections_of(backend) if backend is not None else {}
+        kind = known.get(sections[str(info.field_name)], OpenModel)
+        if isinstance(value, Mapping):
+            return kind(**value)
+        if isinstance(value, list | tuple):
+            return [kind(**item) if isinstance(item, Mapping) else item for item in value]
+        return value
+
+    @field_validator("set_output_tensors", mode="before")
+    @classmethod
+    def _as_names(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("set_output_tensors", "enable_intermediate_outputs")
+    @classmethod
+    def _one_choice_of_outputs(cls, value: Any, info: ValidationInfo) -> Any:
+        other = (
+            "enable_intermediate_outputs" if info.field_name == "set_output_tensors" else "set_output_tensors"
+        )
+        if value and info.data.get(other):
+            message = f"{info.field_name} and {other} exclude each other: all outputs contain the named ones"
+            raise ValueError(message)
+        return value
+
+    @field_validator("soc_details")
+    @classmethod
+    def _readable_soc(cls, value: str | None, info: ValidationInfo) -> str | None:
+        backend = info.data.get("backend")
+        if value is None or backend is None:
+            return value
+        if backend is not BackendType.HTP:
+            _LOG.warning("soc_details is ignored: it exists for HTP, the backend is %s", backend)
+        else:
+            parse_soc_details(value)
+            if info.data.get("device_custom_configs"):
+                _LOG.warning("soc_details is overridden by device_custom_configs")
+        return value
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Finish the construction: without a log level the one of the logger ``qaic`` is taken."""
+        super().model_post_init(context)
+        if self.log_level is None:
+            level = logging.getLogger("qaic").getEffectiveLevel()
+            names: dict[int, LogLevel] = {
+                logging.ERROR: "error",
+                logging.WARNING: "warn",
+                logging.INFO: "info",
+            }
+            # Past the validation, which would count it among the fields that were set.
+            self.__dict__["log_level"] = names.get(level, "error" if level > logging.ERROR else "debug")
+
+    # --- as data --------------------------------------------------------------------------------------------
+
+    def model_dump(self, **arguments: Any) -> dict[str, Any]:
+        """Return the fields; ``context={"backend_extensions": True}`` selects the back-end extensions.
+
+        Parameters
+        ----------
+        **arguments
+            Those of pydantic. In the mode ``"python"`` configurations inside stay objects. ``exclude``, or
+            a list ``exclude`` in the context, leaves out fields.
+        """
+        if arguments.get("mode", "python") != "python":
+            return super().model_dump(**arguments)
+        return self._as_dict(
+            arguments.get("context"),
+            arguments.get("exclude"),
+            arguments.get("include"),
+            only_set=bool(arguments.get("exclude_unset")),
+            no_none=bool(arguments.get("exclude_none")),
+        )
+
+    @model_serializer(mode="plain")
+    def serialize(self, info: SerializationInfo) -> dict[str, Any]:
+        """Serialize for pydantic; call `model_dump` or `model_dump_json`."""
+        return self._as_dict(
+            info.context,
+            info.exclude,
+            info.include,
+            only_set=info.exclude_unset,
+            no_none=info.exclude_none,
+        )
+
+    def _as_dict(
+        self, context: Any, exclude: Any, include: Any, *, only_set: bool, no_none: bool
+    ) -> dict[str, Any]:
+        wanted = context if isinstance(context, Mapping) else {}
+        left_out = {*(exclude or ()), *wanted.get("exclude", ())}
+        if wanted.get("backend_extensions"):
+            return self._backend_extensions(left_out)
+        names = [
+            name
+            for name in type(self).model_fields
+            if name not in left_out
+            and (include is None or name in include)
+            and (not only_set or name in self.model_fields_set)
+        ]
+        made = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in made.items() if not (no_none and value is None)}
+
+    def _backend_extensions(self, left_out: set[str]) -> dict[str, Any]:
+        if self._passed_through is not None:
+            return dict(self._passed_through)
+        shown = self if not left_out else self.model_copy(update=dict.fromkeys(left_out, None))
+        if self.backend is BackendType.AIC:
+            known = aic.to_backend_extension_dict(shown.compiler_custom_configs)
+        else:
+            known = extension_json.sections_to_dict(shown)
+        return {**known, **self._others}
+
+    def to_backend_extension_json(self, *, indent: int = 4) -> str:
+        """Return the back-end extension dictionary as JSON text."""
+        return json.dumps(self.model_dump(context={"backend_extensions": True}), indent=indent)
+
+    def populate_from_backend_extensions(
+        self, path: str | os.PathLike[str], *, passthrough: bool = False, allow_aic: bool = False
+    ) -> Self:
+        """Take the options of a back-end extension file over.
+
+        Parameters
+        ----------
+        path
+            JSON file, or one that names it under ``backend_extensions``.
+        passthrough
+            Keep the content as it is, unread; it is then the dictionary of this configuration.
+        allow_aic
+            Accept the back end ``AIC`` too, whose file is flat. Without it only ``HTP`` is accepted, as
+            documented.
+
+        Returns
+        -------
+        CompileConfig
+            This configuration, for chaining. Fields that the file sets are overwritten, with a warning;
+            keys that no field holds are kept and written back.
+
+        Raises
+        ------
+        FileNotFoundError
+            The file does not exist.
+        qaic.errors.OptionError
+            The back end has no such files, or the file is not right. Also a ``ValueError``. Nothing was
+            changed.
+        """
+        if not (allow_aic and self.backend is BackendType.AIC):
+            require_htp(self, "populate_from_backend_extensions")
+        data = extension_json.read_extension_file(path)
+        if passthrough:
+            _LOG.warning(
+                "%s is passed through: its options are not checked and fields do not change them", path
+            )
+            self._passed_through = data
+            return self
+        fields: dict[str, Any]
+        if self.backend is BackendType.AIC:
+            compiler, others = aic.from_backend_extension_dict(data, place=str(path))
+            fields = {"compiler_custom_configs": compiler} if compiler.model_fields_set else {}
+        else:
+            fields, others = extension_json.sections_from_dict(data, self.backend, Path(path))
+        overwritten = [name for name in fields if getattr(self, name) is not None]
+        if overwritten:
+            _LOG.warning("%s overwrites %s", path, ", ".join(overwritten))
+        for name, value in fields.items():
+            setattr(self, name, value)
+        self._others = others
+        self._passed_through = None
+        return self
+
+    @classmethod
+    def from_backend_extensions(
+        cls,
+        backend: BackendType | str,
+        path: str | os.PathLike[str],
+        *,
+        passthrough: bool = False,
+        allow_aic: bool = False,
+        **fields: Any,
+    ) -> Self:
+        """Construct a configuration and take a back-end extension file over.
+
+        Parameters
+        ----------
+        backend, **fields
+            As for the constructor.
+        path, passthrough, allow_aic
+            As for `populate_from_backend_extensions`.
+        """
+        config = cls(backend=backend, **fields)
+        return config.populate_from_backend_extensions(path, passthrough=passthrough, allow_aic=allow_aic)
+
+    # --- modes ----------------------------------------------------------------------------------------------
+
+    def set_mode(self, mode: CompilerModes | str, **keywords: Any) -> Self:
+        """Apply a named group of settings, for HTP only.
+
+        Parameters
+        ----------
+        mode
+            ``"weight_sharing"``; see `CompilerModes`.
+        **keywords
+            Those of the function of the mode, `CompilerModeSetters.set_weight_sharing`.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            The mode is unknown, the back end is not HTP, or the target is not known. Also a ``ValueError``.
+        TypeError
+            The mode has no such keyword.
+        """
+        names = CompilerModes.list_options()
+        if str(mode) not in names:
+            raise OptionError(
+                f"mode: found {str(mode)!r}, expected one of {', '.join(names)}",
+                code="option.invalid_value",
+                context={"options": ["mode"], "found": str(mode), "expected": names},
+            )
+        require_htp(self, f"the mode {mode}")
+        CompilerModeSetters.set_weight_sharing(self, **keywords)
+        return self
+
+    @property
+    def ensure_graphs(self) -> bool:
+        """Whether the graph options are for the graphs of the model, whose names are to be filled in."""
+        return self._ensure_graphs
+
+    def mark_graphs(self, *, ensure: bool) -> None:
+        """Set `ensure_graphs`."""
+        self._ensure_graphs = ensure
+
+    # --- for the compiler -----------------------------------------------------------------------------------
+
+    @property
+    def other_options(self) -> dict[str, Any]:
+        """What a back-end extension file gave that no field holds; all of it where it was passed through."""
+        return dict(self._others if self._passed_through is None else self._passed_through)
+
+    @property
+    def log_level_number(self) -> int:
+        """Level of Python's logging that ``log_level`` means."""
+        return LOG_LEVELS[self.log_level or "error"]
+
+    @property
+    def fields_without_effect(self) -> tuple[str, ...]:
+        """Fields that are set and that a compilation for AIC does not use."""
+        names = (
+            *extension_json.FIELDS.values(),
+            "data_format_config",
+            "enable_backend_trace",
+            "io_tensor_mem_type",
+            "module_format",
+            "op_packages",
+            "soc_configs",
+        )
+        fields = type(self).model_fields
+        return tuple(name for name in names if getattr(self, name) not in (fields[name].default, None))
+
+    @property
+    def backend_binary_file(self) -> Path | None:
+        """Path of the back-end binary as ``backend_binary_path`` means it, or ``None``.
+
+        Examples
+        --------
+        >>> from qaic.configs import CompileConfig
+        >>> CompileConfig(backend="AIC", backend_binary_path="myqpc.bin").backend_binary_file.name
+        'myqpc_backend.bin'
+        """
+        if self.backend_binary_path is None:
+            return None
+        path = Path(self.backend_binary_path)
+        stem = path.name.removesuffix(".bin")
+        return path.with_name((stem if stem.endswith(_STEM_SUFFIX) else stem + _STEM_SUFFIX) + ".bin")
+
+
+#: Some examples of the documentation spell the class so.
+CompilerConfig = CompileConfig

@@ -1,0 +1,156 @@
+"""Back-end extension files: reading them safely, and their sections for the back ends kept as data.
+
+The tools take the options of a back end as one JSON object. For AIC it is flat; for HTP it has sections. A
+further file may stand before it and name it (compile-options §6.3).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qaic.configs import htp, htp_mcp
+from qaic.configs.backend_types import BackendType
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from qaic.configs.base import OpenModel
+    from qaic.configs.compile_config import CompileConfig
+
+#: Real files have a few kilobytes.
+_MOST_BYTES = 4 << 20
+
+#: Sections that are one object and not a list of them.
+_SINGLE = frozenset({"memory", "groupContext"})
+
+#: Section -> field of `CompileConfig`.
+FIELDS = {
+    "context": "context_custom_configs",
+    "graphs": "graph_custom_configs",
+    "devices": "device_custom_configs",
+    "memory": "memory_custom_config",
+    "groupContext": "group_context_config",
+}
+
+
+def read_extension_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a back-end extension file, or the file that names it.
+
+    Parameters
+    ----------
+    path
+        JSON file: the options of the back end, or an object ``backend_extensions`` with ``config_file_path``
+        (relative to the folder of the file) or ``config_dict``.
+
+    Raises
+    ------
+    FileNotFoundError
+        The file, or the one it names, does not exist.
+    qaic.errors.OptionError
+        It is not a JSON object of at most 4 MiB.
+    """
+    file = Path(path)
+    data = _read_object(file)
+    wrapper = data.get("backend_extensions")
+    if set(data) != {"backend_extensions"} or not isinstance(wrapper, dict):
+        return data
+    inline = wrapper.get("config_dict")
+    if isinstance(inline, dict):
+        return inline
+    named = wrapper.get("config_file_path")
+    if not isinstance(named, str) or not named or "\0" in named:
+        raise _bad_file(file, "backend_extensions has no text under config_file_path")
+    return _read_object(file.parent / named)
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise _bad_file(file, f"the file has more than {_MOST_BYTES >> 20} MiB; is this the right one?")
+    try:
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _bad_file(file, f"not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _bad_file(file, f"found a JSON {type(value).__name__}, expected an object")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse one key with two values, of which Python would silently keep the last."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _ in pairs]
+        message = f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object"
+        raise ValueError(message)
+    return made
+
+
+def _bad_file(file: Path, text: str) -> OptionError:
+    return OptionError(f"{file}: {text}", code="option.invalid_file", context={"file": str(file)})
+
+
+def sections_of(backend: BackendType) -> Mapping[str, type[OpenModel]]:
+    """Return section -> class of a back end that is kept as data; empty where no classes are known."""
+    if backend is BackendType.HTP:
+        return htp.SECTIONS
+    if backend is BackendType.HTP_MCP:
+        return htp_mcp.SECTIONS
+    return {}
+
+
+def sections_to_dict(config: CompileConfig) -> dict[str, Any]:
+    """Return the sections that are set in a configuration of such a back end."""
+    made: dict[str, Any] = {}
+    for section, field in FIELDS.items():
+        value = getattr(config, field)
+        if value is None:
+            continue
+        if section in _SINGLE:
+            made[section] = value.as_given()
+        elif section == "graphs":
+            made[section] = htp.graphs_to_json(value)
+        else:
+            made[section] = [item.as_given() for item in value]
+    return made
+
+
+def sections_from_dict(
+    data: Mapping[str, Any], backend: BackendType, file: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the content of a file into fields of `CompileConfig` and what no field holds.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        A known section is not made of objects.
+    """
+    known = sections_of(backend)
+    fields: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for section, value in data.items():
+        kind = known.get(section)
+        if kind is None:
+            others[section] = value
+        elif section in _SINGLE:
+            if not isinstance(value, dict):
+                raise _bad_file(
+                    file, f"section {section!r}: found a {type(value).__name__}, expected an object"
+                )
+            fields[FIELDS[section]] = kind(**value)
+        else:
+            # Older files hold the context as one object.
+            entries = [value] if isinstance(value, dict) else value
+            if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+                raise _bad_file(file, f"section {section!r}: expected a list of objects")
+            fields[FIELDS[section]] = (
+                htp.graphs_from_json(entries, kind)
+                if section == "graphs"
+                else [kind(**entry) for entry in entries]
+            )
+    return fields, others

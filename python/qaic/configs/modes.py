@@ -1,0 +1,128 @@
+"""Named settings for a whole configuration, and the functions that apply them (compile-options §6.3)."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+from qaic.configs.backend_types import BackendType
+from qaic.configs.htp import HtpContextConfig, HtpDeviceConfig, HtpGraphConfig
+from qaic.configs.soc import SocTarget, parse_soc_details
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.configs.base import OpenModel
+    from qaic.configs.compile_config import CompileConfig
+
+
+class CompilerModes(enum.StrEnum):
+    """Modes of `CompileConfig.set_mode`."""
+
+    WEIGHT_SHARING = "weight_sharing"
+
+    @classmethod
+    def list_options(cls) -> list[str]:
+        """Return the names of the modes."""
+        return [mode.value for mode in cls]
+
+
+class CompilerModeSetters:
+    """What each mode sets."""
+
+    @staticmethod
+    def set_weight_sharing(
+        config: CompileConfig,
+        *,
+        graph_names: Sequence[str] | None = None,
+        soc_model: int | None = None,
+        dsp_arch: str | None = None,
+        hvx_threads: int | None = None,
+        vtcm_size_in_mb: int | None = None,
+        fp16: bool | None = None,
+    ) -> None:
+        """Let the graphs of one HTP context share their weights. Changes data only; nothing is compiled here.
+
+        Parameters
+        ----------
+        config
+            Configuration of the back end HTP, changed in place.
+        graph_names
+            Graphs that share. Without it the configuration is marked (`CompileConfig.ensure_graphs`): its
+            one graph entry has no name, and whoever compiles fills in the names of the model.
+        soc_model, dsp_arch
+            Target, as ``43`` and ``"v73"``. Without them the ones of ``soc_details``.
+        hvx_threads, vtcm_size_in_mb, fp16
+            Options of each graph; only those that are given are set.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            The back end is another one, or the target is not known: there is no data base of SoCs here.
+            Also a ``ValueError``. Nothing was changed.
+        """
+        require_htp(config, "the mode weight_sharing")
+        target = _target(config, soc_model, dsp_arch)
+        options: dict[str, Any] = {}
+        if hvx_threads is not None:
+            options["hvx_threads"] = hvx_threads
+        if vtcm_size_in_mb is not None:
+            options["vtcm_size_in_mb"] = vtcm_size_in_mb
+        if fp16 is not None:
+            options["fp16_relaxed_precision"] = int(fp16)
+        names = [None] if graph_names is None else list(graph_names)
+        graphs: list[OpenModel] = [
+            HtpGraphConfig(**({} if name is None else {"name": name}), **options) for name in names
+        ]
+        device: dict[str, Any] = {"soc_model": target.soc_model, "dsp_arch": target.dsp_arch}
+        if target.cores is not None:
+            device["cores"] = [{"core_id": core} for core in range(target.cores)]
+        config.graph_custom_configs = graphs
+        config.device_custom_configs = _changed(config.device_custom_configs, HtpDeviceConfig, device)
+        config.context_custom_configs = _changed(
+            config.context_custom_configs, HtpContextConfig, {"weight_sharing_enabled": True}
+        )
+        config.mark_graphs(ensure=graph_names is None)
+
+
+def require_htp(config: CompileConfig, what: str) -> None:
+    """Refuse a configuration of another back end.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        The back end is not HTP.
+    """
+    if config.backend != BackendType.HTP:
+        raise OptionError(
+            f"{what}: found the backend {config.backend}, expected HTP",
+            code="option.backend",
+            context={"found": str(config.backend), "expected": ["HTP"]},
+        )
+
+
+def _target(config: CompileConfig, soc_model: int | None, dsp_arch: str | None) -> SocTarget:
+    details = config.soc_details
+    known = parse_soc_details(details)[0] if details is not None else SocTarget()
+    model = known.soc_model if soc_model is None else soc_model
+    architecture = known.dsp_arch if dsp_arch is None else dsp_arch
+    missing = [name for name, value in (("soc_model", model), ("dsp_arch", architecture)) if value is None]
+    if missing:
+        said = f" (soc_details is {details!r})" if details is not None else ""
+        raise OptionError(
+            f"the mode weight_sharing needs soc_model and dsp_arch; {' and '.join(missing)} is not given"
+            + said,
+            code="option.soc_unknown",
+            context={"missing": missing, "soc_details": details},
+            hints=("there is no data base of SoCs here: pass soc_model=43, dsp_arch='v73' or the like",),
+        )
+    return SocTarget(known.chipset, architecture, model, known.cores)
+
+
+def _changed(
+    present: Sequence[OpenModel] | None, kind: type[OpenModel], changes: dict[str, Any]
+) -> list[OpenModel]:
+    """Set options in the first configuration of a list, which is made where there is none."""
+    first, *others = present or [kind()]
+    return [kind(**{**first.as_given(), **changes}), *others]

@@ -1,0 +1,52 @@
+"""The stub of the generated classes: ``python -m qaic.configs.stubs > python/qaic/configs/aic_models.pyi``.
+
+The classes are made of the option table when they are first used, which no type checker can follow. The
+stub is checked in; a test compares it with what this module writes.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from qaic.configs.aic import type_text
+from qaic.configs.aic_models import annotation, rows
+from qaic.options.spec import Stage
+
+_HEAD = """\
+# Written by `python -m qaic.configs.stubs`. Edit the option table, not this file.
+
+import os
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from qaic.configs.base import ConfigModel
+from qaic.options.spec import AicField, OptionSpec, Stage
+
+class AicConfig(ConfigModel):
+    @classmethod
+    def list_config_options(cls) -> None: ...
+
+def rows(stage: Stage) -> Iterator[tuple[OptionSpec, AicField]]: ...
+def annotation(field: AicField) -> Any: ...
+def fields_of(model: type[AicConfig]) -> dict[str, AicField]: ...
+"""
+
+
+def render() -> str:
+    """Return the stub."""
+    parts = [_HEAD]
+    for name, stage in (("AicCompilerConfig", Stage.COMPILE), ("AicRuntimeConfig", Stage.RUNTIME)):
+        fields = [
+            (field.name, type_text(annotation(field), optional=True).replace("'", '"'))
+            for _, field in rows(stage)
+        ]
+        parts += [f"\nclass {name}(AicConfig):\n"]
+        parts += [f"    {field}: {kind}\n" for field, kind in fields]
+        parts += ["    def __init__(\n        self,\n        /,\n        *,\n"]
+        parts += [f"        {field}: {kind} = ...,\n" for field, kind in fields]
+        parts += ["        **data: Any,\n    ) -> None: ...\n"]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

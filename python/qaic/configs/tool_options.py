@@ -1,0 +1,58 @@
+"""The options dictionary that the vendor's tools read beside a model (compile-options §6.3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qaic.configs import aic
+from qaic.configs.backend_types import BackendType
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    import os
+
+    from qaic.configs.compile_config import CompileConfig
+
+
+def to_tool_options(
+    config: CompileConfig, directory: str | os.PathLike[str] | None = None, *, prefix: str = ""
+) -> dict[str, Any]:
+    """Return the options dictionary of a configuration for AIC.
+
+    Parameters
+    ----------
+    config
+        Configuration of the back end ``AIC``.
+    directory
+        Existing folder for the file ``<prefix>aic_extensions.json``, which the dictionary then names.
+        Without it the options stand in the dictionary itself.
+    prefix
+        Beginning of the file's name.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        The back end is another one.
+    OSError
+        The file cannot be written.
+    """
+    if config.backend is not BackendType.AIC:
+        raise OptionError(
+            f"to_tool_options: found the backend {config.backend}, expected AIC",
+            code="option.backend",
+            context={"found": str(config.backend), "expected": ["AIC"]},
+        )
+    extensions: dict[str, Any] = {"shared_library_path": aic.shared_library_path()}
+    if directory is None:
+        extensions["config_dict"] = config.model_dump(context={"backend_extensions": True})
+    else:
+        file = Path(directory) / f"{prefix}aic_extensions.json"
+        aside = file.with_name(f".{file.name}.tmp")
+        try:
+            aside.write_text(config.to_backend_extension_json() + "\n", encoding="utf-8")
+            aside.replace(file)
+        finally:
+            aside.unlink(missing_ok=True)
+        extensions["config_file_path"] = str(file)
+    return {"backend_extensions": extensions}
