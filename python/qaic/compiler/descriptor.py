@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.edges import MAX_BYTES, Edge
-from qaic.compiler.elem_types import BOOL, FLOAT, FLOAT16, INT8, INT16, INT32, INT64, TABLE, UINT8
+from qaic.compiler.elem_types import BFLOAT16, BOOL, FLOAT, FLOAT16, INT8, INT16, INT32, INT64, TABLE, UINT8
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,12 @@ _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
     INT64: (7, 0.0, 0),
     INT8: (8, 0.0, 0),
     BOOL: (8, 0.0, 0),
+    # Only a custom I/O edge of a program for ai200.
+    BFLOAT16: (11, 0.0, 0),
 }
+
+#: buffer type code of int8 with a scale and an offset of its own
+_INT8_QUANTIZED: Final = 2
 
 _COPY_TO_DMA: Final = 6
 _TO_DEVICE: Final = 0
@@ -159,15 +164,22 @@ def _shapes(variant: Variant, edges: Sequence[Edge]) -> dict[str, object]:
     dims = (*variant.inputs, *variant.outputs)
     return {
         "shapes": [
-            {"type": _BUFFER_TYPES[edge.elem_type][0], "dims": list(sizes)}
+            {"type": _buffer_type(edge)[0], "dims": list(sizes)}
             for edge, sizes in zip(edges, dims, strict=True)
         ]
     }
 
 
+def _buffer_type(edge: Edge) -> tuple[int, float, int]:
+    """Code, scale and offset of an edge."""
+    if edge.quantized is not None:
+        return _INT8_QUANTIZED, *edge.quantized
+    return _BUFFER_TYPES[edge.elem_type]
+
+
 def _binding(edge: Edge, where: tuple[int, int], direction: int) -> dict[str, object]:
     """Describe one tensor that is copied as it is."""
-    code, scale, offset = _BUFFER_TYPES[edge.elem_type]
+    code, scale, offset = _buffer_type(edge)
     dims = list(edge.dims)
     descriptor = {"type": code, "qscale": scale, "qoffset": offset, "dims": dims, "layout": 0}
     buffer, start = where

@@ -23,6 +23,12 @@ class Edge:
     name: str
     elem_type: int
     dims: tuple[int, ...]
+    #: what it is in the model, where the custom I/O options changed it
+    model: Edge | None = None
+    #: scale and offset of a quantized edge: real = scale x (q - offset)
+    quantized: tuple[float, int] | None = None
+    #: the last dim of a tensor whose bytes are MXINT8 blocks (compile-options §5.4)
+    mxint8: int | None = None
 
     @property
     def nbytes(self) -> int:

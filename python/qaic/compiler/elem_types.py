@@ -19,6 +19,7 @@ STRING: Final = 8
 BOOL: Final = 9
 FLOAT16: Final = 10
 DOUBLE: Final = 11
+BFLOAT16: Final = 16
 
 #: code -> (name, bits per element); strings have no width
 TABLE: Final[dict[int, tuple[str, int]]] = {
@@ -37,7 +38,7 @@ TABLE: Final[dict[int, tuple[str, int]]] = {
     13: ("uint64", 64),
     14: ("complex64", 64),
     15: ("complex128", 128),
-    16: ("bfloat16", 16),
+    BFLOAT16: ("bfloat16", 16),
     17: ("float8e4m3fn", 8),
     18: ("float8e4m3fnuz", 8),
     19: ("float8e5m2", 8),

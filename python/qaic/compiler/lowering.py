@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from qaic.compiler.batch import set_batch
 from qaic.compiler.calibration import obtain as calibration
 from qaic.compiler.calibration.float_graph import FloatGraph
 from qaic.compiler.cloud_functions import accept_padding
+from qaic.compiler.custom_io import change_edges, template_of
 from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inlining import inline_functions, inline_small_functions
@@ -141,13 +142,16 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)
     specialize.fix_interface(model, forms)
+    if options.dump_custom_io_config_template_file is not None:
+        side_files.append(template_of(interface, options.dump_custom_io_config_template_file))
+    interface = change_edges(model, weights, replace(interface, variants=variants), options)
     return Lowered(
         name,
         model,
         weights,
         interface.inputs,
         interface.outputs,
-        variants,
+        interface.variants,
         overflows,
         side_files,
         profile,

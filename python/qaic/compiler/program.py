@@ -297,4 +297,12 @@ def _graph_bytes(lowered: Lowered, places: Mapping[str, int]) -> bytes:
 
 
 def _edge(edge: Edge) -> dict[str, object]:
-    return {"name": edge.name, "dtype": edge.dtype, "dims": list(edge.dims)}
+    """Describe an edge; what it is in the model, where it is something else there."""
+    entry: dict[str, object] = {"name": edge.name, "dtype": edge.dtype, "dims": list(edge.dims)}
+    if edge.model is not None:
+        entry["model"] = {"dtype": edge.model.dtype, "dims": list(edge.model.dims)}
+    if edge.quantized is not None:
+        entry["scale"], entry["offset"] = edge.quantized
+    if edge.mxint8 is not None:
+        entry["mxint8"] = edge.mxint8
+    return entry

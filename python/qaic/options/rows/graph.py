@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from qaic.options.codecs import Bool, Enum, FilePath, Int, ListOf, Str
+from qaic.options.custom_io import CustomIo, CustomIoList
 from qaic.options.file_content import FileContent, InputFileContent
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
 from qaic.options.specializations import Specialization, Specializations
@@ -92,9 +93,9 @@ class GraphOptions:
         documented=Documented.CLI,
         in_container=True,
     )
-    custom_io_list_file: InputFileContent | None = option(
-        FileContent("YAML file"),
-        default=None,
+    custom_io_list_file: tuple[CustomIo, ...] = option(
+        CustomIoList(),
+        default=(),
         summary="Element types, layouts and quantization of inputs and outputs at the edge of the program.",
         effect=Effect.BEHAVIOUR,
         aliases=("custom_io_list",),

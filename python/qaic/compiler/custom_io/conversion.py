@@ -1,0 +1,159 @@
+"""The operators between the border of a program and the model (compile-options §3.2, §4.2).
+
+Arithmetic is in float32. Quantize and dequantize are spelled out instead of left to ``QuantizeLinear``: that
+rounds before it adds the offset, and the engine would fuse it with the operators next to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.custom_io.mxint8 import MXINT8_OPERATORS, Mxint8Blocks, block_bytes
+from qaic.compiler.elem_types import BFLOAT16, FLOAT, INT8
+from qaic.compiler.graph_walk import STANDARD_DOMAINS, FreshNames
+from qaic.compiler.refusal import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.compiler.edges import Edge
+    from qaic.options.custom_io import CustomIo
+
+__all__ = ["Converter", "block_bytes"]
+
+#: the permutation of `Transpose` from the border to the model, and back
+_TO_MODEL: Final = (0, 3, 1, 2)
+_TO_BORDER: Final = (0, 2, 3, 1)
+
+#: first operator set with what a conversion is made of
+_NEEDED: Final = {"int8": 11, "mxint8": MXINT8_OPERATORS, "bfloat16": 13}
+
+_LOWEST, _HIGHEST = -128.0, 127.0
+
+
+class Converter:
+    """Builds the nodes of the conversions of one model.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Gets the constants of the conversions; its nodes are the caller's to place.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self.fresh = FreshNames(model.graph)
+        self.operators = max(
+            (item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), default=1
+        )
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, str] = {}
+
+    def into_model(self, edge: Edge, entry: CustomIo, border: str, inner: str) -> Sequence[onnx.NodeProto]:
+        """Make the nodes from input `border` to what the model calls `inner` now.
+
+        Raises
+        ------
+        CompileError
+            The operator set of the model is too old.
+        """
+        self._begin(edge, entry)
+        value = border
+        if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
+            value = self.node("Cast", [value], to=FLOAT)
+            if entry.offset:
+                value = self.node("Sub", [value, self.constant("offset", float(entry.offset))])
+            value = self.node("Mul", [value, self.constant("scale", entry.scale)])
+        elif entry.precision == "mxint8":
+            value = Mxint8Blocks(self).decode(value, len(edge.dims), _columns(edge, entry))
+        elif entry.precision is not None:
+            value = self.node("Cast", [value], to=FLOAT)
+        if entry.precision is not None and edge.elem_type != FLOAT:
+            value = self.node("Cast", [value], to=edge.elem_type)
+        if entry.layout == "NHWC":
+            value = self.node("Transpose", [value], perm=_TO_MODEL)
+        return self._end(value, inner)
+
+    def out_of_model(self, edge: Edge, entry: CustomIo, inner: str, border: str) -> Sequence[onnx.NodeProto]:
+        """Make the nodes from `inner` of the model to output `border`; as `into_model`."""
+        self._begin(edge, entry)
+        value = inner
+        if entry.layout == "NHWC":
+            value = self.node("Transpose", [value], perm=_TO_BORDER)
+        if entry.precision is not None and edge.elem_type != FLOAT:
+            value = self.node("Cast", [value], to=FLOAT)
+        if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
+            value = self._quantized(value, entry.scale, entry.offset)
+        elif entry.precision == "mxint8":
+            value = Mxint8Blocks(self).encode(value, len(edge.dims), _columns(edge, entry))
+        elif entry.precision == "float16":
+            value = self.node("Cast", [value], to=10)
+        elif entry.precision == "bfloat16":
+            value = self.node("Cast", [value], to=BFLOAT16)
+        return self._end(value, border)
+
+    def _quantized(self, value: str, scale: float, offset: int) -> str:
+        """Round the sum half to even and clip; NaN becomes the lowest value, as in the host's conversions."""
+        value = self.node("Div", [value, self.constant("scale", scale)])
+        if offset:
+            value = self.node("Add", [value, self.constant("offset", float(offset))])
+        value = self.node("Round", [value])
+        lowest = self.constant("lowest", _LOWEST)
+        above = self.node("Greater", [value, lowest])
+        value = self.node("Where", [above, value, lowest])
+        value = self.node("Min", [value, self.constant("highest", _HIGHEST)])
+        return self.node("Cast", [value], to=INT8)
+
+    def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Add a node with one output; returns its name."""
+        return self.nodes(operator, inputs, 1, **attributes)[0]
+
+    def nodes(self, operator: str, inputs: Sequence[str], outputs: int, **attributes: Any) -> list[str]:
+        """Add a node with several outputs; returns their names."""
+        from onnx import helper
+
+        names = [self.fresh.make(self._base, operator.lower()) for _ in range(outputs)]
+        node = helper.make_node(operator, list(inputs), names, name=names[0], **attributes)
+        self._nodes.append(node)
+        return names
+
+    def constant(self, what: str, value: npt.ArrayLike, dtype: str = "float32") -> str:
+        """Add a constant; returns its name. Equal constants are stored once."""
+        import numpy as np
+        from onnx import numpy_helper
+
+        array = np.asarray(value, dtype)
+        key = f"{dtype} {array.shape} {array.tobytes().hex()}"
+        if key not in self._constants:
+            name = self.fresh.make("custom_io", what)
+            self.model.graph.initializer.append(numpy_helper.from_array(array, name))
+            self._constants[key] = name
+        return self._constants[key]
+
+    def _begin(self, edge: Edge, entry: CustomIo) -> None:
+        self._base = edge.name
+        self._nodes = []
+        needed = _NEEDED.get(entry.precision or "", 1)
+        if self.operators < needed:
+            raise refuse(
+                f"{edge.name!r} as {entry.precision}",
+                code="old_operators",
+                found=f"a model of operator set {self.operators}",
+                expected=f"operator set {needed} or newer",
+                fix=f"export the model with opset_version={max(needed, 13)}",
+                context={"tensor": edge.name},
+            )
+
+    def _end(self, value: str, wanted: str) -> list[onnx.NodeProto]:
+        """Let the last node have the name that is wanted."""
+        last = self._nodes[-1]
+        last.output[list(last.output).index(value)] = wanted
+        return self._nodes
+
+
+def _columns(edge: Edge, entry: CustomIo) -> int:
+    """Size of the last dim at the border, before it becomes blocks."""
+    return edge.dims[1] if entry.layout == "NHWC" else edge.dims[-1]
