@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler import (
     checks,
     embedding_tables,
+    extra_outputs,
     initializers,
     precision,
     specialize,
@@ -114,7 +115,14 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     if profiles or precision.needs_inlining(model, weights, floats):
         model = _expanded(model, weights)
     separate_scopes(model.graph, weights)
+    graph_names = {model.graph.name, *(entry.name for entry in entries), *options.graph_names}
+    extra_outputs.add_named(
+        model, options.extra_output_tensors, graph_names, was_cut=bool(options.output_node_names)
+    )
     forms, interface = inferred_forms(model, weights, sizes, entries)
+    if options.all_intermediate_outputs:
+        extra_outputs.add_every(model, forms)
+        forms, interface = inferred_forms(model, weights, sizes, entries)
     if not interface.outputs:
         raise refuse(
             "the model",

@@ -42,6 +42,24 @@ class GraphOptions:
         flag=Flag("output-node-name", FlagForm.VALUE),
         in_container=True,
     )
+    extra_output_tensors: tuple[str, ...] = option(
+        ListOf(Str()),
+        default=(),
+        summary="Tensors that become outputs of the program too, behind those of the model.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("extra-output-tensors", FlagForm.VALUE),
+        in_container=True,
+        ours=True,
+    )
+    all_intermediate_outputs: bool = option(
+        Bool(),
+        default=False,
+        summary="Every float and integer tensor with a fixed shape becomes an output of the program too.",
+        effect=Effect.BEHAVIOUR,
+        flag=Flag("all-intermediate-outputs", FlagForm.SWITCH),
+        in_container=True,
+        ours=True,
+    )
     model_inputs: tuple[ModelInput, ...] = option(
         ModelInputs(),
         default=(),

@@ -1,0 +1,155 @@
+"""Results of inner operators as further outputs (compile-options §6.3, ``set_output_tensors`` and the like).
+
+The model keeps its outputs in front, under their names and in their order; so a program with further
+outputs serves whoever uses the one without.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from typing import TYPE_CHECKING
+
+from qaic.compiler.edges import read_edge
+from qaic.compiler.elem_types import BOOL
+from qaic.compiler.refusal import listing, refuse
+from qaic.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    import onnx
+
+_log = logging.getLogger("qaic.compiler")
+
+#: Comparing takes time with each name, and models have up to a million.
+_MOST_COMPARED = 5000
+
+
+def add_named(
+    model: onnx.ModelProto, items: Sequence[str], graph_names: Collection[str], *, was_cut: bool = False
+) -> None:
+    """Make tensors outputs of a model whose shapes are not inferred yet; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    items : Sequence[str]
+        Names of tensors of the main graph; an item may also hold several, ``a,b``, belong to one graph,
+        ``graph:a,b``, or join such groups by ``;``. A name that contains these characters stands alone in
+        its item.
+    graph_names : Collection[str]
+        Names of the graph, one per set of shapes. As the graph is the same in all of them, a tensor that is
+        named for one is an output in all.
+    was_cut : bool
+        Whether the model was cut back to some outputs before, for the message.
+
+    Raises
+    ------
+    CompileError
+        No node of the main graph computes such a tensor, or there is no such graph.
+    """
+    graph = model.graph
+    computed = {name for node in graph.node for name in node.output if name}
+    wanted: dict[str, None] = {}
+    for item in items:
+        if item in computed:
+            wanted[item] = None
+            continue
+        for group in item.split(";"):
+            if group.strip():
+                wanted |= dict.fromkeys(_names_in(group.strip(), computed, graph_names))
+    for name in wanted:
+        if name not in computed:
+            raise _unknown(model, name, computed, was_cut=was_cut)
+    _append(graph, [name for node in graph.node for name in node.output if name in wanted])
+
+
+def add_every(model: onnx.ModelProto, forms: Sequence[onnx.ModelProto]) -> None:
+    """Make every float and integer tensor with fixed shapes an output; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    forms : Sequence[onnx.ModelProto]
+        The model with inferred shapes, one per set of them.
+    """
+    ranks = [_ranks(form) for form in forms]
+    names = [name for node in model.graph.node for name in node.output if name]
+    fixed = [name for name in names if len({form.get(name) for form in ranks} - {None}) == 1]
+    kept = [name for name in fixed if all(name in form for form in ranks)]
+    if len(kept) < len(names):
+        _log.info(
+            "all_intermediate_outputs: %d of %d tensors cannot be outputs: they have no fixed shape or "
+            "another type than float or integer",
+            len(names) - len(kept),
+            len(names),
+        )
+    _append(model.graph, kept)
+
+
+def _append(graph: onnx.GraphProto, names: Sequence[str]) -> None:
+    present = {value.name for value in graph.output}
+    for name in names:
+        if name not in present:
+            graph.output.add().name = name
+
+
+def _names_in(group: str, computed: Collection[str], graph_names: Collection[str]) -> list[str]:
+    """Return the tensors that a group names."""
+    if group in computed:
+        return [group]
+    prefix, colon, names = group.partition(":")
+    is_tensor = group.partition(",")[0].strip() in computed
+    # Tensors have names like `x:0` too; only what is no tensor is taken for a graph.
+    if colon and prefix not in graph_names and not is_tensor:
+        raise refuse(
+            f"extra_output_tensors: {group!r}",
+            code="unknown_output",
+            found=f"no tensor {group!r} and no graph {prefix!r}",
+            expected="the name of a tensor that the model computes, or GRAPH:TENSOR",
+            fix=f"graphs of the program: {listing(sorted(graph_names))}",
+            context={"tensor": group, "graph": prefix},
+        )
+    if not colon or is_tensor:
+        names = group
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _ranks(form: onnx.ModelProto) -> dict[str, int]:
+    """Map every value that a float or integer buffer can hold to the number of its dims."""
+    ranks: dict[str, int] = {}
+    for value in (*form.graph.value_info, *form.graph.output):
+        try:
+            edge = read_edge(value, "output")
+        except CompileError:
+            continue
+        if edge.elem_type != BOOL:
+            ranks[value.name] = len(edge.dims)
+    return ranks
+
+
+def _unknown(model: onnx.ModelProto, name: str, computed: Collection[str], *, was_cut: bool) -> CompileError:
+    graph = model.graph
+    given = {value.name for value in graph.input}
+    named = next((node for node in graph.node if node.name == name), None)
+    if name in given:
+        fix = "that is an input of the model"
+    elif named is not None:
+        fix = f"that is the name of a node; its results are {listing(list(named.output))}"
+    elif was_cut:
+        fix = "output_node_names leaves only what its tensors need: name this one there"
+    else:
+        known = sorted(computed)
+        close = difflib.get_close_matches(name[:200], known[:_MOST_COMPARED], n=1)
+        fix = f"did you mean {close[0]!r}?" if close else f"results of the model: {listing(known, 20)}"
+    return refuse(
+        f"extra_output_tensors: {name!r}",
+        code="unknown_output",
+        found="no result of a node of the main graph with that name",
+        expected="the name of a tensor that the model computes",
+        fix=fix,
+        context={"tensor": name},
+    )
