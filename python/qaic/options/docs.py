@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from qaic.options.matrix import RULES
 from qaic.options.names import normalise
-from qaic.options.rules import RULES, Rule, Severity
+from qaic.options.rules import Rule, Severity
 from qaic.options.spec import Effect, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
 

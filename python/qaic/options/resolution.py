@@ -14,9 +14,10 @@ from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options.canonical import effective_options, set_options
 from qaic.options.codecs import FilePath, Json, ValueMismatchError
 from qaic.options.given import Given, Origin, Source
+from qaic.options.matrix import broken
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 from qaic.options.names import respell
-from qaic.options.rules import RuleView, Severity, broken
+from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
 from qaic.options.table import SPECS, find, nearest_flag, nearest_name
 from qaic.options.yaml_io import read_options_file
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from qaic.options.spec import OptionSpec
 
 _OPTIONS_PATH = next(spec for spec in SPECS if spec.name == "options_path")
+
+_DEFAULTS = {spec.name: spec.default for spec in SPECS}
 
 _LOG = logging.getLogger("qaic.options")
 
@@ -164,6 +167,7 @@ def resolve(
     resolved = _build(values)
     view = RuleView(
         {spec.name: _attribute(resolved, spec) for spec in SPECS},
+        _DEFAULTS,
         origins,
         model_is_container=model_is_container,
     )

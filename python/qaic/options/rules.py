@@ -1,7 +1,7 @@
-"""Rules between options (compile-options §1.3).
+"""What a rule between options is, and the two common kinds of them (compile-options §1.3).
 
 Rules see the merged values after typing, and are all checked before any work starts, so that one error can
-list everything that is wrong.
+list everything that is wrong. The rules themselves are in `matrix`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.options.partitions import PartitionConfig
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from qaic.options.given import Origin
 
@@ -33,6 +31,8 @@ class RuleView:
     ----------
     values
         Value of every option by canonical name, defaults included.
+    defaults
+        The defaults alone.
     origins
         Where the options that were given came from.
     model_is_container
@@ -40,8 +40,19 @@ class RuleView:
     """
 
     values: Mapping[str, object]
+    defaults: Mapping[str, object]
     origins: Mapping[str, Origin]
     model_is_container: bool
+
+    def asks(self, name: str) -> bool:
+        """Whether an option has another value than its default."""
+        value, default = self.values[name], self.defaults[name]
+        # Samples may be an array, which compares its items.
+        return value is not None if default is None else value != default
+
+    def asked(self, names: Iterable[str]) -> list[str]:
+        """Return the spellings of those options that have another value than their default."""
+        return [self.spell(name) for name in names if self.asks(name)]
 
     def spell(self, name: str) -> str:
         """Return the name of an option the way the user wrote it."""
@@ -73,89 +84,62 @@ class Rule:
     check: Callable[[RuleView], str | None]
 
 
-def _metrics_or_profiling(view: RuleView) -> str | None:
-    if not (view.values["enable_metrics"] and view.values["enable_profiling"]):
-        return None
-    metrics, profiling = view.spell("enable_metrics"), view.spell("enable_profiling")
-    return (
-        f"{metrics} and {profiling} exclude each other: profiling records the metrics too, so drop {metrics}"
-    )
+def exclusive(name: str, *options: str, because: str = "keep one of them") -> Rule:
+    """Make the rule that at most one of some options is asked for.
+
+    Parameters
+    ----------
+    name
+        Name of the rule.
+    *options
+        Canonical names.
+    because
+        End of the message: why, or what to do; ``{0}`` is the first option as the user wrote it.
+    """
+
+    def check(view: RuleView) -> str | None:
+        # A switch that was turned off explicitly asks for nothing here.
+        asked = view.asked(option for option in options if view.values[option] is not False)
+        if len(asked) < 2:
+            return None
+        return f"{joined(asked)} exclude each other: {because.format(*map(view.spell, options))}"
+
+    listed = joined([f"`{option}`" for option in options])
+    return Rule(name, options, Severity.ERROR, f"{listed} exclude each other.", check)
 
 
-def _container_needed(view: RuleView) -> str | None:
-    if view.values["compile"] or view.model_is_container:
-        return None
-    return (
-        f"{view.spell('compile')} is false, but the model is not compiled: give a container or leave it out"
-    )
+def needs(
+    name: str, options: tuple[str, ...], needed: tuple[str, ...], severity: Severity = Severity.WARNING
+) -> Rule:
+    """Make the rule that options mean nothing without one of some others.
+
+    Parameters
+    ----------
+    name
+        Name of the rule.
+    options
+        Canonical names of the options with the need.
+    needed
+        Canonical names of options of which one must be asked for.
+    severity
+        Whether to warn that they have no effect, or to refuse them, because who asked for them relies on it.
+    """
+
+    def check(view: RuleView) -> str | None:
+        asked = view.asked(options)
+        if not asked or any(view.asks(option) for option in needed):
+            return None
+        if severity is Severity.ERROR:
+            return f"{joined(asked)} needs {joined(needed, 'or')}"
+        have = "has" if len(asked) == 1 else "have"
+        return f"{joined(asked)} {have} no effect without {joined(needed, 'or')}"
+
+    need = "needs" if len(options) == 1 else "need"
+    all_of, one_of = ([f"`{option}`" for option in listed] for listed in (options, needed))
+    summary = f"{joined(all_of)} {need} {joined(one_of, 'or')}."
+    return Rule(name, (*options, *needed), severity, summary, check)
 
 
-def _needs_sdk(view: RuleView) -> str | None:
-    if view.values["io_encrypt"] is None or view.values["target"] == "card":
-        return None
-    return f"{view.spell('io_encrypt')} is not available without the SDK: only with the target card"
-
-
-def _clip_without_fp16(view: RuleView) -> str | None:
-    if not view.values["clip_fp16_constants"] or view.values["convert_to_fp16"]:
-        return None
-    return f"{view.spell('clip_fp16_constants')} has no effect without convert_to_fp16"
-
-
-def _cores_of_partitions(view: RuleView) -> str | None:
-    config, cores = view.values["mdp_load_partition_config"], view.values["aic_num_cores"]
-    if not isinstance(config, PartitionConfig):
-        return None
-    for partition in config.partitions:
-        for device, given in zip(partition.devices, partition.cores, strict=True):
-            if given not in {None, cores}:
-                return (
-                    f"{view.spell('mdp_load_partition_config')} gives device {device} of {partition.name!r} "
-                    f"{given} cores; every device uses the {cores} of {view.spell('aic_num_cores')}"
-                )
-    return None
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "metrics_and_profiling",
-        ("enable_metrics", "enable_profiling"),
-        Severity.ERROR,
-        "`enable_metrics` and `enable_profiling` exclude each other.",
-        _metrics_or_profiling,
-    ),
-    Rule(
-        "container_needed",
-        ("compile",),
-        Severity.ERROR,
-        "`compile` may be false only for a compiled container.",
-        _container_needed,
-    ),
-    Rule(
-        "needs_sdk",
-        ("io_encrypt", "target"),
-        Severity.ERROR,
-        "`io_encrypt` is not available without the SDK, that is for the `target` `cpu`.",
-        _needs_sdk,
-    ),
-    Rule(
-        "clip_without_fp16",
-        ("clip_fp16_constants", "convert_to_fp16"),
-        Severity.WARNING,
-        "`clip_fp16_constants` needs `convert_to_fp16`.",
-        _clip_without_fp16,
-    ),
-    Rule(
-        "cores_of_partitions",
-        ("mdp_load_partition_config", "aic_num_cores"),
-        Severity.WARNING,
-        "`numCores` of `mdp_load_partition_config` is that of `aic_num_cores`.",
-        _cores_of_partitions,
-    ),
-)
-
-
-def broken(view: RuleView, severity: Severity) -> list[tuple[Rule, str]]:
-    """Return the broken rules of one severity with what is wrong."""
-    checked = ((rule, rule.check(view)) for rule in RULES if rule.severity is severity)
-    return [(rule, text) for rule, text in checked if text is not None]
+def joined(names: Sequence[str], word: str = "and") -> str:
+    """List names as in a sentence."""
+    return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
