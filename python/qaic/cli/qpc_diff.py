@@ -231,5 +231,6 @@ def _equal_bytes(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
 def _crc(data: NDArray[np.uint8]) -> int:
     value = 0
     for start in range(0, data.size, _PIECE):
-        value = zlib.crc32(memoryview(data[start : start + _PIECE]), value)
+        # The stubs of numpy do not say that an array is a buffer.
+        value = zlib.crc32(data[start : start + _PIECE].data, value)
     return value

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.compiler import cache, digest, onnx_file, side_files
+from qaic.compiler import cache, digest, kept_warnings, onnx_file, reports, side_files
 from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.progress import Progress
 from qaic.compiler.refusal import refuse
@@ -62,7 +62,7 @@ def compile_model(
     _tell_recorded(options)
     folder = None if output_dir is None else Path(output_dir)
     with writable_folder(folder):
-        path = _compiled(model, options, set_options)
+        path = _compiled(model, options, set_options, folder)
         if folder is None:
             return path
         target = folder / cache.PROGRAM_NAME
@@ -81,18 +81,25 @@ def _compiled(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     options: CompileOptions,
     set_options: Mapping[str, object],
+    output_dir: Path | None,
 ) -> Path:
     """Return the container in the cache."""
     store = cache.open_cache()
     keyed = {"set": dict(set_options), "effective": effective_options(options)}
     path = Path(model) if isinstance(model, str | os.PathLike) else None
-    is_kept = not side_files.are_wanted(options)
+    is_kept = not (side_files.are_wanted(options) or reports.are_wanted(options))
     if path is not None and is_kept:
         known = store.index.lookup(path)
         found = known and store.lookup(cache.cache_key(known, keyed))
         if found:
+            kept_warnings.repeat(found)
             return found
-    with _opened(model) as source, Progress(f"compiling {path.name if path else 'model'}") as progress:
+    title = f"compiling {path.name if path else 'model'}"
+    with (
+        _opened(model) as source,
+        reports.watched(options, output_dir) as passes,
+        Progress(title, passes) as progress,
+    ):
         progress.stage("read")
         if source.content is not None:
             content = digest.content_digest(source.content)
@@ -100,11 +107,17 @@ def _compiled(
             content = digest.files_digest(source.files)
         key = cache.cache_key(content, keyed)
         found = store.lookup(key) if is_kept else None
-        result = found or store.build(
-            key,
-            lambda temporary: _write(temporary, source, options, set_options, progress),
-            anew=not is_kept,
-        )
+        if found:
+            result = found
+            kept_warnings.repeat(found)
+        else:
+            with kept_warnings.collected() as texts:
+                result = store.build(
+                    key,
+                    lambda temporary: _write(temporary, source, options, set_options, progress),
+                    anew=not is_kept,
+                )
+            kept_warnings.keep(result, texts)
         if path is not None and not any(file.changed() for file in source.files):
             store.index.store(path, source.files, content)
     return result

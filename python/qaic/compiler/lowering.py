@@ -12,7 +12,9 @@ from qaic.compiler import (
     extra_outputs,
     initializers,
     precision,
+    reports,
     specialize,
+    support_report,
     symbols,
     versions,
 )
@@ -33,6 +35,7 @@ from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.side_files import SideFile
+from qaic.compiler.support_report import Survey
 from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
 
 if TYPE_CHECKING:
@@ -90,7 +93,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     progress.stage("read")
     model = source.parse()
     weights = source.weights
-    progress.stage("check")
+    progress.stage("check", model, weights)
     floats = FloatPrecision(options.convert_to_fp16, options.clip_fp16_constants)
     checks.check_texts(model)
     check_functions(model)
@@ -98,6 +101,8 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     check_inner_tensors(model)
     checks.normalize(model, weights)
     checks.check_operators(model)
+    survey = Survey()
+    support_report.survey_operators(model, weights, support_report.choose_list(options), survey)
     versions.lower_stamps(model)
     side_files = _dumped(model, weights, options)
     if for_card or options.always_expand_onnx_functions:
@@ -108,6 +113,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     checks.drop_unused(model, weights)
     if options.mdp_load_partition_config is not None:
         check_partitions(inline_small_functions(model).graph, options.mdp_load_partition_config)
+    progress.stage("shapes", model, weights)
     defined = set_batch(model, weights, options.batchsize, options.onnx_define_symbol)
     entries = options.network_specialization_config or sizes_of(model, options.dynamic_shape_input, defined)
     sizes = symbols.bind(model, defined, options.model_inputs, entries)
@@ -136,23 +142,28 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     if options.retained_state:
         check_retained(interface)
     checks.check_structure(forms[0])
-    progress.stage("convert")
+    support_report.survey_types(collect_types(forms[0]), options, survey)
+    support_report.report(survey, options)
+    reports.publish_hints(options, forms[0], weights)
     if for_card:
         merge_equal(model.graph, common_shapes(forms))
     profile = None
     if profiles:
+        progress.stage("calibrate", model, weights)
         facts = ValueFacts(collect_types(forms[0]), common_shapes(forms))
         graph = FloatGraph(model, weights, facts, interface, sizes, entries, options.retained_state)
         side_files += calibration.dump(graph, options, progress)
         profile = calibration.obtain(graph, options, progress)
-        progress.stage("convert")
+    progress.stage("precision", model, weights)
     overflows = precision.apply(model, weights, forms, floats)
+    progress.stage("finish", model, weights)
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)
     specialize.fix_interface(model, forms)
     if options.dump_custom_io_config_template_file is not None:
         side_files.append(template_of(interface, options.dump_custom_io_config_template_file))
     interface = change_edges(model, weights, replace(interface, variants=variants), options)
+    reports.publish_metrics(options, forms, variants, model, weights)
     return Lowered(
         name,
         model,

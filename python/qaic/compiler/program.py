@@ -78,7 +78,7 @@ def write_program(
     """
     form = without_weights(lowered)
     notes = {"options": dict(set_options), "effective": dict(effective)}
-    progress.stage("write")
+    progress.stage("write", lowered.model, lowered.weights)
     try:
         # The engine judges beside the writing, which leaves the interpreter to it most of the time.
         with ThreadPoolExecutor(max_workers=1) as engine:

@@ -1,4 +1,4 @@
-"""Progress on a terminal for compilations that take longer than a second; silence otherwise."""
+"""Where a compilation is: shown on a terminal when it takes longer than a second, and told to a `PassLog`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Final, Self
 from qaic.terminal_line import has_terminal, open_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
+    import onnx
+
+    from qaic.compiler.pass_log import PassLog
+    from qaic.compiler.weights import Weight
     from qaic.terminal_line import TerminalLine
 
 #: seconds before anything is shown, and between two updates
@@ -24,19 +29,39 @@ class Progress:
     ----------
     title : str
         What is being compiled.
+    passes : PassLog or None
+        Told about every stage.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, passes: PassLog | None = None) -> None:
         self._title = title
+        self._passes = passes
         self._stage = ""
         self._started = time.monotonic()
         self._shown_at = 0.0
         self._line: TerminalLine | None = None
         self._enabled = has_terminal()
 
-    def stage(self, name: str) -> None:
-        """Enter a stage."""
+    def stage(
+        self,
+        name: str,
+        model: onnx.ModelProto | None = None,
+        weights: Mapping[str, Weight] | None = None,
+    ) -> None:
+        """Enter a stage.
+
+        Parameters
+        ----------
+        name : str
+            Of a pass or several: a row of the report on passes.
+        model : onnx.ModelProto or None
+            The graph as the stage before left it, where it may be of interest; kept with `enable_debug`.
+        weights : mapping or None
+            Its weights that are not in the graph.
+        """
         self._stage = name
+        if self._passes is not None:
+            self._passes.enter(name, model, weights)
         self._show(name)
 
     def advance(self, done: int, total: int) -> None:
