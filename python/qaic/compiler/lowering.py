@@ -162,6 +162,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     specialize.fix_interface(model, forms)
     if options.dump_custom_io_config_template_file is not None:
         side_files.append(template_of(interface, options.dump_custom_io_config_template_file))
+    progress.stage("edges", model, weights)
     interface = change_edges(model, weights, replace(interface, variants=variants), options)
     reports.publish_metrics(options, forms, variants, model, weights)
     return Lowered(
