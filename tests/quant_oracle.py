@@ -56,3 +56,37 @@ def dequantize(levels, scale, offset):
     difference = levels.astype(np.int64) - np.asarray(offset, np.int64)
     with np.errstate(over="ignore"):
         return np.float32(scale) * difference.astype(np.float32)
+
+
+# Fraction bits, exponent of the largest element, least normal exponent, largest magnitude (§5.3).
+MX = {"mxfp6_e2m3": (3, 2, 0, 7.5), "mxfp6_e3m2": (2, 4, -2, 28.0), "mxint8": (6, 0, 0, 127 / 64)}
+BLOCK_BYTES = {"mxfp6_e2m3": 25, "mxfp6_e3m2": 25, "mxint8": 33}
+
+
+def mx_blocks(values):
+    """Blocks along the last axis as float64, the last one of a row padded: [rows, blocks, 32]."""
+    rows = values.reshape(-1, values.shape[-1] if values.ndim else 1).astype(np.float64)
+    padded = np.pad(rows, [(0, 0), (0, -rows.shape[1] % 32)])
+    return padded.reshape(rows.shape[0], padded.shape[1] // 32, 32)
+
+
+def mx_round(values, name):
+    """Each element to the nearest one of its block's grid, half to even, in float64."""
+    fraction, largest_exponent, least, largest = MX[name]
+    if not values.size:
+        return values
+    blocks = mx_blocks(values)
+    extent = np.abs(blocks).max(axis=-1, keepdims=True)
+    poisoned = ~np.isfinite(extent)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponent = np.frexp(np.where(poisoned | (extent == 0), 2.0**-200, extent))[1] - 1
+        shared = np.exp2(np.clip(exponent - largest_exponent, -127, 127))
+        elements = np.where(poisoned, 0, blocks / shared)
+        own = np.frexp(elements)[1] - 1
+        step = np.exp2(np.where(elements == 0, least, np.maximum(own, least)) - fraction)
+        if name == "mxint8":
+            step = 1 / 64
+        rounded = np.clip(np.rint(elements / step) * step, -largest, largest) * shared
+    rounded = np.where(poisoned, np.nan, rounded).astype(np.float32)
+    rows = rounded.reshape(rounded.shape[0], -1)
+    return rows[:, : values.shape[-1] if values.ndim else 1].reshape(values.shape)

@@ -161,6 +161,28 @@ def dequantize_tensor(
     Blocking, without the interpreter lock.
     """
 
+def mx_encode(array: NDArray[Any], encoding: str, *, refuse_not_finite: bool = False) -> bytes:
+    """Store a C-contiguous float32 array in blocks of 32 elements along its last axis.
+
+    ``encoding`` is ``"mxfp6_e2m3"``, ``"mxfp6_e3m2"`` or ``"mxint8"``. A block is one byte, its exponent plus
+    127 (255: every element is NaN), and then 32 bytes in units of 1/64, or 24 bytes of six-bit elements,
+    element ``i`` in the bits from ``6 * i`` on of a little-endian number. Zeros fill the last block of a row.
+    NaN or infinity makes its block NaN, or raises :class:`InputError` with ``refuse_not_finite``. Blocking,
+    without the interpreter lock.
+    """
+
+def mx_decode(data: Buffer, shape: Sequence[int], encoding: str) -> NDArray[Any]:
+    """Give an array of ``shape`` back, as float32, from the bytes that :func:`mx_encode` made.
+
+    Any bytes of the right length decode. Blocking, without the interpreter lock.
+    """
+
+def mx_round(array: NDArray[Any], encoding: str, *, refuse_not_finite: bool = False) -> NDArray[Any]:
+    """Round as :func:`mx_encode` and :func:`mx_decode` together do.
+
+    Blocking, without the interpreter lock.
+    """
+
 def validate_container(source: str | PathLike[str] | Buffer) -> list[tuple[str, str, str | None, str]]:
     """Findings (severity, code, segment, message) of a complete check, CRCs included.
 

@@ -26,5 +26,6 @@
 #![allow(clippy::float_cmp)]
 
 pub mod error;
+pub mod mx;
 pub mod range;
 pub mod tensor;
