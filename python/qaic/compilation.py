@@ -158,6 +158,7 @@ def _of_extensions(data: Mapping[str, object], place: str) -> _Request:
 def _of_class(config: object) -> _Request:
     from qaic.configs import AicCompilerConfig, AicRuntimeConfig, CompileConfig
     from qaic.configs.aic import set_fields
+    from qaic.configs.data_format import mx_entries
 
     if isinstance(config, AicCompilerConfig | AicRuntimeConfig):
         return _Request(set_fields(config), is_aic=True)
@@ -175,6 +176,8 @@ def _of_class(config: object) -> _Request:
         request.options["enable_debug"] = True
     if config.compiler_custom_configs is not None:
         request.options = _merged(request.options, set_fields(config.compiler_custom_configs))
+    if config.data_format_config is not None:
+        request.options["custom_io_list_file"] = mx_entries(config.data_format_config)
     if config.set_output_tensors:
         request.options["extra_output_tensors"] = config.set_output_tensors
     if config.enable_intermediate_outputs:

@@ -1,6 +1,8 @@
 """The AIC configuration classes: fields of the documentation, and only what was set becomes a request."""
 
 import copy
+import doctest
+import importlib
 import json
 import pickle
 import subprocess
@@ -302,6 +304,15 @@ def test_importing_the_package_does_not_load_pydantic():
     program = "import sys, qaic, qaic.configs; qaic.compile; print('pydantic' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert shown == "False\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["configs", "configs.aic", "configs.aic_models", "configs.compile_config", "compat"]
+)
+def test_examples_in_docstrings_run(name):
+    result = doctest.testmod(importlib.import_module(f"qaic.{name}"))
+    assert result.attempted
+    assert not result.failed
 
 
 def test_types_are_written_as_in_a_source():

@@ -8,8 +8,16 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
-from qaic.configs import AicCompilerConfig, BackendType, CompileConfig, CompilerModes, to_tool_options
+from qaic.configs import (
+    AicCompilerConfig,
+    BackendType,
+    CompileConfig,
+    CompilerModes,
+    data_format,
+    to_tool_options,
+)
 from qaic.errors import OptionError
+from qaic.options import resolve
 
 DEFAULTS = {
     "backend": BackendType.AIC,
@@ -337,3 +345,52 @@ def test_modes_are_for_htp():
         config.set_mode("speed")
     assert CompilerModes.list_options() == ["weight_sharing"]
     assert config == CompileConfig(backend="AIC")
+
+
+# --- data formats -------------------------------------------------------------------------------------------
+
+FORMATS = {
+    "graphs": [
+        {
+            "graph_name": "one",
+            "tensors": [
+                {"tensor_name": "past.0", "dataFormat": "QNN_TENSOR_DATA_FORMAT_MX"},
+                {"tensor_name": "ids", "dataFormat": "QNN_TENSOR_DATA_FORMAT_DENSE"},
+            ],
+        },
+        {
+            "graph_name": "two",
+            "tensors": [{"tensor_name": "past.0", "dataFormat": "QNN_TENSOR_DATA_FORMAT_MX"}],
+        },
+    ]
+}
+
+
+def test_mx_formats_are_entries_of_a_custom_io_file(tmp_path):
+    file = tmp_path / "formats.json"
+    file.write_text(json.dumps(FORMATS))
+    for form in (FORMATS, str(file)):
+        entries = data_format.mx_entries(form)
+        assert entries == [{"IOName": "past.0", "Precision": "mxint8"}]
+        options = resolve({"custom_io_list_file": entries}, options_path=None, model_is_container=False)
+        assert [(entry.name, entry.precision) for entry in options.compile.custom_io_list_file] == [
+            ("past.0", "mxint8")
+        ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"graphs": {}},
+        {"graphs": [1]},
+        {"graphs": [{"tensors": "x"}]},
+        {"graphs": [{"tensors": [1]}]},
+        {"graphs": [{"tensors": [{"tensor_name": ""}]}]},
+        {"graphs": [{"tensors": [{"tensor_name": "x", "dataFormat": "FP4"}]}]},
+        {"graphs": [{"tensors": [{"tensor_name": "x"}]}]},
+    ],
+)
+def test_other_data_formats_are_refused(content):
+    with pytest.raises(OptionError, match="data_format_config: "):
+        data_format.mx_entries(content)

@@ -179,6 +179,21 @@ def test_keywords_win_and_other_settings_stay():
     assert config.ensure_graphs
 
 
+def test_graphs_that_are_there_keep_their_options():
+    graphs = [{"name": "a", "optimization_type": 3}, {"name": "b"}]
+    for names, expected in (
+        (None, [{"graph_names": ["a"], "O": 3, "hvx_threads": 4}, {"graph_names": ["b"], "hvx_threads": 4}]),
+        (
+            ["b", "c"],
+            [{"graph_names": ["a"], "O": 3}, {"graph_names": ["b", "c"], "hvx_threads": 4}],
+        ),
+    ):
+        config = CompileConfig(backend="HTP", graph_custom_configs=graphs)
+        config.set_mode("weight_sharing", graph_names=names, soc_model=43, dsp_arch="v73", hvx_threads=4)
+        assert extensions(config)["graphs"] == expected
+        assert not config.ensure_graphs
+
+
 @pytest.mark.parametrize(
     ("details", "keywords", "missing"),
     [

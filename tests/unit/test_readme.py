@@ -61,6 +61,17 @@ def test_code_of_the_guide_runs(folder):
     assert len(namespace["results"]) == 100
 
 
+def test_code_of_the_guide_to_configurations_runs(folder):
+    text = (ROOT / "docs" / "guide" / "configs.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 6
+    namespace = {}
+    for block in blocks:
+        exec(block, namespace)
+    assert (folder / "net_backend.bin").is_file()
+    assert "qairt" not in sys.modules
+
+
 def test_code_of_the_low_level_guide_runs(folder):
     text = (ROOT / "docs" / "guide" / "low-level.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -8,7 +8,7 @@ MCP, LPAI) are kept as data and cannot be compiled here.
 >>> from qaic.configs import AicCompilerConfig, AicConfigHelper
 >>> config = AicCompilerConfig(num_of_cores=4, convert_to_fp16=True)
 >>> AicConfigHelper.to_backend_extension_dict(config)
-{'compiler_num_of_cores': 4, 'compiler_convert_to_FP16': True}
+{'compiler_convert_to_FP16': True, 'compiler_num_of_cores': 4}
 
 pydantic is loaded with the first use of a name, not with the import.
 """

@@ -72,7 +72,10 @@ class CompileConfig(ConfigModel):
         others.
     soc_configs
         Target of HTP as ``{"soc_model": 43}``.
-    data_format_config, enable_backend_trace, io_tensor_mem_type, module_format, op_packages
+    data_format_config
+        Tensors whose buffers are in an MX format, as the tools' JSON has them, or the path of such a file.
+        For AIC they get the precision ``mxint8`` of the option ``custom_io_list_file``.
+    enable_backend_trace, io_tensor_mem_type, module_format, op_packages
         Kept as data; ``qaic.compile`` says of those that are set that they have no effect.
 
     Raises
@@ -440,7 +443,6 @@ class CompileConfig(ConfigModel):
         """Fields that are set and that a compilation for AIC does not use."""
         names = (
             *extension_json.FIELDS.values(),
-            "data_format_config",
             "enable_backend_trace",
             "io_tensor_mem_type",
             "module_format",

@@ -54,7 +54,7 @@ def read_extension_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         It is not a JSON object of at most 4 MiB.
     """
     file = Path(path)
-    data = _read_object(file)
+    data = read_object(file)
     wrapper = data.get("backend_extensions")
     if set(data) != {"backend_extensions"} or not isinstance(wrapper, dict):
         return data
@@ -64,10 +64,12 @@ def read_extension_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     named = wrapper.get("config_file_path")
     if not isinstance(named, str) or not named or "\0" in named:
         raise _bad_file(file, "backend_extensions has no text under config_file_path")
-    return _read_object(file.parent / named)
+    return read_object(file.parent / named)
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a JSON file that holds one object; errors as for `read_extension_file`."""
+    file = Path(path)
     with file.open("rb") as stream:
         data = stream.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:

@@ -49,8 +49,9 @@ class CompilerModeSetters:
         config
             Configuration of the back end HTP, changed in place.
         graph_names
-            Graphs that share. Without it the configuration is marked (`CompileConfig.ensure_graphs`): its
-            one graph entry has no name, and whoever compiles fills in the names of the model.
+            Graphs that share; those that have options already keep them. Without names all graphs of the
+            configuration share. Where it has none it is marked (`CompileConfig.ensure_graphs`): its one graph
+            entry has no name, and whoever compiles fills in the names of the model.
         soc_model, dsp_arch
             Target, as ``43`` and ``"v73"``. Without them the ones of ``soc_details``.
         hvx_threads, vtcm_size_in_mb, fp16
@@ -71,19 +72,17 @@ class CompilerModeSetters:
             options["vtcm_size_in_mb"] = vtcm_size_in_mb
         if fp16 is not None:
             options["fp16_relaxed_precision"] = int(fp16)
-        names = [None] if graph_names is None else list(graph_names)
-        graphs: list[OpenModel] = [
-            HtpGraphConfig(**({} if name is None else {"name": name}), **options) for name in names
-        ]
         device: dict[str, Any] = {"soc_model": target.soc_model, "dsp_arch": target.dsp_arch}
         if target.cores is not None:
             device["cores"] = [{"core_id": core} for core in range(target.cores)]
-        config.graph_custom_configs = graphs
+        config.graph_custom_configs = _graphs(config.graph_custom_configs, graph_names, options)
         config.device_custom_configs = _changed(config.device_custom_configs, HtpDeviceConfig, device)
         config.context_custom_configs = _changed(
             config.context_custom_configs, HtpContextConfig, {"weight_sharing_enabled": True}
         )
-        config.mark_graphs(ensure=graph_names is None)
+        config.mark_graphs(
+            ensure=not any("name" in graph.as_given() for graph in config.graph_custom_configs)
+        )
 
 
 def require_htp(config: CompileConfig, what: str) -> None:
@@ -118,6 +117,19 @@ def _target(config: CompileConfig, soc_model: int | None, dsp_arch: str | None) 
             hints=("there is no data base of SoCs here: pass soc_model=43, dsp_arch='v73' or the like",),
         )
     return SocTarget(known.chipset, architecture, model, known.cores)
+
+
+def _graphs(
+    present: Sequence[OpenModel] | None, names: Sequence[str] | None, options: dict[str, Any]
+) -> list[OpenModel]:
+    """Give graphs options; a graph that is named and not there yet comes behind the others."""
+    graphs = [graph.as_given() for graph in present or ()]
+    if names is None:
+        return [HtpGraphConfig(**{**graph, **options}) for graph in graphs or [{}]]
+    known = {graph.get("name") for graph in graphs}
+    made = [{**graph, **(options if graph.get("name") in names else {})} for graph in graphs]
+    made += [{"name": name, **options} for name in names if name not in known]
+    return [HtpGraphConfig(**graph) for graph in made]
 
 
 def _changed(
