@@ -14,13 +14,15 @@ import json
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from qaic.compiler.weights import FileRange, InputFile
+from qaic.compiler.weights import FileRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from qaic.compiler.weights import InputFile
 
 #: bytes hashed as one unit; a file's digest is that of its block digests, so that threads can share the work
 _BLOCK: Final = 16 << 20
@@ -69,6 +71,18 @@ def _combine(digests: list[list[bytes]]) -> str:
     return whole.hexdigest()
 
 
+class Fingerprinted(Protocol):
+    """A file, and what the system said about it before it was read."""
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+
+    @property
+    def stat(self) -> os.stat_result:
+        """What the system said."""
+
+
 @dataclass(frozen=True, slots=True)
 class DigestIndex:
     """Remembered digests, one small file per model path."""
@@ -85,7 +99,7 @@ class DigestIndex:
             return None
         return digest if unchanged and entry["files"] and isinstance(digest, str) else None
 
-    def store(self, path: Path, files: Sequence[InputFile], digest: str) -> None:
+    def store(self, path: Path, files: Sequence[Fingerprinted], digest: str) -> None:
         """Remember a digest; does nothing where a file is too young or the index cannot be written."""
         newest = max(max(file.stat.st_mtime_ns, file.stat.st_ctime_ns) for file in files)
         if time.time_ns() - newest < _SETTLED_NS:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.calibration.sample_digest import SampleFiles
+    from qaic.compiler.lowering import Lowered
     from qaic.compiler.onnx_file import ModelFile
     from qaic.options.models import CompileOptions
 
@@ -77,6 +79,40 @@ def _tell_recorded(options: CompileOptions) -> None:
         _LOG.info("recorded, without effect on the cpu target: %s", names)
 
 
+def write_side_files(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, options: CompileOptions
+) -> list[Path]:
+    """Write the profile, templates and tables that the options ask for, and no container.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        Model file, or a model in memory (without external data).
+    options : CompileOptions
+        Compile options.
+
+    Returns
+    -------
+    list of Path
+        The files written; empty when the options name none.
+
+    Raises
+    ------
+    CompileError, OptionError, OSError
+        As `compile_model`; nothing is written then.
+    """
+    from qaic.compiler.lowering import lower
+
+    with _opened(model) as source, Progress(f"reading {_title(model)}") as progress:
+        lowered = lower(source, options, progress)
+        side_files.write_all(lowered.side_files)
+    return [file.path for file in lowered.side_files]
+
+
+def _title(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> str:
+    return Path(model).name if isinstance(model, str | os.PathLike) else "model"
+
+
 def _compiled(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     options: CompileOptions,
@@ -86,56 +122,105 @@ def _compiled(
     """Return the container in the cache."""
     store = cache.open_cache()
     keyed = {"set": dict(set_options), "effective": effective_options(options)}
+    samples = _listed_samples(options, store)
+    if samples is not None:
+        keyed["samples"] = {"digest": samples.digest}
     path = Path(model) if isinstance(model, str | os.PathLike) else None
+    # A stream of samples has no name: what was measured on it says whether the program is there.
+    is_measured_first = options.convert_to_quantize and options.calibration_data is not None
     is_kept = not (side_files.are_wanted(options) or reports.are_wanted(options))
-    if path is not None and is_kept:
+    if path is not None and is_kept and not is_measured_first:
         known = store.index.lookup(path)
         found = known and store.lookup(cache.cache_key(known, keyed))
         if found:
             kept_warnings.repeat(found)
             return found
-    title = f"compiling {path.name if path else 'model'}"
     with (
         _opened(model) as source,
         reports.watched(options, output_dir) as passes,
-        Progress(title, passes) as progress,
+        Progress(f"compiling {_title(model)}", passes) as progress,
     ):
         progress.stage("read")
         if source.content is not None:
             content = digest.content_digest(source.content)
         else:
             content = digest.files_digest(source.files)
-        key = cache.cache_key(content, keyed)
-        found = store.lookup(key) if is_kept else None
-        if found:
-            result = found
-            kept_warnings.repeat(found)
-        else:
-            with kept_warnings.collected() as texts:
-                result = store.build(
-                    key,
-                    lambda temporary: _write(temporary, source, options, set_options, progress),
-                    anew=not is_kept,
-                )
+        lowered = None
+        with kept_warnings.collected() as texts:
+            if is_measured_first:
+                lowered = _lowered(source, options, samples, progress)
+                keyed["profile"] = {"digest": _profile_digest(lowered)}
+            key = cache.cache_key(content, keyed)
+            found = store.lookup(key) if is_kept else None
+            result = found or store.build(
+                key,
+                lambda temporary: _write(
+                    temporary,
+                    source,
+                    lowered or _lowered(source, options, samples, progress),
+                    options,
+                    set_options,
+                    progress=progress,
+                ),
+                anew=not is_kept,
+            )
+        if not found:
             kept_warnings.keep(result, texts)
+        elif lowered is None:
+            kept_warnings.repeat(found)
         if path is not None and not any(file.changed() for file in source.files):
             store.index.store(path, source.files, content)
     return result
 
 
+def _listed_samples(options: CompileOptions, store: cache.Cache) -> SampleFiles | None:
+    """Identify the samples of an input list that is going to be used."""
+    is_used = options.convert_to_quantize or options.dump_profile is not None
+    if not is_used or options.input_list_file is None or options.calibration_data is not None:
+        return None
+    from qaic.compiler.calibration.sample_digest import digest_samples
+
+    return digest_samples(options.input_list_file.path, store.index)
+
+
+def _profile_digest(lowered: Lowered) -> str:
+    from qaic.compiler.calibration.obtain import profile_digest
+
+    return "" if lowered.profile is None else profile_digest(lowered.profile)
+
+
+def _lowered(
+    source: ModelFile, options: CompileOptions, samples: SampleFiles | None, progress: Progress
+) -> Lowered:
+    """Lower the model, and make sure that the samples were those of the cache key."""
+    from qaic.compiler.lowering import lower
+
+    lowered = lower(source, options, progress)
+    changed = None if samples is None else samples.changed()
+    if changed is not None:
+        raise refuse(
+            f"sample file {str(changed)!r}",
+            code="samples_changed",
+            found="another content than when compiling began",
+            expected="the same",
+            fix="do not write to the samples while a model is compiled",
+        )
+    return lowered
+
+
 def _write(
     path: Path,
     source: ModelFile,
+    lowered: Lowered,
     options: CompileOptions,
     set_options: Mapping[str, object],
+    *,
     progress: Progress,
 ) -> None:
-    """Lower the model and write its program."""
+    """Write the program of a lowered model, and the files beside it."""
     from qaic.compiler import precision
-    from qaic.compiler.lowering import lower
     from qaic.compiler.program import write_program
 
-    lowered = lower(source, options, progress)
     write_program(path, lowered, options, set_options, effective_options(options), progress=progress)
     for file in source.files:
         if file.changed():

@@ -53,14 +53,14 @@ def write_instrumented(path: Path, graph: FloatGraph, results: Sequence[str], op
     initializers.settle_sizes(model, weights)
     specialize.fix_interface(model, forms)
     lowered = Lowered(
-        model.graph.name or "unnamed",
-        model,
-        weights,
-        interface.inputs,
-        interface.outputs,
-        interface.variants,
-        overflows,
-        [],
+        name=model.graph.name or "unnamed",
+        model=model,
+        weights=weights,
+        inputs=interface.inputs,
+        outputs=interface.outputs,
+        variants=interface.variants,
+        overflows=overflows,
+        side_files=[],
     )
     plain = replace(
         options,

@@ -128,7 +128,7 @@ def _loaded(
             "load_profile: %s is of another graph; entries of tensors with equal names are used", file.path
         )
     profile = found.bind(graph.model.graph)
-    _complete(graph, profile, choose(graph, _float_nodes(graph, options)), f"load_profile {file.path}")
+    _complete(profile, choose(graph, _float_nodes(graph, options)), f"load_profile {file.path}")
     return profile
 
 
@@ -138,18 +138,17 @@ def _external(graph: FloatGraph, file: InputFileContent) -> Profile:
         read_unchanged(file, option), str(file.path), graph.model.graph, graph.constants()
     )
     chosen = choose(graph, set(profile.precisions))
-    _complete(graph, profile, chosen, f"{option} {file.path}")
+    _complete(profile, chosen, f"{option} {file.path}")
     return profile
 
 
-def _complete(graph: FloatGraph, profile: Profile, chosen: Measured, where: str) -> None:
+def _complete(profile: Profile, chosen: Measured, where: str) -> None:
     """Give entries to tensors that hold the same values as others, and tell about those without any."""
-    del graph
     for name, source in chosen.same.items():
         if name not in profile.tensors and source in profile.tensors:
             profile.tensors[name] = profile.tensors[source]
     missing = [name for name in chosen.same if name not in profile.tensors]
-    if missing and len(missing) == len(chosen.same):
+    if missing and not profile.tensors and not profile.precisions:
         raise OptionError(
             f"{where}: found no entry for any of the {len(missing)} tensors that can be quantized "
             f"({listing(missing)}), expected those of this model",

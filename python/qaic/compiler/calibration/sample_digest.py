@@ -1,0 +1,111 @@
+"""The identity of the samples that an input list names: its content and that of every file in it.
+
+Calibrating is the longest part of a compilation, so a second one with the same samples has to find its
+result in the cache. Digests are remembered as those of models are (`qaic.compiler.digest`): by what the
+system says about the files, so that they are read once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.compiler.calibration.samples import read_list
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.compiler.digest import DigestIndex
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A file as it was found; has what `DigestIndex` asks of one."""
+
+    path: Path
+    stat: os.stat_result
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFiles:
+    """The files of an input list.
+
+    Parameters
+    ----------
+    digest
+        Of all contents, in the order of the list.
+    files
+        The list and its files, with what the system said about them; empty where that is known from before.
+    """
+
+    digest: str
+    files: Sequence[_Seen] = ()
+
+    def changed(self) -> Path | None:
+        """Return a file that was written to since it was digested."""
+        for file in self.files:
+            try:
+                now = file.path.stat()
+            except OSError:
+                return file.path
+            if (now.st_ino, now.st_size, now.st_mtime_ns) != (
+                file.stat.st_ino,
+                file.stat.st_size,
+                file.stat.st_mtime_ns,
+            ):
+                return file.path
+        return None
+
+
+def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
+    """Digest an input list and its files, from memory where nothing was touched since the last time.
+
+    A file that cannot be read gets a digest too: whoever reads the samples says what is wrong, and where.
+
+    Parameters
+    ----------
+    path
+        The list.
+    index
+        Remembers digests.
+    """
+    # Names in a list are relative to the current directory, so the two together name the files.
+    place = path.absolute() / Path.cwd().relative_to("/")
+    known = index.lookup(place)
+    if known is not None:
+        return SampleFiles(known)
+    whole = hashlib.sha256()
+    seen: dict[Path, tuple[_Seen, bytes]] = {}
+    complete = True
+    listed = [name.split(":=", 1)[-1].strip() for _, names in read_list(path) for name in names]
+    for file in (path, *map(Path, listed)):
+        if file not in seen:
+            read = _read(file)
+            if read is None:
+                complete = False
+                whole.update(b"?")
+                continue
+            seen[file] = read
+        whole.update(seen[file][1])
+    digest = whole.hexdigest()
+    files = [entry for entry, _ in seen.values()]
+    if complete:
+        index.store(place, files, digest)
+    return SampleFiles(digest, files)
+
+
+def _read(file: Path) -> tuple[_Seen, bytes] | None:
+    """Digest one file; None when it is none that can be read."""
+    try:
+        # A pipe must not wait for somebody to write into it.
+        with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
+            found = os.fstat(stream.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            return _Seen(file, found), hashlib.file_digest(stream, "sha256").digest()
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,315 @@
+"""Measured values are those that onnxruntime computes, whatever the threads; bad samples are refused."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import qaic
+from calibration_models import convolutional, lowered, samples_of, values
+from qaic.errors import CompileError, OptionError
+from session_models import model, save
+
+TENSORS = ["x", "c", "r", "g", "f", "y"]
+
+
+def profile(built, **options):
+    return lowered(built, convert_to_quantize=True, **options).profile
+
+
+def test_ranges_are_those_of_the_engine():
+    built = convolutional()
+    samples = samples_of(built, 7)
+    found = profile(built, calibration_data=iter(samples)).tensors
+    expected = values(built, samples, TENSORS)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(
+            [found[name].minimum, found[name].maximum], [array.min(), array.max()], rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("calibration", ["None", "Percentile"])
+def test_results_depend_neither_on_threads_nor_on_order(calibration):
+    built = convolutional()
+    samples = samples_of(built, 9)
+    first = profile(
+        built, calibration_data=samples, profiling_threads=1, quantization_calibration=calibration
+    )
+    for threads, given in ((2, samples), (5, samples), (3, samples[::-1])):
+        again = profile(
+            built, calibration_data=given, profiling_threads=threads, quantization_calibration=calibration
+        )
+        assert again.tensors == first.tensors
+
+
+def test_constants_are_not_profiled():
+    assert profile(convolutional()).tensors.keys() == set(TENSORS)
+
+
+def test_tensors_with_the_same_values_are_measured_once():
+    built = convolutional()
+    tensors = profile(built, calibration_data=samples_of(built, 2)).tensors
+    assert tensors["f"] is tensors["g"]
+
+
+def test_without_samples_random_ones_are_used_with_a_warning(caplog):
+    built = convolutional()
+    first = profile(built)
+    assert "random data" in caplog.text
+    assert 0 <= first.tensors["x"].minimum < 0.01
+    assert 0.99 < first.tensors["x"].maximum < 1
+    assert first.tensors == profile(built).tensors
+
+
+def test_gaussian_samples(caplog):
+    tensors = profile(convolutional(), use_random_input_data="gaussian").tensors
+    assert tensors["x"].minimum < -2
+    assert tensors["x"].maximum > 2
+    assert "random data" not in caplog.text
+
+
+def test_random_indices_stay_in_the_table():
+    built = model(
+        [
+            helper.make_node("Cast", ["ids"], ["wide"], to=7),
+            helper.make_node("Gather", ["table", "wide"], ["e"]),
+            helper.make_node("MatMul", ["e", "w"], ["y"]),
+        ],
+        [("ids", "int32", [2, 50])],
+        [("y", "float32", [2, 50, 3])],
+        {"table": np.arange(20, dtype=np.float32).reshape(5, 4), "w": np.ones((4, 3), np.float32)},
+    )
+    tensor = profile(built).tensors["e"]
+    assert tensor.maximum == 19
+    assert tensor.minimum == 0
+
+
+def test_a_model_without_quantizable_tensors_is_told_about(caplog):
+    built = model([helper.make_node("Not", ["x"], ["y"])], [("x", "bool", [3])], [("y", "bool", [3])])
+    assert not profile(built).tensors
+    assert "no tensors that can be quantized" in caplog.text
+
+
+def test_specializations_are_profiled_with_the_shapes_of_the_samples():
+    built = model(
+        [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])],
+        [("x", "float32", ["rows", 4])],
+        [("y", "float32", ["rows", 4])],
+        {"w": np.eye(4, dtype=np.float32)},
+    )
+    entries = [{"name": "small", "symbols": {"rows": 2}}, {"name": "large", "symbols": {"rows": 6}}]
+    samples = [{"x": np.full((rows, 4), rows, np.float32)} for rows in (2, 6, 2)]
+    tensors = profile(
+        built, calibration_data=samples, network_specialization_config={"specializations": entries}
+    ).tensors
+    assert (tensors["m"].minimum, tensors["m"].maximum) == (2, 6)
+    with pytest.raises(OptionError, match=r"sample 1.*\[3, 4\].*\[2, 4\] or \[6, 4\]"):
+        profile(
+            built,
+            calibration_data=[{"x": np.zeros((3, 4), np.float32)}],
+            network_specialization_config={"specializations": entries},
+        )
+
+
+def stateful():
+    """``s`` grows by ``x`` with every inference."""
+    return model(
+        [
+            helper.make_node("Add", ["s", "x"], ["s_RetainedState"]),
+            helper.make_node("Relu", ["s_RetainedState"], ["y"]),
+        ],
+        [("x", "float32", [1, 2]), ("s", "float32", [1, 2])],
+        [("y", "float32", [1, 2]), ("s_RetainedState", "float32", [1, 2])],
+    )
+
+
+def test_state_that_is_left_out_goes_from_sample_to_sample():
+    samples = [{"x": np.full((1, 2), 1, np.float32)} for _ in range(4)]
+    tensors = profile(stateful(), calibration_data=samples, retained_state=True, profiling_threads=4).tensors
+    assert (tensors["s_RetainedState"].minimum, tensors["s_RetainedState"].maximum) == (1, 4)
+    assert (tensors["s"].minimum, tensors["s"].maximum) == (0, 3)
+
+
+def test_state_that_is_given_begins_anew():
+    zero, one = np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)
+    samples = [{"x": one, "s": zero}, {"x": one}, {"x": one, "s": zero}, {"x": one}]
+    tensors = profile(stateful(), calibration_data=samples, retained_state=True).tensors
+    assert (tensors["s"].minimum, tensors["s"].maximum) == (0, 1)
+    assert tensors["s_RetainedState"].maximum == 2
+
+
+def test_half_precision_models_are_profiled_in_their_own_precision():
+    built = model(
+        [helper.make_node("Mul", ["x", "x"], ["m"]), helper.make_node("Relu", ["m"], ["y"])],
+        [("x", "float16", [4])],
+        [("y", "float16", [4])],
+    )
+    data = np.array([1 / 3, 1, 2, 3], np.float16)
+    tensors = profile(built, calibration_data=[{"x": data}]).tensors
+    assert tensors["m"].minimum == float((data * data).min())
+    assert tensors["m"].maximum == 9
+
+
+def test_nan_and_infinity_are_refused_by_name():
+    built = model(
+        [helper.make_node("Log", ["x"], ["l"]), helper.make_node("Relu", ["l"], ["y"])],
+        [("x", "float32", [3])],
+        [("y", "float32", [3])],
+    )
+    good, bad = np.ones(3, np.float32), np.array([1, -1, 1], np.float32)
+    for threads in (1, 3):
+        with pytest.raises(CompileError, match=r"tensor 'l' in sample 2: found 1 value") as caught:
+            profile(built, calibration_data=[{"x": good}, {"x": bad}, {"x": bad}], profiling_threads=threads)
+        assert caught.value.code == "compile.calibration_not_finite"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "calibration_data: found no samples"),
+        ({"x": 1}, "calibration_data"),
+        ([3], "sample 1: found a int"),
+        ([{}], "sample 1: found no input 'x'"),
+        ([{"x": np.zeros((1, 3, 16, 16), np.float32), "z": 1}], "sample 1: found the unknown input 'z'"),
+        ([{"x": np.zeros((3, 16, 16), np.float32)}], r"sample 1.*shape \[3, 16, 16\].*\[1, 3, 16, 16\]"),
+        ([{"x": np.zeros((1, 3, 16, 16), np.complex64)}], "sample 1.*type complex64.*float32"),
+        ([{"x": "text"}], "sample 1"),
+    ],
+)
+def test_wrong_samples_are_refused_by_number(data, message):
+    with pytest.raises((OptionError, CompileError), match=message):
+        profile(convolutional(), calibration_data=data)
+
+
+def test_an_exception_of_the_stream_comes_out_as_it_is():
+    def stream():
+        yield samples_of(convolutional(), 1)[0]
+        message = "the disk is gone"
+        raise RuntimeError(message)
+
+    for threads in (1, 2):
+        with pytest.raises(RuntimeError, match="the disk is gone"):
+            profile(convolutional(), calibration_data=stream(), profiling_threads=threads)
+
+
+def test_the_memory_of_a_sample_may_be_used_again():
+    built = convolutional()
+    samples = samples_of(built, 6)
+    buffer = np.empty_like(samples[0]["x"])
+
+    def stream():
+        for sample in samples:
+            buffer[...] = sample["x"]
+            yield {"x": buffer}
+
+    reused = profile(built, calibration_data=stream(), profiling_threads=4)
+    assert reused.tensors == profile(built, calibration_data=samples).tensors
+
+
+def test_memory_does_not_grow_with_the_number_of_samples():
+    built = convolutional(size=64)
+    alive = most = 0
+
+    class Watched(np.ndarray):
+        def __del__(self):
+            nonlocal alive
+            alive -= 1
+
+    def stream(count):
+        nonlocal alive, most
+        for number in range(count):
+            array = np.full((1, 3, 64, 64), number, np.float32).view(Watched)
+            alive += 1
+            most = max(most, alive)
+            yield {"x": array}
+
+    def peak(count):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            profile(built, calibration_data=stream(count), profiling_threads=2)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = peak(20), peak(400)
+    # One sample is 48 KiB: 380 more of them would be 18 MiB.
+    assert many < few + (1 << 20)
+    assert most <= 8
+
+
+def test_calibrating_needs_no_cores_of_the_devices_and_not_their_kind(tmp_path, monkeypatch):
+    path = save(tmp_path, convolutional())
+    monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("QAIC_DEVICE", "noop")
+    qaic.Session(path, convert_to_quantize=True, calibration_data=samples_of(convolutional(), 3))
+
+
+def test_results_inside_control_flow_stay_unmeasured():
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["m"], ["inner"])],
+        "then",
+        [],
+        [helper.make_tensor_value_info("inner", 1, [2])],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Neg", ["m"], ["other"])],
+        "else",
+        [],
+        [helper.make_tensor_value_info("other", 1, [2])],
+    )
+    built = model(
+        [
+            helper.make_node("Mul", ["x", "x"], ["m"]),
+            helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=other),
+        ],
+        [("x", "float32", [2]), ("flag", "bool", [])],
+        [("y", "float32", [2])],
+    )
+    samples = [{"x": np.array([1, 2], np.float32), "flag": np.array(True)}]
+    assert profile(built, calibration_data=samples).tensors.keys() == {"x", "m"}
+
+
+INTERRUPTED = """
+import os, signal, sys, numpy as np, qaic
+
+def stream():
+    for number in range(10**9):
+        if number == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        yield {"x": np.zeros((1, 3, 16, 16), np.float32)}
+
+try:
+    qaic.Session(sys.argv[1], convert_to_quantize=True, calibration_data=stream(), output_dir=sys.argv[2],
+                 profiling_threads=int(sys.argv[3]))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_an_interrupted_calibration_leaves_nothing(tmp_path, threads):
+    path = save(tmp_path, convolutional())
+    temporary, cache, out = (tmp_path / name for name in ("temporary", "cache", "out"))
+    temporary.mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary), "QAIC_CACHE_DIR": str(cache)}
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(path), str(out), threads],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.stdout == "interrupted\n", ran.stderr
+    assert ran.returncode == 0
+    assert not list(temporary.glob("openqaic*"))
+    assert not out.exists()
+    assert not [found for found in cache.rglob("*") if found.suffix in {".bin", ".tmp"}]
