@@ -36,6 +36,8 @@ PLAN_VERSION: Final = 1
 STATEFUL_PLAN_VERSION: Final = 2
 GRAPH_SECTION: Final = "openqaic_graph"
 PLAN_SECTION: Final = "openqaic_plan"
+#: CRC-32 of the other segments, in the order of the table; only with `qpc_crc`
+CHECKSUMS_SEGMENT: Final = "openqaic.crc"
 
 #: alignment of payloads in the container and of initializers in `constants.bin`
 _ALIGNMENT: Final = 64
@@ -188,6 +190,8 @@ def _write(
         "networkdesc.bin": bytes(network),
     }
     sizes = {name: len(data) for name, data in small.items()}
+    if options.qpc_crc:
+        sizes[CHECKSUMS_SEGMENT] = 4 * (len(small) + (2 if constants_size else 0))
     if constants_size:
         sizes |= {"constants.bin": constants_size, "constants.bin.crc": 4}
     segments = [
@@ -198,6 +202,10 @@ def _write(
         writer.write(name, data)
     if constants_size:
         _write_constants(writer, lowered, places, constants_size, progress)
+    if options.qpc_crc:
+        others = (name for name, _, _ in segments if name != CHECKSUMS_SEGMENT)
+        sums = b"".join(struct.pack("<I", writer.crc32(name)) for name in others)
+        writer.write(CHECKSUMS_SEGMENT, sums)
     writer.finish()
 
 
@@ -216,6 +224,11 @@ def _shapes_and_state(lowered: Lowered, options: CompileOptions) -> dict[str, ob
         ]
     if options.retained_state:
         entries["retained_state"] = True
+        if options.split_retained_state_io:
+            entries["split_retained_state_io"] = True
+    if options.io_crc:
+        # 0: one sum per buffer.
+        entries["io_crc"] = options.io_crc_stride or 0
     if options.mdp_load_partition_config is not None:
         entries["devices"] = options.mdp_load_partition_config.devices
     return entries

@@ -188,6 +188,13 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .build(),
         RuntimeError::EngineGraph { .. } => raise("DeviceError").build(),
         RuntimeError::Inference { status, .. } => raise("InferenceError").with("status", status).build(),
+        RuntimeError::IoCrc { binding, section, taken, found, .. } => raise("InferenceError")
+            .with("binding", binding)
+            .with("section", section)
+            .with("taken", taken)
+            .with("found", found)
+            .hint("let nobody write to the arrays of an inference before it was waited for")
+            .build(),
         RuntimeError::Forked => raise("StateError")
             .hint("make sessions and programs after the fork, or use the start method spawn or forkserver")
             .build(),

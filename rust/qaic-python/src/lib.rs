@@ -37,6 +37,8 @@ mod _core {
     #[pymodule_export]
     use super::rt::benchmark::rt_log_error;
     #[pymodule_export]
+    use super::rt::exec_obj::io_crcs;
+    #[pymodule_export]
     use super::session::{PyCompletions, PyInference, PyInferenceSet};
     #[pymodule_export]
     use super::writer::{PyQpcWriter, encode_elf, encode_metadata, encode_network_desc};

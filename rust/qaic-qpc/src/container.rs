@@ -30,6 +30,8 @@ pub mod names {
     pub const CONSTANTS_DESC: &str = "constantsdesc.bin";
     /// Constants; the only segment whose entry offset has a meaning.
     pub const CONSTANTS: &str = "constants.bin";
+    /// CRC-32 of all other segments, in the order of the table; of ours, and only where it was asked for.
+    pub const CHECKSUMS: &str = "openqaic.crc";
     /// Marks a container of several inner ones, one per device.
     pub const MULTI_DEVICE: &str = "mdp_meta_info";
     /// What a program must have to be opened.

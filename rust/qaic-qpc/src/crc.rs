@@ -1,6 +1,6 @@
 //! The CRC segments: which there are, what each covers, and the check (qpc-format §1.8).
 
-use crate::bytes::u32_at;
+use crate::bytes::{to_u64, u32_at};
 use crate::container::{Container, names};
 use crate::elf;
 use crate::error::QpcError;
@@ -98,6 +98,31 @@ impl CrcSegment {
         })?;
         Ok(Some(stored))
     }
+}
+
+/// Compares the payload of every segment with the CRC that segment `openqaic.crc` has of it; a container without that
+/// segment is not looked at (compile-options row 29).
+///
+/// Blocking: reads every byte.
+pub fn verify_checksums(container: &Container, bytes: &[u8]) -> Result<(), QpcError> {
+    let Some(sums) = container.segment(names::CHECKSUMS) else { return Ok(()) };
+    let stored = sums.payload(bytes).as_chunks::<4>();
+    let others = container.segments.iter().filter(|segment| segment.name != names::CHECKSUMS);
+    let count = others.clone().count();
+    if stored.0.len() != count || !stored.1.is_empty() {
+        return Err(QpcError::SegmentTooShort {
+            segment: names::CHECKSUMS.to_owned(),
+            needed: to_u64(count).saturating_mul(4),
+            found: sums.size(),
+        });
+    }
+    for (segment, stored) in others.zip(stored.0) {
+        let (stored, computed) = (u32::from_le_bytes(*stored), crc32(segment.payload(bytes)));
+        if stored != computed {
+            return Err(QpcError::CrcMismatch { segment: segment.name.clone(), stored, computed });
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

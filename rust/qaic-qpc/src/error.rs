@@ -200,6 +200,12 @@ pub enum QpcError {
     #[error("segment {segment} has {found} bytes, {needed} needed")]
     #[allow(missing_docs)]
     SegmentTooShort { segment: String, needed: u64, found: u64 },
+    /// A payload is not what it was when the container was written.
+    #[error(
+        "segment {segment}: the stored CRC is {stored:#010x}, that of the data is {computed:#010x}; the file is damaged"
+    )]
+    #[allow(missing_docs)]
+    CrcMismatch { segment: String, stored: u32, computed: u32 },
 
     // Messages.
     /// A protobuf message cannot be decoded.
@@ -326,6 +332,7 @@ impl QpcError {
             Self::DuplicateSegment { .. } => "qpc.duplicate_segment",
             Self::MissingSegment { .. } => "qpc.missing_segment",
             Self::SegmentTooShort { .. } => "qpc.segment_too_short",
+            Self::CrcMismatch { .. } => "qpc.crc_mismatch",
             Self::Wire { .. } => "qpc.wire",
             Self::UnknownElementType { .. } => "qpc.unknown_element_type",
             Self::NegativeDim { .. } => "qpc.negative_dim",

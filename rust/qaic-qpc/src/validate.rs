@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::constants::ConstantsDesc;
 use crate::container::{Container, MAGIC, Warning, names};
-use crate::crc::CrcSegment;
+use crate::crc::{CrcSegment, verify_checksums};
 use crate::error::QpcError;
 use crate::limits::Limits;
 use crate::network_desc::NetworkDesc;
@@ -125,6 +125,9 @@ fn validate_nested(bytes: &[u8], report: &mut Report, depth: u32) {
     }
     validate_constants(image, report);
     validate_crcs(image, report);
+    if let Err(error) = verify_checksums(image.container, image.bytes) {
+        report.error(Some(names::CHECKSUMS), &error);
+    }
     let network = image.payload(names::NETWORK_DESC).and_then(|payload| {
         let network = NetworkDesc::decode(payload, &Limits::default());
         report.take(names::NETWORK_DESC, network)

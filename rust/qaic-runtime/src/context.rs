@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use qaic_qpc::crc::verify_checksums;
+
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop,
     placed,
@@ -89,7 +91,7 @@ impl Context {
     }
 
     /// Loads a container on the devices of `placement`, where it executes as one program. Takes no cores; every
-    /// activation takes them on all of the devices or on none.
+    /// activation takes them on all of the devices or on none. A container that has checksums is compared with them.
     ///
     /// Blocking: reads and prepares the weights.
     pub fn load(
@@ -98,7 +100,9 @@ impl Context {
         placement: &Placement,
         options: &LoadOptions,
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
-        placed::load(&self.placed_on(placement)?, placement, image, options)
+        let devices = self.placed_on(placement)?;
+        verify_checksums(image.container(), image.bytes())?;
+        placed::load(&devices, placement, image, options)
     }
 
     /// Says "busy" before a costly load, with the cores of all activations together. Activation checks again.

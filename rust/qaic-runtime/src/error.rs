@@ -159,6 +159,31 @@ pub enum RuntimeError {
         message: String,
     },
 
+    /// A buffer of a program compiled with `io_crc` was changed while an inference used it.
+    #[error(
+        "buffer `{binding}`, bytes {begin} to {} (section {section}): its CRC was {taken:#010x} when the inference was \
+         {first} and is {found:#010x} when it is {second}; somebody wrote to it in between",
+        end.saturating_sub(1)
+    )]
+    IoCrc {
+        /// Binding name.
+        binding: String,
+        /// Section of the buffer.
+        section: u64,
+        /// First byte of the section.
+        begin: u64,
+        /// Byte after the section.
+        end: u64,
+        /// What was done with the inference when the first CRC was taken.
+        first: &'static str,
+        /// What was done with it when it was compared.
+        second: &'static str,
+        /// The first CRC.
+        taken: u32,
+        /// The second.
+        found: u32,
+    },
+
     /// The object belongs to the process that this one was forked from.
     #[error(
         "this object was made before the process was forked; its threads and cores are the parent's. Make it anew \
@@ -263,6 +288,7 @@ impl RuntimeError {
             Self::EngineUnusable { .. } => "engine.unusable",
             Self::EngineGraph { .. } => "engine.graph",
             Self::Inference { .. } => "inference.failed",
+            Self::IoCrc { .. } => "inference.io_crc",
             Self::Forked => "call.forked",
             Self::InFlight => "inference.in_flight",
             Self::QueueFull { .. } => "queue.full",

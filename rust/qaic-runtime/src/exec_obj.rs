@@ -8,11 +8,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use qaic_qpc::network_desc::IoBinding;
+
 use crate::carrier::Carrier;
 use crate::device::Canceller;
 use crate::error::RuntimeError;
 use crate::fork::Origin;
 use crate::interrupts::{CANCEL_PERIOD, look_period};
+use crate::io_crc::{IoCheck, IoCrcs};
 use crate::program::{Activated, Program};
 use crate::queue::Waiters;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
@@ -48,6 +51,8 @@ pub struct ExecObj {
 /// What an executor needs to run the inference of an exec object.
 pub(crate) struct Inference {
     core: Mutex<Core>,
+    // Whether the core has a check; known without its lock.
+    is_checked: bool,
     activated: Arc<Activated>,
     progress: Arc<Progress>,
     observer: OnceLock<(Weak<dyn Observer>, u32)>,
@@ -65,6 +70,7 @@ pub(crate) trait Observer: Send + Sync {
 struct Core {
     carrier: Carrier,
     wiring: Wiring,
+    check: Option<IoCheck>,
 }
 
 /// How far the inference is. Apart from the exec object, so that whoever ends an inference can let go of everything else
@@ -180,6 +186,7 @@ impl ExecObj {
     fn start_as(&self, eager: bool, is_observed: bool) -> Result<(), RuntimeError> {
         self.progress.origin.check()?;
         self.check_wiring()?;
+        self.sum_inputs()?;
         let which = self.progress.begin(QUEUED)?;
         // Published by the queue to the thread that runs the inference.
         self.progress.is_observed.store(is_observed, Ordering::Relaxed);
@@ -205,11 +212,12 @@ impl ExecObj {
         let (executor, _) = self.activated.executor();
         if executor.callers_may_run() && !self.activated.is_serial() {
             self.progress.origin.check()?;
+            self.sum_inputs()?;
             self.progress.begin(RUNNING)?;
             let outcome = executor.run_here(|| self.inference.run());
             let outcome = self.progress.explained(outcome);
             self.progress.finish(outcome.clone());
-            return outcome;
+            return self.collected(outcome);
         }
         self.start(false)?;
         let awaited = self.wait(deadline, interrupted);
@@ -235,14 +243,14 @@ impl ExecObj {
         let (executor, _) = self.activated.executor();
         loop {
             if let Some(outcome) = self.progress.ended() {
-                return outcome;
+                return self.collected(outcome);
             }
             if self.progress.phase() == QUEUED && executor.help() {
                 continue;
             }
             let limit = until(deadline).min(look_period(self.progress.limit));
             if let Some(outcome) = self.progress.waiters.wait(limit, || self.progress.ended()) {
-                return outcome;
+                return self.collected(outcome);
             }
             self.progress.enforce_limit();
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -275,7 +283,47 @@ impl ExecObj {
 
     /// How the last inference ended.
     pub fn outcome(&self) -> Result<(), RuntimeError> {
-        self.progress.outcome.lock().clone()
+        let outcome = self.progress.outcome.lock().clone();
+        self.collected(outcome)
+    }
+
+    /// The CRCs of the last inference of a program that has its buffers checked; `None` for other programs, and while an
+    /// inference is under way.
+    pub fn io_crcs(&self) -> Option<IoCrcs> {
+        if !self.inference.is_checked || self.is_in_flight() {
+            return None;
+        }
+        let core = self.inference.core.try_lock()?;
+        core.check.as_ref().map(|check| check.taken().clone())
+    }
+
+    /// Sums the inputs of the inference that is about to be submitted.
+    fn sum_inputs(&self) -> Result<(), RuntimeError> {
+        if !self.inference.is_checked {
+            return Ok(());
+        }
+        if self.is_in_flight() {
+            return Err(RuntimeError::InFlight);
+        }
+        let mut core = self.inference.core.try_lock().ok_or(RuntimeError::InFlight)?;
+        let Core { wiring, check, .. } = &mut *core;
+        if let Some(check) = check {
+            check.take_inputs(wiring);
+        }
+        Ok(())
+    }
+
+    /// Compares the outputs of an inference that ended well, the first time it is asked about.
+    fn collected(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
+        if !self.inference.is_checked || outcome.is_err() || self.is_in_flight() {
+            return outcome;
+        }
+        // Somebody else is just wiring the next one, and has collected this one.
+        let Some(mut core) = self.inference.core.try_lock() else { return outcome };
+        let Core { wiring, check, .. } = &mut *core;
+        let Some(check) = check else { return outcome };
+        let network = self.program.image().network();
+        check.check_outputs(wiring, |index| name_of(&network.outputs, index))
     }
 
     pub(crate) fn observe(&self, observer: Weak<dyn Observer>, number: u32) {
@@ -327,9 +375,11 @@ impl Inference {
         let carrier = Carrier::new(activated.activation(), program.shared_variants())?;
         let network = program.image().network();
         let wiring = Wiring::new(network.inputs.len(), network.outputs.len());
+        let check = program.duties().io_crc.map(IoCheck::new);
         let progress = Progress::new(carrier.canceller(), program.time_limit());
         Ok(Self {
-            core: Mutex::new(Core { carrier, wiring }),
+            is_checked: check.is_some(),
+            core: Mutex::new(Core { carrier, wiring, check }),
             activated: Arc::clone(activated),
             progress: Arc::new(progress),
             observer: OnceLock::new(),
@@ -363,9 +413,16 @@ impl Inference {
         }
         let run = || {
             let mut core = self.core.lock();
-            let Core { carrier, wiring } = &mut *core;
+            let Core { carrier, wiring, check } = &mut *core;
+            let checked = match &*check {
+                Some(check) => {
+                    let network = self.activated.image().network();
+                    check.check_inputs(wiring, |index| name_of(&network.inputs, index))
+                }
+                None => Ok(()),
+            };
             let outcome = loop {
-                let outcome = self.activated.run(carrier, wiring);
+                let outcome = checked.clone().and_then(|()| self.activated.run(carrier, wiring));
                 let is_interrupted = matches!(outcome, Err(RuntimeError::Interrupted));
                 // Nobody asked for the end of this one: it was meant for the one before, which had just ended.
                 if !is_interrupted || self.progress.reason() != NO_REASON {
@@ -373,6 +430,9 @@ impl Inference {
                 }
             };
             wiring.windows.clear();
+            if let (Some(check), Ok(())) = (check, &outcome) {
+                check.take_outputs(wiring);
+            }
             outcome
         };
         catch_unwind(AssertUnwindSafe(run))
@@ -507,6 +567,10 @@ impl Progress {
             }
         }
     }
+}
+
+fn name_of(bindings: &[IoBinding], index: usize) -> String {
+    bindings.get(index).map(|binding| binding.name.clone()).unwrap_or_default()
 }
 
 /// Time left until a deadline.

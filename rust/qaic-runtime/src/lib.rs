@@ -22,6 +22,7 @@ pub mod fork;
 pub mod image;
 pub mod inference_set;
 pub mod interrupts;
+pub mod io_crc;
 pub mod log;
 pub mod program;
 pub mod queue;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use qaic_qpc::shape::{RequestedShape, ShapeMatch};
 
+use crate::buffer::{HostSlice, HostSliceMut};
 use crate::carrier::Carrier;
 use crate::context::Context;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
@@ -14,7 +15,7 @@ use crate::fork::Origin;
 use crate::image::Image;
 use crate::retained::Retained;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
-use crate::tensors::{self, RetainedPair};
+use crate::tensors::{self, Duties, RetainedPair};
 use crate::transfer::TransferPlan;
 use crate::wiring::Wiring;
 
@@ -105,6 +106,7 @@ pub struct Program {
     image: Arc<Image>,
     variants: Arc<[Arc<TransferPlan>]>,
     retained: Arc<[RetainedPair]>,
+    duties: Duties,
     executor: Arc<Executor>,
     lane: u32,
     unique_id: u32,
@@ -127,6 +129,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Activated {
     activation: Arc<dyn Activation>,
+    image: Arc<Image>,
     // A new activation begins with zeros.
     retained: Option<Mutex<Retained>>,
     pairs: Arc<[RetainedPair]>,
@@ -164,6 +167,7 @@ impl Program {
         let on_host = first.executes_on_host();
         let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
         let retained: Arc<[_]> = tensors::retained_pairs(image)?.into();
+        let duties = tensors::duties(image)?;
         let executor = Executor::new(ExecutorOptions {
             lanes: count,
             serial: !retained.is_empty(),
@@ -181,6 +185,7 @@ impl Program {
                     image: Arc::clone(image),
                     variants: Arc::clone(&variants),
                     retained: Arc::clone(&retained),
+                    duties,
                     executor: Arc::clone(&executor),
                     lane,
                     unique_id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -243,6 +248,11 @@ impl Program {
     /// Tensors that stay on the device between inferences.
     pub fn retained(&self) -> &[RetainedPair] {
         &self.retained
+    }
+
+    /// What it was compiled to do beside computing.
+    pub fn duties(&self) -> Duties {
+        self.duties
     }
 
     /// Position in [`Self::variants`] of the first combination that fits tensors of these shapes, inputs then outputs;
@@ -352,6 +362,50 @@ impl Program {
         Ok(activated)
     }
 
+    /// Copies the bytes from `offset` on of the state of input `input` into `into`, which they have to fill.
+    ///
+    /// Blocking: until the inference that runs has ended.
+    pub fn read_state(&self, input: usize, offset: usize, into: HostSliceMut) -> Result<(), RuntimeError> {
+        self.with_state(input, |state| {
+            let held = state.subslice(offset, into.len()).ok_or(state.len())?;
+            into.copy_from(held.as_const());
+            Ok(())
+        })
+    }
+
+    /// Replaces the bytes from `offset` on of the state of input `input`; the next inference reads them.
+    ///
+    /// Blocking: until the inference that runs has ended.
+    pub fn write_state(&self, input: usize, offset: usize, from: HostSlice) -> Result<(), RuntimeError> {
+        self.with_state(input, |state| {
+            let held = state.subslice(offset, from.len()).ok_or(state.len())?;
+            held.copy_from(from);
+            Ok(())
+        })
+    }
+
+    /// Works on the present value of a state; `work` fails with its size.
+    fn with_state(
+        &self,
+        input: usize,
+        work: impl FnOnce(HostSliceMut) -> Result<(), usize>,
+    ) -> Result<(), RuntimeError> {
+        self.origin.check()?;
+        let activated = self.state.lock().activated.upgrade().ok_or_else(|| RuntimeError::State {
+            what: "the program is not activated, so it has no state".to_owned(),
+        })?;
+        let retained = activated.retained.as_ref().map(Mutex::lock);
+        let held = retained.as_ref().and_then(|retained| retained.input(input));
+        let Some(held) = held else {
+            return Err(RuntimeError::Argument {
+                what: format!("the device keeps no value of input {input}"),
+            });
+        };
+        work(held.memory).map_err(|bytes| RuntimeError::Argument {
+            what: format!("the state of input {input} has {bytes} bytes, and what is asked for lies outside"),
+        })
+    }
+
     fn loaded(&self, state: &mut State) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         if let Some(loaded) = &state.loaded {
             return Ok(Arc::clone(loaded));
@@ -375,6 +429,7 @@ impl Program {
                 .ok_or_else(|| RuntimeError::Internal { what: "the program has no transfers".to_owned() })?;
             Ok(Arc::new(Activated {
                 activation: loaded.activate()?,
+                image: Arc::clone(&self.image),
                 retained: Retained::new(&self.retained, first)?.map(Mutex::new),
                 pairs: Arc::clone(&self.retained),
                 executor: Arc::clone(&self.executor),
@@ -413,6 +468,10 @@ impl State {
 impl Activated {
     pub(crate) fn activation(&self) -> &Arc<dyn Activation> {
         &self.activation
+    }
+
+    pub(crate) fn image(&self) -> &Arc<Image> {
+        &self.image
     }
 
     pub(crate) fn executor(&self) -> (&Arc<Executor>, u32) {

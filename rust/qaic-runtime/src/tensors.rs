@@ -206,6 +206,22 @@ pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> 
     Ok(bases.into_iter().filter_map(pair).collect())
 }
 
+/// What a program was compiled to do beside computing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duties {
+    /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
+    pub io_crc: Option<usize>,
+    /// Whether callers may read and write the state between inferences.
+    pub split_state: bool,
+}
+
+/// What the plan of a container asks for; nothing without a plan.
+pub fn duties(image: &Image) -> Result<Duties, RuntimeError> {
+    let Some(plan) = read_plan(image)? else { return Ok(Duties::default()) };
+    let bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+    Ok(Duties { io_crc: plan.io_crc.map(bytes), split_state: plan.split_retained_state_io })
+}
+
 fn read_plan(image: &Image) -> Result<Option<Plan>, RuntimeError> {
     let elf_bytes = image.segment(names::NETWORK_ELF).unwrap_or_default();
     // A container for a card may hold an ELF that is not ours to judge; it simply has no plan.

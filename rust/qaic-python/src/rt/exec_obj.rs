@@ -276,6 +276,17 @@ impl PyExecObj {
     }
 }
 
+/// CRCs by binding and section.
+type Sums = Vec<Vec<u32>>;
+
+/// The CRC-32 of every buffer, or of every section of it, of the last inference of an exec object: (inputs, outputs) by
+/// binding. None for programs without `io_crc`, and while an inference is under way.
+#[pyfunction]
+pub(crate) fn io_crcs(exec_obj: &PyExecObj) -> Option<(Sums, Sums)> {
+    let crcs = exec_obj.exec().ok()?.io_crcs()?;
+    Some((crcs.inputs, crcs.outputs))
+}
+
 impl Drop for PyExecObj {
     fn drop(&mut self) {
         let Some(wires) = self.wires.take() else { return };

@@ -20,6 +20,11 @@ impl QpcError {
             Self::DuplicateSegment { name: segment() },
             Self::MissingSegment { name: segment() },
             Self::SegmentTooShort { segment: "constantsdesc.bin".to_owned(), needed: 16, found: 3 },
+            Self::CrcMismatch {
+                segment: "constants.bin".to_owned(),
+                stored: 0x1a2b_3c4d,
+                computed: 0x5e6f_7a8b,
+            },
             Self::Wire { message: "network descriptor", offset: 17, defect: WireDefect::VarintTruncated },
             Self::UnknownElementType { binding: binding(), code: 99 },
             Self::NegativeDim { binding: binding(), dim: -1 },

@@ -39,6 +39,12 @@ pub struct Plan {
     /// Whether outputs named `X_RetainedState` stay on the device as the next input `X`.
     #[serde(default)]
     pub retained_state: bool,
+    /// Whether callers may read and write the state between inferences.
+    #[serde(default)]
+    pub split_retained_state_io: bool,
+    /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
+    #[serde(default)]
+    pub io_crc: Option<u64>,
 }
 
 /// Dimensions of all edges in one specialization.
