@@ -163,9 +163,13 @@ def _of_class(config: object) -> _Request:
     if isinstance(config, AicCompilerConfig | AicRuntimeConfig):
         return _Request(set_fields(config), is_aic=True)
     if not isinstance(config, CompileConfig):
+        found = (
+            f"the class {config.__name__} itself"
+            if isinstance(config, type)
+            else f"a {type(config).__name__}"
+        )
         raise InputTypeError(
-            f"config: found a {type(config).__name__}, expected a mapping, a path, AicCompilerConfig or "
-            "CompileConfig",
+            f"config: found {found}, expected a mapping, a path, AicCompilerConfig or CompileConfig",
             code="option.config_type",
             context={"found": type(config).__name__},
         )

@@ -81,6 +81,11 @@ def test_a_backend_is_required():
 def test_unknown_fields_are_refused_with_the_nearest():
     with pytest.raises(ValidationError, match="did you mean backend_binary_path"):
         CompileConfig(backend="AIC", backend_binary="x")
+    with pytest.raises(ValidationError, match="did you mean num_of_cores") as caught:
+        CompileConfig(backend="AIC", compiler_custom_configs={"num_of_core": 4})
+    assert caught.value.errors()[0]["loc"] == ("compiler_custom_configs", "num_of_core")
+    with pytest.raises(ValidationError, match="by its name and by its JSON key"):
+        CompileConfig(backend="AIC", compiler_custom_configs={"num_of_cores": 4, "compiler_num_of_cores": 4})
     config = CompileConfig(backend="AIC")
     with pytest.raises(ValidationError, match="did you mean debug"):
         config.debugg = True
@@ -95,6 +100,9 @@ def test_unknown_fields_are_refused_with_the_nearest():
         ("log_level", "loud"),
         ("backend_binary_path", ""),
         ("backend_binary_path", "folder/"),
+        ("backend_binary_path", "folder/.."),
+        ("backend_binary_path", ".bin"),
+        ("backend_binary_path", "a\0b"),
         ("backend_binary_path", 7),
         ("set_output_tensors", 7),
         ("soc_configs", {"soc_model": "x"}),

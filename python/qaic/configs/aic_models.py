@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError, create_model
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
-from qaic.configs.base import ConfigModel
+from qaic.configs.base import ConfigModel, custom_error
 from qaic.options.spec import AicField, JsonForm, OptionSpec, Stage
 from qaic.options.table import SPECS
 
@@ -44,9 +44,7 @@ class AicConfig(ConfigModel):
         for key, value in data.items():
             name = by_key.get(key, key)
             if name in given:
-                kind = PydanticCustomError(
-                    "given_twice", "the field is given by its name and by its JSON key"
-                )
+                kind = custom_error("given_twice", "the field is given by its name and by its JSON key")
                 twice.append(InitErrorDetails(type=kind, loc=(name,), input=value))
             given[name] = value
         if twice:

@@ -50,16 +50,26 @@ class OpenModel(BaseModel):
         return dict(self.model_extra or {})
 
 
+def custom_error(kind: str, text: str) -> PydanticCustomError:
+    """Build a finding with words of ours."""
+    # The text goes in as a value: it may hold braces, which are templates to pydantic.
+    return PydanticCustomError(kind, "{text}", {"text": text})
+
+
 def _with_nearest(error: ValidationError, fields: Iterable[str]) -> ValidationError:
     """Say of each unknown field which one was perhaps meant; other findings stay as they are."""
     details: list[InitErrorDetails] = []
     for found in error.errors():
         kind: str | PydanticCustomError = found["type"]
-        if kind == "extra_forbidden" and len(found["loc"]) == 1:
+        context = found.get("ctx", {})
+        if "text" in context:
+            # One of ours, from a configuration inside this one.
+            kind = custom_error(found["type"], context["text"])
+        elif kind == "extra_forbidden" and len(found["loc"]) == 1:
             kind = _unknown(str(found["loc"][0]), fields)
         detail = InitErrorDetails(type=kind, loc=found["loc"], input=found["input"])
-        if "ctx" in found:
-            detail["ctx"] = found["ctx"]
+        if isinstance(kind, str) and context:
+            detail["ctx"] = context
         details.append(detail)
     return ValidationError.from_exception_data(error.title, details)
 
@@ -67,5 +77,4 @@ def _with_nearest(error: ValidationError, fields: Iterable[str]) -> ValidationEr
 def _unknown(name: str, fields: Iterable[str]) -> PydanticCustomError:
     near = difflib.get_close_matches(name[:_LONGEST_COMPARED], list(fields), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    # The text goes in as a value: a name may hold braces, which are templates to pydantic.
-    return PydanticCustomError("extra_forbidden", "there is no such field{hint}", {"hint": hint})
+    return custom_error("extra_forbidden", f"there is no such field{hint}")

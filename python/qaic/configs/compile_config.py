@@ -179,7 +179,13 @@ class CompileConfig(ConfigModel):
         if value is None:
             return None
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
-        if not isinstance(text, str) or not Path(text).name or text.endswith("/") or "\0" in text:
+        # Of `.bin` nothing is left without the suffix.
+        if (
+            not isinstance(text, str)
+            or Path(text).name in {"", "..", ".bin"}
+            or text.endswith("/")
+            or "\0" in text
+        ):
             message = f"found {value!r}, expected the name or path of a file"
             raise ValueError(message)
         return text
