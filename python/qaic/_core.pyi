@@ -183,6 +183,42 @@ def mx_round(array: NDArray[Any], encoding: str, *, refuse_not_finite: bool = Fa
     Blocking, without the interpreter lock.
     """
 
+@final
+class TensorHistogram:
+    """How the values of a tensor are distributed: one pass, whatever the order and the number of threads.
+
+    Values are counted in fine bins between powers of two, so that histograms of the same values are equal
+    however they were added and merged. Any thread may call any method.
+    """
+
+    def __init__(self) -> None: ...
+    def add(self, array: NDArray[Any]) -> None:
+        """Count the values of a C-contiguous float32 array of any shape.
+
+        Raises :class:`InputError`, with nothing counted, when there is NaN or infinity among them. Blocking,
+        without the interpreter lock.
+        """
+
+    def merge(self, other: TensorHistogram) -> None:
+        """Add the counts of another histogram."""
+
+    @property
+    def minimum(self) -> float:
+        """The least value; 0 when there are no values."""
+
+    @property
+    def maximum(self) -> float:
+        """The greatest value; 0 when there are no values."""
+
+    @property
+    def count(self) -> int: ...
+    def counts(self, bins: int) -> NDArray[Any]:
+        """Count in ``bins`` (1 to 65536) equal bins over the range, as float32.
+
+        A fine bin that lies in several bins is shared among them in proportion. When all values are equal,
+        they are in the first bin.
+        """
+
 def validate_container(source: str | PathLike[str] | Buffer) -> list[tuple[str, str, str | None, str]]:
     """Findings (severity, code, segment, message) of a complete check, CRCs included.
 

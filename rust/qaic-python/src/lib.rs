@@ -33,7 +33,9 @@ mod _core {
     #[pymodule_export]
     use super::qpc::{PyQpc, PyTensor, validate_container};
     #[pymodule_export]
-    use super::quant::{dequantize_tensor, mx_decode, mx_encode, mx_round, quant_range, quantize_tensor};
+    use super::quant::{
+        PyTensorHistogram, dequantize_tensor, mx_decode, mx_encode, mx_round, quant_range, quantize_tensor,
+    };
     #[pymodule_export]
     use super::rt::benchmark::rt_log_error;
     #[pymodule_export]

@@ -4,6 +4,7 @@
 //! pieces that fit the first-level cache.
 
 mod arrays;
+mod histogram;
 mod mx;
 mod range;
 mod tensor;
@@ -13,6 +14,7 @@ use qaic_quant::error::QuantError;
 
 use crate::errors::Raise;
 
+pub(crate) use histogram::PyTensorHistogram;
 pub(crate) use mx::{mx_decode, mx_encode, mx_round};
 pub(crate) use range::quant_range;
 pub(crate) use tensor::{dequantize_tensor, quantize_tensor};

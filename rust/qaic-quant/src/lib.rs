@@ -26,6 +26,7 @@
 #![allow(clippy::float_cmp)]
 
 pub mod error;
+pub mod histogram;
 pub mod mx;
 pub mod range;
 pub mod tensor;

@@ -1,0 +1,325 @@
+//! How the values of a tensor are distributed, in one pass, whatever the order and the number of threads.
+//!
+//! Values are counted in fine bins of equal width over `[-T, T]`, where `T` is the least power of two above every
+//! magnitude so far. When `T` doubles, neighbouring bins are merged, and because both the old and the new edges are
+//! multiples of powers of two, the result is what one pass with the final `T` would have counted. Sums of integers do not
+//! depend on their order, so neither do histograms that threads fill and merge.
+
+use crate::error::QuantError;
+use crate::mx::NotFinite;
+
+/// Fine bins on each side of zero. The widest half of the bins that a profile has (512) holds at least 16 of them.
+const SIDE: usize = 8192;
+const SIDE_LOG2: i32 = 13;
+/// The least exponent of `T`. Below it everything counts as next to zero: `SIDE / T` must be an f32.
+const LEAST_LOG2: i32 = -100;
+/// Values looked at in one go, so that they stay in the first-level cache.
+const PIECE: usize = 2048;
+
+/// Extent of a set of finite values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// Least value; infinity when there is none.
+    pub minimum: f32,
+    /// Greatest value; minus infinity when there is none.
+    pub maximum: f32,
+    /// Values that have no place in a histogram.
+    pub not_finite: NotFinite,
+    /// Number of values.
+    pub count: u64,
+}
+
+impl Default for Extent {
+    fn default() -> Self {
+        Self {
+            minimum: f32::INFINITY,
+            maximum: f32::NEG_INFINITY,
+            not_finite: NotFinite::default(),
+            count: 0,
+        }
+    }
+}
+
+impl Extent {
+    /// Widens the extent by these values.
+    pub fn add(&mut self, values: &[f32]) {
+        const LANES: usize = 16;
+        let mut low = [self.minimum; LANES];
+        let mut high = [self.maximum; LANES];
+        // Without their signs, floats are ordered as their bits are.
+        let mut bits = [0_i32; LANES];
+        let mut look = |row: &[f32]| {
+            for (lane, &value) in row.iter().enumerate() {
+                low[lane] = if value < low[lane] { value } else { low[lane] };
+                high[lane] = if value > high[lane] { value } else { high[lane] };
+                bits[lane] = bits[lane].max((value.to_bits() & 0x7fff_ffff) as i32);
+            }
+        };
+        let (rows, rest) = values.as_chunks::<LANES>();
+        for row in rows {
+            look(row);
+        }
+        look(rest);
+        self.minimum = low.into_iter().fold(f32::INFINITY, f32::min);
+        self.maximum = high.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        self.count += values.len() as u64;
+        if bits.into_iter().any(|bits| bits >= 0x7f80_0000) {
+            self.not_finite.count(values);
+        }
+    }
+}
+
+/// Counts of the values of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// `T = 2^log2`.
+    log2: i32,
+    /// Counts of magnitudes from `i * T / SIDE` up to the next edge, of values below zero and of the others.
+    below: Box<[u64]>,
+    above: Box<[u64]>,
+    minimum: f32,
+    maximum: f32,
+    count: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            log2: LEAST_LOG2,
+            below: vec![0; SIDE].into(),
+            above: vec![0; SIDE].into(),
+            minimum: f32::INFINITY,
+            maximum: f32::NEG_INFINITY,
+            count: 0,
+        }
+    }
+}
+
+impl Histogram {
+    /// Counts these values. Fails, and counts nothing, when one of them is not finite.
+    pub fn add(&mut self, values: &[f32]) -> Result<(), QuantError> {
+        let mut extent = Extent::default();
+        extent.add(values);
+        self.prepare(&extent)?;
+        self.count_prepared(values);
+        Ok(())
+    }
+
+    /// Makes room for values of this extent. Fails when one of them is not finite.
+    pub fn prepare(&mut self, extent: &Extent) -> Result<(), QuantError> {
+        let NotFinite { nan, infinite } = extent.not_finite;
+        if extent.not_finite.any() {
+            return Err(QuantError::NotFinite { nan, infinite, count: extent.count });
+        }
+        if extent.count > 0 {
+            self.minimum = self.minimum.min(extent.minimum);
+            self.maximum = self.maximum.max(extent.maximum);
+            self.widen(log2_above(self.minimum.abs().max(self.maximum.abs())));
+        }
+        Ok(())
+    }
+
+    /// Counts values that [`Histogram::prepare`] made room for.
+    ///
+    /// Others, which a caller can have only when somebody writes the values meanwhile, end up in the outermost bins.
+    pub fn count_prepared(&mut self, values: &[f32]) {
+        // Exact: a power of two, and products of it above the least normal number.
+        let scale = f32::from_bits(((SIDE_LOG2 - self.log2 + 127) as u32) << 23);
+        let (Ok(below), Ok(above)) =
+            (<&mut [u64; SIDE]>::try_from(&mut *self.below), <&mut [u64; SIDE]>::try_from(&mut *self.above))
+        else {
+            unreachable!("made with this length")
+        };
+        let mut bins = [0_u16; PIECE];
+        for piece in values.chunks(PIECE) {
+            for (value, bin) in piece.iter().zip(&mut bins) {
+                // Magnitude and side in one number of 14 bits.
+                let index = ((value.abs() * scale) as i32).min(SIDE as i32 - 1);
+                *bin = index as u16 | (u16::from(*value < 0.0) << SIDE_LOG2);
+            }
+            for &bin in &bins[..piece.len()] {
+                let index = usize::from(bin) & (SIDE - 1);
+                if usize::from(bin) < SIDE {
+                    above[index] += 1;
+                } else {
+                    below[index] += 1;
+                }
+            }
+        }
+        self.count += values.len() as u64;
+    }
+
+    /// Adds the counts of another histogram.
+    pub fn merge(&mut self, mut other: Self) {
+        let log2 = self.log2.max(other.log2);
+        self.widen(log2);
+        other.widen(log2);
+        for (mine, theirs) in [(&mut self.below, &other.below), (&mut self.above, &other.above)] {
+            for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                *mine += theirs;
+            }
+        }
+        self.minimum = self.minimum.min(other.minimum);
+        self.maximum = self.maximum.max(other.maximum);
+        self.count += other.count;
+    }
+
+    /// Number of values.
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Least and greatest value; zeros when there are no values.
+    pub fn range(&self) -> (f32, f32) {
+        if self.count == 0 { (0.0, 0.0) } else { (self.minimum, self.maximum) }
+    }
+
+    /// Counts in `bins` equal bins over the range, their sum the number of values.
+    ///
+    /// A fine bin that lies in several bins is shared among them in proportion. A range without extent has all values
+    /// in its first bin.
+    pub fn counts(&self, bins: usize) -> Vec<f32> {
+        let mut counts = vec![0.0_f64; bins];
+        let (minimum, maximum) = self.range();
+        let (minimum, maximum) = (f64::from(minimum), f64::from(maximum));
+        let width = (maximum - minimum) / bins as f64;
+        if width == 0.0 {
+            if let Some(first) = counts.first_mut() {
+                *first = self.count as f64;
+            }
+            return narrow(&counts);
+        }
+        let fine = 2.0_f64.powi(self.log2 - SIDE_LOG2);
+        let below = self.below.iter().enumerate().rev().map(|(i, &count)| (-(i as f64) - 1.0, count));
+        let above = self.above.iter().enumerate().map(|(i, &count)| (i as f64, count));
+        for (index, count) in below.chain(above).filter(|&(_, count)| count > 0) {
+            // Values are known to lie in the range, so only the part of the bin inside can hold them.
+            let low = (index * fine).clamp(minimum, maximum);
+            let high = ((index + 1.0) * fine).clamp(minimum, maximum);
+            share(&mut counts, (low - minimum) / width, (high - minimum) / width, count as f64);
+        }
+        narrow(&counts)
+    }
+
+    /// Raises `T` to `2^log2`.
+    fn widen(&mut self, log2: i32) {
+        if log2 <= self.log2 {
+            return;
+        }
+        let shift = u32::try_from(log2 - self.log2).unwrap_or(0).min(usize::BITS - 1);
+        self.log2 = log2;
+        if self.count == 0 {
+            return;
+        }
+        for side in [&mut self.below, &mut self.above] {
+            // Upwards, so that a bin is emptied before it is filled.
+            for bin in 0..SIDE {
+                let count = std::mem::take(&mut side[bin]);
+                side[bin >> shift] += count;
+            }
+        }
+    }
+}
+
+/// The least exponent of a power of two above `magnitude` that a histogram can have.
+fn log2_above(magnitude: f32) -> i32 {
+    ((magnitude.to_bits() >> 23) as i32 - 126).max(LEAST_LOG2)
+}
+
+/// Spreads `count` evenly over the bins between the places `low` and `high`, in units of bins.
+fn share(counts: &mut [f64], low: f64, high: f64, count: f64) {
+    let last = counts.len() - 1;
+    let (first, end) = ((low as usize).min(last), (high as usize).min(last));
+    if first == end {
+        counts[first] += count;
+        return;
+    }
+    let density = count / (high - low);
+    let mut left = count;
+    for (bin, into) in counts.iter_mut().enumerate().take(end).skip(first) {
+        let part = density * ((bin + 1) as f64 - low.max(bin as f64));
+        *into += part;
+        left -= part;
+    }
+    counts[end] += left.max(0.0);
+}
+
+fn narrow(counts: &[f64]) -> Vec<f32> {
+    counts.iter().map(|&count| count as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn histogram(values: &[f32]) -> Histogram {
+        let mut histogram = Histogram::default();
+        histogram.add(values).unwrap();
+        histogram
+    }
+
+    #[test]
+    fn whole_numbers_fall_into_their_bins() {
+        let values: Vec<f32> = (0..=8).map(|i| i as f32).chain([0.0, 3.5]).collect();
+        assert_eq!(histogram(&values).counts(4), [3.0, 3.0, 2.0, 3.0]);
+        assert_eq!(histogram(&[-1.0, -0.75, 1.0]).counts(2), [2.0, 1.0]);
+    }
+
+    #[test]
+    fn ranges_without_extent() {
+        assert_eq!(histogram(&[2.5, 2.5]).counts(3), [2.0, 0.0, 0.0]);
+        assert_eq!(histogram(&[0.0; 4]).counts(2), [4.0, 0.0]);
+        let empty = Histogram::default();
+        assert_eq!((empty.range(), empty.count(), empty.counts(2)), ((0.0, 0.0), 0, vec![0.0, 0.0]));
+    }
+
+    #[test]
+    fn the_ends_of_f32_have_room() {
+        let values = [f32::MIN, f32::MAX, 0.0, f32::from_bits(1), -f32::from_bits(1)];
+        let counts = histogram(&values).counts(16);
+        assert_eq!((counts.iter().sum::<f32>(), counts[0], counts[15]), (5.0, 1.0, 1.0));
+        let sum: f32 = histogram(&[1e-44, 3e-45, -1e-45]).counts(8).iter().sum();
+        assert!((sum - 3.0).abs() < 1e-5);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_refused_and_changes_nothing() {
+        let mut counts = histogram(&[1.0, 2.0]);
+        let before = counts.clone();
+        let refused = counts.add(&[f32::NAN, 1e30, f32::INFINITY, f32::NEG_INFINITY]);
+        assert_eq!(refused, Err(QuantError::NotFinite { nan: 1, infinite: 2, count: 4 }));
+        assert_eq!(counts, before);
+    }
+
+    fn values() -> impl Strategy<Value = Vec<f32>> {
+        let finite = any::<f32>().prop_filter("finite", |value| value.is_finite());
+        prop::collection::vec(prop_oneof![-2.0_f32..2.0, -1e-3_f32..1e-3, Just(0.0), finite], 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn neither_order_nor_cuts_matter(mut values in values(), cut in 0_usize..200, turn in 0_usize..200) {
+            let expected = histogram(&values);
+            let cut = cut.min(values.len());
+            let (left, right) = values.split_at(cut);
+            let mut merged = histogram(right);
+            merged.merge(histogram(left));
+            prop_assert_eq!(&merged, &expected);
+            values.rotate_left(turn.min(cut));
+            values.reverse();
+            let mut one_by_one = Histogram::default();
+            for value in &values {
+                one_by_one.add(std::slice::from_ref(value)).unwrap();
+            }
+            prop_assert_eq!(one_by_one, expected);
+        }
+
+        #[test]
+        fn every_value_is_counted_once(values in values(), bins in 1_usize..600) {
+            let counts = histogram(&values).counts(bins);
+            prop_assert!(counts.iter().all(|&count| count >= 0.0));
+            prop_assert!((counts.iter().sum::<f32>() - values.len() as f32).abs() < 1e-2);
+        }
+    }
+}
