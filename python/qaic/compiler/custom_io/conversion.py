@@ -8,28 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.compiler.custom_io.mxint8 import MXINT8_OPERATORS, Mxint8Blocks, block_bytes
 from qaic.compiler.elem_types import BFLOAT16, FLOAT, INT8
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, FreshNames
+from qaic.compiler.mx_rounding import append_mxint8_decode, append_mxint8_encode
 from qaic.compiler.refusal import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
     import onnx
 
     from qaic.compiler.edges import Edge
     from qaic.options.custom_io import CustomIo
-
-__all__ = ["Converter", "block_bytes"]
 
 #: the permutation of `Transpose` from the border to the model, and back
 _TO_MODEL: Final = (0, 3, 1, 2)
 _TO_BORDER: Final = (0, 2, 3, 1)
 
 #: first operator set with what a conversion is made of
-_NEEDED: Final = {"int8": 11, "mxint8": MXINT8_OPERATORS, "bfloat16": 13}
+_NEEDED: Final = {"int8": 11, "bfloat16": 13}
 
 _LOWEST, _HIGHEST = -128.0, 127.0
 
@@ -50,7 +47,7 @@ class Converter:
             (item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), default=1
         )
         self._nodes: list[onnx.NodeProto] = []
-        self._constants: dict[str, str] = {}
+        self._constants: dict[float, str] = {}
 
     def into_model(self, edge: Edge, entry: CustomIo, border: str, inner: str) -> Sequence[onnx.NodeProto]:
         """Make the nodes from input `border` to what the model calls `inner` now.
@@ -68,7 +65,7 @@ class Converter:
                 value = self.node("Sub", [value, self.constant("offset", float(entry.offset))])
             value = self.node("Mul", [value, self.constant("scale", entry.scale)])
         elif entry.precision == "mxint8":
-            value = Mxint8Blocks(self).decode(value, len(edge.dims), _columns(edge, entry))
+            value = self._blocks(append_mxint8_decode, value, edge, entry)
         elif entry.precision is not None:
             value = self.node("Cast", [value], to=FLOAT)
         if entry.precision is not None and edge.elem_type != FLOAT:
@@ -88,7 +85,7 @@ class Converter:
         if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
             value = self._quantized(value, entry.scale, entry.offset)
         elif entry.precision == "mxint8":
-            value = Mxint8Blocks(self).encode(value, len(edge.dims), _columns(edge, entry))
+            value = self._blocks(append_mxint8_encode, value, edge, entry)
         elif entry.precision == "float16":
             value = self.node("Cast", [value], to=10)
         elif entry.precision == "bfloat16":
@@ -107,31 +104,34 @@ class Converter:
         value = self.node("Min", [value, self.constant("highest", _HIGHEST)])
         return self.node("Cast", [value], to=INT8)
 
+    def _blocks(self, append: Callable[..., str], value: str, edge: Edge, entry: CustomIo) -> str:
+        """Convert to or from MXINT8 blocks."""
+        import onnx
+
+        aside = onnx.GraphProto()
+        # Dims before the last may differ between sets of shapes.
+        shape = (*(-1 for _ in edge.dims[1:]), _columns(edge, entry))
+        value = append(aside, value, opset=self.operators, shape=shape, fresh=self.fresh)
+        self._nodes.extend(aside.node)
+        return value
+
     def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
         """Add a node with one output; returns its name."""
-        return self.nodes(operator, inputs, 1, **attributes)[0]
-
-    def nodes(self, operator: str, inputs: Sequence[str], outputs: int, **attributes: Any) -> list[str]:
-        """Add a node with several outputs; returns their names."""
         from onnx import helper
 
-        names = [self.fresh.make(self._base, operator.lower()) for _ in range(outputs)]
-        node = helper.make_node(operator, list(inputs), names, name=names[0], **attributes)
-        self._nodes.append(node)
-        return names
+        name = self.fresh.make(self._base, operator.lower())
+        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
 
-    def constant(self, what: str, value: npt.ArrayLike, dtype: str = "float32") -> str:
-        """Add a constant; returns its name. Equal constants are stored once."""
-        import numpy as np
-        from onnx import numpy_helper
+    def constant(self, what: str, value: float) -> str:
+        """Add a float32 constant; returns its name. Equal constants are stored once."""
+        from onnx import helper
 
-        array = np.asarray(value, dtype)
-        key = f"{dtype} {array.shape} {array.tobytes().hex()}"
-        if key not in self._constants:
+        if value not in self._constants:
             name = self.fresh.make("custom_io", what)
-            self.model.graph.initializer.append(numpy_helper.from_array(array, name))
-            self._constants[key] = name
-        return self._constants[key]
+            self.model.graph.initializer.append(helper.make_tensor(name, FLOAT, [], [value]))
+            self._constants[value] = name
+        return self._constants[value]
 
     def _begin(self, edge: Edge, entry: CustomIo) -> None:
         self._base = edge.name

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.custom_io.conversion import Converter, block_bytes
+from qaic.compiler.custom_io.conversion import Converter
 from qaic.compiler.custom_io.requests import BORDER_TYPES, FILE, changes, requests_of
 from qaic.compiler.edges import check_size
 from qaic.compiler.graph_walk import all_graphs
+from qaic.compiler.mx_rounding import packed_shape
 from qaic.compiler.specialize import Interface
 from qaic.errors import OptionError
 
@@ -140,7 +141,7 @@ def _retype(value: onnx.ValueInfoProto, edge: Edge, entry: CustomIo) -> None:
                 code="option.custom_io",
                 context={"options": [FILE], "tensor": edge.name},
             )
-        dims[-1].dim_value = block_bytes(dims[-1].dim_value)
+        dims[-1].dim_value = packed_shape([dims[-1].dim_value])[0]
     del tensor.shape.dim[:]
     tensor.shape.dim.extend(dims)
 
@@ -156,7 +157,7 @@ def _border_dims(dims: tuple[int, ...], entry: CustomIo | None) -> tuple[int, ..
         return dims
     if entry.layout == "NHWC":
         dims = tuple(dims[at] for at in _CHANNELS_LAST)
-    return (*dims[:-1], block_bytes(dims[-1])) if entry.precision == "mxint8" else dims
+    return packed_shape(dims) if entry.precision == "mxint8" else dims
 
 
 def _changed(edge: Edge, entry: CustomIo | None, kind: str) -> Edge:
