@@ -53,6 +53,42 @@ def test_constants_are_not_profiled():
     assert profile(convolutional()).tensors.keys() == set(TENSORS)
 
 
+def normalized():
+    """Conv, BatchNormalization, Relu."""
+    random = np.random.default_rng(3)
+    vectors = {name: random.uniform(0.5, 2, 4).astype(np.float32) for name in ("s", "b", "mean", "var")}
+    return model(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+            helper.make_node("BatchNormalization", ["c", *vectors], ["n"]),
+            helper.make_node("Relu", ["n"], ["y"]),
+        ],
+        [("x", "float32", [1, 3, 8, 8])],
+        [("y", "float32", [1, 4, 8, 8])],
+        {"w": random.standard_normal((4, 3, 3, 3)).astype(np.float32), **vectors},
+    )
+
+
+def test_normalizations_are_folded_before_they_are_measured():
+    samples = samples_of(normalized(), 3)
+    tensors = profile(normalized(), calibration_data=samples).tensors
+    assert tensors.keys() == {"x", "n", "y"}
+    expected = values(normalized(), samples, ["n"])["n"]
+    np.testing.assert_allclose(
+        [tensors["n"].minimum, tensors["n"].maximum], [expected.min(), expected.max()], rtol=1e-5
+    )
+
+
+def test_dumping_a_profile_does_not_change_the_float_program(tmp_path, monkeypatch):
+    path = save(tmp_path, normalized())
+    contents = []
+    for name, options in (("plain", {}), ("dumping", {"dump_profile": tmp_path / "p.yaml"})):
+        monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / name))
+        qaic.Session(path, output_dir=tmp_path / "out", **options)
+        contents.append((tmp_path / "out" / "programqpc.bin").read_bytes())
+    assert contents[0] == contents[1]
+
+
 def test_tensors_with_the_same_values_are_measured_once():
     built = convolutional()
     tensors = profile(built, calibration_data=samples_of(built, 2)).tensors

@@ -20,7 +20,7 @@ from qaic.compiler import (
 )
 from qaic.compiler.batch import set_batch
 from qaic.compiler.calibration import obtain as calibration
-from qaic.compiler.calibration.float_graph import FloatGraph
+from qaic.compiler.calibration.float_graph import float_graph
 from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.custom_io import change_edges, template_of
 from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
@@ -36,7 +36,7 @@ from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.side_files import SideFile
 from qaic.compiler.support_report import Survey
-from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
+from qaic.compiler.value_types import collect_types, common_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -150,8 +150,13 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     profile = None
     if profiles:
         progress.stage("calibrate", model, weights)
-        facts = ValueFacts(collect_types(forms[0]), common_shapes(forms))
-        graph = FloatGraph(model, weights, facts, interface, sizes, entries, options.retained_state)
+        subject = (model, weights)
+        if not calibration.is_wanted(options):
+            # What is only measured is compiled as it is.
+            copy = type(model)()
+            copy.CopyFrom(model)
+            subject = (copy, dict(weights))
+        graph = float_graph(*subject, forms, interface, (sizes, entries), has_state=options.retained_state)
         side_files += calibration.dump(graph, options, progress)
         profile = calibration.obtain(graph, options, progress)
     progress.stage("precision", model, weights)

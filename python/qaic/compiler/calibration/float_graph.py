@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from qaic.compiler.bn_fold import fold_batch_normalization
 from qaic.compiler.calibration.samples import ModelInput
 from qaic.compiler.elem_types import FLOAT, FLOAT16
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.initializers import lift_float_constants
 from qaic.compiler.precision_ops import RANDOM
 from qaic.compiler.quantize.kinds import operands, quantizable, results
 from qaic.compiler.retained import SUFFIX
+from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.specialize import Interface
-    from qaic.compiler.value_types import ValueFacts
     from qaic.compiler.weights import Weight
     from qaic.options.specializations import Specialization
 
@@ -90,6 +92,42 @@ class FloatGraph:
         found = {tensor.name for tensor in graph.initializer} | self.weights.keys()
         found |= {tensor.values.name for tensor in graph.sparse_initializer}
         return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+
+
+def float_graph(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    forms: Sequence[onnx.ModelProto],
+    interface: Interface,
+    sets: tuple[Sequence[Mapping[str, int]], Sequence[Specialization]],
+    *,
+    has_state: bool,
+) -> FloatGraph:
+    """Bring a model into the form that is measured and quantized: normalizations that follow a Conv in it.
+
+    Parameters
+    ----------
+    model, weights
+        The model; changed.
+    forms
+        Its inferred forms.
+    interface
+        Its inputs and outputs.
+    sets
+        Sizes of the symbols, and the specializations behind them.
+    has_state
+        Whether the device keeps state between inferences.
+    """
+    facts = ValueFacts(collect_types(forms[0]), common_shapes(forms))
+    lift_float_constants(model)
+    fold_batch_normalization(model, weights)
+    for tensor in model.graph.initializer:
+        facts.types.setdefault(tensor.name, tensor.data_type)
+        facts.shapes.setdefault(tensor.name, tuple(tensor.dims))
+    for weight in weights.values():
+        facts.types.setdefault(weight.name, weight.elem_type)
+        facts.shapes.setdefault(weight.name, weight.dims)
+    return FloatGraph(model, weights, facts, interface, *sets, has_state)
 
 
 @dataclass(slots=True)
