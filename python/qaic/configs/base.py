@@ -36,18 +36,25 @@ class ConfigModel(BaseModel):
         super().__setattr__(name, value)
 
 
-class OpenModel(BaseModel):
-    """Base of configurations that are kept as given: any keyword is a field (compile-options §6.5)."""
+if TYPE_CHECKING:
 
-    model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
+    class OpenModel:
+        """What type checkers see: they would take the fields of a pydantic model for all its keywords."""
 
-    def __init__(self, /, **data: Any) -> None:
-        # The keywords of such a class are whatever the caller says; pydantic's own signature allows nothing.
-        super().__init__(**data)
+        def __init__(self, /, **data: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def as_given(self) -> dict[str, Any]: ...  # noqa: D102
 
-    def as_given(self) -> dict[str, Any]:
-        """Return the keywords that were given, unconverted; nothing is added."""
-        return dict(self.model_extra or {})
+else:
+
+    class OpenModel(BaseModel):
+        """Base of configurations that are kept as given: any keyword is a field (compile-options §6.5)."""
+
+        model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
+
+        def as_given(self) -> dict[str, Any]:
+            """Return the keywords that were given, unconverted; nothing is added."""
+            return dict(self.model_extra or {})
 
 
 def custom_error(kind: str, text: str) -> PydanticCustomError:
