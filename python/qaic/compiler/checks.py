@@ -11,7 +11,7 @@ from qaic.compiler.graph_walk import STANDARD_DOMAINS, all_graphs, all_nodes, us
 from qaic.compiler.refusal import listing, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     import onnx
 
@@ -111,8 +111,15 @@ def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         del weights[name]
 
 
-def check_operators(model: onnx.ModelProto) -> None:
+def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> None:
     """Refuse operators that nobody implements, all of them in one error.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    custom : Collection[str]
+        Operators that a library implements.
 
     Raises
     ------
@@ -146,7 +153,12 @@ def check_operators(model: onnx.ModelProto) -> None:
     for node in all_nodes(nodes):
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         key = (domain, node.op_type)
-        if key in seen or (node.domain, node.op_type) in functions or domain in _ENGINE_DOMAINS:
+        if (
+            key in seen
+            or node.op_type in custom
+            or (node.domain, node.op_type) in functions
+            or domain in _ENGINE_DOMAINS
+        ):
             continue
         seen.add(key)
         version = versions.get(domain)
@@ -163,7 +175,8 @@ def check_operators(model: onnx.ModelProto) -> None:
             code="unsupported_operator",
             found="no definition",
             expected="ONNX or com.microsoft operators, or functions inside the model",
-            fix="export without custom operators or give them a function body",
+            fix="export without custom operators, give them a function body, or describe their library with "
+            "register_custom_op",
             context={"operators": names},
         )
 

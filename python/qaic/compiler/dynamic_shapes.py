@@ -20,6 +20,7 @@ from qaic.options.specializations import Specialization
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     import onnx
 
@@ -98,6 +99,7 @@ def inferred_forms(
     weights: dict[str, Weight],
     sizes: Sequence[Mapping[str, int]],
     entries: Sequence[Specialization],
+    libraries: Sequence[Path] = (),
 ) -> tuple[list[onnx.ModelProto], Interface]:
     """Infer a model for its sets of shapes.
 
@@ -111,6 +113,8 @@ def inferred_forms(
         What `symbols.bind` returned.
     entries : Sequence[Specialization]
         The sets behind `sizes`; empty where there is one.
+    libraries : Sequence[Path]
+        Engine libraries with custom operators.
 
     Returns
     -------
@@ -121,10 +125,12 @@ def inferred_forms(
     """
     count = len(model.graph.input)
     if len(sizes) <= _FEW:
-        forms = [inferred(form, weights) for form in specialize.copies(model, sizes, entries)]
+        forms = [inferred(form, weights, libraries) for form in specialize.copies(model, sizes, entries)]
         return forms, specialize.interface_of([specialize.read_edges(f, count) for f in forms], entries)
     chosen = (0, len(sizes) // 2, len(sizes) - 1)
-    forms = [inferred(specialize.copy_with(model, sizes[at], entries[at]), weights) for at in chosen]
+    forms = [
+        inferred(specialize.copy_with(model, sizes[at], entries[at]), weights, libraries) for at in chosen
+    ]
     known = [specialize.read_edges(form, count) for form in forms]
     named = _named_edges(model, weights, known[0], sizes[0])
     if named is not None and all(
@@ -134,7 +140,9 @@ def inferred_forms(
     edges = []
     for values, entry in zip(sizes, entries, strict=True):
         edges.append(
-            specialize.read_edges(inferred(specialize.copy_with(model, values, entry), weights), count)
+            specialize.read_edges(
+                inferred(specialize.copy_with(model, values, entry), weights, libraries), count
+            )
         )
     return forms, specialize.interface_of(edges, entries)
 

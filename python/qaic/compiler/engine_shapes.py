@@ -11,6 +11,7 @@ from qaic.compiler.elem_types import CODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import onnx
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _SPELLINGS = {"float": "float32", "double": "float64"}
 
 
-def complete(view: onnx.ModelProto, names: Sequence[str]) -> str:
+def complete(view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Path] = ()) -> str:
     """Ask the engine for the types and shapes of values; writes them into `view`.
 
     Parameters
@@ -27,6 +28,8 @@ def complete(view: onnx.ModelProto, names: Sequence[str]) -> str:
         Model with weights declared as inputs.
     names : Sequence[str]
         Values of the main graph that are not outputs.
+    libraries : Sequence[Path]
+        Engine libraries with custom operators.
 
     Returns
     -------
@@ -44,6 +47,8 @@ def complete(view: onnx.ModelProto, names: Sequence[str]) -> str:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
+        for library in libraries:
+            options.register_custom_ops_library(str(library))
         # Without this switch the package retries and says so on standard output.
         session = ort.InferenceSession(
             probe.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.compiler import cache, digest, kept_warnings, onnx_file, reports, side_files
+from qaic.compiler import cache, custom_ops, digest, kept_warnings, onnx_file, reports, side_files
 from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.progress import Progress
 from qaic.compiler.refusal import refuse
@@ -125,6 +125,9 @@ def _compiled(
     samples = _listed_samples(options, store)
     if samples is not None:
         keyed["samples"] = {"digest": samples.digest}
+    if options.register_custom_op:
+        libraries = custom_ops.read(options.register_custom_op).libraries
+        keyed["custom_op_libraries"] = [library.to_json() for library in libraries]
     path = Path(model) if isinstance(model, str | os.PathLike) else None
     # A stream of samples has no name: what was measured on it says whether the program is there.
     is_measured_first = options.convert_to_quantize and options.calibration_data is not None

@@ -9,12 +9,17 @@ from qaic.compiler.refusal import refuse
 from qaic.compiler.value_types import collect_types, untyped_values
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import onnx
 
     from qaic.compiler.weights import Weight
 
 
-def inferred(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
+def inferred(
+    model: onnx.ModelProto, weights: dict[str, Weight], libraries: Sequence[Path] = ()
+) -> onnx.ModelProto:
     """Infer the types and shapes of a model whose inputs have fixed shapes.
 
     Parameters
@@ -23,6 +28,8 @@ def inferred(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelPr
         Skeleton.
     weights : dict[str, Weight]
         Weights of the main graph.
+    libraries : Sequence[Path]
+        Engine libraries with custom operators.
 
     Returns
     -------
@@ -37,7 +44,7 @@ def inferred(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelPr
     found = symbols.infer(checks.with_weights_as_inputs(model, weights))
     missing = untyped_values(found.graph, collect_types(found))
     if missing or _open_outputs(found):
-        problem = engine_shapes.complete(found, missing)
+        problem = engine_shapes.complete(found, missing, libraries)
         if problem and _open_outputs(found):
             raise refuse(
                 f"shape of output {_open_outputs(found)[0]!r}",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler import (
     checks,
+    custom_ops,
     embedding_tables,
     extra_outputs,
     initializers,
@@ -39,6 +40,8 @@ from qaic.compiler.support_report import Survey
 from qaic.compiler.value_types import collect_types, common_shapes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx
 
     from qaic.compiler.calibration.profile import Profile
@@ -69,6 +72,8 @@ class Lowered:
     side_files: list[SideFile]
     #: what is known about the values of its float graph, where it was quantized
     profile: Profile | None = None
+    #: engine libraries that its operators need
+    custom_op_libraries: Sequence[custom_ops.Library] = ()
 
 
 def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Lowered:
@@ -100,7 +105,9 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     for_card = accept_padding(model)
     check_inner_tensors(model)
     checks.normalize(model, weights)
-    checks.check_operators(model)
+    custom = custom_ops.read(options.register_custom_op)
+    custom_ops.check_implemented(model, custom)
+    checks.check_operators(model, custom.implemented)
     survey = Survey()
     support_report.survey_operators(model, weights, support_report.choose_list(options), survey)
     versions.lower_stamps(model)
@@ -121,14 +128,15 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     if profiles or precision.needs_inlining(model, weights, floats):
         model = _expanded(model, weights)
     separate_scopes(model.graph, weights)
+    libraries = [library.path for library in custom.libraries]
     graph_names = {model.graph.name, *(entry.name for entry in entries), *options.graph_names}
     extra_outputs.add_named(
         model, options.extra_output_tensors, graph_names, was_cut=bool(options.output_node_names)
     )
-    forms, interface = inferred_forms(model, weights, sizes, entries)
+    forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
     if options.all_intermediate_outputs:
         extra_outputs.add_every(model, forms)
-        forms, interface = inferred_forms(model, weights, sizes, entries)
+        forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
     if not interface.outputs:
         raise refuse(
             "the model",
@@ -180,6 +188,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         overflows,
         side_files,
         profile,
+        custom.libraries,
     )
 
 

@@ -222,6 +222,8 @@ def _shapes_and_state(lowered: Lowered, options: CompileOptions) -> dict[str, ob
             }
             for variant in lowered.variants
         ]
+    if lowered.custom_op_libraries:
+        entries["custom_op_libraries"] = [library.to_json() for library in lowered.custom_op_libraries]
     if options.retained_state:
         entries["retained_state"] = True
         if options.split_retained_state_io:

@@ -10,7 +10,7 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
 use qaic_runtime::context::Context;
-use qaic_runtime::device::cpu::{self, Engine};
+use qaic_runtime::device::cpu::{self, Engine, custom_ops};
 use qaic_runtime::device::{
     Canceller, Device, DeviceId, DeviceStatus, LoadToken, RegistryOptions, UserDirectory,
 };
@@ -112,8 +112,16 @@ pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
     py.import("os")?.call_method("register_at_fork", (), Some(&keywords)).map(drop)
 }
 
+/// Lets programs of this process load a library with custom operators.
+#[pyfunction]
+pub(crate) fn allow_custom_op_library(path: PathBuf) {
+    custom_ops::allow(path);
+}
+
 /// A context over the devices the environment describes.
 pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
+    let libraries = env::var_os("QAIC_CUSTOM_OP_LIBRARIES").unwrap_or_default();
+    env::split_paths(&libraries).filter(|path| !path.as_os_str().is_empty()).for_each(custom_ops::allow);
     let virtual_cards = match env::var("QAIC_CPU_DEVICES") {
         Ok(text) if !text.trim().is_empty() => Some(text.trim().parse().map_err(|_| {
             Raise::new(

@@ -25,7 +25,9 @@ mod _core {
     #[pymodule_export]
     use super::buffers::{BytesView, OutputBuffer};
     #[pymodule_export]
-    use super::context::{PyContext, check_program, engine_info, open_user_directory};
+    use super::context::{
+        PyContext, allow_custom_op_library, check_program, engine_info, open_user_directory,
+    };
     #[pymodule_export]
     use super::error_catalogue::error_catalogue;
     #[pymodule_export]

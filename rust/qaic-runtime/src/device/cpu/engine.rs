@@ -15,6 +15,7 @@ use ort_sys::{
     OrtSessionOptions, OrtValue,
 };
 
+use super::custom_ops;
 use super::loader::{Engine, check};
 use super::plan::{Dtype, Edge, Plan, Variant, dense_bytes};
 use crate::buffer::{HostSlice, HostSliceMut};
@@ -206,6 +207,14 @@ impl Graph {
         for (key, value) in entries {
             // SAFETY: the options are live, both texts are NUL-terminated.
             let status = unsafe { (api.AddSessionConfigEntry)(options.raw, key.as_ptr(), value.as_ptr()) };
+            check(api, status)?;
+        }
+        for library in &plan.custom_op_libraries {
+            let path = custom_ops::find(library)?;
+            let path = CString::new(path.into_os_string().into_encoded_bytes())
+                .map_err(|error| error.to_string())?;
+            // SAFETY: the options are live, the path is NUL-terminated; the user allowed this process to run the library.
+            let status = unsafe { (api.RegisterCustomOpsLibrary_V2)(options.raw, path.as_ptr()) };
             check(api, status)?;
         }
 

@@ -3,6 +3,7 @@
 //! A loaded program is one session of the engine, whatever the number of activations: ONNX Runtime runs a session from
 //! many threads at once, so weights, their prepacked forms and the worker threads exist once (docs/adr/0005).
 
+pub mod custom_ops;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod engine;
 #[allow(unsafe_code)] // loads a library and its function table

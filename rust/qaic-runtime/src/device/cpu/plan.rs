@@ -6,6 +6,7 @@ use qaic_qpc::container::names;
 use qaic_qpc::elf;
 use serde::Deserialize;
 
+use super::custom_ops::CustomOpLibrary;
 use crate::error::RuntimeError;
 use crate::image::Image;
 
@@ -36,6 +37,9 @@ pub struct Plan {
     /// Specializations, one per entry of `allowed_shapes`; empty when the edges have the only dims.
     #[serde(default)]
     pub variants: Vec<Variant>,
+    /// Libraries with operators of the graph.
+    #[serde(default)]
+    pub custom_op_libraries: Vec<CustomOpLibrary>,
     /// Whether outputs named `X_RetainedState` stay on the device as the next input `X`.
     #[serde(default)]
     pub retained_state: bool,
