@@ -22,10 +22,12 @@ from qaic.qpc import DataType, Qpc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     import onnx
 
     from qaic.configs import AicCompilerConfig, CompileConfig
+    from qaic.options.keywords import CompileKeywords
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -33,7 +35,7 @@ _log = logging.getLogger("qaic.compiler")
 def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     model: str | os.PathLike[str] | bytes | onnx.ModelProto | Sequence[Any],
     config: CompileConfig | AicCompilerConfig | Mapping[str, object] | str | os.PathLike[str] | None = None,
-    **options: object,
+    **options: Unpack[CompileKeywords],
 ) -> Qpc:
     """Compile an ONNX model to a program container.
 

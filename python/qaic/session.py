@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Any, Self, Unpack
 
     from numpy.typing import ArrayLike, NDArray
 
     from qaic.futures import Collector
     from qaic.options import ResolvedOptions, RuntimeOptions
+    from qaic.options.keywords import SessionKeywords
 
 _DEFAULT_BENCHMARK_INFERENCES = 40
 _LARGEST_COUNT = 2**64 - 1
@@ -80,7 +81,7 @@ class Session:
         *,
         backend: str = "aic",
         options_path: str | os.PathLike[str] | None = None,
-        **options: object,
+        **options: Unpack[SessionKeywords],
     ) -> None:
         model = find_model(model_path)
         resolved = resolve(

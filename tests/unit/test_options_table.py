@@ -6,20 +6,23 @@ import dataclasses
 import json
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
 
 import qaic.options
-from qaic.options import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
+from qaic.options import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, keyword_types, schema
 from qaic.options.codecs import Int
 from qaic.options.docs import render
+from qaic.options.help_text import render_help
+from qaic.options.keywords import CompileKeywords
 from qaic.options.models import specs_of
 from qaic.options.names import normalise
 from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS, find, index, nearest_name
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 # Every documented keyword argument of Session (compile-options §1, python-api §A.1).
 SESSION_KEYWORDS = [
@@ -314,10 +317,54 @@ def test_nearest_name(wrong, right):
     assert nearest_name(wrong) == right
 
 
-def test_reference_page_is_the_generated_one():
-    assert REFERENCE.read_text(encoding="utf-8") == render(), (
-        "write it again: python -m qaic.options.docs > docs/reference/options.md"
+@pytest.mark.parametrize(
+    ("path", "text", "command"),
+    [
+        (REFERENCE / "options.md", render, "docs"),
+        (REFERENCE / "options.schema.json", schema.render, "docs --schema"),
+        (REFERENCE / "flags.txt", lambda: render_help(tuple(Stage)), "docs --flags"),
+        (Path(qaic.options.__file__).with_name("keywords.py"), keyword_types.render, "keyword_types"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_file_is_the_generated_one(path, text, command):
+    assert path.read_text(encoding="utf-8") == text(), (
+        f"write it again: python -m qaic.options.{command} > {path.name}"
     )
+
+
+def test_help_shows_the_flags_of_the_stages_asked_for():
+    text = render_help({Stage.COMPILE})
+    for shown in (
+        "Model, interface, container:\n  -aic-binary-dir=DIR\n        Directory",
+        "  -onnx-define-symbol=SYMBOL,N ...\n",
+        "  -combine-inputs[=true|false]\n",
+        "  -stats-level=N\n        What is measured",
+        "  -size-split-granularity=N\n        Largest tile of a split operation. [512 to 2048; no effect",
+        "  -v, -vv, -vvv\n",
+    ):
+        assert shown in text
+    assert "-num-iter" not in text
+    assert "`" not in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_schema_knows_every_spelling_of_a_key():
+    known = json.loads(schema.render())
+    for key in ("aic_num_cores", "aic-num-cores", "num_of_cores", "custom-IO-list-file", "compiler_genCRC"):
+        assert key in known["properties"]
+    for entry in known["properties"].values():
+        assert "description" in entry or entry["$ref"].removeprefix("#/$defs/") in known["$defs"]
+    cores = known["$defs"]["aic_num_cores"]["anyOf"][0]
+    assert (cores["minimum"], cores["maximum"]) == (1, 16)
+    assert "calibration_data" not in known["$defs"]
+
+
+def test_keywords_are_those_of_the_table():
+    keywords = typing.cast("typing.Any", CompileKeywords).__annotations__
+    expected = {spec.name for spec in SPECS if spec.keyword and spec.stage is not Stage.CLI}
+    assert set(keywords) == expected - {"model_path"} | {"allocator_dealloac_delay"}
+    assert not CompileKeywords.__required_keys__
 
 
 def test_reference_page_names_every_option():

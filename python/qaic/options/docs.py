@@ -1,6 +1,7 @@
 """The reference page of the options, written from the table: ``python -m qaic.options.docs``.
 
-The page is checked in as ``docs/reference/options.md``; a test compares the two.
+The page is checked in as ``docs/reference/options.md``; a test compares the two. With ``--schema`` it is the
+JSON Schema of options files, with ``--flags`` the help of the command line tools, both checked in beside it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from qaic.options import schema
+from qaic.options.help_text import render_help
 from qaic.options.matrix import RULES
 from qaic.options.names import normalise
 from qaic.options.rules import Rule, Severity
@@ -138,5 +141,10 @@ def _rule(rule: Rule) -> tuple[str, str]:
     return rule.summary, "warning" if rule.severity is Severity.WARNING else "error"
 
 
+def _flags() -> str:
+    return render_help(tuple(Stage))
+
+
 if __name__ == "__main__":
-    sys.stdout.write(render())
+    _wanted = {"--schema": schema.render, "--flags": _flags}.get("".join(sys.argv[1:]), render)
+    sys.stdout.write(_wanted())

@@ -148,7 +148,7 @@ class RandomInputData(Codec["str | None"]):
     """A distribution; true is ``uniform`` and false is none."""
 
     def __init__(self) -> None:
-        self._kinds = Enum("uniform", "gaussian")
+        self.kinds = Enum("uniform", "gaussian")
         self._switch = Bool()
 
     @property
@@ -163,7 +163,7 @@ class RandomInputData(Codec["str | None"]):
         except ValueMismatchError:
             pass
         try:
-            return self._kinds.parse(value)
+            return self.kinds.parse(value)
         except ValueMismatchError:
             raise self.mismatch(value) from None
 

@@ -1,0 +1,162 @@
+"""The options as the command line tools show them: flags with their meaning, by section."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from qaic.options.codecs import Bool, Codec, Enum, FilePath, Float, Int, ListOf
+from qaic.options.custom_io import CustomIoList
+from qaic.options.file_content import FileContent
+from qaic.options.json_files import JsonFile
+from qaic.options.spec import Effect, Flag, FlagForm, Stage
+from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.table import SPECS
+from qaic.options.words import HexCodes, MostCores, RandomInputData
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from qaic.options.spec import OptionSpec
+
+_WIDTH = 100
+
+#: From here on a bound says nothing but that numbers have 32 bits.
+_LARGEST = 2**31 - 1
+
+_INDENT = " " * 8
+
+
+def render_help(stages: Collection[Stage]) -> str:
+    """Return the flags of some stages, under the headings of their sections.
+
+    Parameters
+    ----------
+    stages
+        Which options to show; those without a flag are left out.
+    """
+    specs = [spec for spec in SPECS if spec.flag is not None and spec.stage in stages]
+    parts = []
+    for section in dict.fromkeys(spec.section for spec in specs):
+        rows = [line for spec in specs if spec.section == section for line in _row(spec)]
+        parts.append("\n".join([f"{section.replace('`', '')}:", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(spec: OptionSpec) -> list[str]:
+    assert spec.flag is not None  # noqa: S101  # the caller has chosen those
+    notes = []
+    if isinstance(spec.codec, Int | Float) and spec.codec.ge is not None:
+        bounded = spec.codec.le is not None and spec.codec.le < _LARGEST
+        notes.append(f"{spec.codec.ge} to {spec.codec.le}" if bounded else f"at least {spec.codec.ge}")
+    if spec.default not in (None, False, True, (), {}) and spec.flag.form is not FlagForm.COUNT:
+        notes.append(f"default {spec.default}")
+    if spec.effect is Effect.RECORDED:
+        notes.append("no effect on the cpu target")
+    if spec.ours:
+        notes.append("not in the vendor's tools")
+    text = spec.summary.replace("`", "") + (f" [{'; '.join(notes)}]" if notes else "")
+    return [
+        f"  {flag_text(spec, spec.flag)}",
+        *textwrap.wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT),
+    ]
+
+
+def flag_text(spec: OptionSpec, flag: Flag) -> str:
+    """Return a flag with the form of its value."""
+    start = f"-{flag.text}"
+    if flag.form is FlagForm.ACTION:
+        return ", ".join(f"-{text}" for text in flag.texts)
+    if flag.form is FlagForm.COUNT:
+        return ", ".join(f"-{flag.text * count}" for count in (1, 2, 3))
+    if flag.form is FlagForm.SWITCH:
+        return start if spec.default is False else f"{start}[=true|false]"
+    value = placeholder(spec.codec)
+    if flag.form is FlagForm.OPTIONAL:
+        return f"{start}[={value}]"
+    return f"{start}={value}" + (" ..." if flag.form is FlagForm.REPEAT else "")
+
+
+@singledispatch
+def placeholder(codec: Codec[Any]) -> str:
+    """Return what stands for a value in a line of help."""
+    del codec
+    return "VALUE"
+
+
+@placeholder.register
+def _(codec: Int) -> str:
+    del codec
+    return "N"
+
+
+@placeholder.register
+def _(codec: Float) -> str:
+    del codec
+    return "X"
+
+
+@placeholder.register
+def _(codec: Bool) -> str:
+    del codec
+    return "true|false"
+
+
+@placeholder.register
+def _(codec: Enum) -> str:
+    return "|".join(codec.values)
+
+
+@placeholder.register
+def _(codec: ListOf) -> str:  # type: ignore[type-arg]  # singledispatch wants the bare class
+    item = placeholder(codec.item)
+    return item if item in {"FILE", "DIR"} else f"{item},..."
+
+
+@placeholder.register
+def _(codec: FilePath) -> str:
+    return "DIR" if codec.noun == "directory" else "FILE"
+
+
+@placeholder.register(CustomIoList)
+@placeholder.register(FileContent)
+@placeholder.register(JsonFile)
+def _(codec: Codec[Any]) -> str:
+    del codec
+    return "FILE"
+
+
+@placeholder.register
+def _(codec: RandomInputData) -> str:
+    return "|".join(codec.kinds.values)
+
+
+@placeholder.register
+def _(codec: MostCores) -> str:
+    del codec
+    return "N,..."
+
+
+@placeholder.register
+def _(codec: HexCodes) -> str:
+    del codec
+    return "HEX,..."
+
+
+@placeholder.register
+def _(codec: SymbolMap) -> str:
+    del codec
+    return "SYMBOL,N"
+
+
+@placeholder.register
+def _(codec: ModelInputs) -> str:
+    del codec
+    return "INPUT,TYPE,[N,...]"
+
+
+@placeholder.register
+def _(codec: DeviceIds) -> str:
+    del codec
+    return "N[:N...]"

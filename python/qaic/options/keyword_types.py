@@ -1,0 +1,202 @@
+"""The keyword arguments of sessions as types, for editors and type checkers.
+
+``python -m qaic.options.keyword_types`` writes `qaic.options.keywords`, which is checked in; a test compares
+the two. The table itself cannot be followed by a type checker.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import singledispatch
+from typing import Any
+
+from qaic.options.codecs import Bool, Codec, Enum, FilePath, Float, Int, ListOf, Str
+from qaic.options.custom_io import CustomIoList
+from qaic.options.file_content import FileContent
+from qaic.options.partitions import Partitions
+from qaic.options.spec import OptionSpec, Stage
+from qaic.options.specializations import Specializations
+from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.table import SPECS
+from qaic.options.words import HardwareVersion, HexCodes, MostCores, RandomInputData, Samples
+
+_HEAD = '''\
+"""Types of the keyword arguments of `qaic.Session` and `qaic.compile`.
+
+Written by ``python -m qaic.options.keyword_types``: edit the option table, not this module. None means "not
+given". At run time every option also takes the text that a YAML file would have.
+"""
+
+# ruff: noqa: E501
+# fmt: off
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+
+    from qaic.options.structures import ModelInput
+
+    _Path: TypeAlias = str | os.PathLike[str]
+    _Names: TypeAlias = Sequence[str] | str
+
+
+class SessionKeywords(TypedDict, total=False):
+    """Options of `qaic.Session` apart from those in its signature."""
+
+'''
+
+_COMPILE = '''
+
+class CompileKeywords(SessionKeywords, total=False):
+    """Options of `qaic.compile` apart from those in its signature."""
+
+'''
+
+#: Parameters of their own in the signature of Session; `compile` has the last two as keyword arguments.
+_MODEL = "model_path"
+_IN_SIGNATURE = ("options_path", "backend")
+
+#: A spelling that the documents have instead of the canonical one.
+_DOCUMENTED_ALIASES = {"allocator_dealloc_delay": "allocator_dealloac_delay"}
+
+
+def render() -> str:
+    """Return the module."""
+    keywords = [spec for spec in SPECS if spec.keyword and spec.stage is not Stage.CLI]
+    session = [spec for spec in keywords if spec.name not in {_MODEL, *_IN_SIGNATURE}]
+    compile_only = [spec for spec in keywords if spec.name in _IN_SIGNATURE]
+    return "".join([_HEAD, *map(_lines, session), _COMPILE, *map(_lines, compile_only)])
+
+
+def _lines(spec: OptionSpec) -> str:
+    names = [spec.name, *(_DOCUMENTED_ALIASES[name] for name in [spec.name] if name in _DOCUMENTED_ALIASES)]
+    return "".join(f"    {name}: {annotation(spec.codec)} | None\n" for name in names)
+
+
+def _literal(codec: Enum) -> str:
+    values = ", ".join(json.dumps(value) for value in codec.values)
+    return f"Literal[{values}]"
+
+
+@singledispatch
+def annotation(codec: Codec[Any]) -> str:
+    """Return the Python type of the values that a codec takes, without None and general text."""
+    message = f"{type(codec).__name__} has no annotation"
+    raise TypeError(message)
+
+
+@annotation.register
+def _(codec: Bool) -> str:
+    del codec
+    return "bool"
+
+
+@annotation.register
+def _(codec: Int) -> str:
+    del codec
+    return "int"
+
+
+@annotation.register
+def _(codec: Float) -> str:
+    del codec
+    return "float"
+
+
+@annotation.register
+def _(codec: Str) -> str:
+    del codec
+    return "str"
+
+
+@annotation.register
+def _(codec: Enum) -> str:
+    return _literal(codec)
+
+
+@annotation.register
+def _(codec: HardwareVersion) -> str:
+    return f"{_literal(codec)} | float"
+
+
+@annotation.register(FilePath)
+@annotation.register(FileContent)
+def _(codec: Codec[Any]) -> str:
+    del codec
+    return "_Path"
+
+
+@annotation.register
+def _(codec: Partitions) -> str:
+    del codec
+    return "_Path | Mapping[str, Any]"
+
+
+@annotation.register
+def _(codec: Specializations) -> str:
+    del codec
+    return "_Path | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+
+
+@annotation.register
+def _(codec: CustomIoList) -> str:
+    del codec
+    return "_Path | Sequence[Mapping[str, Any]]"
+
+
+@annotation.register
+def _(codec: ListOf) -> str:  # type: ignore[type-arg]  # singledispatch wants the bare class
+    item = annotation(codec.item)
+    return {"str": "_Names", "_Path": "Sequence[_Path] | str"}.get(item, f"Sequence[{item}] | str")
+
+
+@annotation.register
+def _(codec: SymbolMap) -> str:
+    del codec
+    return "Mapping[str, int] | Sequence[tuple[str, int]] | Sequence[str] | str"
+
+
+@annotation.register
+def _(codec: ModelInputs) -> str:
+    del codec
+    return "Sequence[Mapping[str, Any] | ModelInput | str] | Mapping[str, Any] | str"
+
+
+@annotation.register
+def _(codec: DeviceIds) -> str:
+    del codec
+    return "int | Sequence[int] | str"
+
+
+@annotation.register
+def _(codec: MostCores) -> str:
+    del codec
+    return "int | Sequence[int] | str"
+
+
+@annotation.register
+def _(codec: HexCodes) -> str:
+    del codec
+    return "Sequence[int | str] | str"
+
+
+@annotation.register
+def _(codec: RandomInputData) -> str:
+    return f"bool | {_literal(codec.kinds)}"
+
+
+@annotation.register
+def _(codec: Samples) -> str:
+    del codec
+    return "Iterable[Mapping[str, np.ndarray[Any, Any]]]"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
