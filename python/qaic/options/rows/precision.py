@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qaic.options.codecs import Bool, ListOf, Str
-from qaic.options.file_content import FileContent, InputFileContent
+from qaic.options.node_precision import NodePrecision, NodePrecisionLists
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
 
 
@@ -46,8 +46,8 @@ class PrecisionOptions:
         flag=Flag("execute-nodes-in-fp16", FlagForm.VALUE),
         in_container=True,
     )
-    node_precision_info_file: InputFileContent | None = option(
-        FileContent("YAML file"),
+    node_precision_info_file: NodePrecision | None = option(
+        NodePrecisionLists(),
         default=None,
         summary="Single nodes, by their first outputs, that compute in fp16 or in fp32.",
         effect=Effect.BEHAVIOUR,
