@@ -76,16 +76,12 @@ def install_qairt() -> None:
         QAIRT itself is installed: its classes and ours must not be mixed. Also a ``RuntimeError``.
     """
     with _lock:
-        present = sys.modules.get(_ROOT)
-        if isinstance(present, _Facade):
+        if isinstance(sys.modules.get(_ROOT), _Facade):
             return
-        if present is not None or importlib.util.find_spec(_ROOT) is not None:
-            where = getattr(present, "__file__", None) or getattr(
-                importlib.util.find_spec(_ROOT) if present is None else None, "origin", None
-            )
-            place = f" ({where})" if where else ""
+        where = _real_package()
+        if where is not None:
             raise StateError(
-                f"the package {_ROOT} can be imported{place}, so its names are not taken over",
+                f"the package {_ROOT} can be imported ({where}), so its names are not taken over",
                 code="compat.qairt_present",
                 context={"package": _ROOT, "path": where},
                 hints=("import the classes from qaic.configs, or uninstall the other package",),
@@ -105,6 +101,15 @@ def uninstall_qairt() -> None:
         if isinstance(sys.modules.get(_ROOT), _Facade):
             for name in _MODULES:
                 sys.modules.pop(name, None)
+
+
+def _real_package() -> str | None:
+    """Return where the package itself is, loaded or not; a folder that merely has its name is not it."""
+    present = sys.modules.get(_ROOT)
+    if present is not None:
+        return str(getattr(present, "__file__", None) or "already imported")
+    spec = importlib.util.find_spec(_ROOT)
+    return None if spec is None else spec.origin
 
 
 def _facade(name: str, home: str, names: tuple[str, ...]) -> ModuleType:

@@ -73,6 +73,16 @@ def test_uninstalling_leaves_nothing():
     compat.uninstall_qairt()
 
 
+def test_a_folder_of_that_name_is_not_the_package(tmp_path, monkeypatch):
+    (tmp_path / "qairt").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    compat.install_qairt()
+    from qairt.api.compiler.config import CompileConfig
+
+    assert CompileConfig is configs.CompileConfig
+    compat.uninstall_qairt()
+
+
 @pytest.mark.parametrize("is_imported", [False, True])
 def test_the_real_package_is_never_replaced(tmp_path, monkeypatch, is_imported):
     package = tmp_path / "qairt"
