@@ -45,7 +45,9 @@ class RuleView:
     model_is_container: bool
 
     def asks(self, name: str) -> bool:
-        """Whether an option has another value than its default."""
+        """Whether an option was given, with another value than its default."""
+        if name not in self.origins:
+            return False
         value, default = self.values[name], self.defaults[name]
         # Samples may be an array, which compares its items.
         return value is not None if default is None else value != default

