@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python import (
+    calibrating,
     compiling,
     criterion,
     importing,
@@ -47,6 +48,7 @@ MEASUREMENTS = {
         in_flight.one_by_one,
         in_flight.crowded,
         compiling.compiling,
+        calibrating.calibrating,
         opening.write_large,
         opening.opening,
         opening.bindings,
@@ -94,6 +96,12 @@ GROUPS = {
         "each in a fresh process. Ours reads, checks, lowers and writes a container; it "
         "does not load it. Theirs reads, optimizes and loads. What comes after compiling is "
         "listed too: loading, and asking for the same model again.",
+    ),
+    "calibrate": (
+        "Calibrating",
+        "What one more sample costs on one thread, in processor time, beside a plain `Session.run` of the "
+        "same model. The ratio is that of the rest after the time for taking the values of the tensors "
+        "(ranges or histograms, measured alone on arrays of the same sizes).",
     ),
     "open": (
         "Opening a container",
@@ -186,6 +194,8 @@ def measure_group(
             yield from rust_rows.queue_rows(rust)
         case "compile":
             yield from compiling.compile_rows(folder, effort)
+        case "calibrate":
+            yield from calibrating.calibrate_rows(folder, effort)
         case "open":
             yield from opening.open_rows(folder, effort)
             yield from rust_rows.open_rows(rust)

@@ -325,7 +325,7 @@ def test_other_json_is_refused(tmp_path, text):
 
 def two_inputs():
     return model(
-        [helper.make_node("Mul", ["a", "b"], ["m"]), helper.make_node("Relu", ["m"], ["y"])],
+        [helper.make_node("Mul", ["a", "b"], ["m"]), helper.make_node("Tanh", ["m"], ["y"])],
         [("a", "float32", [2, 2]), ("b", "float32", [1])],
         [("y", "float32", [2, 2])],
     )

@@ -10,7 +10,7 @@ import numpy as np
 from qaic.compiler.bn_fold import fold_batch_normalization
 from qaic.compiler.calibration.samples import ModelInput
 from qaic.compiler.elem_types import FLOAT, FLOAT16
-from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.initializers import lift_float_constants
 from qaic.compiler.precision_ops import RANDOM
 from qaic.compiler.quantize.kinds import operands, quantizable, results
@@ -39,6 +39,9 @@ _REARRANGING: Final = frozenset(
         "Unsqueeze",
     }
 )
+
+#: operators that limit values: what they are given may be limited before, without a difference
+_LIMITING: Final = frozenset({"Clip", "Relu"})
 
 #: types of tensors that are measured
 _MEASURABLE: Final = frozenset({FLOAT, FLOAT16})
@@ -143,7 +146,8 @@ class Measured:
     fixed
         Those of `results` that are computed from constants alone: every sample gives the same values.
     same
-        Tensor -> the measured tensor that holds the same values.
+        Tensor -> the measured tensor that stands for it: it holds the same values, or those that are left of
+        them where a Relu or Clip is all that reads them. So a Conv and its Relu stay one unit.
     """
 
     results: list[str] = field(default_factory=list)
@@ -171,6 +175,7 @@ def choose(graph: FloatGraph, float_nodes: set[str]) -> Measured:
     constants = graph.constants()
     derived = _derived(graph.model.graph, constants)
     source = _sources(graph.model.graph, constants)
+    limited = _limited(graph.model.graph, constants)
     inputs = [edge.name for edge in graph.interface.inputs]
     chosen = Measured()
     known = set(inputs)
@@ -180,6 +185,8 @@ def choose(graph: FloatGraph, float_nodes: set[str]) -> Measured:
         at = name
         while at in source and source[at] not in constants and _is_measurable(graph, source[at]):
             at = source[at]
+        while at in limited and _is_measurable(graph, limited[at]):
+            at = limited[at]
         if at not in known and not _is_measurable(graph, at):
             continue
         chosen.same[name] = at
@@ -206,6 +213,21 @@ def _sources(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:
         and node.op_type in _REARRANGING
         and node.input
         and node.input[0] not in constants
+    }
+
+
+def _limited(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:
+    """Map values that only a Relu, or a Clip with constant bounds, reads to what is left of them."""
+    count = uses(graph)
+    results = {name for node in graph.node for name in node.output}
+    return {
+        node.input[0]: node.output[0]
+        for node in graph.node
+        if node.domain in STANDARD_DOMAINS
+        and node.op_type in _LIMITING
+        and all(not name or name in constants for name in node.input[1:])
+        and count[node.input[0]] == 1
+        and node.input[0] in results - constants
     }
 
 

@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from os import sched_getaffinity
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -44,12 +43,12 @@ _MOST_BYTES: Final = 1 << 30
 
 
 class RangeRecord:
-    """Smallest and largest value, where no histogram is needed."""
+    """Smallest and largest value, where no histogram is needed. Any thread may call any method."""
 
     def __init__(self) -> None:
-        self.minimum = np.inf
-        self.maximum = -np.inf
-        self.count = 0
+        self._lock = threading.Lock()
+        self._minimum = np.inf
+        self._maximum = -np.inf
 
     def add(self, array: NDArray[np.float32]) -> None:
         """Take the values of one sample; refuses NaN and infinity with a ValueError."""
@@ -58,42 +57,39 @@ class RangeRecord:
         # NaN comes through both.
         low, high = float(array.min()), float(array.max())
         if not (np.isfinite(low) and np.isfinite(high)):
-            message = f"{int((~np.isfinite(array)).sum())} values that are NaN or infinite"
+            message = "not finite"
             raise ValueError(message)
-        self.minimum, self.maximum = min(self.minimum, low), max(self.maximum, high)
-        self.count += array.size
+        with self._lock:
+            self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
 
-    def merge(self, other: RangeRecord) -> None:
-        """Take over what another record has seen."""
-        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
-        self.count += other.count
-
-    def profile(self, bins: int) -> TensorProfile:
-        """Make the profile."""
+    def profile(self, bins: int) -> TensorProfile | None:
+        """Make the profile; None when there were no values."""
         del bins
-        return TensorProfile(self.minimum, self.maximum)
+        return None if self._minimum > self._maximum else TensorProfile(self._minimum, self._maximum)
 
 
-@dataclass(slots=True)
-class _Worker:
-    """Records of one thread."""
+class HistogramRecord:
+    """Range and histogram. Any thread may call any method."""
 
-    records: dict[str, RangeRecord]
+    def __init__(self) -> None:
+        self._histogram = _core.TensorHistogram()
 
-    def take(self, name: str, array: NDArray[Any], place: str) -> None:
-        """Add the values of a tensor."""
-        values = np.ascontiguousarray(array, np.float32)
-        try:
-            self.records[name].add(values)
-        except ValueError as error:
-            raise _not_finite(name, place, str(error)) from None
+    def add(self, array: NDArray[np.float32]) -> None:
+        """Take the values of one sample; refuses NaN and infinity with a ValueError."""
+        self._histogram.add(array)
+
+    def profile(self, bins: int) -> TensorProfile | None:
+        """Make the profile; None when there were no values."""
+        found = self._histogram
+        return TensorProfile(found.minimum, found.maximum, found.counts(bins)) if found.count else None
 
 
-def _not_finite(name: str, place: str, found: str) -> CompileError:
+def _not_finite(name: str, place: str, values: NDArray[np.float32]) -> CompileError:
+    nan, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
     return refuse(
         f"tensor {name!r} in {place}",
         code="calibration_not_finite",
-        found=found,
+        found=f"{nan} NaN and {infinite} infinite values of {values.size}",
         expected="finite numbers, because a range is measured",
         fix="use samples as the model gets them, or keep the operators around this tensor in a float "
         "precision: node_precision_info_file, keep_original_precision_for_nodes",
@@ -140,13 +136,11 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="openqaic-calibration-") as folder:
         path = Path(folder) / "programqpc.bin"
         output_bytes = write_instrumented(path, graph, measured.results, options)
-        run = _Run(graph, measured, source, progress, with_histograms=with_histograms)
-        worker = run.measure(path, workers_of(graph, output_bytes, options))
-    return {
-        name: record.profile(options.num_histogram_bins)
-        for name, record in worker.records.items()
-        if record.count
-    }
+        kind = HistogramRecord if with_histograms else RangeRecord
+        records = {name: kind() for name in (*measured.inputs, *measured.results)}
+        _Run(graph, measured, source, records, progress).run(path, workers_of(graph, output_bytes, options))
+    profiles = {name: record.profile(options.num_histogram_bins) for name, record in records.items()}
+    return {name: profile for name, profile in profiles.items() if profile is not None}
 
 
 def workers_of(graph: FloatGraph, output_bytes: int, options: CompileOptions) -> int:
@@ -161,48 +155,33 @@ def workers_of(graph: FloatGraph, output_bytes: int, options: CompileOptions) ->
 
 
 class _Run:
+    """All samples of one calibration."""
+
     def __init__(
         self,
         graph: FloatGraph,
         measured: Measured,
         source: Source,
+        records: Mapping[str, RangeRecord | HistogramRecord],
         progress: Progress,
-        *,
-        with_histograms: bool,
     ) -> None:
         self._inputs = graph.inputs()
         self._measured = measured
         self._source = source
+        self._records = records
         self._progress = progress
-        del with_histograms
-        self._kind = RangeRecord
-        self._local = threading.local()
-        self._workers: list[_Worker] = []
-        self._lock = threading.Lock()
 
-    def measure(self, path: Path, workers: int) -> _Worker:
-        """Run all samples with some workers; returns the records of all together."""
+    def run(self, path: Path, workers: int) -> None:
+        """Run all samples with some workers."""
         programs = _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
-        done = self._one_by_one(programs) if workers == 1 else self._side_by_side(programs, workers)
-        if not done:
-            raise no_samples(self._source)
-        total = self._new_worker()
-        for worker in self._workers:
-            for name, record in worker.records.items():
-                total.records[name].merge(record)
-        return total
-
-    def _new_worker(self) -> _Worker:
-        names = (*self._measured.inputs, *self._measured.results)
-        return _Worker({name: self._kind() for name in names})
-
-    def _worker(self) -> _Worker:
-        worker: _Worker | None = getattr(self._local, "worker", None)
-        if worker is None:
-            worker = self._local.worker = self._new_worker()
-            with self._lock:
-                self._workers.append(worker)
-        return worker
+        if not (self._one_by_one(programs) if workers == 1 else self._side_by_side(programs, workers)):
+            raise refuse(
+                self._source.option,
+                code="no_samples",
+                found="no samples",
+                expected="at least one",
+                fix="give inputs as the model gets them in use",
+            )
 
     def _samples(self) -> Iterator[tuple[int, Sample, dict[str, NDArray[Any]]]]:
         for number, sample in enumerate(self._source.samples()):
@@ -266,23 +245,18 @@ class _Run:
         inputs: Mapping[str, NDArray[Any]],
         outputs: Mapping[str, NDArray[Any]],
     ) -> None:
-        worker = self._worker()
         for name in self._measured.inputs:
-            worker.take(name, inputs[name], sample.place)
+            self._add(name, inputs[name], sample)
         for name in self._measured.results:
             if number == 0 or name not in self._measured.fixed:
-                worker.take(name, outputs[name], sample.place)
+                self._add(name, outputs[name], sample)
 
-
-def no_samples(source: Source) -> CompileError:
-    """Make the error for a source without samples."""
-    return refuse(
-        source.option,
-        code="no_samples",
-        found="no samples",
-        expected="at least one",
-        fix="give inputs as the model gets them in use",
-    )
+    def _add(self, name: str, array: NDArray[Any], sample: Sample) -> None:
+        values = np.ascontiguousarray(array, np.float32)
+        try:
+            self._records[name].add(values)
+        except ValueError:
+            raise _not_finite(name, sample.place, values) from None
 
 
 def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001

@@ -1,0 +1,122 @@
+"""Cost of calibrating on one more sample, beside a plain inference of the same model."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import models
+from .row import Row, at_most
+from .spread import Spread
+from .worker import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from qaic.compiler.calibration.profile import Profile
+
+    from .effort import Effort
+
+#: calibrated with and without, so that what a calibration costs once drops out
+_FEW = 3
+
+#: title -> `quantization_calibration`
+_KINDS = {"ranges": "None", "histograms": "MSE"}
+
+
+def calibrating(folder: str, name: str, calibration: str, samples: int) -> dict[str, float]:
+    """Processor time per sample: calibrating, a plain inference, taking the values of tensors (in a worker).
+
+    All on one thread, so processor time is time, on a busy machine too. Loading, lowering and what else
+    happens once is not in it.
+    """
+    import qaic
+
+    model = models.load(name, Path(folder))
+    counted, _ = _profiled(model, "MSE", 1)
+    _, first = _profiled(model, calibration, _FEW)
+    _, more = _profiled(model, calibration, _FEW + samples)
+    with qaic.Session(model.path, aic_num_cores=1, **model.options) as session:
+        session.run(model.feeds)
+        started = time.process_time()
+        for _ in range(samples):
+            session.run(model.feeds)
+        plain = (time.process_time() - started) / samples
+    return {
+        "calibrating": (more - first) / samples,
+        "plain": plain,
+        "counting": _counting(counted, calibration),
+    }
+
+
+def _profiled(model: models.Model, calibration: str, samples: int) -> tuple[Profile, float]:
+    from qaic.compiler import onnx_file
+    from qaic.compiler.lowering import lower
+    from qaic.compiler.progress import Progress
+    from qaic.options import resolve
+
+    options = resolve(
+        {
+            "convert_to_quantize": True,
+            "calibration_data": [model.feeds] * samples,
+            "quantization_calibration": calibration,
+            "profiling_threads": 1,
+            **model.options,
+        },
+        options_path=None,
+        model_is_container=False,
+    )
+    started = time.process_time()
+    with onnx_file.open_model(model.path) as source, Progress("benchmark") as progress:
+        lowered = lower(source, options.compile, progress)
+    seconds = time.process_time() - started
+    assert lowered.profile is not None
+    return lowered.profile, seconds
+
+
+def _counting(profile: Profile, calibration: str) -> float:
+    """Time the records on arrays as large as the tensors."""
+    from qaic.compiler.calibration.measure import HistogramRecord, RangeRecord
+
+    generator = np.random.default_rng(0)
+    # Tensors with the same values share what was measured once.
+    measured = {id(tensor): tensor.histogram for tensor in profile.tensors.values()}
+    arrays = [
+        generator.standard_normal(int(histogram.sum(dtype=np.float64)), np.float32)
+        for histogram in measured.values()
+        if histogram is not None
+    ]
+    kind = RangeRecord if calibration == "None" else HistogramRecord
+    records = [kind() for _ in arrays]
+    best = float("inf")
+    for _ in range(5):
+        started = time.process_time()
+        for record, array in zip(records, arrays, strict=True):
+            record.add(array)
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def calibrate_rows(folder: str, effort: Effort) -> Iterator[Row]:
+    """Rows of the group `calibrate`."""
+    samples = 10 if effort.quick else 60
+    for name in models.NAMES[1:]:
+        for title, calibration in _KINDS.items():
+            found = [
+                measure("calibrating", folder=folder, name=name, calibration=calibration, samples=samples)
+                for _ in range(effort.processes)
+            ]
+            ratio = Spread.of([(one["calibrating"] - one["counting"]) / one["plain"] for one in found], "x")
+            beside = tuple(
+                (label, Spread.of([one[key] for one in found], "s"))
+                for label, key in (("a plain run", "plain"), (f"{title} alone", "counting"))
+            )
+            yield Row(
+                f"{models.TITLES[name]}: one more sample, {title}",
+                Spread.of([one["calibrating"] for one in found], "s"),
+                beside,
+                **at_most(ratio, 1.3),
+            )
