@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qaic.compiler import compile_model
+from qaic.compiler import compile_resolved
 from qaic.compiler.cache import write_replacing
 from qaic.compiler.output_folder import writable_folder
 from qaic.errors import CompileError, InputTypeError, OptionConflictError, OptionError, UnknownOptionError
@@ -92,9 +92,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
         _log.warning("fields of CompileConfig without an effect on AIC: %s", ", ".join(request.ignored))
     content = _content(source)
     with _log_level(request.log_level), _writable(request.binary(resolved.compile.output_dir)) as target:
-        path = compile_model(
-            content, resolved.compile, resolved.set_compile, output_dir=resolved.compile.output_dir
-        )
+        path = compile_resolved(content, resolved)
         if target is not None:
             # A copy, not a link: who edits the copy must not edit the cache.
             write_replacing(target, lambda aside: _copy(path, aside))

@@ -528,9 +528,9 @@ def _submit_limit(options: RuntimeOptions) -> float | None:
 
 
 def _compile(path: Path, options: ResolvedOptions) -> Path:
-    from qaic.compiler import compile_model
+    from qaic.compiler import compile_resolved
 
-    return compile_model(path, options.compile, options.set_compile, output_dir=options.compile.output_dir)
+    return compile_resolved(path, options)
 
 
 def _random_inputs(inputs: ShapeDict, shapes: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:

@@ -1,41 +1,63 @@
-"""``qaic-compile`` as its users call it."""
+"""``qaic-compile`` and ``qaic-exec`` as their users call them."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import onnx
 import pytest
+from google.protobuf import text_format
 from onnx import TensorProto, helper
 
 import qaic
 from qaic.cli import compile as tool
+from qaic.cli import compile_and_run
 
 
-@pytest.fixture
-def model(tmp_path):
+def doubled():
     """y = x + x on float[batch, 4]."""
     graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [helper.make_node("Add", ["x", "x"], ["y"], name="sum")],
         "doubled",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
     )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def model(tmp_path):
     path = tmp_path / "doubled.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(doubled(), path)
     return path
 
 
-def test_flags_reach_the_container(model, tmp_path, capsys):
-    out = tmp_path / "binaries"
-    argv = [
-        f"-m={model}",
-        "-onnx-define-symbol=batch,3",
-        "-convert-to-fp16",
-        "--aic-num-cores=4",
-        "-compile-only",
-    ]
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "binaries"
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+BATCH = "-onnx-define-symbol=batch,3"
+
+
+def test_flags_reach_the_container(model, out, capsys):
+    argv = [f"-m={model}", BATCH, "-convert-to-fp16", "--aic-num-cores=4", "-compile-only"]
     assert tool.main([*argv, f"-aic-binary-dir={out}"]) == 0
-    assert capsys.readouterr().out == f"compiled {out / 'programqpc.bin'}\n"
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        f"reading {model}",
+        "compiling for the cpu device, 4 cores",
+        "precision fp16",
+        f"compiled {out / 'programqpc.bin'}",
+    ]
+    assert printed.err == ""
     with qaic.Session(out) as session:
         assert session.model_input_shape_dict["x"] == ((3, 4), np.dtype("float32"))
         assert session.run({"x": np.full((3, 4), 1.5, np.float32)})["y"].tolist() == [[3.0] * 4] * 3
@@ -43,10 +65,21 @@ def test_flags_reach_the_container(model, tmp_path, capsys):
     assert effective == {"aic_num_cores": 4, "convert_to_fp16": True, "onnx_define_symbol": {"batch": 3}}
 
 
-def test_repeated_flags_and_switches_that_are_off(model, tmp_path):
+def test_the_command_line_of_wrappers(model, out):
+    """Tool, target, version, model; the result by exit code and file (compile-options §1.4)."""
+    command = [
+        *(sys.executable, "-m", "qaic.cli.compile", "-aic-hw", "-aic-hw-version=ai100", f"-m={model}"),
+        *("-compile-only", "-retained-state=false", "-aic-num-cores=16", "-mxfp6-matmul", "-mos=1"),
+        *("-aic-enable-depth-first", "-allow-mxint8-mdp-io=false", BATCH, f"-aic-binary-dir={out}"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert names_in(out) == ["programqpc.bin"]
+
+
+def test_repeated_flags_and_switches_that_are_off(model, out, tmp_path):
     config = tmp_path / "specializations.json"
     config.write_text(json.dumps({"specializations": [{"batch": "1"}, {"batch": "2"}]}))
-    out = tmp_path / "binaries"
     argv = ["-m", str(model), f"-network-specialization-config={config}", "-convert-to-fp16=false"]
     assert tool.main([*argv, "-aic-binary-dir", str(out)]) == 0
     with qaic.Session(out) as session:
@@ -61,39 +94,316 @@ def test_repeated_flags_and_switches_that_are_off(model, tmp_path):
         (["-aic-num-cores=2"], "no model"),
         (["model.onnx"], "unexpected argument model.onnx"),
         (["-m"], "-m needs a value"),
-        (["-m=a.onnx", "-m=b.onnx"], "given twice"),
+        (["-m=a.onnx", "-m=b.onnx"], "give it once"),
+        (["-m=a.onnx"], "no directory for the container; -aic-binary-dir=DIR is expected"),
+        (["-m=a.onnx", "-aic-binary-dir=d", "-io-encrypt=x"], "not available without the SDK"),
+        (["-operators-supported=caffe"], "-operators-supported=onnx is expected"),
     ],
 )
-def test_wrong_usage_is_said_before_anything_is_done(argv, message, capsys):
+def test_wrong_usage_is_said_before_anything_is_done(argv, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert tool.main(argv) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: ")
     assert message in printed.err
     assert printed.out == ""
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_and_unsupported_flags_and_values(model, capsys):
+def test_wrong_flags_and_values_are_all_named(model, out, capsys):
     for flag, message in [
-        ("-aic-num-core=2", "aic_num_cores"),
-        ("-io-encrypt=x", "io_encrypt"),
+        ("-aic-num-core=2", "aic-num-cores"),
         ("-aic-num-cores=17", "1 to 16"),
+        ("-convert-to-fp17", "-convert-to-fp16"),
+        ("-dump-profile=p -load-profile=p", "load-profile"),
     ]:
-        assert tool.main([f"-m={model}", flag]) == 2
-        assert message in capsys.readouterr().err.replace("-", "_")
+        assert tool.main([f"-m={model}", f"-aic-binary-dir={out}", *flag.split()]) == 2
+        printed = capsys.readouterr()
+        assert message in printed.err
+        assert printed.out == ""
+    assert not out.exists()
 
 
-def test_symbol_without_a_size(model, capsys):
-    assert tool.main([f"-m={model}"]) != 0
+def test_symbol_without_a_size(model, out, capsys):
+    assert tool.main([f"-m={model}", f"-aic-binary-dir={out}"]) != 0
     assert "batch" in capsys.readouterr().err
+    assert not out.exists()
 
 
-def test_missing_model(tmp_path, capsys):
-    assert tool.main([f"-m={tmp_path / 'missing.onnx'}"]) == 1
+def test_missing_model(tmp_path, out, capsys):
+    assert tool.main([f"-m={tmp_path / 'missing.onnx'}", f"-aic-binary-dir={out}"]) == 1
     assert "missing.onnx" in capsys.readouterr().err
 
 
+def test_a_container_is_no_model(model, out, capsys):
+    assert tool.main([f"-m={model}", BATCH, f"-aic-binary-dir={out}"]) == 0
+    assert tool.main([f"-m={out / 'programqpc.bin'}", f"-aic-binary-dir={out}2"]) == 2
+    assert "is a compiled container" in capsys.readouterr().err
+
+
+def test_a_model_in_text_form(tmp_path, out, capsys):
+    path = tmp_path / "doubled.onnxtxt"
+    path.write_text(text_format.MessageToString(doubled()))
+    assert tool.main([f"-m={path}", BATCH, f"-aic-binary-dir={out}"]) == 0
+    with qaic.Session(out) as session:
+        assert session.run({"x": np.ones((3, 4), np.float32)})["y"].tolist() == [[2.0] * 4] * 3
+    for content in (b"graph {", b"\xff", b"{" * 100_000):
+        path.write_bytes(content)
+        assert tool.main([f"-m={path}", f"-aic-binary-dir={out}"]) == 2
+        assert "is no model in the text form" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["-h", "-help", "--help", "--usage", "-u"])
+def test_help_wins_over_everything(flag, capsys):
+    assert tool.main(["-no-such-flag", flag]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("usage: qaic-compile ")
+    assert printed.err == ""
+
+
 def test_help_lists_every_flag(capsys):
+    from qaic.options.spec import Stage
+    from qaic.options.table import SPECS
+
     assert tool.main(["-h"]) == 0
-    text = capsys.readouterr().out
-    for flag in ("-m=VALUE", "-aic-binary-dir=VALUE", "-convert-to-fp16\n", "-retained-state\n"):
-        assert f"  {flag}" in text
+    words = capsys.readouterr().out.replace("=", " ").replace("[", " ").split()
+    for spec in SPECS:
+        if spec.flag is not None and spec.stage is Stage.COMPILE and spec.flag.text != "v":
+            assert f"-{spec.flag.text}" in words
+    assert "qaic-exec" in tool_help(compile_and_run, capsys).splitlines()[0]
+
+
+def tool_help(module, capsys):
+    assert module.main(["-h"]) == 0
+    return capsys.readouterr().out
+
+
+# --- the directory for the container
+
+
+def compiled(model, out, *flags):
+    return tool.main([f"-m={model}", BATCH, f"-aic-binary-dir={out}", *flags])
+
+
+def test_our_own_container_is_replaced(model, out, capsys):
+    assert compiled(model, out) == 0
+    first = (out / "programqpc.bin").read_bytes()
+    (out / "notes.txt").write_text("mine")
+    assert compiled(model, out, "-aic-num-cores=2") == 0
+    assert (out / "programqpc.bin").read_bytes() != first
+    assert names_in(out) == ["notes.txt", "programqpc.bin"]
+
+
+def test_an_empty_directory_is_used(model, out):
+    out.mkdir()
+    assert compiled(model, out) == 0
+
+
+@pytest.mark.parametrize("content", ["file", "damaged", "foreign", "not a directory"])
+def test_what_is_not_ours_is_left_alone(model, out, content, capsys):
+    from qpc_support import container, program
+
+    if content == "not a directory":
+        out.write_text("x")
+    else:
+        out.mkdir()
+        name = "thesis.txt" if content == "file" else "programqpc.bin"
+        (out / name).write_bytes(container(program()) if content == "foreign" else b"something")
+    before = out.read_bytes() if out.is_file() else {path.name: path.read_bytes() for path in out.iterdir()}
+    assert compiled(model, out) == 2
+    printed = capsys.readouterr()
+    assert f"error: -aic-binary-dir={out}: " in printed.err
+    assert printed.out == ""
+    after = out.read_bytes() if out.is_file() else {path.name: path.read_bytes() for path in out.iterdir()}
+    assert after == before
+
+
+def test_a_failed_compilation_keeps_the_container_that_was_there(model, out, tmp_path):
+    assert compiled(model, out) == 0
+    before = (out / "programqpc.bin").read_bytes()
+    assert tool.main([f"-m={model}", f"-aic-binary-dir={out}"]) == 1
+    assert (out / "programqpc.bin").read_bytes() == before
+    assert names_in(out) == ["programqpc.bin"]
+
+
+def test_ctrl_c_leaves_nothing(model, out, tmp_path):
+    """The interrupt comes while the compiler works: a hook in the child says when that is."""
+    hook = tmp_path / "sitecustomize.py"
+    hook.write_text(
+        "import sys, threading\n"
+        "from qaic.compiler import onnx_file\n"
+        "def parse(self):\n"
+        "    sys.stderr.write('working\\n'); sys.stderr.flush()\n"
+        "    threading.Event().wait(60)\n"
+        "onnx_file.ModelFile.parse = parse\n"
+    )
+    cache = tmp_path / "cache"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "QAIC_CACHE_DIR": str(cache)}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "qaic.cli.compile", f"-m={model}", BATCH, f"-aic-binary-dir={out}"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    assert child.stderr.readline() == "working\n"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=30)[1] == "error: interrupted\n"
+    assert child.returncode == 130
+    assert not out.exists()
+    assert not list(cache.rglob("*.bin")) + list(cache.rglob("*.tmp"))
+
+
+# --- reports and messages
+
+
+def test_reports_are_on_stdout(model, out, capsys):
+    assert (
+        compiled(model, out, "-time-passes", "-aic-perf-metrics", "-aic-perf-warnings", "-enable-debug") == 0
+    )
+    printed = capsys.readouterr()
+    for title in ("passes of the compiler", "performance metrics", "performance warnings"):
+        assert title in printed.out.splitlines()
+    assert printed.err == ""
+    assert (out / "compiler-debug" / "compile.log").exists()
+
+
+def test_verbosity(model, out, capsys, monkeypatch):
+    monkeypatch.setenv("QAIC_COMPILER_OPTS_UNSUPPORTED", "-secret")
+    errors = []
+    for flags in ((), ("-v",), ("-vv",), ("-v", "-v"), ("-vvv",)):
+        assert compiled(model, out, "-ols=2", *flags) == 0
+        errors.append(capsys.readouterr().err)
+    assert errors[0] == ""
+    assert "note: recorded, without effect on the cpu target: ols\n" in errors[1]
+    assert "QAIC_COMPILER_OPTS_UNSUPPORTED" not in errors[1]
+    assert errors[2].count("debug: QAIC_COMPILER_OPTS_UNSUPPORTED is for the vendor's compiler") == 1
+    assert errors[2] == errors[3] == errors[4]
+
+
+def test_warnings_come_each_time(tmp_path, out, capsys):
+    graph = helper.make_graph(
+        [
+            helper.make_node("NonZero", ["x"], ["z"], name="select"),
+            helper.make_node("ReduceSum", ["z"], ["y"], keepdims=0),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, [])],
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    for _ in range(2):
+        assert tool.main([f"-m={path}", f"-aic-binary-dir={out}"]) == 0
+        assert capsys.readouterr().err == (
+            "warning: a compiler for the card is unlikely to take this model: "
+            "NonZero (not on the list of operators) at 'select'\n"
+        )
+    assert tool.main([f"-m={path}", f"-aic-binary-dir={out}2", "-strict-aic"]) == 1
+    assert not (tmp_path / "binaries2").exists()
+
+
+def test_the_list_of_operators(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert tool.main(["-operators-supported=onnx"]) == 0
+    lines = (tmp_path / "OnnxSupportedOperators.txt").read_text().splitlines()
+    assert "estimate" in capsys.readouterr().out
+    assert lines[0].startswith("# estimated")
+    assert {"Conv", "MatMul"} < set(lines[1:])
+    assert lines[1:] == sorted(lines[1:])
+    mine = tmp_path / "mine.txt"
+    mine.write_text("Zeta\nAlpha\n")
+    assert tool.main(["-operators-supported=onnx", f"-aic-operator-list={mine}", "-aic-binary-dir=sub"]) == 0
+    assert (tmp_path / "sub" / "OnnxSupportedOperators.txt").read_text() == "Alpha\nZeta\n"
+
+
+@pytest.mark.parametrize("flag", ["-mdp-dump-partition-config", "-dump-custom-IO-config-template"])
+def test_files_about_a_model_without_a_container(model, out, tmp_path, flag, capsys):
+    written = tmp_path / "written"
+    assert tool.main([f"-m={model}", BATCH, f"{flag}={written}"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"wrote {written}"
+    assert written.exists()
+    written.unlink()
+    assert compiled(model, out, f"{flag}={written}") == 0
+    assert written.exists()
+    assert (out / "programqpc.bin").exists()
+
+
+def test_a_profile_ends_the_work_of_the_tool(model, out, tmp_path):
+    written = tmp_path / "profile.yaml"
+    assert compiled(model, out, f"-dump-profile={written}", "-use-random-input-data") == 0
+    assert written.exists()
+    assert not out.exists()
+
+
+# --- running
+
+
+def test_flags_of_a_run_are_told_to_belong_elsewhere(model, out, capsys):
+    assert compiled(model, out, "-num-iter=3", "-device-id=0", "-aic-profiling-type=latency") == 0
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("note: ")
+    for flag in ("-num-iter", "-device-id", "-aic-profiling-type"):
+        assert flag in error
+    assert "qaic-runner" in error
+
+
+def test_exec_runs_what_it_compiled(model, out, tmp_path, capsys):
+    results = tmp_path / "results"
+    argv = [
+        *(f"-m={model}", BATCH, f"-aic-binary-dir={out}", "-num-iter=5", "-aic-num-of-instances=2"),
+        *(f"-write-output-dir={results}", "-write-output-num-samples=2", "-device-id=0"),
+    ]
+    assert compile_and_run.main(argv) == 0
+    printed = capsys.readouterr()
+    assert f"compiled {out / 'programqpc.bin'}" in printed.out.splitlines()
+    assert "InferenceCnt 5 " in printed.out
+    assert len(list(results.glob("y-activation-*.bin"))) == 2
+
+
+def test_exec_runs_given_inputs(model, out, tmp_path, capsys):
+    values = np.arange(12, dtype=np.float32)
+    values.tofile(tmp_path / "x.raw")
+    (tmp_path / "list.txt").write_text(f"{tmp_path / 'x.raw'}\n")
+    (tmp_path / "io.json").write_text(
+        json.dumps(
+            {
+                "IO-files": [
+                    [{"path": "x.raw", "io-direction": "in", "elem-size": 4, "map-to": "x", "dims": [3, 4]}]
+                ]
+            }
+        )
+    )
+    for flag in (f"-input-list-file={tmp_path / 'list.txt'}", f"-json-input-file={tmp_path / 'io.json'}"):
+        results = tmp_path / f"results{len(flag)}"
+        argv = [f"-m={model}", BATCH, f"-aic-binary-dir={out}", f"-write-output-dir={results}", flag]
+        assert compile_and_run.main(argv) == 0, capsys.readouterr().err
+        (written,) = results.glob("*.bin")
+        assert np.fromfile(written, np.float32).tolist() == (2 * values).tolist()
+
+
+def test_exec_does_not_run_when_told_so(model, out, capsys):
+    argv = [f"-m={model}", BATCH, f"-aic-binary-dir={out}", "-compile-only"]
+    assert compile_and_run.main(argv) == 0
+    assert "InferenceCnt" not in capsys.readouterr().out
+    assert compile_and_run.main([*argv, "-num-iter=3"]) == 0
+    printed = capsys.readouterr()
+    assert "InferenceCnt" not in printed.out
+    assert printed.err == "warning: -num-iter without effect: with -compile-only nothing is run\n"
+
+
+def test_exec_refuses_before_it_compiles(model, out, capsys):
+    argv = [f"-m={model}", BATCH, f"-aic-binary-dir={out}"]
+    for flags in (["-num-iter=3", "-time=2"], ["-aic-profiling-type=trace"]):
+        try:
+            code = compile_and_run.main([*argv, *flags])
+        except SystemExit as error:
+            code = error.code
+        assert code == 2
+        assert not out.exists()
+
+
+def test_exec_works_without_a_directory(model, capsys):
+    assert compile_and_run.main([f"-m={model}", BATCH, "-num-iter=2"]) == 0
+    assert "InferenceCnt 2 " in capsys.readouterr().out

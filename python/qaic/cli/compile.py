@@ -1,130 +1,155 @@
-"""``qaic-compile``, also under its older name ``qaic-exec``: an ONNX model to a program container.
+"""``qaic-compile``: an ONNX model to a program container.
 
-The flags are those of the option table, with one dash and ``=`` before the value (compile-options §1.2); two
-dashes are accepted too.
+This module is the way in, also of ``qaic-exec`` (`compile_and_run`), and decides what is to be done; what is
+loaded before the command line is understood stays small.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.cli import _common
 from qaic.cli._common import SUCCESS, USAGE, complain, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from qaic.options.spec import Flag
+    from qaic.options.resolution import ResolvedOptions
 
-_USAGE = "usage: qaic-compile -m=MODEL.onnx [-aic-binary-dir=DIR] [-OPTION[=VALUE] ...]"
+_HELP: Final = frozenset({"-h", "-help", "--help", "--h", "-u", "-usage", "--usage"})
+
+#: options that write a file about the model; without a directory for the container, nothing else is done
+_DUMPS: Final = (
+    "dump_custom_io_config_template_file",
+    "dump_embedding_tables",
+    "dump_profile",
+    "mdp_dump_partition_config",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns its exit code."""
-    return _common.run(_tool, argv)
+    return _common.run(lambda arguments: tool(arguments, name="qaic-compile", runs=False), argv)
 
 
-def _tool(argv: Sequence[str]) -> int:
-    if any(argument in {"-h", "-help", "--help"} for argument in argv):
-        show(_help())
+def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
+    """Do what a command line asks for.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the name of the tool.
+    name
+        Name of the tool, for messages.
+    runs
+        Whether the program is run after it was compiled.
+    """
+    if _HELP & set(argv):
+        from qaic.cli.compile_help import help_text
+
+        show(help_text(name, runs=runs))
         return SUCCESS
-    try:
-        given = _given(argv)
-    except ValueError as error:
-        return _refuse(str(error))
-    model = given.pop("model_path", None)
-    if not isinstance(model, str):
-        return _refuse("no model; -m=MODEL.onnx is expected")
-    return _compile(model, given)
+    from qaic.cli.compile_log import logged
+
+    with logged() as set_verbosity:
+        resolved = _resolved(argv, name)
+        if resolved is None:
+            return USAGE
+        set_verbosity(resolved.compile.verbose)
+        return _do(resolved, name, runs=runs)
 
 
-def _compile(model_path: str, given: dict[str, object]) -> int:
-    from qaic.compiler import compile_model
+def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
+    """Read the command line; what is wrong with it is said."""
     from qaic.errors import OptionError
-    from qaic.model_path import find_model
     from qaic.options import resolve
+    from qaic.options.argv import read_argv
 
-    model = find_model(model_path)
-    resolved = resolve(given, options_path=None, model_is_container=False)
-    if model.is_container:
-        raise OptionError(
-            f"{model.path} is a compiled container; an .onnx file is expected",
-            code="option.model_path",
-            context={"path": str(model.path)},
-        )
+    try:
+        return resolve({}, options_path=None, model_is_container=False, flags=read_argv(argv))
+    except OptionError as error:
+        complain("error", error.message)
+        for hint in (*error.hints, f"{name} -h shows the options"):
+            complain("hint", hint)
+        return None
+
+
+def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
+    if resolved.run_step.operators_supported is not None:
+        return _write_operators(resolved)
     options = resolved.compile
-    path = compile_model(model.path, options, resolved.set_compile, output_dir=options.output_dir)
-    show(f"compiled {path}")
+    if resolved.session.model_path is None:
+        return _misused(f"no model; -m=MODEL.onnx is expected by {name}", name)
+    dumped = [path for path in (getattr(options, dump) for dump in _DUMPS) if path is not None]
+    # The tool is known to end after it has written a profile; for the others that is our decision (§3).
+    only_dumps = options.dump_profile is not None or (bool(dumped) and options.output_dir is None)
+    if options.output_dir is None and not (only_dumps or runs):
+        return _misused("no directory for the container; -aic-binary-dir=DIR is expected", name)
+    from qaic.cli import compile_run
+
+    will_run = runs and not options.compile_only and not only_dumps
+    request = compile_run.prepared(resolved) if will_run else None
+    if request is None:
+        compile_run.tell_unused(resolved, name)
+    path = _compile(resolved, only_dumps=only_dumps)
+    for written in dumped:
+        show(f"wrote {written}")
+    if path is not None:
+        show(f"compiled {path}")
+    if request is None or path is None:
+        return SUCCESS
+    return compile_run.run(request, path)
+
+
+def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
+    """Compile; returns the container, or None where only files about the model were wanted."""
+    from qaic.cli import compile_input, compile_output
+    from qaic.compiler import compile_resolved
+    from qaic.compiler.front import write_side_files
+
+    options = resolved.compile
+    assert resolved.session.model_path is not None  # noqa: S101  # the caller has looked
+    model = compile_input.open_model(resolved.session.model_path)
+    if options.output_dir is not None and not only_dumps:
+        compile_output.check_replaceable(options.output_dir, options.target)
+    show(f"reading {resolved.session.model_path}")
+    show(compile_output.target_line(options))
+    show(compile_output.precision_line(options))
+    sys.stdout.flush()
+    if not only_dumps:
+        return compile_resolved(model, resolved)
+    if options.target == "card":
+        from qaic.compiler.card_compiler import dump_for_card
+
+        dump_for_card(model, resolved)
+    else:
+        write_side_files(model, options)
+    return None
+
+
+def _write_operators(resolved: ResolvedOptions) -> int:
+    from pathlib import Path
+
+    from qaic.cli.compile_output import write_operators
+    from qaic.errors import OptionError
+
+    wanted = resolved.run_step.operators_supported
+    if wanted != "onnx":
+        raise OptionError(
+            f"-operators-supported={wanted}: models are read as ONNX; -operators-supported=onnx is expected",
+            code="option.operators_supported",
+            context={"options": ["operators_supported"]},
+        )
+    show(write_operators(resolved.compile, resolved.compile.output_dir or Path()))
     return SUCCESS
 
 
-def _refuse(message: str) -> int:
+def _misused(message: str, name: str) -> int:
     complain("error", message)
-    complain("hint", "qaic-compile -h shows the options")
+    complain("hint", f"{name} -h shows the options")
     return USAGE
-
-
-def _flags() -> dict[str, tuple[str, Flag]]:
-    """Canonical name and flag of each option, by the flag's text."""
-    from qaic.options.table import SPECS
-
-    return {spec.flag.text: (spec.name, spec.flag) for spec in SPECS if spec.flag is not None}
-
-
-def _given(argv: Sequence[str]) -> dict[str, object]:
-    """Options by canonical name, or by the text of a flag that the table has not: `resolve` refuses it.
-
-    Raises
-    ------
-    ValueError
-        An argument is no flag, a value is missing, or a flag that takes one value is there twice.
-    """
-    from qaic.options.spec import FlagForm
-
-    flags = _flags()
-    given: dict[str, object] = {}
-    arguments = iter(argv)
-    for argument in arguments:
-        if not argument.startswith("-"):
-            message = f"unexpected argument {argument}; options begin with a dash"
-            raise ValueError(message)
-        text, is_assigned, value = argument.removeprefix("-").removeprefix("-").partition("=")
-        name, flag = flags.get(text, (text, None))
-        if flag is None or flag.form is FlagForm.SWITCH:
-            given[name] = value if is_assigned else True
-        else:
-            if not is_assigned and (next_one := next(arguments, None)) is not None:
-                value = next_one
-            elif not is_assigned:
-                message = f"-{text} needs a value: -{text}=VALUE"
-                raise ValueError(message)
-            _add(given, name, value, repeats=flag.form is FlagForm.REPEAT, text=text)
-    return given
-
-
-def _add(given: dict[str, object], name: str, value: str, *, repeats: bool, text: str) -> None:
-    before = given.get(name)
-    if repeats:
-        given[name] = [*before, value] if isinstance(before, list) else [value]
-    elif before is None or before == value:
-        given[name] = value
-    else:
-        message = f"-{text} is given twice: {before} and {value}"
-        raise ValueError(message)
-
-
-def _help() -> str:
-    from qaic.options.spec import FlagForm, Stage
-    from qaic.options.table import SPECS
-
-    lines = [_USAGE, "", "Compile an ONNX model to a program container for the cpu device.", ""]
-    for spec in SPECS:
-        if spec.flag is None or spec.stage is Stage.RUNTIME:
-            continue
-        shown = f"-{spec.flag.text}" + ("" if spec.flag.form is FlagForm.SWITCH else "=VALUE")
-        lines += [f"  {shown}", f"        {spec.summary}"]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ VENDOR_PREFIX = "/opt/qti-aic"
 #: place below the prefix -> module that is the tool
 _TOOLS = {
     "exec/qaic-compile": "qaic.cli.compile",
-    "exec/qaic-exec": "qaic.cli.compile",
+    "exec/qaic-exec": "qaic.cli.compile_and_run",
     "exec/qaic-runner": "qaic.cli.runner",
     "exec/qaic-opstats": "qaic.cli.opstats",
     "tools/qaic-util": "qaic.cli.util",

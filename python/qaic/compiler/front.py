@@ -103,7 +103,7 @@ def write_side_files(
     """
     from qaic.compiler.lowering import lower
 
-    with _opened(model) as source, Progress(f"reading {_title(model)}") as progress:
+    with opened(model) as source, Progress(f"reading {_title(model)}") as progress:
         lowered = lower(source, options, progress)
         side_files.write_all(lowered.side_files)
     return [file.path for file in lowered.side_files]
@@ -139,7 +139,7 @@ def _compiled(
             kept_warnings.repeat(found)
             return found
     with (
-        _opened(model) as source,
+        opened(model) as source,
         reports.watched(options, output_dir) as passes,
         Progress(f"compiling {_title(model)}", passes) as progress,
     ):
@@ -239,7 +239,8 @@ def _write(
     side_files.write_all(lowered.side_files)
 
 
-def _opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFile:
+def opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFile:
+    """Open a model, wherever it is; the result is a context manager."""
     if isinstance(model, str | os.PathLike):
         return onnx_file.open_model(Path(model))
     if isinstance(model, bytes):

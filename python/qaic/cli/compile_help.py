@@ -1,0 +1,21 @@
+"""What ``qaic-compile -h`` prints."""
+
+from __future__ import annotations
+
+from qaic.options.help_text import render_help
+from qaic.options.spec import Stage
+
+
+def help_text(name: str, *, runs: bool) -> str:
+    """Write the help of ``qaic-compile`` or ``qaic-exec``."""
+    what = "Compile an ONNX model to a program container" + (" and run it." if runs else ".")
+    stages = {Stage.SESSION, Stage.COMPILE, Stage.CLI}
+    return "\n".join(
+        [
+            f"usage: {name} -m=MODEL.onnx -aic-binary-dir=DIR [-OPTION[=VALUE] ...]",
+            "",
+            what,
+            "",
+            render_help(stages),
+        ]
+    )

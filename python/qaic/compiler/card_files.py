@@ -1,0 +1,109 @@
+"""Files for the vendor's compiler, for options whose content was given from Python.
+
+A file that the user has is passed on as it is: the user knows what the compiler that is installed reads.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qaic.options.partitions import Partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import onnx
+
+    from qaic.options.codecs import Json
+    from qaic.options.custom_io import CustomIo
+    from qaic.options.models import CompileOptions
+    from qaic.options.resolution import ResolvedOptions
+    from qaic.options.specializations import Specialization
+
+_STATE = "_RetainedState"
+
+
+def write_files(resolved: ResolvedOptions, folder: Path) -> dict[str, Path]:
+    """Write the files of a compilation.
+
+    Parameters
+    ----------
+    resolved : ResolvedOptions
+        Options as they were given.
+    folder : Path
+        Existing folder that receives the files.
+
+    Returns
+    -------
+    dict
+        Path of each file by the name of its option.
+    """
+    options = resolved.compile
+    contents: dict[str, str] = {}
+    if options.network_specialization_config:
+        contents["network_specialization_config"] = specializations_text(
+            options.network_specialization_config
+        )
+    if options.mdp_load_partition_config is not None:
+        contents["mdp_load_partition_config"] = _json(Partitions().to_json(options.mdp_load_partition_config))
+    if options.custom_io_list_file:
+        contents["custom_io_list_file"] = custom_io_text(options.custom_io_list_file)
+    files = {}
+    for name, text in contents.items():
+        if not isinstance(resolved.as_given.get(name), Path):
+            files[name] = folder / f"{name}.{'yaml' if name == 'custom_io_list_file' else 'json'}"
+            files[name].write_text(text, encoding="utf-8")
+    return files
+
+
+def specializations_text(entries: Sequence[Specialization], *, flat: bool = False) -> str:
+    """Write sets of sizes: with names, or flat as older compilers read them (compile-options §3.1)."""
+    listed: list[Json] = []
+    for entry in entries:
+        # Numbers are text in the files there are.
+        symbols: dict[str, Json] = {name: str(size) for name, size in entry.symbols.items()}
+        listed.append(symbols if flat else {"name": entry.name, "symbols": symbols})
+    return _json({"specializations": listed})
+
+
+def custom_io_text(entries: Iterable[CustomIo]) -> str:
+    """Write a custom I/O file (compile-options §3.2)."""
+    lines = []
+    for entry in entries:
+        fields = {
+            "IOName": json.dumps(entry.name, ensure_ascii=False),
+            "Layout": entry.layout,
+            "Precision": entry.precision,
+            "Scale": entry.scale,
+            "Offset": entry.offset,
+        }
+        given = [f"{key}: {value}" for key, value in fields.items() if value is not None]
+        # The indent by one space is that of the files there are.
+        lines.append(" - " + "\n   ".join(given) + "\n")
+    return "\n".join(lines)
+
+
+def with_state_precision(options: CompileOptions, graph: onnx.GraphProto) -> tuple[CustomIo, ...]:
+    """Add the precision ``mxint8`` of retained state to the entries of a custom I/O file.
+
+    The vendor's compiler has no flag for `mxint8_kv_cache`: it is asked for tensor by tensor.
+    """
+    from qaic.options.custom_io import CustomIo
+
+    entries = {entry.name: entry for entry in options.custom_io_list_file or ()}
+    for output in graph.output:
+        if not output.name.endswith(_STATE):
+            continue
+        for name in (output.name.removesuffix(_STATE), output.name):
+            given = entries.get(name)
+            if given is None:
+                entries[name] = CustomIo(name, precision="mxint8")
+            elif given.precision is None:
+                entries[name] = CustomIo(name, given.layout, "mxint8", given.scale, given.offset)
+    return tuple(entries.values())
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"

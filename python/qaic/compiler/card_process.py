@@ -1,0 +1,144 @@
+"""Running the vendor's compiler: its words as they come, and nothing left of it when we are interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: what the compiler prints: its stdout as INFO, its stderr as WARNING
+OUTPUT_LOGGER: Final = "qaic.compiler.card"
+_output = logging.getLogger(OUTPUT_LOGGER)
+
+#: of one line; a longer one is shown in pieces
+_LONGEST_LINE: Final = 1 << 14
+#: of what is kept for the error message
+_KEPT_CHARACTERS: Final = 1 << 20
+#: seconds the compiler has to end by itself before it is killed
+_GRACE: Final = 5.0
+#: seconds to print its help
+_HELP_TIME: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the compiler ended.
+
+    Parameters
+    ----------
+    code : int
+        Exit code; below 0 the number of the signal that ended it.
+    words : str
+        What it said about it: the end of its stderr, of its stdout if that is empty.
+    """
+
+    code: int
+    words: str
+
+
+def run(command: Sequence[str]) -> Ended:
+    """Run a command to its end, in a process group of its own. Blocking.
+
+    Raises
+    ------
+    OSError
+        It cannot be started.
+    KeyboardInterrupt
+        We were interrupted; the whole group has ended when this leaves the function.
+    """
+    child = subprocess.Popen(  # noqa: S603  # the program that the user configured
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+    assert child.stdout is not None  # noqa: S101
+    assert child.stderr is not None  # noqa: S101
+    kept = (_Tail(), _Tail())
+    readers = [
+        threading.Thread(target=_forward, args=(stream, level, tail), daemon=True)
+        for stream, level, tail in (
+            (child.stdout, logging.INFO, kept[0]),
+            (child.stderr, logging.WARNING, kept[1]),
+        )
+    ]
+    for reader in readers:
+        reader.start()
+    try:
+        code = child.wait()
+        for reader in readers:
+            reader.join()
+    except BaseException:
+        _end(child)
+        raise
+    finally:
+        # Where a grandchild holds a stream open, its reader still has it.
+        for reader, stream in zip(readers, (child.stdout, child.stderr), strict=True):
+            if not reader.is_alive():
+                stream.close()
+    return Ended(code, kept[1].text() or kept[0].text())
+
+
+def help_text(program: str) -> str:
+    """Return what a compiler prints about its options; empty when it prints none."""
+    try:
+        found = subprocess.run(  # noqa: S603  # as above
+            [program, "-h"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_HELP_TIME,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return (found.stdout + found.stderr).decode("utf-8", "replace")
+
+
+class _Tail:
+    """The last lines of a stream."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self._size = 0
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        self._size += len(line)
+        while self._size > _KEPT_CHARACTERS:
+            self._size -= len(self._lines.popleft())
+
+    def text(self) -> str:
+        return "".join(self._lines).strip()
+
+
+def _forward(stream: IO[str], level: int, tail: _Tail) -> None:
+    with contextlib.suppress(ValueError):
+        while line := stream.readline(_LONGEST_LINE):
+            tail.add(line)
+            if text := line.rstrip():
+                _output.log(level, "%s", text)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End a process group: ask first, then kill."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE)
+    # Its children may have ignored the first signal.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)

@@ -1,0 +1,57 @@
+"""The door of the compiler: each target has its own, and none takes the place of another."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.front import compile_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.options.resolution import ResolvedOptions
+
+_log = logging.getLogger("qaic.compiler")
+
+#: switches that are in no document, for the vendor's compiler (compile-options §1.2)
+EXTRA_OPTIONS: Final = "QAIC_COMPILER_OPTS_UNSUPPORTED"
+
+
+def compile_resolved(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, resolved: ResolvedOptions
+) -> Path:
+    """Compile a model for the target that the options name.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        Model file, or a model in memory (without external data).
+    resolved : ResolvedOptions
+        Options; ``output_dir`` among them decides where the container goes.
+
+    Returns
+    -------
+    Path
+        The container: in the output directory if there is one, else in the compile cache.
+
+    Raises
+    ------
+    CompileError
+        The model cannot be compiled, or the target's compiler is missing.
+    OptionError
+        An option contradicts the model.
+    OSError
+        A file cannot be read or written; raised for an unwritable output directory before any work.
+    """
+    options = resolved.compile
+    if options.target == "card":
+        from qaic.compiler.card_compiler import compile_for_card
+
+        return compile_for_card(model, resolved)
+    if os.environ.get(EXTRA_OPTIONS):
+        _log.debug("%s is for the vendor's compiler: ignored for the target cpu", EXTRA_OPTIONS)
+    return compile_model(model, options, resolved.set_compile, output_dir=options.output_dir)
