@@ -50,6 +50,20 @@ def test_long_stages_are_shown_and_removed_at_the_end(clock, monkeypatch):
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
+def test_samples_are_counted_with_and_without_a_known_number(clock, monkeypatch):
+    terminal = plain_terminal(monkeypatch)
+    with Progress("compiling net") as shown:
+        shown.stage("calibrate")
+        clock[0] += 2
+        shown.count(3, 20, "samples")
+        clock[0] += 1
+        shown.count(4, None, "samples")
+        assert terminal.getvalue() == (
+            "\r\x1b[Kcompiling net: calibrate 3 of 20 samples (2 s)"
+            "\r\x1b[Kcompiling net: calibrate 4 samples (3 s)"
+        )
+
+
 def test_a_stream_that_is_no_terminal_stays_silent(clock, monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)

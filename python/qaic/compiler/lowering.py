@@ -21,7 +21,7 @@ from qaic.compiler import (
 )
 from qaic.compiler.batch import set_batch
 from qaic.compiler.calibration import obtain as calibration
-from qaic.compiler.calibration.float_graph import float_graph
+from qaic.compiler.calibration.float_graph import FloatGraph
 from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.custom_io import change_edges, template_of
 from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
@@ -158,15 +158,11 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     profile = None
     if profiles:
         progress.stage("calibrate", model, weights)
-        subject = (model, weights)
-        if not calibration.is_wanted(options):
-            # What is only measured is compiled as it is.
-            copy = type(model)()
-            copy.CopyFrom(model)
-            subject = (copy, dict(weights))
-        graph = float_graph(*subject, forms, interface, (sizes, entries), has_state=options.retained_state)
-        side_files += calibration.dump(graph, options, progress)
-        profile = calibration.obtain(graph, options, progress)
+        graph = FloatGraph(
+            model, weights, forms, interface, sizes, entries, custom.libraries, options.retained_state
+        )
+        profile, written = calibration.profile_of(graph, options, progress)
+        side_files += written
     progress.stage("precision", model, weights)
     overflows = precision.apply(model, weights, forms, floats)
     progress.stage("finish", model, weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.custom_ops import Library
     from qaic.compiler.specialize import Interface
     from qaic.compiler.weights import Weight
     from qaic.options.specializations import Specialization
@@ -57,23 +58,49 @@ class FloatGraph:
         Skeleton.
     weights
         Large initializers of its main graph.
-    facts
-        Types and shapes of the values.
+    forms
+        Its inferred forms.
     interface
         Inputs and outputs with all sets of shapes.
     sizes, entries
         Sizes of the symbols, one set for each specialization.
+    libraries
+        Engine libraries with custom operators.
     has_state
         Whether the device keeps state between inferences.
     """
 
     model: onnx.ModelProto
     weights: dict[str, Weight]
-    facts: ValueFacts
+    forms: Sequence[onnx.ModelProto]
     interface: Interface
     sizes: Sequence[Mapping[str, int]]
     entries: Sequence[Specialization]
+    libraries: Sequence[Library] = ()
     has_state: bool = False
+    #: types and shapes of the values
+    facts: ValueFacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Collect types and shapes."""
+        self.facts = ValueFacts(collect_types(self.forms[0]), common_shapes(self.forms))
+
+    def copy(self) -> FloatGraph:
+        """Make a graph whose model and weights may be changed."""
+        model = type(self.model)()
+        model.CopyFrom(self.model)
+        return replace(self, model=model, weights=dict(self.weights))
+
+    def fold(self) -> None:
+        """Bring the model into the form that is measured: normalizations behind a Conv become part of it."""
+        lift_float_constants(self.model)
+        fold_batch_normalization(self.model, self.weights)
+        for tensor in self.model.graph.initializer:
+            self.facts.types.setdefault(tensor.name, tensor.data_type)
+            self.facts.shapes.setdefault(tensor.name, tuple(tensor.dims))
+        for weight in self.weights.values():
+            self.facts.types.setdefault(weight.name, weight.elem_type)
+            self.facts.shapes.setdefault(weight.name, weight.dims)
 
     def inputs(self) -> list[ModelInput]:
         """List the inputs as samples have to fill them."""
@@ -95,42 +122,6 @@ class FloatGraph:
         found = {tensor.name for tensor in graph.initializer} | self.weights.keys()
         found |= {tensor.values.name for tensor in graph.sparse_initializer}
         return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
-
-
-def float_graph(
-    model: onnx.ModelProto,
-    weights: dict[str, Weight],
-    forms: Sequence[onnx.ModelProto],
-    interface: Interface,
-    sets: tuple[Sequence[Mapping[str, int]], Sequence[Specialization]],
-    *,
-    has_state: bool,
-) -> FloatGraph:
-    """Bring a model into the form that is measured and quantized: normalizations that follow a Conv in it.
-
-    Parameters
-    ----------
-    model, weights
-        The model; changed.
-    forms
-        Its inferred forms.
-    interface
-        Its inputs and outputs.
-    sets
-        Sizes of the symbols, and the specializations behind them.
-    has_state
-        Whether the device keeps state between inferences.
-    """
-    facts = ValueFacts(collect_types(forms[0]), common_shapes(forms))
-    lift_float_constants(model)
-    fold_batch_normalization(model, weights)
-    for tensor in model.graph.initializer:
-        facts.types.setdefault(tensor.name, tensor.data_type)
-        facts.shapes.setdefault(tensor.name, tuple(tensor.dims))
-    for weight in weights.values():
-        facts.types.setdefault(weight.name, weight.elem_type)
-        facts.shapes.setdefault(weight.name, weight.dims)
-    return FloatGraph(model, weights, facts, interface, *sets, has_state)
 
 
 @dataclass(slots=True)

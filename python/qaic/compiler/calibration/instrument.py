@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qaic.compiler import checks, initializers, precision, specialize
 from qaic.compiler.dynamic_shapes import inferred_forms
 from qaic.compiler.program import write_unchecked
+from qaic.options.models import CompileOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from qaic.compiler.calibration.float_graph import FloatGraph
-    from qaic.options.models import CompileOptions
 
 
-def write_instrumented(path: Path, graph: FloatGraph, results: Sequence[str], options: CompileOptions) -> int:
+def write_instrumented(path: Path, graph: FloatGraph, results: Sequence[str]) -> int:
     """Write a container that computes the model in its own precision and hands out more than its outputs.
 
     Parameters
@@ -28,8 +27,6 @@ def write_instrumented(path: Path, graph: FloatGraph, results: Sequence[str], op
         The float graph; not changed.
     results
         Results of nodes that become outputs, as far as they are none yet.
-    options
-        Options of the compilation; those that change numbers or take more than one core do not count here.
 
     Returns
     -------
@@ -47,7 +44,9 @@ def write_instrumented(path: Path, graph: FloatGraph, results: Sequence[str], op
             value = model.graph.output.add()
             value.name = name
             value.type.tensor_type.elem_type = graph.facts.types[name]
-    forms, interface = inferred_forms(model, weights, graph.sizes, graph.entries)
+    forms, interface = inferred_forms(
+        model, weights, graph.sizes, graph.entries, [library.path for library in graph.libraries]
+    )
     overflows = precision.apply(model, weights, forms, precision.FloatPrecision())
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)
@@ -61,13 +60,9 @@ def write_instrumented(path: Path, graph: FloatGraph, results: Sequence[str], op
         variants=interface.variants,
         overflows=overflows,
         side_files=[],
+        custom_op_libraries=graph.libraries,
     )
-    plain = replace(
-        options,
-        aic_num_cores=1,
-        # One buffer for all could be larger than a buffer may be.
-        combine_outputs=False,
-        mdp_load_partition_config=None,
-    )
+    # One buffer for all outputs could be larger than a buffer may be.
+    plain = CompileOptions(retained_state=graph.has_state, combine_outputs=False)
     write_unchecked(path, lowered, plain)
     return sum(edge.nbytes for edge in interface.outputs)

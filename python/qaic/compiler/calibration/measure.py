@@ -135,7 +135,7 @@ def measure(
     progress.stage("calibrate")
     with tempfile.TemporaryDirectory(prefix="openqaic-calibration-") as folder:
         path = Path(folder) / "programqpc.bin"
-        output_bytes = write_instrumented(path, graph, measured.results, options)
+        output_bytes = write_instrumented(path, graph, measured.results)
         kind = HistogramRecord if with_histograms else RangeRecord
         records = {name: kind() for name in (*measured.inputs, *measured.results)}
         _Run(graph, measured, source, records, progress).run(path, workers_of(graph, output_bytes, options))

@@ -45,17 +45,26 @@ def is_wanted(options: CompileOptions) -> bool:
     )
 
 
-def obtain(graph: FloatGraph, options: CompileOptions, progress: Progress) -> Profile | None:
-    """Return what is known about the values of a model, None when nothing is to be quantized.
+def profile_of(
+    graph: FloatGraph, options: CompileOptions, progress: Progress
+) -> tuple[Profile | None, list[SideFile]]:
+    """Find out about the values of a model what the options ask for.
 
     Parameters
     ----------
     graph
-        The float graph; not changed.
+        The float graph. Where it is going to be quantized, normalizations are folded in it.
     options
         Options of the compilation.
     progress
         Told about samples.
+
+    Returns
+    -------
+    profile : Profile or None
+        What is known; None when nothing is to be quantized.
+    files : list of SideFile
+        The profile to write for `dump_profile`.
 
     Raises
     ------
@@ -64,29 +73,36 @@ def obtain(graph: FloatGraph, options: CompileOptions, progress: Progress) -> Pr
     CompileError
         A tensor holds NaN or infinity.
     """
+    if is_wanted(options):
+        graph.fold()
+        return _obtained(graph, options, progress), []
+    if options.dump_profile is None:
+        return None, []
+    # What is only measured is compiled as it is.
+    copy = graph.copy()
+    copy.fold()
+    return None, [_dumped(copy, options, options.dump_profile, progress)]
+
+
+def _obtained(graph: FloatGraph, options: CompileOptions, progress: Progress) -> Profile:
     if options.load_profile is not None:
         return _loaded(graph, options, options.load_profile, progress)
     if options.external_quantization_file is not None:
         return _external(graph, options.external_quantization_file)
-    if options.convert_to_quantize:
-        # The range is enough where calibration does not shrink it.
-        return _measured(graph, options, progress, with_histograms=options.quantization_calibration != "None")
-    return None
+    # The range is enough where calibration does not shrink it.
+    return _measured(graph, options, progress, with_histograms=options.quantization_calibration != "None")
 
 
-def dump(graph: FloatGraph, options: CompileOptions, progress: Progress) -> list[SideFile]:
-    """Measure for `dump_profile`; returns the file to write, none when it was not asked for."""
-    if options.dump_profile is None:
-        return []
+def _dumped(graph: FloatGraph, options: CompileOptions, path: Path, progress: Progress) -> SideFile:
     profile = _measured(graph, options, progress, with_histograms=True)
     profile.graph_hash = graph_hash(graph.model.graph, graph.weights, graph.interface.inputs)
     pieces = list(write_profile(profile, graph.model.graph))
 
-    def write(path: Path) -> None:
-        with path.open("w", encoding="utf-8") as stream:
+    def write(target: Path) -> None:
+        with target.open("w", encoding="utf-8") as stream:
             stream.writelines(pieces)
 
-    return [SideFile(options.dump_profile, write)]
+    return SideFile(path, write)
 
 
 def profile_digest(profile: Profile) -> str:
