@@ -15,7 +15,7 @@ from qaic.compiler.precision_ops import standard
 from qaic.compiler.weights import Source, Weight, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     import numpy.typing as npt
@@ -42,7 +42,11 @@ class ScaledSource:
         yield (values * self.factors[:, None]).tobytes()
 
 
-def fold_batch_normalization(model: onnx.ModelProto, weights: dict[str, Weight]) -> int:
+def fold_batch_normalization(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool],
+) -> int:
     """Fold what can be folded in the main graph; changes both arguments.
 
     Parameters
@@ -51,6 +55,8 @@ def fold_batch_normalization(model: onnx.ModelProto, weights: dict[str, Weight])
         Skeleton.
     weights : dict[str, Weight]
         Its weights.
+    are_one_unit : callable
+        Tells whether a convolution and the normalization behind it may become one node.
 
     Returns
     -------
@@ -68,6 +74,8 @@ def fold_batch_normalization(model: onnx.ModelProto, weights: dict[str, Weight])
     for index, norm in enumerate(graph.node):
         conv = makers.get(norm.input[0]) if standard(norm, "BatchNormalization") else None
         if conv is None or not standard(conv, "Conv") or not _is_inference(norm) or count[norm.input[0]] != 1:
+            continue
+        if not are_one_unit(conv, norm):
             continue
         bias_name = conv.input[2] if len(conv.input) > 2 else ""
         names = [*norm.input[1:5], *([bias_name] if bias_name else [])]

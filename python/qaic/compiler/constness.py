@@ -8,15 +8,15 @@ shapes are fixed, the results of Shape and Size are constants too: index arithme
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from qaic.compiler.elem_types import FLOAT16
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.precision_ops import (
+    GRIDS,
     NOT_COMMUTING,
     RANDOM,
     SHAPE_READERS,
-    parameter_inputs,
+    cast_target,
     selected_inputs,
     standard,
 )
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
     import onnx
 
 
+class GridRules(Protocol):
+    """What a classification has to know about nodes."""
+
+    def grid_of(self, node: onnx.NodeProto) -> int:
+        """Tell the grid that a node computes on; 0 for none."""
+
+    def reads(self, node: onnx.NodeProto, position: int) -> int:
+        """Tell the grid that a node wants one of its inputs on; 0 for none."""
+
+    def picks(self, node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+        """`selected_inputs`, knowing types."""
+
+
 @dataclass(slots=True)
 class Constness:
     """What `classify` found out about a graph and the graphs nested in it."""
@@ -35,15 +48,10 @@ class Constness:
     constant: set[str] = field(default_factory=set)
     #: first outputs of the nodes that are folded in fp32
     folded: set[str] = field(default_factory=set)
-    #: constants that somebody reads unrounded: a folded node, a parameter, a cast, an output
+    #: constants that somebody reads unrounded: a folded or fp32 node, a parameter, a cast, an output
     read_plain: set[str] = field(default_factory=set)
-    #: values that some fp16 node reads as data
-    read_rounded: set[str] = field(default_factory=set)
-
-
-def casts_to_half(node: onnx.NodeProto) -> bool:
-    """Whether a node is a cast to float16, which rounds by itself."""
-    return standard(node, "Cast") and any(a.name == "to" and a.i == FLOAT16 for a in node.attribute)
+    #: values that some node reads rounded, with the grid
+    read_rounded: set[tuple[str, int]] = field(default_factory=set)
 
 
 def node_key(node: onnx.NodeProto) -> str:
@@ -54,7 +62,7 @@ def node_key(node: onnx.NodeProto) -> str:
 def classify(
     graph: onnx.GraphProto,
     constants: Collection[str],
-    picks: Callable[[onnx.NodeProto], tuple[int, ...] | None],
+    rules: GridRules,
     result: Constness,
 ) -> None:
     """Classify the nodes of a graph, then those of the graphs nested in it.
@@ -65,61 +73,88 @@ def classify(
         Graph in topological order.
     constants : Collection[str]
         Constant values visible from outside, weights included.
-    picks : callable
-        `selected_inputs`, knowing types.
+    rules : GridRules
+        What the nodes want.
     result : Constness
         Filled.
     """
-    local = set(constants) | {tensor.name for tensor in graph.initializer}
-    local |= {tensor.values.name for tensor in graph.sparse_initializer}
-    constant_nodes: list[onnx.NodeProto] = []
-    readers: dict[str, list[str]] = {}
+    local, constant_nodes = _split(graph, constants)
+    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     for node in graph.node:
-        nested = list(subgraphs(node))
-        reads_shape = node.op_type in SHAPE_READERS and node.domain in STANDARD_DOMAINS
-        if reads_shape or (
-            not nested
-            and node.op_type not in RANDOM
-            and all(not name or name in local for name in node.input)
-        ):
-            local.update(node.output)
-            constant_nodes.append(node)
-        for name in node.input:
-            readers.setdefault(name, []).append(node_key(node))
-        for inner in nested:
-            classify(inner, local, picks, result)
+        for position, name in enumerate(node.input):
+            readers.setdefault(name, []).append((node, position))
+        for inner in subgraphs(node):
+            classify(inner, local, rules, result)
     for node in reversed(constant_nodes):
-        followed = any(reader in result.folded for name in node.output for reader in readers.get(name, ()))
-        if followed or picks(node) is None or node.op_type in NOT_COMMUTING:
+        # Who reads a constant unrounded reads what folding in fp32 gives.
+        followed = any(
+            node_key(reader) in result.folded or not rules.reads(reader, position)
+            for name in node.output
+            for reader, position in readers.get(name, ())
+        )
+        grid = rules.grid_of(node)
+        selects = grid and rules.picks(node, grid) is not None
+        if followed or not selects or node.op_type in NOT_COMMUTING:
             result.folded.add(node_key(node))
     for node in graph.node:
-        if node_key(node) in result.folded or casts_to_half(node):
+        if node_key(node) in result.folded or cast_target(node):
             result.read_plain.update(node.input)
-        else:
-            plain = parameter_inputs(node)
-            for position, name in enumerate(node.input):
-                (result.read_plain if position in plain else result.read_rounded).add(name)
+            continue
+        for position, name in enumerate(node.input):
+            grid = rules.reads(node, position)
+            if grid:
+                result.read_rounded.add((name, grid))
+            else:
+                result.read_plain.add(name)
     result.read_plain.update(output.name for output in graph.output)
     result.constant |= local
 
 
-def typed_picks(types: Mapping[str, int]) -> Callable[[onnx.NodeProto], tuple[int, ...] | None]:
+def constant_values(graph: onnx.GraphProto, constants: Collection[str]) -> set[str]:
+    """Collect the constants of a graph and of those nested in it, and everything computed from them alone."""
+    found, _ = _split(graph, constants)
+    values = set(found)
+    for node in graph.node:
+        for inner in subgraphs(node):
+            values |= constant_values(inner, found)
+    return values
+
+
+def _split(graph: onnx.GraphProto, constants: Collection[str]) -> tuple[set[str], list[onnx.NodeProto]]:
+    """Tell the constants visible in a graph, and its nodes that compute some of them."""
+    local = set(constants) | {tensor.name for tensor in graph.initializer}
+    local |= {tensor.values.name for tensor in graph.sparse_initializer}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        reads_shape = node.op_type in SHAPE_READERS and node.domain in STANDARD_DOMAINS
+        if reads_shape or (
+            node.op_type not in RANDOM
+            and all(not name or name in local for name in node.input)
+            and not any(True for _ in subgraphs(node))
+        ):
+            local.update(node.output)
+            nodes.append(node)
+    return local, nodes
+
+
+def typed_picks(types: Mapping[str, int]) -> Callable[[onnx.NodeProto, int], tuple[int, ...] | None]:
     """Make the `selected_inputs` that also knows about casts.
 
-    A cast between float types selects; so does one from a type whose values float16 holds exactly. Any
+    A cast between float types selects; so does one from a type whose values both grids hold exactly. Any
     other computes.
     """
-    floats = {1, 10, 11}
+    floats = {1, 10, 11, 16}
     exact = {2, 3, 9}  # uint8, int8, bool
 
-    def picks(node: onnx.NodeProto) -> tuple[int, ...] | None:
+    def picks(node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
         if standard(node, "Cast", "CastLike"):
             source = types.get(node.input[0], 0)
-            if types.get(node.output[0], 0) not in floats:
+            target = types.get(node.output[0], 0)
+            if target not in floats or (target in GRIDS and target != grid):
                 return None
             if source in floats:
                 return (0,)
             return () if source in exact else None
-        return selected_inputs(node)
+        return selected_inputs(node, grid)
 
     return picks

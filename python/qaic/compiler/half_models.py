@@ -1,39 +1,41 @@
-"""Models whose own type is float16: fp32 kernels with explicit rounding (compile-options §4.1, §5.1).
+"""Models of type float16 or bfloat16: fp32 kernels with explicit rounding (compile-options §4.1, §5.1).
 
-The engine computes most float16 operators in fp32 and does not round between them, so a float16 tensor of
-the model becomes a float32 one that is put on the float16 grid. Only tensors that merely carry data -
-inputs, outputs, constants and what casts make of them - keep their type.
+The engine computes most float16 operators in fp32 and does not round between them, and has few for bfloat16.
+So such a tensor of the model becomes a float32 one that is put on the grid of its type. Only tensors that
+merely carry data - inputs, outputs, constants and what casts make of them - keep their type.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.elem_types import FLOAT, FLOAT16
+from qaic.compiler.elem_types import FLOAT, type_name
 from qaic.compiler.graph_walk import FreshNames, all_graphs, all_nodes
 from qaic.compiler.initializers import dense
-from qaic.compiler.precision_ops import standard
+from qaic.compiler.precision_ops import GRIDS, standard
 from qaic.compiler.weights import Weight
 
 if TYPE_CHECKING:
     import onnx
+
+    from qaic.compiler.value_types import ValueFacts
 
 #: attributes that choose the element type of an output
 _TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
 
 
 def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
-    """Whether anything declared in a model is float16; types need not be inferred yet."""
-    return any(weight.elem_type == FLOAT16 for weight in weights.values()) or any(
-        any(v.type.tensor_type.elem_type == FLOAT16 for v in (*g.input, *g.output, *g.value_info))
-        or any(t.data_type == FLOAT16 for t in g.initializer)
-        or any(FLOAT16 in {a.t.data_type, a.i} for n in g.node for a in n.attribute)
+    """Whether anything declared in a model is of these types; types need not be inferred yet."""
+    return any(weight.elem_type in GRIDS for weight in weights.values()) or any(
+        any(v.type.tensor_type.elem_type in GRIDS for v in (*g.input, *g.output, *g.value_info))
+        or any(t.data_type in GRIDS for t in g.initializer)
+        or any(a.t.data_type in GRIDS or a.i in GRIDS for n in g.node for a in n.attribute)
         for g in all_graphs(model.graph)
     )
 
 
-def widen(model: onnx.ModelProto, weights: dict[str, Weight], types: dict[str, int]) -> set[str]:
-    """Turn float16 values into float32 ones; changes all arguments.
+def widen(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueFacts) -> None:
+    """Turn values of these types into float32 ones; changes all arguments.
 
     Parameters
     ----------
@@ -41,17 +43,16 @@ def widen(model: onnx.ModelProto, weights: dict[str, Weight], types: dict[str, i
         Skeleton without model-local functions.
     weights : dict[str, Weight]
         Weights of the main graph.
-    types : dict[str, int]
-        Types of all values.
-
-    Returns
-    -------
-    set of str
-        The values that were float16, which must be on its grid.
+    facts : ValueFacts
+        Types of all values; learns which values had another type and another name in the model.
     """
-    halves = {name for name, elem_type in types.items() if elem_type == FLOAT16} - _carriers(model, types)
+    types = facts.types
+    carriers = _carriers(model, types)
+    halves = {
+        name: elem_type for name, elem_type in types.items() if elem_type in GRIDS and name not in carriers
+    }
     if not halves:
-        return set()
+        return
     fresh = FreshNames(model.graph)
     for node in all_nodes(model.graph.node):
         if any(name in halves for name in node.output):
@@ -64,9 +65,11 @@ def widen(model: onnx.ModelProto, weights: dict[str, Weight], types: dict[str, i
         renamed: dict[str, str] = {}
         for name in constants:
             if name in halves:
-                renamed[name] = fresh.make(name, "float16")
+                renamed[name] = fresh.make(name, type_name(halves[name]))
                 front.append(_cast(renamed[name], name, FLOAT))
-                types[renamed[name]] = FLOAT16
+                types[renamed[name]] = halves[name]
+                if name in facts.shapes:
+                    facts.shapes[renamed[name]] = facts.shapes[name]
         for tensor in graph.initializer:
             tensor.name = renamed.get(tensor.name, tensor.name)
         if main:
@@ -75,8 +78,8 @@ def widen(model: onnx.ModelProto, weights: dict[str, Weight], types: dict[str, i
             for weight in entries:
                 name = renamed.get(weight.name, weight.name)
                 weights[name] = Weight(name, weight.elem_type, weight.dims, weight.source)
-            front += _widen_inputs(graph, halves, types, fresh)
-            back += _widen_outputs(graph, halves, types, fresh)
+            front += _widen_inputs(graph, halves, facts, fresh)
+            back += _widen_outputs(graph, halves, facts, fresh)
         else:
             for value in (*graph.input, *graph.output):
                 if value.name in halves:
@@ -86,11 +89,11 @@ def widen(model: onnx.ModelProto, weights: dict[str, Weight], types: dict[str, i
         graph.node.extend(nodes)
     for name in halves:
         types[name] = FLOAT
-    return halves
+    facts.narrow.update(halves)
 
 
 def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
-    """Names of float16 values that only casts, inputs and outputs touch."""
+    """Names of values of these types that only casts, inputs and outputs touch."""
     computed: set[str] = set()
     for graph in all_graphs(model.graph):
         for node in graph.node:
@@ -99,13 +102,13 @@ def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
                 computed.update(node.output)
         if graph is not model.graph:
             computed.update(value.name for value in (*graph.input, *graph.output))
-    return {name for name, elem_type in types.items() if elem_type == FLOAT16 and name not in computed}
+    return {name for name, elem_type in types.items() if elem_type in GRIDS and name not in computed}
 
 
 def _widen_inputs(
-    graph: onnx.GraphProto, halves: set[str], types: dict[str, int], fresh: FreshNames
+    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueFacts, fresh: FreshNames
 ) -> list[onnx.NodeProto]:
-    """Read float16 inputs through a cast; the program's interface stays as it is."""
+    """Read inputs through a cast; the program's interface stays as it is."""
     casts = []
     outputs = {value.name for value in graph.output}
     for value in graph.input:
@@ -113,28 +116,30 @@ def _widen_inputs(
             wide = fresh.make(value.name, "float32")
             _rename(graph, value.name, wide)
             casts.append(_cast(value.name, wide, FLOAT))
-            _move(value.name, wide, halves, types)
+            _move(value.name, wide, halves, facts)
     return casts
 
 
 def _widen_outputs(
-    graph: onnx.GraphProto, halves: set[str], types: dict[str, int], fresh: FreshNames
+    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueFacts, fresh: FreshNames
 ) -> list[onnx.NodeProto]:
-    """Yield float16 outputs through a cast."""
+    """Yield outputs through a cast."""
     casts = []
     for value in graph.output:
         if value.name in halves:
             wide = fresh.make(value.name, "float32")
             _rename(graph, value.name, wide)
-            casts.append(_cast(wide, value.name, FLOAT16))
-            _move(value.name, wide, halves, types)
+            casts.append(_cast(wide, value.name, halves[value.name]))
+            _move(value.name, wide, halves, facts)
     return casts
 
 
-def _move(name: str, wide: str, halves: set[str], types: dict[str, int]) -> None:
-    halves.discard(name)
-    halves.add(wide)
-    types[wide] = FLOAT
+def _move(name: str, wide: str, halves: dict[str, int], facts: ValueFacts) -> None:
+    halves[wide] = halves.pop(name)
+    facts.types[wide] = FLOAT
+    facts.original[wide] = name
+    if name in facts.shapes:
+        facts.shapes[wide] = facts.shapes[name]
 
 
 def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
@@ -147,13 +152,13 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
 
 
 def _widen_attributes(node: onnx.NodeProto) -> None:
-    """Change the attributes that say float16 to say float32."""
+    """Change the attributes that say one of these types to say float32."""
     from onnx import numpy_helper
 
     for attribute in node.attribute:
-        if attribute.name in _TYPE_ATTRIBUTES and attribute.i == FLOAT16:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in GRIDS:
             attribute.i = FLOAT
-        elif attribute.HasField("t") and attribute.t.data_type == FLOAT16:
+        elif attribute.HasField("t") and attribute.t.data_type in GRIDS:
             values = dense(attribute.t).astype("float32")
             attribute.t.CopyFrom(numpy_helper.from_array(values, attribute.t.name))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.elem_types import TABLE
+from qaic.compiler.elem_types import BFLOAT16, FLOAT16, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +29,17 @@ class Overflows:
     clip: bool
     counts: dict[str, int] = field(default_factory=dict)
 
-    def to_half(self, name: str, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float16]:
-        """Round half to even; a finite value out of range becomes infinite, or is clipped if `clip`."""
+    def to_grid(self, name: str, values: npt.NDArray[np.floating], grid: int) -> npt.NDArray[np.generic]:
+        """Round half to even; a finite value out of range becomes infinite, or is clipped if `clip`.
+
+        The range of bfloat16 is that of float32, whose very largest values round to infinity uncounted.
+        """
         import numpy as np
 
+        if grid == BFLOAT16:
+            import ml_dtypes
+
+            return values.astype(ml_dtypes.bfloat16)
         with np.errstate(over="ignore", invalid="ignore"):
             half = values.astype(np.float16)
         if not np.isfinite(half).all():
@@ -47,12 +54,13 @@ class Overflows:
 
 @dataclass(frozen=True, slots=True)
 class HalfSource:
-    """A float payload read as float16."""
+    """A float payload read as float16 or bfloat16."""
 
     inner: Source
     elem_type: int
     name: str
     overflows: Overflows
+    grid: int = FLOAT16
 
     @property
     def nbytes(self) -> int:
@@ -71,4 +79,4 @@ class HalfSource:
             whole = len(data) // dtype.itemsize * dtype.itemsize
             rest = bytes(data[whole:])
             values = np.frombuffer(data, dtype, whole // dtype.itemsize)
-            yield self.overflows.to_half(self.name, values).tobytes()
+            yield self.overflows.to_grid(self.name, values, self.grid).tobytes()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: types of weights the engine takes from the mapping; sub-byte and 8-bit float types stay in the graph
 _MAPPED_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
 
-_FLOATS: Final = frozenset({elem_types.FLOAT, elem_types.DOUBLE, elem_types.FLOAT16})
+_FLOATS: Final = frozenset({elem_types.FLOAT, elem_types.DOUBLE, elem_types.FLOAT16, elem_types.BFLOAT16})
 
 
 def as_weight(tensor: onnx.TensorProto) -> Weight:

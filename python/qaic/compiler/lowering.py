@@ -31,7 +31,6 @@ from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.merging import merge_equal
 from qaic.compiler.output_nodes import keep_outputs
 from qaic.compiler.partition_nodes import check_partitions, node_names, write_template
-from qaic.compiler.precision import FloatPrecision
 from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
@@ -99,7 +98,6 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     model = source.parse()
     weights = source.weights
     progress.stage("check", model, weights)
-    floats = FloatPrecision(options.convert_to_fp16, options.clip_fp16_constants)
     checks.check_texts(model)
     check_functions(model)
     for_card = accept_padding(model)
@@ -125,7 +123,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     entries = options.network_specialization_config or sizes_of(model, options.dynamic_shape_input, defined)
     sizes = symbols.bind(model, defined, options.model_inputs, entries)
     profiles = calibration.is_wanted(options) or options.dump_profile is not None
-    if profiles or precision.needs_inlining(model, weights, floats):
+    if precision.needs_inlining(model, weights, options):
         model = _expanded(model, weights)
     separate_scopes(model.graph, weights)
     libraries = [library.path for library in custom.libraries]
@@ -155,16 +153,39 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     reports.publish_hints(options, forms[0], weights)
     if for_card:
         merge_equal(model.graph, common_shapes(forms))
+    is_quantized = calibration.is_wanted(options)
+    if profiles and not is_quantized:
+        # What is only measured is compiled as it is.
+        copy = type(model)()
+        copy.CopyFrom(model)
+        measured = precision.prepare(copy, dict(weights), forms, options, for_integers=True)
+    floats = precision.prepare(model, weights, forms, options, for_integers=is_quantized)
     profile = None
     if profiles:
         progress.stage("calibrate", model, weights)
+<<<<<<< HEAD
         graph = FloatGraph(
             model, weights, forms, interface, sizes, entries, custom.libraries, options.retained_state
         )
         profile, written = calibration.profile_of(graph, options, progress)
         side_files += written
+=======
+        subject = floats if is_quantized else measured
+        graph = FloatGraph(
+            subject.model,
+            subject.weights,
+            subject.facts,
+            interface,
+            sizes,
+            entries,
+            options.retained_state,
+        )
+        side_files += calibration.dump(graph, options, progress)
+        profile = calibration.obtain(graph, options, progress)
+>>>>>>> ddc80e7 (compiler: give each node its precision)
     progress.stage("precision", model, weights)
-    overflows = precision.apply(model, weights, forms, floats)
+    floats.decide(None if profile is None else profile.tensors)
+    floats.round_floats()
     progress.stage("finish", model, weights)
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)
@@ -181,7 +202,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         interface.inputs,
         interface.outputs,
         interface.variants,
-        overflows,
+        floats.overflows,
         side_files,
         profile,
         custom.libraries,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.constness import Constness, classify, node_key, typed_picks
+from qaic.compiler.constness import constant_values, node_key
 from qaic.compiler.elem_types import FLOAT, INT64
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.refusal import listing
@@ -62,13 +62,12 @@ def hints(
         One line for each kind of finding.
     """
     shapes, types = collect_shapes(form), collect_types(form)
-    constness = Constness()
-    classify(form.graph, weights, typed_picks(types), constness)
+    constants = constant_values(form.graph, weights)
     makers = {name: node for node in form.graph.node for name in node.output if name}
     found: dict[str, list[str]] = {}
     for node in form.graph.node:
         key = node_key(node)
-        if key in constness.constant or node.domain not in STANDARD_DOMAINS:
+        if key in constants or node.domain not in STANDARD_DOMAINS:
             continue
         where = str(node.name) or key
         for text in _of_node(node, makers, shapes, types):

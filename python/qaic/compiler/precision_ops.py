@@ -1,13 +1,20 @@
-"""What is known about operators when floats are rounded to a coarser grid (compile-options §5.2)."""
+"""What is known about operators when floats are rounded to a coarser grid (compile-options §5.2).
+
+A grid is the set of values of float16 or bfloat16, named by its element type.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.elem_types import BFLOAT16, FLOAT16
 from qaic.compiler.graph_walk import STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     import onnx
+
+#: element types whose values a float can be rounded to
+GRIDS: Final = (FLOAT16, BFLOAT16)
 
 #: operator -> inputs whose values its float outputs are picked from, None for all. If those are on the
 #: grid, so is the output: nothing is computed, or the result is a small integer, a sign, or a whole part.
@@ -103,19 +110,20 @@ def standard(node: onnx.NodeProto, *op_types: str) -> bool:
     return node.op_type in op_types and node.domain in STANDARD_DOMAINS
 
 
-def selected_inputs(node: onnx.NodeProto) -> tuple[int, ...] | None:
+def selected_inputs(node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
     """Positions of the inputs that the outputs of a selecting operator are picked from.
 
     Returns
     -------
     tuple of int or None
-        None when the operator computes new values, or carries a value of its own that is not on the float16
-        grid.
+        None when the operator computes new values, or carries a value of its own that is not on the grid.
     """
     if node.domain not in STANDARD_DOMAINS or node.op_type not in _SELECTING:
         return None
     for attribute in node.attribute:
-        if attribute.name in _SELECTED_ATTRIBUTES.get(node.op_type, ()) and not representable(attribute.f):
+        if attribute.name in _SELECTED_ATTRIBUTES.get(node.op_type, ()) and not representable(
+            attribute.f, grid
+        ):
             return None
         if attribute.name == "reduction" and attribute.s not in {b"", b"none", b"max", b"min"}:
             return None
@@ -135,9 +143,22 @@ def parameter_outputs(node: onnx.NodeProto) -> tuple[int, ...]:
     return _PARAMETER_OUTPUTS.get(node.op_type, ())
 
 
-def representable(value: float) -> bool:
-    """Whether float16 holds a number exactly."""
+def cast_target(node: onnx.NodeProto) -> int:
+    """Grid that a cast rounds to by itself; 0 for other nodes."""
+    if not standard(node, "Cast"):
+        return 0
+    target = next((a.i for a in node.attribute if a.name == "to"), 0)
+    return target if target in GRIDS else 0
+
+
+def representable(value: float, grid: int) -> bool:
+    """Whether a grid has a number exactly."""
     import numpy as np
 
+    if grid == BFLOAT16:
+        # The float32 with nothing in its lower half.
+        with np.errstate(over="ignore"):
+            single = np.float32(value)
+        return bool(np.isnan(value) or (single == value and int(single.view(np.uint32)) & 0xFFFF == 0))
     with np.errstate(over="ignore"):
         return bool(np.isnan(value) or float(np.float16(value)) == value)

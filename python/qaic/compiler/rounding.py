@@ -1,8 +1,9 @@
-"""Rounding every float of a graph to the float16 grid, exactly where the card would (compile-options §5.2).
+"""Rounding floats to the grid their nodes compute on, exactly where the card would (compile-options §5.2).
 
-Kernels stay in fp32. A value is put on the grid by a pair of casts, float to float16 and back; the engine
-keeps such pairs. One pass in topological order decides for each value whether it needs a pair: not when it
-is picked from values on the grid, and not yet when its only reader belongs to the same fused unit.
+Kernels stay in fp32. A value is put on the grid by a pair of casts, float to float16 or bfloat16 and back;
+the engine keeps such pairs. One pass in topological order decides for each value whether it needs a pair: not
+when it is picked from values on the grid, and not yet when its only reader belongs to the same fused unit.
+Nodes that compute on no grid, those of fp32 and of integers, read what is there and are left as they are.
 """
 
 from __future__ import annotations
@@ -10,12 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.constness import Constness, casts_to_half, classify, node_key, typed_picks
-from qaic.compiler.elem_types import DOUBLE, FLOAT, FLOAT16
+from qaic.compiler.constness import Constness, classify, node_key, typed_picks
+from qaic.compiler.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
 from qaic.compiler.graph_walk import FreshNames, subgraphs, uses
 from qaic.compiler.half_weights import HalfSource, Overflows
 from qaic.compiler.initializers import dense
-from qaic.compiler.precision_ops import BIAS_TAKERS, COMMUTING, parameter_inputs, parameter_outputs, standard
+from qaic.compiler.precision_classes import Classification, PrecisionClass
+from qaic.compiler.precision_ops import (
+    BIAS_TAKERS,
+    COMMUTING,
+    GRIDS,
+    cast_target,
+    parameter_inputs,
+    parameter_outputs,
+    standard,
+)
 from qaic.compiler.weights import Weight
 
 if TYPE_CHECKING:
@@ -23,8 +33,11 @@ if TYPE_CHECKING:
 
     from qaic.compiler.value_types import ValueFacts
 
+_GRIDS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
+
 #: element types whose values are rounded; float64 is treated as float32 (§5.2)
 ROUNDED: Final = frozenset({FLOAT, DOUBLE})
+_FLOATS: Final = frozenset({FLOAT, DOUBLE, *GRIDS})
 
 
 @dataclass(slots=True)
@@ -34,9 +47,10 @@ class _Scope:
     graph: onnx.GraphProto
     parent: _Scope | None
     defined: set[str] = field(default_factory=set)
-    on_grid: set[str] = field(default_factory=set)
-    #: value -> its copy on the grid
-    copies: dict[str, str] = field(default_factory=dict)
+    #: values known to be on a grid, with the grid
+    on_grid: set[tuple[str, int]] = field(default_factory=set)
+    #: value and grid -> its copy there
+    copies: dict[tuple[str, int], str] = field(default_factory=dict)
     #: values left off the grid for their only reader
     deferred: set[str] = field(default_factory=set)
     #: result of a folded node that is an output -> the same before rounding
@@ -47,7 +61,7 @@ class _Scope:
 
 
 class Rounder:
-    """Rewrites a model so that its floats are on the float16 grid.
+    """Rewrites a model so that the floats of each node are on its grid.
 
     Parameters
     ----------
@@ -57,8 +71,8 @@ class Rounder:
         Weights of the main graph, changed in place.
     facts : ValueFacts
         Types and shapes of the values; new values are added.
-    only : set[str] or None
-        Names of the values to round, extended by copies that are made; None rounds all floats.
+    decided : Classification
+        What each node computes in.
     overflows : Overflows
         Receives the constants that do not fit.
     """
@@ -69,14 +83,15 @@ class Rounder:
         weights: dict[str, Weight],
         facts: ValueFacts,
         *,
-        only: set[str] | None,
+        decided: Classification,
         overflows: Overflows,
     ) -> None:
         self.model = model
         self.weights = weights
         self.types = facts.types
         self.shapes = facts.shapes
-        self.only = only
+        self.narrow = facts.narrow
+        self.decided = decided
         self.overflows = overflows
         self.fresh = FreshNames(model.graph)
         self.uses = uses(model.graph)
@@ -85,46 +100,63 @@ class Rounder:
 
     def run(self) -> None:
         """Rewrite the model."""
-        classify(self.model.graph, self.weights.keys(), self.picks, self.constness)
-        self._graph(self.model.graph, None, [])
+        classify(self.model.graph, self.weights.keys(), self, self.constness)
+        self._graph(self.model.graph, None, None)
 
-    def _wanted(self, name: str) -> bool:
-        """Whether a value must be on the grid when an fp16 node reads or makes it."""
-        return self.types.get(name, 0) in ROUNDED and (self.only is None or name in self.only)
+    def grid_of(self, node: onnx.NodeProto) -> int:
+        """Tell the grid that a node computes on; 0 for none."""
+        chosen = self.decided.classes.get(node_key(node))
+        return 0 if chosen is None else _GRIDS.get(chosen, 0)
 
-    def _on_grid(self, scope: _Scope, name: str) -> bool:
-        if self.types.get(name, 0) == FLOAT16:
+    def reads(self, node: onnx.NodeProto, position: int) -> int:
+        """Tell the grid that a node wants one of its inputs on; 0 for none."""
+        grid = self.grid_of(node)
+        if not grid or position in parameter_inputs(node) or not self._wanted(node, node.input[position]):
+            return 0
+        return grid
+
+    def _wanted(self, node: onnx.NodeProto, name: str) -> bool:
+        """Whether a value must be on the grid of a node that reads or makes it."""
+        return self.types.get(name, 0) in ROUNDED and (
+            node_key(node) in self.decided.requested or self.narrow.get(name, 0) == self.grid_of(node)
+        )
+
+    def _on_grid(self, scope: _Scope, name: str, grid: int) -> bool:
+        if self.types.get(name, 0) == grid:
             return True
         at: _Scope | None = scope
         while at is not None:
-            if name in at.on_grid:
+            if (name, grid) in at.on_grid:
                 return True
             if name in at.defined:
                 return False
             at = at.parent
         return False
 
-    def _graph(self, graph: onnx.GraphProto, parent: _Scope | None, given: list[str]) -> None:
-        """Rewrite one graph; `given` are inputs known to be on the grid."""
+    def _graph(self, graph: onnx.GraphProto, parent: _Scope | None, owner: onnx.NodeProto | None) -> None:
+        """Rewrite one graph; what enters and leaves it is as the node needs that it belongs to."""
         scope = _Scope(graph, parent)
+        grid = 0 if owner is None else self.grid_of(owner)
+        if owner is not None and grid and standard(owner, "Loop", "Scan"):
+            carried = (value.name for value in graph.input)
+            scope.on_grid.update((name, grid) for name in carried if self._wanted(owner, name))
         scope.defined.update(value.name for value in graph.input)
         scope.defined.update(tensor.name for tensor in graph.initializer)
-        scope.on_grid.update(given)
         for node in graph.node:
             scope.defined.update(node.output)
             for position, name in enumerate(node.input):
                 scope.readers.setdefault(name, []).append((node, position))
-        self._halve_constants(scope)
+        self._narrow_constants(scope)
         outputs = {value.name for value in graph.output}
         for node in graph.node:
             if node_key(node) in self.constness.folded:
                 self._folded(scope, node, outputs if parent is None else set())
             else:
                 self._node(scope, node)
-        if parent is not None:
+        if owner is not None and grid:
             for value in graph.output:
-                if self._wanted(value.name) and not self._on_grid(scope, value.name):
-                    value.name = self._copy(scope, value.name)
+                if self._wanted(owner, value.name) and not self._on_grid(scope, value.name, grid):
+                    value.name = self._copy(scope, value.name, grid)
         rewritten = [type(node).FromString(node.SerializeToString()) for node in scope.nodes]
         del graph.node[:]
         graph.node.extend(rewritten)
@@ -132,50 +164,70 @@ class Rounder:
     def _folded(self, scope: _Scope, node: onnx.NodeProto, outputs: set[str]) -> None:
         """Keep a constant computation in fp32; round it only where it is an output of the program."""
         for position, name in enumerate(node.input):
-            node.input[position] = scope.folded_names.get(name, name)
+            node.input[position] = self._folded_name(scope, name)
         scope.nodes.append(node)
-        for position, name in enumerate(node.output):
-            if name in outputs and self._wanted(name):
-                self._round_output(scope, node, position)
+        grid = self.grid_of(node)
+        wanted = [grid and name in outputs and self._wanted(node, name) for name in node.output]
+        for position, name in enumerate(list(node.output)):
+            if wanted[position]:
+                self._round_output(scope, node, position, grid)
                 scope.folded_names[name] = node.output[position]
 
+    @staticmethod
+    def _folded_name(scope: _Scope, name: str) -> str:
+        """Give the name a value has before rounding, if it was folded and is an output too."""
+        at: _Scope | None = scope
+        while at is not None and name not in at.folded_names and name not in at.defined:
+            at = at.parent
+        return name if at is None else at.folded_names.get(name, name)
+
     def _node(self, scope: _Scope, node: onnx.NodeProto) -> None:
-        """Put the inputs of an fp16 node on the grid, and its outputs where they are not by themselves."""
-        exempt = range(len(node.input)) if casts_to_half(node) else parameter_inputs(node)
+        """Put the inputs of a node on its grid, and its outputs where they are not by themselves."""
+        grid = self.grid_of(node)
+        made = [bool(grid) and self._wanted(node, name) for name in node.output]
+        casts = grid and cast_target(node) == grid
         for position, name in enumerate(node.input):
-            if position not in exempt and self._wanted(name) and not self._on_grid(scope, name):
-                if name in scope.deferred:
-                    continue
-                node.input[position] = self._copy(scope, name)
+            if casts or not self.reads(node, position):
+                node.input[position] = self._folded_name(scope, name)
+            elif name not in scope.deferred and not self._on_grid(scope, name, grid):
+                node.input[position] = self._copy(scope, name, grid)
         nested = list(subgraphs(node))
+        controls = bool(nested) and standard(node, "If", "Loop", "Scan")
         for inner in nested:
-            looping = standard(node, "Loop", "Scan")
-            self._graph(inner, scope, [value.name for value in inner.input] if looping else [])
+            self._graph(inner, scope, node)
         scope.nodes.append(node)
-        picked = self.picks(node)
-        selects = picked is not None and all(
-            self.types.get(node.input[p], 0) not in ROUNDED or self._on_grid(scope, node.input[p])
+        for one in GRIDS:
+            if self._selects(scope, node, one):
+                scope.on_grid.update((name, one) for name in node.output)
+        for position, name in enumerate(list(node.output)):
+            if not name or not made[position] or position in parameter_outputs(node):
+                continue
+            if controls:
+                scope.on_grid.add((name, grid))
+            elif (name, grid) not in scope.on_grid and not self._defers(scope, node, name, grid):
+                self._round_output(scope, node, position, grid)
+
+    def _selects(self, scope: _Scope, node: onnx.NodeProto, grid: int) -> bool:
+        """Whether a node only picks from values that are on a grid."""
+        picked = self.picks(node, grid)
+        return picked is not None and all(
+            self.types.get(node.input[p], 0) not in _FLOATS or self._on_grid(scope, node.input[p], grid)
             for p in picked
             if p < len(node.input) and node.input[p]
         )
-        for position, name in enumerate(node.output):
-            if not name or not self._wanted(name) or position in parameter_outputs(node):
-                continue
-            if selects or (nested and standard(node, "If", "Loop", "Scan")):
-                scope.on_grid.add(name)
-            elif not self._defers(scope, node, name):
-                self._round_output(scope, node, position)
 
-    def _defers(self, scope: _Scope, node: onnx.NodeProto, name: str) -> bool:
+    def _defers(self, scope: _Scope, node: onnx.NodeProto, name: str, grid: int) -> bool:
         """Leave the rounding of a value to its only reader, where both are one unit; remembers it."""
         readers = scope.readers.get(name, [])
         if self.uses[name] != 1 or len(readers) != 1:
             return False
         reader, position = readers[0]
-        if not (
-            casts_to_half(reader)
-            or (standard(reader, *COMMUTING) and position == 0 and self.picks(reader) is not None)
-            or (standard(node, *BIAS_TAKERS) and self._is_bias(node, name, reader, position))
+        if cast_target(reader) != grid and not (
+            self.reads(reader, position) == grid
+            and (
+                (standard(reader, *COMMUTING) and position == 0 and self.picks(reader, grid) is not None)
+                or (standard(node, *BIAS_TAKERS) and self._is_bias(node, name, reader, position))
+            )
         ):
             return False
         scope.deferred.add(name)
@@ -201,54 +253,53 @@ class Rounder:
         scope.nodes.append(helper.make_node("Cast", [source], [target], to=elem_type))
         self.types[target] = elem_type
 
-    def _round_output(self, scope: _Scope, node: onnx.NodeProto, position: int) -> None:
+    def _round_output(self, scope: _Scope, node: onnx.NodeProto, position: int, grid: int) -> None:
         """Put a result on the grid under its own name."""
         name = node.output[position]
         raw = self.fresh.make(name, "unrounded")
-        half = self.fresh.make(name, "float16")
+        narrow = self.fresh.make(name, type_name(grid))
         node.output[position] = raw
         self.types[raw] = self.types[name]
-        self._cast(scope, raw, half, FLOAT16)
-        self._cast(scope, half, name, self.types[name])
-        scope.on_grid.add(name)
+        self._cast(scope, raw, narrow, grid)
+        self._cast(scope, narrow, name, self.types[name])
+        scope.on_grid.add((name, grid))
 
-    def _copy(self, scope: _Scope, name: str) -> str:
+    def _copy(self, scope: _Scope, name: str, grid: int) -> str:
         """Return the name of a copy on the grid that this graph can see; make one where there is none."""
         at: _Scope | None = scope
         while at is not None:
-            if name in at.copies:
-                return at.copies[name]
+            if (name, grid) in at.copies:
+                return at.copies[name, grid]
             if name in at.defined:
                 break
             at = at.parent
-        half = self.fresh.make(name, "float16")
+        narrow = self.fresh.make(name, type_name(grid))
         rounded = self.fresh.make(name, "rounded")
-        self._cast(scope, name, half, FLOAT16)
-        self._cast(scope, half, rounded, self.types[name])
-        self._register_copy(scope, name, rounded)
+        self._cast(scope, name, narrow, grid)
+        self._cast(scope, narrow, rounded, self.types[name])
+        self._register_copy(scope, name, rounded, grid)
         return rounded
 
-    def _register_copy(self, scope: _Scope, name: str, rounded: str) -> None:
-        scope.copies[name] = rounded
-        scope.on_grid.add(rounded)
+    def _register_copy(self, scope: _Scope, name: str, rounded: str, grid: int) -> None:
+        scope.copies[name, grid] = rounded
+        scope.on_grid.add((rounded, grid))
         scope.defined.add(rounded)
-        if self.only is not None:
-            self.only.add(rounded)
 
-    def _halve_constants(self, scope: _Scope) -> None:
-        """Store the constants of fp16 nodes as float16, with a cast back; what is read plain stays, too."""
-        from onnx import numpy_helper
+    def _narrow_constants(self, scope: _Scope) -> None:
+        """Store the constants of nodes on a grid narrow, with a cast back; what is read plain stays, too."""
+        import onnx
 
         kept: list[onnx.TensorProto] = []
         for tensor in scope.graph.initializer:
-            if not self._wanted(tensor.name) or tensor.name not in self.constness.read_rounded:
+            grids = self._constant_grids(tensor.name)
+            if not grids or tensor.name in self.constness.read_plain:
                 kept.append(tensor)
-                continue
-            half = self._constant_cast(scope, tensor.name)
-            values = self.overflows.to_half(tensor.name, dense(tensor))
-            if tensor.name in self.constness.read_plain:
-                kept.append(tensor)
-            kept.append(numpy_helper.from_array(values, half))
+            for grid in grids:
+                values = self.overflows.to_grid(tensor.name, dense(tensor), grid)
+                narrow = self._constant_cast(scope, tensor.name, grid, alone=len(grids) == 1)
+                kept.append(
+                    onnx.TensorProto(name=narrow, data_type=grid, dims=tensor.dims, raw_data=values.tobytes())
+                )
         copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
         del scope.graph.initializer[:]
         scope.graph.initializer.extend(copies)
@@ -257,23 +308,26 @@ class Rounder:
         entries = list(self.weights.values())
         self.weights.clear()
         for weight in entries:
-            plain = not self._wanted(weight.name) or weight.name not in self.constness.read_rounded
-            if plain or weight.name in self.constness.read_plain:
+            grids = self._constant_grids(weight.name)
+            if not grids or weight.name in self.constness.read_plain:
                 self.weights[weight.name] = weight
-            if not plain:
-                half = self._constant_cast(scope, weight.name)
-                source = HalfSource(weight.source, weight.elem_type, weight.name, self.overflows)
-                self.weights[half] = Weight(half, FLOAT16, weight.dims, source)
+            for grid in grids:
+                narrow = self._constant_cast(scope, weight.name, grid, alone=len(grids) == 1)
+                source = HalfSource(weight.source, weight.elem_type, weight.name, self.overflows, grid)
+                self.weights[narrow] = Weight(narrow, grid, weight.dims, source)
 
-    def _constant_cast(self, scope: _Scope, name: str) -> str:
-        """Add the cast behind a float16 constant; its result takes the constant's name if that is free."""
-        half = self.fresh.make(name, "float16")
-        if name in self.constness.read_plain:
+    def _constant_grids(self, name: str) -> list[int]:
+        return [grid for grid in GRIDS if (name, grid) in self.constness.read_rounded]
+
+    def _constant_cast(self, scope: _Scope, name: str, grid: int, *, alone: bool) -> str:
+        """Add the cast behind a narrow constant; its result takes the constant's name if that is free."""
+        narrow = self.fresh.make(name, type_name(grid))
+        if name in self.constness.read_plain or not alone:
             rounded = self.fresh.make(name, "rounded")
-            self._cast(scope, half, rounded, self.types[name])
-            self._register_copy(scope, name, rounded)
+            self._cast(scope, narrow, rounded, self.types[name])
+            self._register_copy(scope, name, rounded, grid)
         else:
-            self._cast(scope, half, name, self.types[name])
-            scope.on_grid.add(name)
-        self.types[half] = FLOAT16
-        return half
+            self._cast(scope, narrow, name, self.types[name])
+            scope.on_grid.add((name, grid))
+        self.types[narrow] = grid
+        return narrow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qaic.compiler.graph_walk import all_graphs
@@ -20,6 +20,10 @@ class ValueFacts:
     types: dict[str, int]
     #: of values of the main graph whose dims are all known; -1 for those that differ between sets of shapes
     shapes: dict[str, tuple[int, ...]]
+    #: float32 values that were float16 or bfloat16 in the model -> that type
+    narrow: dict[str, int] = field(default_factory=dict)
+    #: values that go by another name than in the model -> that name
+    original: dict[str, str] = field(default_factory=dict)
 
 
 def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:

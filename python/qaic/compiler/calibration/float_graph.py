@@ -1,4 +1,4 @@
-"""The float graph that values are measured on: after import, before anything is lowered."""
+"""The float graph that values are measured on: after `precision.prepare`, before anything is lowered."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from qaic.compiler.bn_fold import fold_batch_normalization
 from qaic.compiler.calibration.samples import ModelInput
 from qaic.compiler.elem_types import FLOAT, FLOAT16
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs, uses
-from qaic.compiler.initializers import lift_float_constants
 from qaic.compiler.precision_ops import RANDOM
 from qaic.compiler.quantize.kinds import operands, quantizable, results
 from qaic.compiler.retained import SUFFIX
-from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.custom_ops import Library
     from qaic.compiler.specialize import Interface
+    from qaic.compiler.value_types import ValueFacts
     from qaic.compiler.weights import Weight
     from qaic.options.specializations import Specialization
 

@@ -1,0 +1,90 @@
+"""Random graphs whose nodes compute in fp16 or fp32, against node-wise evaluation in numpy."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from test_fp16_properties import COMPUTING, FLOAT, SELECTING, SIZE, half, programs, vectors
+
+from qaic.compiler import onnx_file
+from qaic.compiler.lowering import lower
+from qaic.compiler.progress import Progress
+from qaic.options.models import CompileOptions
+from qaic.options.node_precision import NodePrecision
+
+
+@st.composite
+def choices(draw, nodes):
+    """Options about precision, and the nodes that they put on fp16."""
+    kinds = sorted({op for op, _, _ in nodes})
+    names = [name for _, _, name in nodes]
+    convert = draw(st.booleans())
+    execute = draw(st.lists(st.sampled_from(kinds), unique=True))
+    keep = draw(st.lists(st.sampled_from([k for k in kinds if k not in execute] or [""]), unique=True))
+    keep = [kind for kind in keep if kind]
+    listed = draw(st.lists(st.sampled_from(names), unique=True))
+    split = draw(st.integers(0, len(listed)))
+    in_half, in_single = listed[:split], listed[split:]
+    options = CompileOptions(
+        convert_to_fp16=convert,
+        execute_nodes_in_fp16=tuple(execute),
+        keep_original_precision_for_nodes=tuple(keep),
+        node_precision_info_file=NodePrecision(tuple(in_half), tuple(in_single)) if listed else None,
+    )
+    halves = {
+        name
+        for op, _, name in nodes
+        if name not in in_single and (name in in_half or op in execute or (convert and op not in keep))
+    }
+    return options, halves
+
+
+def expected(nodes, constants, x, halves):
+    """Evaluate node by node: a node in fp16 rounds what it reads and makes, one in fp32 takes what is there.
+
+    What depends on no input is folded in fp32; as an output it has the precision of its node.
+    """
+    values, folded, outputs = {"x": x}, dict(constants), {}
+    for op, operands, name in nodes:
+        compute = COMPUTING.get(op) or SELECTING[op]
+        read = [values[o] if o in values else folded[o] for o in operands]
+        if all(o in folded for o in operands):
+            folded[name] = compute(*read)
+            outputs[name] = half(folded[name]) if name in halves else folded[name]
+            continue
+        if name in halves:
+            values[name] = half(compute(*map(half, read)))
+        else:
+            values[name] = compute(*read)
+        outputs[name] = values[name]
+    return outputs
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), programs(), vectors)
+def test_each_node_computes_in_its_precision(data, program, x):
+    nodes, constants, outputs = program
+    options, halves = data.draw(choices(nodes))
+    graph = helper.make_graph(
+        [helper.make_node(op, operands, [name]) for op, operands, name in nodes],
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, [SIZE])],
+        [helper.make_tensor_value_info(name, FLOAT, [SIZE]) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with onnx_file.open_bytes(model.SerializeToString()) as source:
+        compiled = lower(source, options, Progress("test")).model
+    onnx.checker.check_model(compiled)
+    settings_ = ort.SessionOptions()
+    settings_.log_severity_level = 4
+    session = ort.InferenceSession(
+        compiled.SerializeToString(), settings_, providers=["CPUExecutionProvider"]
+    )
+    actual = dict(zip(outputs, session.run(outputs, {"x": x}), strict=True))
+    with np.errstate(all="ignore"):
+        wanted = expected(nodes, constants, x, halves)
+    for name in outputs:
+        np.testing.assert_array_equal(actual[name], wanted[name], err_msg=name)
