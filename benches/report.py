@@ -24,6 +24,7 @@ from python import (
     models,
     opening,
     remembering,
+    resolving,
     running,
     rust_rows,
 )
@@ -53,6 +54,7 @@ MEASUREMENTS = {
         opening.opening,
         opening.bindings,
         opening.compiled,
+        resolving.resolving,
         remembering.open_memory,
         remembering.activation_memory,
         remembering.onnxruntime_memory,
@@ -102,6 +104,11 @@ GROUPS = {
         "What one more sample costs on one thread, in processor time, beside a plain `Session.run` of the "
         "same model. The ratio is that of the rest after the time for taking the values of the tensors "
         "(ranges or histograms, measured alone on arrays of the same sizes).",
+    ),
+    "options": (
+        "Resolving options",
+        "From what the user wrote to typed values: names, types, precedence and rules. The table itself is "
+        "built before.",
     ),
     "open": (
         "Opening a container",
@@ -196,6 +203,8 @@ def measure_group(
             yield from compiling.compile_rows(folder, effort)
         case "calibrate":
             yield from calibrating.calibrate_rows(folder, effort)
+        case "options":
+            yield from resolving.option_rows(folder, effort)
         case "open":
             yield from opening.open_rows(folder, effort)
             yield from rust_rows.open_rows(rust)

@@ -14,7 +14,8 @@ from qaic.options.words import HexCodes
 _LARGEST = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class DiagnosticOptions:
     """Options about statistics, checks and messages."""
 

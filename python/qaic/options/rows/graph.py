@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@dataclass(frozen=True, kw_only=True)
+# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class GraphOptions:
     """Options about the model, the interface of the program and the container."""
 

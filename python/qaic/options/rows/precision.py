@@ -12,7 +12,8 @@ from qaic.options.node_precision import NodePrecision, NodePrecisionLists
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
 
 
-@dataclass(frozen=True, kw_only=True)
+# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PrecisionOptions:
     """Options about the precision of computation and weights."""
 

@@ -24,7 +24,8 @@ _SCHEMA = Enum("asymmetric", "symmetric", "symmetric_with_uint8", "symmetric_wit
 _MOST_BINS = 1 << 16
 
 
-@dataclass(frozen=True, kw_only=True)
+# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class QuantizationOptions:
     """Options about quantization and its calibration."""
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _LARGEST = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+# Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SchedulingOptions:
     """Options about cores, memory, scheduling and partitioning."""
 
