@@ -12,6 +12,7 @@ from qaic.options import resolve
 from qaic.options.argv import read_argv
 from qaic.options.custom_io import CustomIo
 from qaic.options.file_content import InputFileContent
+from qaic.options.node_precision import NodePrecision
 from qaic.options.partitions import Partition, PartitionConfig
 from qaic.options.spec import Effect, Flag, FlagForm, JsonForm, Stage
 from qaic.options.specializations import Specialization
@@ -102,7 +103,10 @@ ROWS = {
     "convert_to_fp16": SWITCH,
     "clip_fp16_constants": ([(0, False)], ["maybe"]),
     "execute_nodes_in_fp16": NAMES,
-    "node_precision_info_file": ([], ["missing.yaml", "", 3.5j]),
+    "node_precision_info_file": (
+        [({"FP16NodeInstanceNames": ["a"]}, NodePrecision(("a",), ()))],
+        ["missing.yaml", {"FP16": ["a"]}, {"FP16NodeInstanceNames": ["a"], "FP32NodeInstanceNames": ["a"]}],
+    ),
     "keep_original_precision_for_nodes": NAMES,
     "mxfp6_matmul": SWITCH,
     "exclude_mxfp6_matmul": ([("", ()), ([], ())], [3, [""]]),

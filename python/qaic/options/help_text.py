@@ -10,6 +10,7 @@ from qaic.options.codecs import Bool, Codec, Enum, FilePath, Float, Int, ListOf
 from qaic.options.custom_io import CustomIoList
 from qaic.options.file_content import FileContent
 from qaic.options.json_files import JsonFile
+from qaic.options.node_precision import NodePrecisionLists
 from qaic.options.spec import Effect, Flag, FlagForm, Stage
 from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
@@ -120,6 +121,7 @@ def _(codec: FilePath) -> str:
 
 
 @placeholder.register(CustomIoList)
+@placeholder.register(NodePrecisionLists)
 @placeholder.register(FileContent)
 @placeholder.register(JsonFile)
 def _(codec: Codec[Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from qaic.options.codecs import Bool, Codec, Enum, FilePath, Float, Int, ListOf, Str
 from qaic.options.custom_io import CustomIoList
 from qaic.options.file_content import FileContent
+from qaic.options.node_precision import NodePrecisionLists
 from qaic.options.partitions import Partitions
 from qaic.options.spec import OptionSpec, Stage
 from qaic.options.specializations import Specializations
@@ -124,6 +125,12 @@ def _(codec: Enum) -> str:
 @annotation.register
 def _(codec: HardwareVersion) -> str:
     return f"{_literal(codec)} | float"
+
+
+@annotation.register
+def _(codec: NodePrecisionLists) -> str:
+    del codec
+    return "_Path | Mapping[str, Sequence[str]]"
 
 
 @annotation.register(FilePath)

@@ -61,7 +61,7 @@ class SessionKeywords(TypedDict, total=False):
     convert_to_fp16: bool | None
     clip_fp16_constants: bool | None
     execute_nodes_in_fp16: _Names | None
-    node_precision_info_file: _Path | None
+    node_precision_info_file: _Path | Mapping[str, Sequence[str]] | None
     keep_original_precision_for_nodes: _Names | None
     mxfp6_matmul: bool | None
     exclude_mxfp6_matmul: _Names | None

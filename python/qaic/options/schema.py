@@ -15,6 +15,7 @@ from qaic.options.codecs import Bool, Codec, Enum, Float, Int, ListOf
 from qaic.options.custom_io import CustomIoList
 from qaic.options.json_files import JsonFile
 from qaic.options.names import normalise
+from qaic.options.node_precision import NodePrecisionLists
 from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
 from qaic.options.words import HardwareVersion, HexCodes, MostCores, RandomInputData
@@ -184,6 +185,7 @@ def _(codec: ModelInputs) -> Schema:
 
 
 @schema.register(CustomIoList)
+@schema.register(NodePrecisionLists)
 @schema.register(JsonFile)
 def _(codec: Codec[Any]) -> Schema:
     # The path, or the content itself, whose form is the affair of the file's own description.
