@@ -163,26 +163,12 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     profile = None
     if profiles:
         progress.stage("calibrate", model, weights)
-<<<<<<< HEAD
+        subject = floats if is_quantized else measured
         graph = FloatGraph(
-            model, weights, forms, interface, sizes, entries, custom.libraries, options.retained_state
+            subject, interface, sizes, entries, custom.libraries, has_state=options.retained_state
         )
         profile, written = calibration.profile_of(graph, options, progress)
         side_files += written
-=======
-        subject = floats if is_quantized else measured
-        graph = FloatGraph(
-            subject.model,
-            subject.weights,
-            subject.facts,
-            interface,
-            sizes,
-            entries,
-            options.retained_state,
-        )
-        side_files += calibration.dump(graph, options, progress)
-        profile = calibration.obtain(graph, options, progress)
->>>>>>> ddc80e7 (compiler: give each node its precision)
     progress.stage("precision", model, weights)
     floats.decide(None if profile is None else profile.tensors)
     floats.round_floats()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.custom_ops import Library
+    from qaic.compiler.precision import PreparedFloats
     from qaic.compiler.specialize import Interface
     from qaic.compiler.value_types import ValueFacts
     from qaic.compiler.weights import Weight
@@ -52,12 +53,8 @@ class FloatGraph:
 
     Parameters
     ----------
-    model
-        Skeleton.
-    weights
-        Large initializers of its main graph.
-    forms
-        Its inferred forms.
+    floats
+        The model, prepared to be quantized.
     interface
         Inputs and outputs with all sets of shapes.
     sizes, entries
@@ -68,37 +65,32 @@ class FloatGraph:
         Whether the device keeps state between inferences.
     """
 
-    model: onnx.ModelProto
-    weights: dict[str, Weight]
-    forms: Sequence[onnx.ModelProto]
+    floats: PreparedFloats
     interface: Interface
     sizes: Sequence[Mapping[str, int]]
     entries: Sequence[Specialization]
     libraries: Sequence[Library] = ()
     has_state: bool = False
-    #: types and shapes of the values
-    facts: ValueFacts = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Collect types and shapes."""
-        self.facts = ValueFacts(collect_types(self.forms[0]), common_shapes(self.forms))
+    @property
+    def model(self) -> onnx.ModelProto:
+        """Skeleton."""
+        return self.floats.model
 
-    def copy(self) -> FloatGraph:
-        """Make a graph whose model and weights may be changed."""
-        model = type(self.model)()
-        model.CopyFrom(self.model)
-        return replace(self, model=model, weights=dict(self.weights))
+    @property
+    def weights(self) -> dict[str, Weight]:
+        """Large initializers of the main graph."""
+        return self.floats.weights
 
-    def fold(self) -> None:
-        """Bring the model into the form that is measured: normalizations behind a Conv become part of it."""
-        lift_float_constants(self.model)
-        fold_batch_normalization(self.model, self.weights)
-        for tensor in self.model.graph.initializer:
-            self.facts.types.setdefault(tensor.name, tensor.data_type)
-            self.facts.shapes.setdefault(tensor.name, tuple(tensor.dims))
-        for weight in self.weights.values():
-            self.facts.types.setdefault(weight.name, weight.elem_type)
-            self.facts.shapes.setdefault(weight.name, weight.dims)
+    @property
+    def facts(self) -> ValueFacts:
+        """Types and shapes of the values."""
+        return self.floats.facts
+
+    @property
+    def hardware(self) -> str | None:
+        """Hardware family."""
+        return self.floats.options.aic_hw_version
 
     def inputs(self) -> list[ModelInput]:
         """List the inputs as samples have to fill them."""

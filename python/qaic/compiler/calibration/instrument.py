@@ -44,15 +44,10 @@ def write_instrumented(path: Path, graph: FloatGraph, results: Sequence[str]) ->
             value = model.graph.output.add()
             value.name = name
             value.type.tensor_type.elem_type = graph.facts.types[name]
-<<<<<<< HEAD
     forms, interface = inferred_forms(
         model, weights, graph.sizes, graph.entries, [library.path for library in graph.libraries]
     )
-    overflows = precision.apply(model, weights, forms, precision.FloatPrecision())
-=======
-    forms, interface = inferred_forms(model, weights, graph.sizes, graph.entries)
-    overflows = precision.round_as_model(model, weights, graph.facts, options.aic_hw_version)
->>>>>>> ddc80e7 (compiler: give each node its precision)
+    overflows = precision.round_as_model(model, weights, graph.facts, graph.hardware)
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)
     specialize.fix_interface(model, forms)

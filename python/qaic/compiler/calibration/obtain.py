@@ -53,7 +53,7 @@ def profile_of(
     Parameters
     ----------
     graph
-        The float graph. Where it is going to be quantized, normalizations are folded in it.
+        The float graph; not changed.
     options
         Options of the compilation.
     progress
@@ -74,14 +74,10 @@ def profile_of(
         A tensor holds NaN or infinity.
     """
     if is_wanted(options):
-        graph.fold()
         return _obtained(graph, options, progress), []
     if options.dump_profile is None:
         return None, []
-    # What is only measured is compiled as it is.
-    copy = graph.copy()
-    copy.fold()
-    return None, [_dumped(copy, options, options.dump_profile, progress)]
+    return None, [_dumped(graph, options, options.dump_profile, progress)]
 
 
 def _obtained(graph: FloatGraph, options: CompileOptions, progress: Progress) -> Profile:
