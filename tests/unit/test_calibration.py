@@ -242,6 +242,18 @@ def test_nan_and_infinity_are_refused_by_name():
         assert caught.value.code == "compile.calibration_not_finite"
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_sample_on_which_the_model_fails_is_named(threads):
+    built = model(
+        [helper.make_node("Gather", ["x", "at"], ["g"]), helper.make_node("Tanh", ["g"], ["y"])],
+        [("x", "float32", [3]), ("at", "int64", [1])],
+        [("y", "float32", [1])],
+    )
+    samples = [{"x": np.zeros(3, np.float32), "at": np.array([at])} for at in (2, 7)]
+    with pytest.raises(CompileError, match=r"calibration_data, sample 2: found inputs on which.*Gather"):
+        profile(built, calibration_data=samples, profiling_threads=threads)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

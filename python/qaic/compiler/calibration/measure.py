@@ -7,6 +7,7 @@ sample per worker is in memory.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import threading
 from collections import deque
@@ -23,6 +24,7 @@ from qaic.compiler.calibration.profile import TensorProfile
 from qaic.compiler.calibration.samples import fitted
 from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import SUFFIX
+from qaic.errors import InferenceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +197,8 @@ class _Run:
         wanted = list(dict.fromkeys((*self._measured.results, *(f"{name}{SUFFIX}" for name in states))))
         kept: Mapping[str, NDArray[Any]] = {}
         for number, sample, arrays in self._samples():
-            outputs = programs.run(arrays, None, wanted, None)
+            with self._told(sample):
+                outputs = programs.run(arrays, None, wanted, None)
             given = dict(arrays)
             for name, item in states.items():
                 # What the device used: zero at first, then what the sample before left.
@@ -235,8 +238,25 @@ class _Run:
         sample: Sample,
         inputs: Mapping[str, NDArray[Any]],
     ) -> None:
-        inference.start()
-        self._take(number, sample, inputs, inference.result())
+        with self._told(sample):
+            inference.start()
+            outputs = inference.result()
+        self._take(number, sample, inputs, outputs)
+
+    @contextlib.contextmanager
+    def _told(self, sample: Sample) -> Iterator[None]:
+        """Say which sample the engine could not compute."""
+        try:
+            yield
+        except InferenceError as error:
+            raise refuse(
+                f"{self._source.option}, {sample.place}",
+                code="calibration_failed",
+                found=f"inputs on which the model fails ({error.message})",
+                expected="inputs as the model gets them in use",
+                fix="give samples with input_list_file or calibration_data; random data does not suit inputs "
+                "that hold shapes or axes",
+            ) from error
 
     def _take(
         self,
