@@ -167,6 +167,8 @@ def test_info_of_a_cpu_program(run, here):
         cores      2
         batch      1
         constants  2.0 KiB static in 1 initializer
+        weights    float32 2.0 KiB
+        precision  fp16
         metadata   flatbuffer in metadata_fb, hardware version 0.0, 0 semaphores
         stats      none"""
     )
@@ -179,6 +181,52 @@ def test_info_of_a_cpu_program(run, here):
         convert_to_fp16     true
         onnx_define_symbol  batch=1, seq=8"""
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "summary"),
+    [
+        ({}, "as in the model"),
+        ({"convert_to_fp16": True, "mxfp6_matmul": True}, "fp16; weights of matrix products in MXFP6"),
+        (
+            {"load_profile": "ab12", "enable_channelwise": True},
+            "as in the model; Int8 (symmetric_with_uint8, whole ranges, by channel)",
+        ),
+        (
+            {
+                "convert_to_quantize": True,
+                "quantization_schema": "asymmetric",
+                "quantization_schema_constants": "symmetric",
+                "quantization_calibration": "MSE",
+                "quantization_precision": "Int16",
+                "execute_nodes_in_fp16": ["Add", "Div"],
+            },
+            "as in the model; Int16 (asymmetric, constants symmetric, calibrated by MSE); fp16 for Add, Div",
+        ),
+        # The plan is a part of the file and may hold anything.
+        ({"execute_nodes_in_fp16": {"a": 1}, "load_profile": ["\x1b"], "quantization_precision": 7}, None),
+    ],
+)
+def test_info_sums_up_the_precision(run, here, options, summary):
+    plan = {**CPU_PLAN, "options": options}
+    code, out, err = run("info", here("net.qpc", container(program(constants=bytes(2048), plan=plan))))
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    if summary is not None:
+        assert f"precision  {summary}" in out.splitlines()
+
+
+def test_info_marks_what_means_nothing_on_a_cpu(run, here):
+    options = {"aic_num_cores": 2, "ols": 4, "multicast_weights": True, "no_longer_known": 1}
+    path = here("net.qpc", container(program(constants=bytes(2048), plan={**CPU_PLAN, "options": options})))
+    lines = section(run("info", path)[1], "options").splitlines()
+    assert {line.split()[0]: line.endswith("no effect on the cpu") for line in lines[1:]} == {
+        "aic_num_cores": False,
+        "ols": True,
+        "multicast_weights": True,
+        "no_longer_known": False,
+    }
+    assert json.loads(run("info", path, "--json")[1])["without_effect"] == ["ols", "multicast_weights"]
 
 
 def test_info_json(run, here):

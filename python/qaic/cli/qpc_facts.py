@@ -8,7 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from qaic.cli.qpc_precision import precision, without_effect
 from qaic.errors import QaicError
+from qaic.qpc_initializers import check_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +101,11 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
         "metadata": _readable(problems, lambda: _metadata(qpc), "metadata"),
         "options": _readable(problems, lambda: qpc.options),
         "effective_options": plan.get("effective", {}),
+        "weights": _readable(problems, lambda: _weights(qpc)),
     }
+    options = described["options"] or {}
+    described["without_effect"] = without_effect(options) if described["target"] == "cpu" else []
+    described["precision"] = precision(options) if described["target"] == "cpu" else None
     return described
 
 
@@ -198,6 +204,16 @@ def _constants(qpc: Qpc) -> _Json:
         "dynamic_reserved_bytes": constants.descriptor["dynamicConstantsSize"],
         "initializers": len(qpc.initializers),
     }
+
+
+def _weights(qpc: Qpc) -> _Json:
+    """Add up the bytes of the weights by the format they are stored in."""
+    stored: dict[str, int] = {}
+    for record in check_records((qpc.plan or {}).get("initializers", [])).values():
+        kind, size = record.get("encoding") or record.get("dtype"), record.get("size")
+        if isinstance(kind, str) and isinstance(size, int):
+            stored[kind] = stored.get(kind, 0) + size
+    return stored
 
 
 def _metadata(qpc: Qpc) -> _Json | None:

@@ -66,7 +66,7 @@ def _info_lines(facts: _Json) -> Iterator[str]:
             yield from _section(side, _bindings_text(facts[side]))
         yield from _section("allowed shapes", _shapes_text(facts["shapes"]))
         yield from _section("DMA buffers", _dma_text(facts["dma_buffers"]))
-        yield from _section("options", _options_text(facts["options"] or {}))
+        yield from _section("options", _options_text(facts["options"] or {}, facts["without_effect"]))
     yield from _section("segments", segments_text(facts["segments"]))
     for name, inner in facts.get("slices", {}).items():
         yield ""
@@ -100,6 +100,11 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
         yield "memory", f"{human_bytes(facts['memory_bytes'])} on the device per activation"
     if facts["constants"] is not None:
         yield "constants", _constants_text(facts["constants"])
+    if facts["weights"]:
+        formats = (f"{clean(kind)} {human_bytes(size)}" for kind, size in sorted(facts["weights"].items()))
+        yield "weights", ", ".join(formats)
+    if facts["precision"]:
+        yield "precision", clean(facts["precision"])
     metadata = facts["metadata"]
     if metadata is not None:
         yield (
@@ -194,12 +199,14 @@ def _dma_text(buffers: Sequence[_Json]) -> str:
     )
 
 
-def _options_text(options: _Json) -> str:
+def _options_text(options: _Json, without_effect: Sequence[str]) -> str:
     if not options:
         return ""
-    return table(
-        [[clean(key), clean(value_text(value))] for key, value in options.items()], header=["option", "value"]
-    )
+    rows = [
+        [clean(key), clean(value_text(value)), "no effect on the cpu" if key in without_effect else ""]
+        for key, value in options.items()
+    ]
+    return table(rows, header=["option", "value", ""])
 
 
 def value_text(value: object) -> str:
