@@ -72,6 +72,24 @@ def test_code_of_the_guide_to_configurations_runs(folder):
     assert "qairt" not in sys.modules
 
 
+def test_code_of_the_guide_to_compiling_runs(folder):
+    text = (ROOT / "docs" / "guide" / "compiling.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    namespace = {}
+    exec(block, namespace)
+    assert namespace["qpc"].options == {"aic_num_cores": 4, "convert_to_fp16": True}
+    assert (folder / "model" / "qpc" / "programqpc.bin").is_file()
+
+
+def test_the_guide_to_compiling_names_flags_that_exist():
+    from qaic.options.argv import read_argv
+
+    text = (ROOT / "docs" / "guide" / "compiling.md").read_text()
+    (commands,) = [block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "profile" in block]
+    for command in commands.strip().splitlines():
+        assert all(given.name for given in read_argv(command.split()[1:])), command
+
+
 def test_code_of_the_low_level_guide_runs(folder):
     text = (ROOT / "docs" / "guide" / "low-level.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
