@@ -10,6 +10,7 @@ import pytest
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import CompileOptions, ModelInput, RuntimeOptions, SessionOptions, resolve
+from qaic.options.canonical import recorded_only
 from qaic.options.given import Source
 
 
@@ -406,3 +407,95 @@ def test_update_rejects_wrong_and_contradicting_values():
         RuntimeOptions().update(set_size=0)
     with pytest.raises(OptionConflictError, match="are the same option"):
         RuntimeOptions().update(num_activations=1, num_activation=2)
+
+
+# --- files of the ONNX Runtime provider and of the tools ---
+
+
+def test_file_of_the_runtime_provider_is_read(options_file, tmp_path):
+    for name in ("quant.yaml", "op.yaml"):
+        (tmp_path / name).write_text("content")
+    path = options_file(
+        "aic-binary-dir: qpc\naic-num-cores: 4\nnum-iter: 3\nconvert-to-fp16: \"True\"\n"
+        "onnx-define-symbol: batch 1 seq 128\nregister-custom-op: [op.yaml]\n"
+        "external-quantization: quant.yaml\nhwVersion: 2.0\ndevice-id: 0\nset-size: 10\n"
+        "aic-num-of-activations: 2\nrelative-path: True\n"
+    )  # fmt: skip
+    result = resolved(options_path=path)
+    options = result.compile
+    assert options.output_dir == tmp_path / "qpc"
+    assert (options.convert_to_fp16, options.aic_hw_version, options.aic_num_cores) == (True, "2.0", 4)
+    assert options.onnx_define_symbol == {"batch": 1, "seq": 128}
+    assert [file.path for file in options.register_custom_op] == [tmp_path / "op.yaml"]
+    assert options.external_quantization_file.path == tmp_path / "quant.yaml"
+    assert (result.runtime.num_activations, result.runtime.set_size) == (2, 10)
+    assert result.warnings == ("options that only the command line tools use are ignored: num-iter",)
+
+
+def test_hexadecimal_events_and_versions_of_a_file_are_text(options_file):
+    path = options_file("aic-pmu-events: 70\naic_hw_version: 2.0\nonnx_define_symbol: {on: 010}\n")
+    options = resolved(options_path=path).compile
+    assert options.aic_pmu_events == (0x70,)
+    assert options.aic_hw_version == "2.0"
+    assert options.onnx_define_symbol == {"on": 10}
+
+
+def test_null_is_a_calibration_and_otherwise_not_given(options_file):
+    path = options_file("quantization_calibration: None\nnum_histogram_bins: None\nmos: ~\n")
+    result = resolved(options_path=path)
+    assert result.set_compile == {"quantization_calibration": "None"}
+    assert result.compile.num_histogram_bins == 512
+
+
+def test_samples_exist_only_in_python(options_file):
+    path = options_file("calibration_data: [{x: [1, 2]}]\nconvert_to_quantize: true\n")
+    with pytest.raises(OptionError, match=r"calibration_data .*line 1.*only from Python"):
+        resolved(options_path=path)
+
+
+# --- files as values, recorded options ---
+
+
+def test_a_file_counts_by_its_content(tmp_path):
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text("content")
+    second.write_text("content")
+    recorded = [resolved({"load_profile": path}).set_compile for path in (first, str(second))]
+    assert recorded[0] == recorded[1]
+    assert list(recorded[0]) == ["load_profile"]
+    second.write_text("other")
+    assert resolved({"load_profile": second}).set_compile != recorded[0]
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
+    with pytest.raises(OptionError, match=r"load_profile: expected a readable profile, .*No such file"):
+        resolved({"load_profile": tmp_path / "missing"})
+    with pytest.raises(OptionError, match="which is no regular file"):
+        resolved({"load_profile": tmp_path})
+
+
+def test_empty_lists_are_not_recorded():
+    assert resolved({"graph_names": [], "mos": -1, "onnx_define_symbol": {}}).set_compile == {}
+
+
+def test_effective_options_are_the_usual_ones_and_those_that_differ():
+    usual = {
+        "aic_num_cores": 1,
+        "clip_fp16_constants": False,
+        "combine_inputs": True,
+        "combine_outputs": True,
+        "convert_to_fp16": False,
+        "model_inputs": [],
+        "onnx_define_symbol": {},
+    }
+    assert resolved().effective_compile == usual
+    given = {"stats_level": 40, "mos": "1", "aic_hw": True, "time_passes": True, "quantization_schema": None}
+    assert resolved(given).effective_compile == {**usual, "mos": [1], "aic_hw": True}
+
+
+def test_options_without_an_effect_are_known():
+    options = resolved(
+        {"mos": 1, "aic_hw": True, "multicast_weights": False, "convert_to_fp16": True}
+    ).compile
+    assert [spec.name for spec in recorded_only(options)] == ["aic_hw", "mos"]
+    assert recorded_only(CompileOptions()) == ()

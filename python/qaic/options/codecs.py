@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -74,6 +74,9 @@ def plain(value: object) -> object:
 
 class Codec(ABC, Generic[T]):
     """Type of an option's value."""
+
+    #: Whether the value has no text, so that only a keyword argument can have it.
+    python_only: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -276,6 +276,8 @@ def _typed(named: Sequence[_Named]) -> list[_Typed]:
     wrong: list[tuple[OptionSpec, str, ValueMismatchError]] = []
     for item in named:
         try:
+            if item.spec.codec.python_only and item.given.origin.source is not Source.KEYWORD:
+                raise item.spec.codec.mismatch(item.given.value)
             value = item.spec.codec.parse(item.given.value)
         except ValueMismatchError as error:
             wrong.append((item.spec, str(item.given.origin), error))

@@ -176,6 +176,8 @@ class RandomInputData(Codec["str | None"]):
 class Samples(Codec["Iterable[Mapping[str, np.ndarray[Any, Any]]]"]):
     """An iterable of samples; it is not looked into before it is read."""
 
+    python_only = True
+
     @property
     def expected(self) -> str:
         """See `Codec.expected`."""
