@@ -527,6 +527,12 @@ class InferenceSet:
     ) -> dict[str, NDArray[Any]]: ...
     def prepare(self, inputs: Mapping[str, ArrayLike], timeout: float | None = None) -> Inference:
         """Copy the inputs of an inference that is started later, and has ``timeout`` seconds from now."""
+    def read_state(self, name: str, sequence: int | None = None) -> NDArray[Any]:
+        """Return the present value of a state, or of one sequence of it. May block."""
+
+    def write_state(self, name: str, value: ArrayLike, sequence: int | None = None) -> None:
+        """Replace the present value of a state, or of one sequence of it. May block."""
+
     def run_benchmark(
         self, inputs: Mapping[str, ArrayLike], count: int | None, seconds: float | None
     ) -> tuple[int, int]: ...

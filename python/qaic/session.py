@@ -372,6 +372,52 @@ class Session:
             lambda inference: self._ensure_collector().see_off(inference),
         )
 
+    # --- state on the device --------------------------------------------------------------------------------
+
+    def read_state(self, name: str, *, sequence: int | None = None) -> NDArray[Any]:
+        """Copy a state out of the device, for a program compiled with ``split_retained_state_io``.
+
+        Blocking: loads on first use, then waits for the inference that runs.
+
+        Parameters
+        ----------
+        name
+            Input whose value the device keeps.
+        sequence
+            Index along the first dimension; ``None``: the whole state.
+
+        Returns
+        -------
+        numpy.ndarray
+            A new array of the input's dtype (float16 where the device has MXINT8 blocks), without the first
+            dimension if ``sequence`` was given.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            The program was compiled without the option.
+        qaic.errors.InputError
+            The device keeps no state of this name, or it has no such sequence.
+        """
+        return (self._loaded or self._ensure_loaded()).read_state(name, sequence)
+
+    def write_state(self, name: str, value: ArrayLike, *, sequence: int | None = None) -> None:
+        """Replace a state on the device; the next inference reads it. As :meth:`read_state`.
+
+        Parameters
+        ----------
+        name, sequence
+            As for :meth:`read_state`.
+        value
+            Converted as an input of :meth:`run` is; its elements fill the state, or the part of the sequence.
+
+        Raises
+        ------
+        qaic.errors.InputShapeError, qaic.errors.InputTypeError
+            The value does not fit.
+        """
+        (self._loaded or self._ensure_loaded()).write_state(name, value, sequence)
+
     def _ensure_collector(self) -> Collector:
         collector = self._collector
         if collector is None:

@@ -8,12 +8,14 @@ use crate::errors;
 use crate::rt::status::QStatus;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
-const OWN: [(&str, &str); 25] = [
+const OWN: [(&str, &str); 28] = [
     ("CompileError", "compile.engine_refused"),
     ("InputError", "input.unknown_name"),
     ("InputError", "output.array"),
     ("InputError", "output.overlap"),
     ("InputError", "output.unknown_name"),
+    ("InputError", "state.sequence"),
+    ("InputError", "state.unknown_name"),
     ("InputError", "quant.not_finite"),
     ("InputError", "quant.parameters"),
     ("InputError", "quant.range"),
@@ -33,6 +35,7 @@ const OWN: [(&str, &str); 25] = [
     ("QpcError", "writer.misuse"),
     ("QpcLimitError", "qpc.tensor_too_large"),
     ("StateError", "inference.fetched"),
+    ("StateError", "state.not_split"),
     ("StateError", "writer.finished"),
 ];
 

@@ -1,16 +1,18 @@
 //! `_core.InferenceSet`: dictionaries of arrays in, dictionaries of arrays out.
 
+mod blocks;
 mod completions;
 mod flight;
 mod inference;
 mod inputs;
+mod state;
 mod tensors;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_runtime::buffer::{HostSliceMut, Storage};
+use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage};
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork::Origin;
@@ -18,7 +20,7 @@ use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes, Wiring};
 
-use crate::buffers::{Exports, array_over};
+use crate::buffers::Exports;
 use crate::context::{PyContext, cancellable_load};
 use crate::errors::{Raise, from_runtime};
 use crate::gil::{Deadline, Door, signal_pending};
@@ -35,8 +37,9 @@ struct Scratch {
     inputs: Inputs,
     outputs: Vec<Option<HostSliceMut>>,
     storages: Vec<Option<Storage>>,
-    // Outputs whose array is also an input: where they are computed, and the array.
-    deferred: Vec<(Storage, HostSliceMut)>,
+    // Outputs whose array is also an input, or has another form than the device's: where they are computed, the array, and
+    // the number of the output.
+    deferred: Vec<(Storage, HostSliceMut, usize)>,
 }
 
 /// A loaded and activated container with its exec objects.
@@ -156,6 +159,33 @@ impl PyInferenceSet {
         result
     }
 
+    /// The present value of the state `name`, or of the part of it that belongs to `sequence`, as a new array.
+    ///
+    /// Blocking, without the interpreter lock: until the inference that runs has ended.
+    #[pyo3(signature = (name, sequence = None))]
+    fn read_state<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        sequence: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.state_array(py, name, sequence)
+    }
+
+    /// Replaces it; `value` is converted as an input is.
+    ///
+    /// Blocking, without the interpreter lock: until the inference that runs has ended.
+    #[pyo3(signature = (name, value, sequence = None))]
+    fn write_state(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        value: &Bound<'_, PyAny>,
+        sequence: Option<usize>,
+    ) -> PyResult<()> {
+        self.set_state(py, name, value, sequence)
+    }
+
     /// Runs `count` inferences, or as many as fit in `seconds`, all exec objects at a time, without any Python work
     /// between them. Returns the number of inferences and the nanoseconds they took.
     ///
@@ -187,8 +217,14 @@ impl Scratch {
     /// Where output `edge` is computed so that `array` has it in the end.
     ///
     /// A program may write an output before it has read all inputs, so an array that is both gets a copy.
-    fn deliver(&mut self, py: Python<'_>, edge: &Edge, array: HostSliceMut) -> PyResult<HostSliceMut> {
-        let deferred = self.deferred.iter().map(|&(_, other)| other);
+    fn deliver(
+        &mut self,
+        py: Python<'_>,
+        edge: &Edge,
+        number: usize,
+        array: HostSliceMut,
+    ) -> PyResult<HostSliceMut> {
+        let deferred = self.deferred.iter().map(|&(_, other, _)| other);
         if self.outputs.iter().flatten().copied().chain(deferred).any(|other| overlap(other, array)) {
             let message = format!("out[{:?}] shares memory with the array of another output", edge.name);
             return Err(Raise::new(py, "InputError", "output.overlap", message)
@@ -196,13 +232,14 @@ impl Scratch {
                 .hint("give every output memory of its own")
                 .build());
         }
-        if !self.inputs.memory.iter().flatten().any(|input| input.overlaps(array.as_const())) {
+        let overlaps = |input: &HostSlice| input.overlaps(array.as_const());
+        if edge.blocks.is_none() && !self.inputs.memory.iter().flatten().any(overlaps) {
             return Ok(array);
         }
-        let pool = &edge.form(self.inputs.variant).pool;
+        let pool = edge.form(self.inputs.variant).device_pool();
         let storage = pool.take().map_err(|error| from_runtime(py, error))?;
         let memory = storage.memory();
-        self.deferred.push((storage, array));
+        self.deferred.push((storage, array, number));
         Ok(memory)
     }
 }
@@ -241,7 +278,7 @@ impl PyInferenceSet {
         let mut scratch = reused.unwrap_or_else(|| Scratch {
             // One more per input: a value that does not fit is released only with the others.
             exports: Exports::with_capacity(2 * inputs + outputs),
-            inputs: Inputs { memory: Vec::with_capacity(inputs), variant: 0 },
+            inputs: Inputs { memory: Vec::with_capacity(inputs), ..Inputs::default() },
             outputs: Vec::with_capacity(outputs),
             storages: Vec::with_capacity(outputs),
             deferred: Vec::new(),
@@ -254,6 +291,7 @@ impl PyInferenceSet {
         scratch.exports.clear(py);
         scratch.storages.clear();
         scratch.deferred.clear();
+        scratch.inputs.converted.clear();
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
@@ -274,7 +312,7 @@ impl PyInferenceSet {
         if let Some(out) = out {
             check_keys(py, out, &self.tensors.outputs, "output")?;
         }
-        for edge in &self.tensors.outputs {
+        for (number, edge) in self.tensors.outputs.iter().enumerate() {
             let given = match out {
                 Some(out) => out.get_item(&edge.key)?,
                 None => None,
@@ -282,9 +320,9 @@ impl PyInferenceSet {
             let form = edge.form(scratch.inputs.variant);
             let (memory, storage) = if let Some(array) = given {
                 let array = edge.writable(py, form, &array, &mut scratch.exports)?;
-                (Some(scratch.deliver(py, edge, array)?), None)
+                (Some(scratch.deliver(py, edge, number, array)?), None)
             } else if is_wanted(edge, output_names, &scratch.inputs) {
-                let storage = form.pool.take().map_err(|error| from_runtime(py, error))?;
+                let storage = form.device_pool().take().map_err(|error| from_runtime(py, error))?;
                 (Some(storage.memory()), Some(storage))
             } else {
                 (None, None)
@@ -306,15 +344,17 @@ impl PyInferenceSet {
             });
             ran.map_err(|error| limited(error, deadline))
         })?;
-        for (storage, array) in scratch.deferred.drain(..) {
-            array.copy_from(storage.memory().as_const());
+        for (storage, array, number) in scratch.deferred.drain(..) {
+            if let Some(edge) = self.tensors.outputs.get(number) {
+                edge.bring(&storage, array);
+            }
         }
 
         let result = PyDict::new(py);
         for (edge, storage) in self.tensors.outputs.iter().zip(&mut scratch.storages) {
             if let Some(storage) = storage.take() {
                 let form = edge.form(scratch.inputs.variant);
-                result.set_item(&edge.key, array_over(py, storage, &form.layout)?)?;
+                result.set_item(&edge.key, edge.array(py, form, storage)?)?;
             } else if output_names.is_none_or(|names| names.contains(&edge.name))
                 && let Some(array) = out.map(|out| out.get_item(&edge.key)).transpose()?.flatten()
             {
@@ -341,7 +381,7 @@ impl PyInferenceSet {
             .iter()
             .map(|edge| {
                 let wanted = is_wanted(edge, None, &scratch.inputs);
-                wanted.then(|| edge.form(variant).pool.take()).transpose()
+                wanted.then(|| edge.form(variant).device_pool().take()).transpose()
             })
             .collect::<Result<_, _>>()
             .map_err(|error| from_runtime(py, error))?;

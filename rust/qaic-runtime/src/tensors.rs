@@ -81,6 +81,18 @@ pub struct Tensor {
     pub partial: bool,
     /// Whether it is a tensor of the model.
     pub visible: bool,
+    /// Whether the device has MXINT8 blocks in its place, along the last dimension (compile-options §5.4). Type, dims and
+    /// size are those of the array, which is float16.
+    pub mxint8: bool,
+}
+
+/// Values and bytes of an MXINT8 block.
+const BLOCK: u64 = 32;
+const BLOCK_BYTES: u64 = BLOCK + 1;
+
+/// Bytes of the blocks of one row.
+const fn row_of_blocks(columns: u64) -> u64 {
+    columns.div_ceil(BLOCK).saturating_mul(BLOCK_BYTES)
 }
 
 /// All inputs and outputs in binding order.
@@ -121,32 +133,48 @@ pub struct RetainedPair {
 /// The container stores booleans as 8-bit integers; a program compiled here remembers which they are.
 pub fn user_tensors(image: &Image) -> Result<UserTensors, RuntimeError> {
     let plan = read_plan(image)?;
-    let is_bool = |edges: Option<&Vec<plan::Edge>>, index: usize| {
-        edges.and_then(|edges| edges.get(index)).is_some_and(|edge| edge.dtype == Dtype::Bool)
-    };
     let network = image.network();
-    let inputs = network
+    let edges =
+        |edges: fn(&Plan) -> &Vec<plan::Edge>| plan.as_ref().map(edges).map_or(&[][..], Vec::as_slice);
+    let (inputs_of_plan, outputs_of_plan) = (edges(|plan| &plan.inputs), edges(|plan| &plan.outputs));
+    let inputs: Vec<_> = network
         .inputs
         .iter()
         .enumerate()
-        .map(|(index, binding)| {
-            tensor(binding, &binding.io_initial, is_bool(plan.as_ref().map(|plan| &plan.inputs), index))
-        })
+        .map(|(index, binding)| tensor(binding, &binding.io_initial, inputs_of_plan.get(index)))
         .collect::<Result<_, _>>()?;
-    let outputs = network
+    let outputs: Vec<_> = network
         .outputs
         .iter()
         .enumerate()
-        .map(|(index, binding)| {
-            tensor(binding, &binding.io_transformed, is_bool(plan.as_ref().map(|plan| &plan.outputs), index))
-        })
+        .map(|(index, binding)| tensor(binding, &binding.io_transformed, outputs_of_plan.get(index)))
         .collect::<Result<_, _>>()?;
-    Ok(UserTensors {
-        inputs,
-        outputs,
-        variants: variant_dims(network)?,
-        steady: plan.is_some_and(|plan| !plan.loops),
-    })
+    let mut variants = variant_dims(network)?;
+    for variant in &mut variants {
+        decode_variant(&mut variant.inputs, &inputs, inputs_of_plan);
+        decode_variant(&mut variant.outputs, &outputs, outputs_of_plan);
+    }
+    Ok(UserTensors { inputs, outputs, variants, steady: plan.is_some_and(|plan| !plan.loops) })
+}
+
+/// Puts dims of arrays in place of those of their blocks.
+fn decode_variant(dims: &mut [Vec<u64>], tensors: &[Tensor], edges: &[plan::Edge]) {
+    for ((dims, tensor), edge) in dims.iter_mut().zip(tensors).zip(edges) {
+        if tensor.mxint8 {
+            decode_dims(dims, Some(edge));
+        }
+    }
+}
+
+/// Replaces the bytes of a row of blocks by the values they stand for; whether there are blocks.
+fn decode_dims(dims: &mut [u64], edge: Option<&plan::Edge>) -> bool {
+    match (dims.last_mut(), edge.and_then(|edge| edge.mxint8)) {
+        (Some(last), Some(columns)) if *last == row_of_blocks(columns) => {
+            *last = columns;
+            true
+        }
+        _ => false,
+    }
 }
 
 fn variant_dims(network: &NetworkDesc) -> Result<Vec<VariantDims>, RuntimeError> {
@@ -229,28 +257,41 @@ fn read_plan(image: &Image) -> Result<Option<Plan>, RuntimeError> {
     elf_bytes.get(range).map(Plan::decode).transpose()
 }
 
-fn tensor(binding: &IoBinding, descriptor: &IoDescriptor, is_bool: bool) -> Result<Tensor, RuntimeError> {
+fn tensor(
+    binding: &IoBinding,
+    descriptor: &IoDescriptor,
+    edge: Option<&plan::Edge>,
+) -> Result<Tensor, RuntimeError> {
     let invalid =
         |what: String| RuntimeError::Argument { what: format!("binding `{}`: {what}", binding.name) };
     let dtype = ArrayType::of(descriptor.dtype)
         .ok_or_else(|| invalid(format!("element type {} is not known", descriptor.dtype.code())))?;
-    let dims = descriptor
+    let mut dims = descriptor
         .dims
         .iter()
         .map(|&dim| {
             u64::try_from(dim).map_err(|_| invalid(format!("dims {:?} are negative", descriptor.dims)))
         })
         .collect::<Result<Vec<_>, _>>()?;
+    let mxint8 = dtype == ArrayType::UInt8 && decode_dims(&mut dims, edge);
+    let is_bool = edge.is_some_and(|edge| edge.dtype == Dtype::Bool);
+    let dtype = match dtype {
+        ArrayType::Int8 if is_bool => ArrayType::Bool,
+        // Blocks have neither a type nor a shape that an array could have.
+        _ if mxint8 => ArrayType::Float16,
+        other => other,
+    };
     let size_bytes = dims
         .iter()
         .try_fold(dtype.numpy().2 as u64, |product, &dim| product.checked_mul(dim))
         .ok_or_else(|| invalid(format!("dims {dims:?} overflow")))?;
     Ok(Tensor {
         name: binding.name.clone(),
-        dtype: if is_bool && dtype == ArrayType::Int8 { ArrayType::Bool } else { dtype },
+        dtype,
         dims,
         size_bytes,
         partial: binding.is_partial_allowed,
         visible: binding.name != STATS_OUTPUT,
+        mxint8,
     })
 }

@@ -12,7 +12,6 @@ use super::flight::Flight;
 use super::inputs::Inputs;
 use super::limited;
 use super::tensors::Tensors;
-use crate::buffers::array_over;
 use crate::errors::{Raise, from_runtime};
 use crate::gil::{Deadline, Door, signal_pending};
 
@@ -91,8 +90,7 @@ impl PyInference {
         let result = PyDict::new(py);
         for (edge, storage) in self.tensors.outputs.iter().zip(storages) {
             if let Some(storage) = storage {
-                let layout = &edge.form(self.variant).layout;
-                result.set_item(&edge.key, array_over(py, storage, layout)?)?;
+                result.set_item(&edge.key, edge.array(py, edge.form(self.variant), storage)?)?;
             }
         }
         Ok(result)
@@ -137,7 +135,7 @@ pub(super) fn copies(
             .zip(&inputs.memory)
             .map(|(edge, memory)| {
                 let Some(memory) = memory else { return Ok(None) };
-                let storage = edge.form(inputs.variant).pool.take()?;
+                let storage = edge.form(inputs.variant).device_pool().take()?;
                 storage.memory().copy_from(*memory);
                 Ok(Some((storage, memory.len())))
             })

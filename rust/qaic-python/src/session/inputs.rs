@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
-use qaic_runtime::buffer::HostSlice;
+use qaic_runtime::buffer::{HostSlice, Storage};
 
 use super::tensors::{Edge, Form, Tensors, check_keys, names};
 use crate::buffers::Exports;
@@ -18,6 +18,8 @@ pub(super) struct Inputs {
     pub(super) memory: Vec<Option<HostSlice>>,
     /// Which of the permitted combinations of shapes they have.
     pub(super) variant: usize,
+    /// Memory of inputs that the device wants in another form than the caller.
+    pub(super) converted: Vec<Storage>,
 }
 
 impl Inputs {
@@ -32,6 +34,7 @@ impl Inputs {
         exports: &mut Exports,
     ) -> PyResult<()> {
         self.memory.clear();
+        self.converted.clear();
         self.variant = 0;
         let mut copied;
         let mut given = if let Ok(given) = given.cast::<PyDict>() {
@@ -53,7 +56,11 @@ impl Inputs {
         }
         for edge in &tensors.inputs {
             let memory = match given.get_item(&edge.key)? {
-                Some(value) => Some(readable(py, edge, edge.form(self.variant), coerce, &value, exports)?),
+                Some(value) => {
+                    let form = edge.form(self.variant);
+                    let array = readable(py, edge, form, coerce, &value, exports)?;
+                    Some(edge.for_device(py, form, array, &mut self.converted)?)
+                }
                 None if edge.state.is_some() => None,
                 None => {
                     check_keys(py, given, &tensors.inputs, "input")?;

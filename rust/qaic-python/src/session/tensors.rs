@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use qaic_runtime::buffer::{HostSliceMut, StoragePool};
+use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage, StoragePool};
 use qaic_runtime::image::Image;
 use qaic_runtime::tensors::{self, Tensor};
 
-use crate::buffers::{ArrayLayout, Exported, Exports};
+use super::blocks::{blocks_bytes, decode_array, encode_array};
+use crate::buffers::{ArrayLayout, Exported, Exports, array_over};
 use crate::errors::{Raise, from_runtime};
 
 /// All tensors of a program, in binding order.
@@ -26,9 +27,12 @@ pub(super) struct Edge {
     pub(super) name: String,
     pub(super) dtype: &'static str,
     format: u8,
-    item_bytes: usize,
+    format_name: &'static CStr,
+    pub(super) item_bytes: usize,
     pub(super) partial: bool,
     pub(super) visible: bool,
+    /// Values per row of the blocks that the device has in its place.
+    pub(super) blocks: Option<usize>,
     /// Of an input: whether the device can keep its value, so that it may be left out. Of an output: the input whose
     /// next value it is.
     pub(super) state: Option<usize>,
@@ -42,6 +46,8 @@ pub(super) struct Form {
     pub(super) size_bytes: usize,
     pub(super) layout: Arc<ArrayLayout>,
     pub(super) pool: Arc<StoragePool>,
+    /// Memory for what the device has in its place, where that is something else.
+    blocks_pool: Option<Arc<StoragePool>>,
 }
 
 impl Tensors {
@@ -83,25 +89,32 @@ impl Edge {
         let (format, dtype, item_bytes) = tensor.dtype.numpy();
         let mut forms: Vec<Arc<Form>> = Vec::new();
         for dims in variants {
-            let form = Form::new(py, &tensor.name, dims, format, item_bytes, unused)?;
+            let form = Form::new(py, &tensor, dims, format, item_bytes, unused)?;
             // Equal shapes share their buffers.
             let same = forms.iter().find(|other| other.shape == form.shape).cloned();
             forms.push(same.unwrap_or_else(|| Arc::new(form)));
         }
         if forms.is_empty() {
-            forms.push(Arc::new(Form::new(py, &tensor.name, &tensor.dims, format, item_bytes, unused)?));
+            forms.push(Arc::new(Form::new(py, &tensor, &tensor.dims, format, item_bytes, unused)?));
         }
         Ok(Self {
             key: PyString::intern(py, &tensor.name).unbind(),
+            format_name: format,
             format: format.to_bytes().first().copied().unwrap_or(b'B'),
             dtype,
             item_bytes,
             partial: tensor.partial,
             visible: tensor.visible,
+            blocks: tensor.dims.last().filter(|_| tensor.mxint8).and_then(|&dim| usize::try_from(dim).ok()),
             name: tensor.name,
             state,
             forms,
         })
+    }
+
+    /// Element format as the buffer protocol spells it.
+    pub(super) fn format_name(&self) -> &'static CStr {
+        self.format_name
     }
 
     /// The tensor in the combination of shapes `variant`.
@@ -119,6 +132,43 @@ impl Edge {
         // An array may start in the middle of an element; kernels want whole ones.
         let aligned = exported.memory.as_mut_ptr().addr().is_multiple_of(self.item_bytes);
         same_type && same_shape && aligned
+    }
+
+    /// The array of what the device wrote into `storage`.
+    pub(super) fn array<'py>(
+        &self,
+        py: Python<'py>,
+        form: &Form,
+        storage: Storage,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some(columns) = self.blocks else { return array_over(py, storage, &form.layout) };
+        let array = form.pool.take().map_err(|error| from_runtime(py, error))?;
+        decode_array(columns, storage.memory().as_const(), array.memory());
+        array_over(py, array, &form.layout)
+    }
+
+    /// What the device reads in place of `array`; `keep` receives the memory of it, if it is not that of the array.
+    pub(super) fn for_device(
+        &self,
+        py: Python<'_>,
+        form: &Form,
+        array: HostSlice,
+        keep: &mut Vec<Storage>,
+    ) -> PyResult<HostSlice> {
+        let Some(columns) = self.blocks else { return Ok(array) };
+        let blocks = form.device_pool().take().map_err(|error| from_runtime(py, error))?;
+        encode_array(columns, array, blocks.memory());
+        let memory = blocks.memory().as_const();
+        keep.push(blocks);
+        Ok(memory)
+    }
+
+    /// Brings what the device wrote to the caller's array.
+    pub(super) fn bring(&self, storage: &Storage, array: HostSliceMut) {
+        match self.blocks {
+            Some(columns) => decode_array(columns, storage.memory().as_const(), array),
+            None => drop(array.copy_from(storage.memory().as_const())),
+        }
     }
 
     /// The memory of an array that is exactly this output.
@@ -156,14 +206,14 @@ impl Edge {
 impl Form {
     fn new(
         py: Python<'_>,
-        name: &str,
+        tensor: &Tensor,
         dims: &[u64],
         format: &CStr,
         item_bytes: usize,
         unused: usize,
     ) -> PyResult<Self> {
         let too_large = || {
-            let text = format!("tensor `{name}` of dims {dims:?} is too large for this host");
+            let text = format!("tensor `{}` of dims {dims:?} is too large for this host", tensor.name);
             Raise::new(py, "QpcLimitError", "qpc.tensor_too_large", text).build()
         };
         let shape: Vec<isize> = dims
@@ -175,12 +225,24 @@ impl Form {
             .iter()
             .try_fold(item_bytes, |bytes, &dim| bytes.checked_mul(usize::try_from(dim).ok()?))
             .ok_or_else(too_large)?;
+        let blocks_pool = if tensor.mxint8 {
+            let bytes = blocks_bytes(&shape).ok_or_else(too_large)?;
+            Some(StoragePool::new(bytes, unused))
+        } else {
+            None
+        };
         Ok(Self {
             layout: ArrayLayout::new(&shape, format, item_bytes),
             pool: StoragePool::new(size_bytes, unused),
             shape,
             size_bytes,
+            blocks_pool,
         })
+    }
+
+    /// Memory for what the device has.
+    pub(super) fn device_pool(&self) -> &Arc<StoragePool> {
+        self.blocks_pool.as_ref().unwrap_or(&self.pool)
     }
 }
 

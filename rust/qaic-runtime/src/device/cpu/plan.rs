@@ -69,6 +69,9 @@ pub struct Edge {
     pub dtype: Dtype,
     /// Dimensions; the largest of each where there are specializations.
     pub dims: Vec<i64>,
+    /// Values per row where the bytes are MXINT8 blocks (compile-options §5.4).
+    #[serde(default)]
+    pub mxint8: Option<u64>,
 }
 
 /// One initializer used from the mapping.
