@@ -242,6 +242,23 @@ def test_nan_and_infinity_are_refused_by_name():
         assert caught.value.code == "compile.calibration_not_finite"
 
 
+def test_nodes_that_stay_in_float_are_not_measured():
+    built = model(
+        [
+            helper.make_node("Log", ["x"], ["l"]),
+            helper.make_node("Sigmoid", ["l"], ["s"]),
+            helper.make_node("Tanh", ["s"], ["y"]),
+        ],
+        [("x", "float32", [3])],
+        [("y", "float32", [3])],
+    )
+    samples = [{"x": np.array([0, 1, 2], np.float32)}]
+    with pytest.raises(CompileError, match=r"tensor 'l'.*1 infinite"):
+        profile(built, calibration_data=samples)
+    kept = profile(built, calibration_data=samples, keep_original_precision_for_nodes=["Sigmoid"])
+    assert kept.tensors.keys() == {"s", "y"}
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_sample_on_which_the_model_fails_is_named(threads):
     built = model(

@@ -276,6 +276,21 @@ def test_encodings_of_floats_name_precisions(tmp_path):
     assert profile.tensors.keys() == {"x"}
 
 
+def test_encodings_of_floats_decide_about_nodes(tmp_path):
+    path = tmp_path / "encodings.json"
+    held = {"x": [encoding(0.5, -100)], "c": [{"bitwidth": 16, "dtype": "float"}]}
+    path.write_text(json.dumps({"activation_encodings": held}))
+
+    def rounds(**options):
+        graph = lowered(convolutional(), external_quantization_file=path, **options).model.graph
+        casts = {node.input[0] for node in graph.node if node.op_type == "Cast"}
+        [conv] = [node for node in graph.node if node.op_type == "Conv"]
+        return conv.output[0] in casts
+
+    assert rounds()
+    assert not rounds(keep_original_precision_for_nodes=["Conv"])
+
+
 def test_ranges_alone_are_measured_ranges(tmp_path):
     item = {"bitwidth": 8, "min": -1.0, "max": 3.0}
     tensor = encodings(tmp_path, {"x": item}).tensors["x"]

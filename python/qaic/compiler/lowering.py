@@ -170,7 +170,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         profile, written = calibration.profile_of(graph, options, progress)
         side_files += written
     progress.stage("precision", model, weights)
-    floats.decide(None if profile is None else profile.tensors)
+    floats.decide(profile)
     floats.round_floats()
     progress.stage("finish", model, weights)
     checks.drop_unused(model, weights)

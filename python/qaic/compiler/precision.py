@@ -26,10 +26,11 @@ from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
 from qaic.options.models import CompileOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     import onnx
 
+    from qaic.compiler.calibration.profile import Profile
     from qaic.compiler.weights import Weight
 
 _log = logging.getLogger("qaic.compiler")
@@ -62,17 +63,22 @@ class PreparedFloats:
         """What each node computes in, by the name of its first output."""
         return self.decided.classes
 
-    def decide(self, profiled: Collection[str] | None) -> None:
+    def decide(self, profile: Profile | None) -> None:
         """Classify the nodes, and make one node of what is one unit.
 
         Parameters
         ----------
-        profiled : Collection[str] or None
-            Values with a range; None when nothing is quantized.
+        profile : Profile or None
+            What is known about values; None when nothing is quantized.
         """
         if not self._is_open():
             return
-        self.decided = decide(self.model, self.facts, self.options, profiled)
+        if profile is None:
+            self.decided = decide(self.model, self.facts, self.options, None)
+        else:
+            self.decided = decide(
+                self.model, self.facts, self.options, profile.tensors, external=profile.precisions
+            )
         classes = self.decided.classes
 
         def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:

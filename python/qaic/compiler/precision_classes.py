@@ -10,6 +10,7 @@ import enum
 import logging
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.constness import node_key
@@ -20,7 +21,7 @@ from qaic.compiler.quantize.kinds import operands, quantizable, results
 from qaic.compiler.refusal import listing, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     import onnx
 
@@ -63,6 +64,8 @@ KIND_ALIASES: Final[dict[str, str]] = {
     "select": "Where",
 }
 
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
 _FLOATS: Final = frozenset({FLOAT, DOUBLE, FLOAT16, BFLOAT16})
 
 
@@ -101,6 +104,9 @@ def decide(
     facts: ValueFacts,
     options: CompileOptions,
     profiled: Collection[str] | None,
+    *,
+    external: Mapping[str, str] = _NOTHING,
+    tell: bool = True,
 ) -> Classification:
     """Decide about every node that reads or makes floats, nested graphs included.
 
@@ -114,15 +120,21 @@ def decide(
         Compile options.
     profiled : Collection[str] or None
         Values with a range; None when nothing is quantized.
+    external : Mapping[str, str]
+        Values whose nodes an external quantization file keeps in floating point, with their precision.
+    tell : bool
+        Whether to warn about names that the model does not have.
 
     Raises
     ------
     CompileError
         The precision file names no node of the model.
     """
-    keep = _kinds(model, options.keep_original_precision_for_nodes, "keep_original_precision_for_nodes")
-    execute = _kinds(model, options.execute_nodes_in_fp16, "execute_nodes_in_fp16")
-    half_nodes, float_nodes = _instances(model, facts, options)
+    keep = _kinds(
+        model, options.keep_original_precision_for_nodes, "keep_original_precision_for_nodes", tell=tell
+    )
+    execute = _kinds(model, options.execute_nodes_in_fp16, "execute_nodes_in_fp16", tell=tell)
+    half_nodes, float_nodes = _instances(model, facts, options, tell=tell)
     changing = set() if profiled is None else _changing(model)
     integer = PrecisionClass.INT16 if options.quantization_precision == "Int16" else PrecisionClass.INT8
     has_bfloats = options.aic_hw_version == "ai200"
@@ -137,6 +149,9 @@ def decide(
             chosen = integer
         elif options.convert_to_fp16:
             chosen = PrecisionClass.FP16
+        named = next((external[name] for name in node.output if name in external), None)
+        if named is not None:
+            chosen = PrecisionClass(named)
         kept = _is_of(node, keep)
         if kept:
             chosen = own
@@ -146,7 +161,7 @@ def decide(
         if key in float_nodes:
             chosen = PrecisionClass.FP32
         result.classes[key] = chosen
-        asked = executed or key in half_nodes or (options.convert_to_fp16 and not kept)
+        asked = executed or key in half_nodes or ((options.convert_to_fp16 or named is not None) and not kept)
         if chosen is PrecisionClass.FP16 and asked:
             result.requested.add(key)
     return result
@@ -228,7 +243,7 @@ def _is_of(node: onnx.NodeProto, kinds: set[str]) -> bool:
     return node.op_type in kinds
 
 
-def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str) -> set[str]:
+def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: bool) -> set[str]:
     """Turn the names of an option into kinds that occur in the model; warn about the others."""
     present = {node.op_type for node in all_nodes(model.graph.node)}
     by_lower = {kind.lower(): kind for kind in sorted(present)}
@@ -241,7 +256,7 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str) -> set[str
         else:
             near = get_close_matches(name.lower(), by_lower, 1)
             missing.append(f"{name!r} (did you mean {by_lower[near[0]]!r}?)" if near else repr(name))
-    if missing:
+    if missing and tell:
         _log.warning(
             "%s: the model has no operators of %d of the kinds given: %s",
             option,
@@ -252,7 +267,7 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str) -> set[str
 
 
 def _instances(
-    model: onnx.ModelProto, facts: ValueFacts, options: CompileOptions
+    model: onnx.ModelProto, facts: ValueFacts, options: CompileOptions, *, tell: bool
 ) -> tuple[set[str], set[str]]:
     """Find the nodes that the precision file wants in fp16 and in fp32."""
     lists = options.node_precision_info_file
@@ -273,7 +288,7 @@ def _instances(
             fix="look the names up in the model; they are not the names of the nodes themselves",
             context={"names": named[:100]},
         )
-    if missing:
+    if missing and tell:
         _log.warning(
             "node_precision_info_file: %d of %d names are not the first output of a node: %s",
             len(missing),

@@ -20,6 +20,7 @@ from qaic.compiler.calibration.samples import (
     RandomSource,
     index_limits,
 )
+from qaic.compiler.precision_classes import PrecisionClass, decide
 from qaic.compiler.refusal import listing
 from qaic.compiler.side_files import SideFile
 from qaic.errors import OptionError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
+
+_INTEGERS = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
 
 
 def is_wanted(options: CompileOptions) -> bool:
@@ -190,9 +193,10 @@ def _measured(
 
 
 def _float_nodes(graph: FloatGraph, options: CompileOptions) -> set[str]:
-    """Collect the nodes that the options keep in a float precision whatever is known about their values."""
-    del graph, options
-    return set()
+    """Collect the nodes that stay in a float precision whatever is known about their values."""
+    profiled = graph.facts.types.keys()
+    classes = decide(graph.model, graph.facts, options, profiled, tell=False).classes
+    return {key for key, chosen in classes.items() if chosen not in _INTEGERS}
 
 
 def source_of(graph: FloatGraph, options: CompileOptions) -> Source:
