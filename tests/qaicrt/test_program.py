@@ -203,7 +203,7 @@ def test_living_exec_objs_forbid_deactivation(affine, capfd):
         assert call() == expected
         error = capfd.readouterr().err
         assert "[ERROR]" in error
-        assert "1 exec objects" in error
+        assert "exec objects of the program still exist, 1 in number" in error
         assert states(client.program) == (True, True)
     # A client that ignores the refusal and activates again goes on.
     assert client.program.activate() == S.QS_SUCCESS

@@ -288,9 +288,13 @@ def test_a_forked_child_gets_clear_errors_and_goes_on(monkeypatch):
 
 
 KEPT = """
+import logging
 import sys
 import numpy as np
 import qaic
+
+# That a card would not take the loop is not what this is about.
+logging.getLogger("qaic.compiler").setLevel(logging.ERROR)
 
 path, _ = sys.argv[1:]
 one = np.zeros(1, np.float32)
