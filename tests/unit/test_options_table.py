@@ -19,7 +19,7 @@ from qaic.options.help_text import render_help
 from qaic.options.keywords import CompileKeywords
 from qaic.options.models import specs_of
 from qaic.options.names import normalise
-from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Stage
+from qaic.options.spec import Documented, Effect, Flag, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS, find, index, nearest_name
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -190,6 +190,11 @@ def test_every_documented_name_is_known_under_itself(name):
     found = find(name)
     assert found is not None
     assert found.name == name
+
+
+def test_options_of_the_documents_of_session_are_marked():
+    assert len(SESSION_KEYWORDS) == 65  # 61 in the list of Session, and the four that say what to do
+    assert {spec.name for spec in SPECS if spec.documented is Documented.SESSION} == set(SESSION_KEYWORDS)
 
 
 @pytest.mark.parametrize(("spelling", "name"), [*CONFIG_FIELDS.items(), *QUIRKS.items()])

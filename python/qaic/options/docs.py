@@ -14,7 +14,7 @@ from qaic.options.help_text import render_help
 from qaic.options.matrix import RULES
 from qaic.options.names import normalise
 from qaic.options.rules import Rule, Severity
-from qaic.options.spec import Effect, FlagForm, OptionSpec, Stage
+from qaic.options.spec import Documented, Effect, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
 
 if TYPE_CHECKING:
@@ -30,20 +30,47 @@ _STAGES = {
     Stage.CLI: "Flags of the command line tools; a YAML file may carry them, and a session ignores them.",
 }
 
-_COLUMNS = ("option", "value", "default", "flag", "effect", "meaning")
+_COLUMNS = ("option", "value", "default", "flag", "effect", "documented", "meaning")
+
+_DOCUMENTED = {
+    Documented.SESSION: "Session",
+    Documented.CLI: "tools",
+    Documented.CONFIG: "classes",
+    Documented.NOWHERE: "",
+}
 
 _INTRODUCTION = """\
 # Options
 
 <!-- Written by `python -m qaic.options.docs`. Edit the table in python/qaic/options, not this page. -->
 
-Options are keyword arguments of `qaic.Session` or keys of a YAML file given as `options_path`. A keyword
-argument wins over the file, the file over the default. `None` as a keyword argument means "not given".
+Options are keyword arguments of `qaic.Session` and `qaic.compile`, keys of a YAML file given as
+`options_path`, or flags of `qaic-compile`. A keyword argument or flag wins over the file, the file over the
+default. `None` as a keyword argument means "not given". Everything that is wrong is reported at once, before
+any work.
 
 Case, hyphens and underscores do not matter in a name, and leading dashes are dropped: `aic_num_cores`,
 `aic-num-cores` and `-aic-num-cores` are one option. An unknown keyword argument is an `UnknownOptionError`,
 which is a `TypeError` too; an unknown key of a file is ignored with a warning, or an error with
 `strict_options`.
+
+[options.schema.json](options.schema.json) is a JSON Schema of the file, for editors;
+[flags.txt](flags.txt) is what `qaic-compile -h` shows.
+
+The column *effect* says what an option does on the CPU device:
+
+| effect | meaning |
+|---|---|
+| behaviour | changes what is computed, kept or accepted |
+| timing | changes how fast, never what |
+| file | writes a file |
+| diagnostic | changes what is measured or reported |
+| validated | checked, with no effect of its own |
+| recorded only | steers hardware that the CPU device has not: checked, recorded in the container, told |
+
+The column *documented* says where the vendor's documents have an option: for `Session`, for the command line
+(`tools`), or for the configuration classes (`classes`); those with `ours` are additions, and one is only in
+use. An asterisk stands after a flag whose spelling follows from the general rule only.
 
 ## Values
 
@@ -55,6 +82,7 @@ which is a `TypeError` too; an unknown key of a file is ignored with a warning, 
 | text | `str` | any text |
 | path | `str` or `os.PathLike` | text, relative to the current directory |
 | list | a sequence, or text with commas | a sequence, or text with commas |
+| file that is read | as a path | text; the content counts, so that a copy elsewhere is the same option |
 
 Text is accepted for every option, also from Python. In a YAML file every value is read as text and converted
 by the type of its option, so a symbol may be called `on` or `no`. `null`, `None`, `~` and nothing mean "not
@@ -68,7 +96,17 @@ directory of the file. A key that stands twice, also in two spellings, is an err
 or texts of the form `"data,float32,[1,3,224,224]"`.
 
 `network_specialization_config` and `mdp_load_partition_config` take the path of a JSON file; from Python also
-its content, the first also the list in it. See the guide docs/guide/shapes-and-state.md.
+its content, the first also the list in it. See the guide [shapes and state](../guide/shapes-and-state.md).
+`custom_io_list_file` and `node_precision_info_file` take the path of a YAML file, from Python also its
+content.
+
+`mos`, `sdp_cluster_sizes`, `exclude_mxfp6_matmul` and `aic_pmu_events` also take text with spaces. The events
+are hexadecimal, also without letters: `aic_pmu_events: 70` in a file is the event 0x70. From Python one
+integer is refused, because it could mean either.
+
+A flag has one dash or two, and its value after `=` or as the next argument. A switch alone is true; it takes
+`=true`, `=false`, `=1` and `=0`. Flags of lists may be repeated; `-onnx-define-symbol`, `-model-input` and
+`-register-custom-op` have one entry each.
 
 ```yaml
 aic_num_cores: 4
@@ -101,8 +139,6 @@ def _row(spec: OptionSpec) -> tuple[str, ...]:
     meaning = spec.summary
     if spec.updatable:
         meaning += " *Can change.*"
-    if spec.ours:
-        meaning += " Not an option of the vendor's tools."
     own = {spec.name, *(() if spec.flag is None else map(normalise, spec.flag.texts))}
     others = [f"`{alias}`" for alias in spec.aliases if alias not in own]
     if spec.aic is not None:
@@ -110,7 +146,17 @@ def _row(spec: OptionSpec) -> tuple[str, ...]:
     if others:
         meaning += f" Also: {', '.join(others)}."
     effect = "recorded only" if spec.effect is Effect.RECORDED else spec.effect.name.lower()
-    return f"`{spec.name}`", spec.codec.expected, _default(spec.default), _flag(spec), effect, meaning
+    flag = _flag(spec) + ("\\*" if spec.flag is not None and spec.flag.inferred else "")
+    documented = "ours" if spec.ours else _DOCUMENTED[spec.documented]
+    return (
+        f"`{spec.name}`",
+        spec.codec.expected,
+        _default(spec.default),
+        flag,
+        effect,
+        documented,
+        meaning,
+    )
 
 
 def _default(value: object) -> str:

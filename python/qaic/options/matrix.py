@@ -8,6 +8,7 @@ from qaic.options.custom_io import CustomIo
 from qaic.options.given import Source
 from qaic.options.partitions import PartitionConfig
 from qaic.options.rules import Rule, RuleView, Severity, exclusive, joined, needs
+from qaic.options.table import SPECS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ _SETTINGS = (
     "enable_rowwise",
     "enable_channelwise",
 )
+_SDK_ONLY = tuple(spec.name for spec in SPECS if spec.sdk_only)
 _RUNNING = ("num_iter", "time", "write_output_dir")
 
 
@@ -52,9 +54,10 @@ def _container_needed(view: RuleView) -> str | None:
 
 
 def _needs_sdk(view: RuleView) -> str | None:
-    if not view.asks("io_encrypt") or view.values["target"] == "card":
+    asked = view.asked(_SDK_ONLY)
+    if not asked or view.values["target"] == "card":
         return None
-    return f"{view.spell('io_encrypt')} is not available without the SDK: only with the target card"
+    return f"{joined(asked)} is not available without the SDK: only with the target card"
 
 
 def _unknown_for_card(view: RuleView) -> str | None:
@@ -245,9 +248,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "needs_sdk",
-        ("io_encrypt", "target"),
+        (*_SDK_ONLY, "target"),
         Severity.ERROR,
-        "`io_encrypt` is not available without the SDK, that is for the `target` `cpu`.",
+        f"{joined([f'`{name}`' for name in _SDK_ONLY])} is not available without the SDK, "
+        "that is for the `target` `cpu`.",
         _needs_sdk,
     ),
     exclusive(

@@ -81,6 +81,7 @@ class RuntimeRows:
         default=None,
         summary="Programs of one device with the same name share cores: those of the largest are enough.",
         effect=Effect.BEHAVIOUR,
+        documented=Documented.NOWHERE,
         updatable=True,
     )
     enable_metrics: bool = option(
