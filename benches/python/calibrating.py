@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: calibrated with and without, so that what a calibration costs once drops out
 _FEW = 3
 
+#: fresh processes for each row
+_PROCESSES = 5
+
 #: title -> `quantization_calibration`
 _KINDS = {"ranges": "None", "histograms": "MSE"}
 
@@ -102,12 +105,12 @@ def _counting(profile: Profile, calibration: str) -> float:
 
 def calibrate_rows(folder: str, effort: Effort) -> Iterator[Row]:
     """Rows of the group `calibrate`."""
-    samples = 10 if effort.quick else 60
+    samples = 30 if effort.quick else 60
     for name in models.NAMES[1:]:
         for title, calibration in _KINDS.items():
             found = [
                 measure("calibrating", folder=folder, name=name, calibration=calibration, samples=samples)
-                for _ in range(effort.processes)
+                for _ in range(min(effort.processes, _PROCESSES))
             ]
             ratio = Spread.of([(one["calibrating"] - one["counting"]) / one["plain"] for one in found], "x")
             beside = tuple(
