@@ -248,6 +248,14 @@ def test_clusters_report_everything_that_is_wrong():
     assert caught.value.code == "option.clusters"
 
 
+def test_options_of_a_command_line_are_named_as_flags():
+    assert outcome({}, ["-mos=4"])[2] == "-mos of 4 is more than -aic-num-cores of 1"
+    assert outcome({}, ["-io-crc-stride=8"])[2] == "-io-crc-stride needs -io-crc"
+    assert outcome({}, ["-exclude-mxfp6-matmul=a"])[2] == (
+        "-exclude-mxfp6-matmul has no effect without -mxfp6-matmul"
+    )
+
+
 def test_one_schema_stands_for_two():
     result = resolve(
         {"convert_to_quantize": True, "quantization_schema": "asymmetric"},

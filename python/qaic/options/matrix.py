@@ -176,7 +176,10 @@ def _samples(view: RuleView) -> str | None:
     ]
     if not unused:
         return None
-    return f"{joined(view.asked(unused))} without convert_to_quantize or dump_profile: nothing is observed"
+    return (
+        f"{joined(view.asked(unused))} without {view.spell('convert_to_quantize')} or "
+        f"{view.spell('dump_profile')}: nothing is observed"
+    )
 
 
 def _list_or_random(view: RuleView) -> str | None:
@@ -192,7 +195,7 @@ def _clip_without_fp16(view: RuleView) -> str | None:
     halves = ("convert_to_fp16", "execute_nodes_in_fp16", "node_precision_info_file")
     if not view.asks("clip_fp16_constants") or any(view.asks(name) for name in halves):
         return None
-    return f"{view.spell('clip_fp16_constants')} has no effect without convert_to_fp16"
+    return f"{view.spell('clip_fp16_constants')} has no effect without {view.spell('convert_to_fp16')}"
 
 
 def _cores_of_partitions(view: RuleView) -> str | None:

@@ -10,6 +10,9 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qaic.options.given import Source
+from qaic.options.table import find
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -57,8 +60,15 @@ class RuleView:
         return [self.spell(name) for name in names if self.asks(name)]
 
     def spell(self, name: str) -> str:
-        """Return the name of an option the way the user wrote it."""
-        return str(self.origins.get(name, name))
+        """Return the name of an option the way the user wrote it, or would write it."""
+        origin = self.origins.get(name)
+        if origin is not None:
+            return str(origin)
+        spec = find(name)
+        on_command_line = any(given.source is Source.ARGV for given in self.origins.values())
+        if on_command_line and spec is not None and spec.flag is not None:
+            return f"-{spec.flag.text}"
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +141,15 @@ def needs(
         asked = view.asked(options)
         if not asked or any(view.asks(option) for option in needed):
             return None
+        one_of = joined([view.spell(option) for option in needed], "or")
         if severity is Severity.ERROR:
-            return f"{joined(asked)} needs {joined(needed, 'or')}"
+            return f"{joined(asked)} {'needs' if len(asked) == 1 else 'need'} {one_of}"
         have = "has" if len(asked) == 1 else "have"
-        return f"{joined(asked)} {have} no effect without {joined(needed, 'or')}"
+        return f"{joined(asked)} {have} no effect without {one_of}"
 
     need = "needs" if len(options) == 1 else "need"
-    all_of, one_of = ([f"`{option}`" for option in listed] for listed in (options, needed))
-    summary = f"{joined(all_of)} {need} {joined(one_of, 'or')}."
+    users, sources = ([f"`{option}`" for option in listed] for listed in (options, needed))
+    summary = f"{joined(users)} {need} {joined(sources, 'or')}."
     return Rule(name, (*options, *needed), severity, summary, check)
 
 
