@@ -207,6 +207,8 @@ def test_the_shape_that_tools_write_needs_no_yaml_parser(tmp_path, monkeypatch):
     wrapped = HEAD + "- NodeOutputName:  'n:0'\n  Min:             -1\n  Max:             1\n"
     wrapped += "  Histogram:       [ 1, 2, 3,\n                     4 ]\n...\n"
     assert read_profile(wrapped.encode(), "p").entries["n:0"].histogram.tolist() == [1, 2, 3, 4]
+    blocks = HEAD + "- Histogram:\n  - 1\n  - 2.5\n  Max: 1\n  Min: -1\n  NodeOutputName: n:0\n"
+    assert read_profile(blocks.encode(), "p").entries["n:0"].histogram.tolist() == [1, 2.5]
 
 
 def test_a_profile_that_changes_while_compiling_is_refused(tmp_path):

@@ -32,14 +32,15 @@ _FIXED: Final = ("Scale", "Offset")
 
 #: of a file, and of one that only a general parser understands
 MOST_BYTES: Final = 512 << 20
-_MOST_GENERAL_BYTES: Final = 48 << 20
+_MOST_GENERAL_BYTES: Final = 16 << 20
 _MOST_BINS: Final = 1 << 20
 _MOST_ENTRIES: Final = 1 << 20
 
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 _HASH: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
-_FIELD: Final = re.compile(r"(-\s+|\s+)?([A-Za-z]+):(?:\s+(.*?))?\s*", re.ASCII)
+_ITEM: Final = re.compile(r"\s*-\s+([0-9.eE+-]+)\s*", re.ASCII)
+_KEY: Final = re.compile(r"(-\s+|\s+)?([A-Za-z]+)", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -275,7 +276,7 @@ class _Builder:
         self, values: str | Sequence[str], name: str
     ) -> np.ndarray[Any, np.dtype[np.float32]] | None:
         try:
-            counts = np.array([float(value) for value in values], np.float64)
+            counts = np.array(list(map(float, values)), np.float64)
         except ValueError as error:
             raise _wrong(self.file, self._line, name, f"in Histogram {error}", "numbers") from None
         if not (np.isfinite(counts).all() and (counts >= 0).all() and (counts <= 3e38).all()):
@@ -309,10 +310,11 @@ def _read_plain(text: str, builder: _Builder) -> None:
         stripped = line.strip()
         if not stripped or stripped[0] == "#" or stripped in {"---", "...", "[]"}:
             continue
-        matched = _FIELD.fullmatch(line)
-        if matched is None:
+        start, colon, rest = line.partition(":")
+        matched = _KEY.fullmatch(start)
+        if matched is None or not colon or (rest and rest[0] not in " \t"):
             raise _UnusualError
-        lead, key, value = matched[1], matched[2], matched[3] or ""
+        lead, key, value = matched[1], matched[2], rest.strip()
         at = number
         item: str | list[str]
         if value.startswith("["):
@@ -327,6 +329,13 @@ def _read_plain(text: str, builder: _Builder) -> None:
                 raise _UnusualError
             numbers = body[:-1].strip()
             item = numbers.rstrip(",").split(",") if numbers else []
+        elif not value and lead is not None:
+            item = []
+            while number < len(lines) and (matched := _ITEM.fullmatch(lines[number])):
+                item.append(matched[1])
+                number += 1
+            if not item:
+                raise _UnusualError
         else:
             item = _plain_scalar(value)
         if lead is None:
@@ -430,6 +439,8 @@ class _Structure:
             if not isinstance(event, yaml.ScalarEvent):
                 raise self._unexpected(event)
             found.append(event.value)
+            if len(found) > _MOST_BINS:
+                break
         return found
 
     def _unexpected(self, event: Any) -> OptionError:
