@@ -337,6 +337,11 @@ def test_sizes_are_checked_after_the_conversion():
         compiled(huge, entry("x", Precision="float"))
 
 
+def test_state_without_elements_cannot_be_blocks():
+    with pytest.raises(OptionError, match="'kept' is float32 .2, 0.; Precision mxint8 needs a last dim"):
+        compiled(state_net(columns=0), retained_state=True, mxint8_kv_cache=True)
+
+
 def test_conflict_of_the_two_ways_to_compress_state():
     both = [entry("kept", Precision="float16"), entry("kept_RetainedState", Precision="float16")]
     with pytest.raises(OptionError, match="mxint8_kv_cache makes it mxint8"):

@@ -21,12 +21,12 @@ use qaic_runtime::error::RuntimeError;
 use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::image::Image;
 use qaic_runtime::program::{Program, ProgramOptions};
-use qaic_runtime::tensors::{RetainedPair, VariantDims, retained_pairs, user_tensors};
+use qaic_runtime::tensors::{ArrayType, RetainedPair, VariantDims, retained_pairs, user_tensors};
 use qaic_runtime::transfer::{BindingTransfer, TransferPlan};
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
 use transfer_support::{elements, f32_bytes, view, view_mut};
 
-use ElementType::{Float16, Float32, Int8};
+use ElementType::{Float16, Float32, Int8, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
 
 fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
@@ -237,6 +237,51 @@ fn dims_of_every_variant_are_told() {
     let full = VariantDims { inputs: vec![vec![4], vec![2]], outputs: vec![vec![4]] };
     let small = VariantDims { inputs: vec![vec![1], vec![2]], outputs: vec![vec![3]] };
     assert_eq!(tensors.variants, [full, small]);
+}
+
+#[test]
+fn blocks_are_arrays_where_plan_and_descriptor_agree() {
+    let entry = |rows, last| shapes(&[(UInt8Q, &[rows, 66]), (UInt8Q, &[rows, last])]);
+    let network = NetworkDesc {
+        inputs: vec![binding("a", UInt8Q, &[3, 66], Direction::In, (0, 0))],
+        outputs: vec![binding("c", UInt8Q, &[3, 33], Direction::Out, (1, 0))],
+        dma_buffers: vec![
+            DmaBuffer { size: 198, dir: Direction::In },
+            DmaBuffer { size: 99, dir: Direction::Out },
+        ],
+        allowed_shapes: vec![entry(3, 33), entry(2, 33), entry(2, 32)],
+        ..NetworkDesc::default()
+    };
+    let told = |columns: &str| {
+        let edge = |name, columns| format!(r#"{{"name":"{name}","dtype":"uint8","dims":[]{columns}}}"#);
+        let plan = format!(
+            r#"{{"version":2,"target":"cpu","inputs":[{}],"outputs":[{}],"initializers":[]}}"#,
+            edge("a", columns),
+            edge("c", r#","mxint8":7"#)
+        );
+        user_tensors(&container(&network, Some(&plan))).unwrap()
+    };
+    let tensors = told(r#","mxint8":40"#);
+    let dims = |variant: usize| {
+        (tensors.variants[variant].inputs[0].clone(), tensors.variants[variant].outputs[0].clone())
+    };
+    let input = &tensors.inputs[0];
+    assert_eq!((input.dtype, input.size_bytes, input.mxint8), (ArrayType::Float16, 240, true));
+    assert_eq!(dims(0), (vec![3, 40], vec![3, 7]));
+    assert_eq!(dims(1), (vec![2, 40], vec![2, 7]));
+    // No blocks have 32 bytes.
+    assert_eq!(dims(2), (vec![2, 40], vec![2, 32]));
+    for wrong in
+        ["", r#","mxint8":32"#, r#","mxint8":65"#, r#","mxint8":0"#, r#","mxint8":18446744073709551615"#]
+    {
+        let tensors = told(wrong);
+        let input = &tensors.inputs[0];
+        assert_eq!(
+            (input.dtype, input.dims.as_slice(), input.mxint8),
+            (ArrayType::UInt8, &[3, 66][..], false)
+        );
+        assert_eq!(tensors.variants[0].inputs[0], [3, 66]);
+    }
 }
 
 /// Inputs `ids`, `k`, `v`; outputs `v_RetainedState`, `out`, `k_RetainedState`, `w_RetainedState`.

@@ -69,10 +69,8 @@ def requests_of(interface: Interface, options: CompileOptions) -> dict[str, Cust
         for edge in interface.outputs
         if edge.name.endswith(SUFFIX) and edge.name.removesuffix(SUFFIX) in edges
     ]
-    problems = [
-        *_problems(wanted, edges, options.aic_hw_version),
-        *(_compressed(wanted, pairs, edges) if options.mxint8_kv_cache else ()),
-    ]
+    problems = list(_compressed(wanted, pairs, edges)) if options.mxint8_kv_cache else []
+    problems += _problems(wanted, edges, options.aic_hw_version)
     problems += _unequal(wanted, pairs, edges)
     if problems:
         shown = problems[0] if len(problems) == 1 else "".join(f"\n  {text}" for text in problems)
