@@ -290,6 +290,22 @@ def test_state_in_mxint8_is_a_precision_of_tensors(model, fake, tmp_path):
     build(model, mxint8_kv_cache=True, retained_state=True, custom_io_list_file=edges)
 
 
+def test_other_content_from_python_becomes_files(model, fake, tmp_path):
+    fake(
+        """
+        import yaml
+        assert yaml.safe_load(open(flags["-node-precision-info"])) == {
+            "FP16NodeInstanceNames": ["a: b", "on"], "FP32NodeInstanceNames": ["12"]}
+        held = json.load(open(flags["-mdp-load-partition-config"]))
+        assert held["partitions"][0]["devices"] == [{"deviceId": 0, "numCores": 1}], held
+        write()
+        """
+    )
+    nodes = {"FP16NodeInstanceNames": ["a: b", "on"], "FP32NodeInstanceNames": ["12"]}
+    partitions = {"partitions": [{"name": "P", "devices": [{"deviceId": 0, "numCores": 1}]}]}
+    build(model, node_precision_info_file=nodes, mdp_load_partition_config=partitions)
+
+
 def test_compilers_that_end_after_a_dump_are_run_again(model, fake, calls, tmp_path):
     fake(
         """

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qaic.compiler import compile_model, perf_metrics, perf_warnings, reports
 from qaic.compiler.log_tap import tapped
 from qaic.compiler.pass_log import PassLog
+from qaic.compiler.precision_classes import PrecisionClass
 from qaic.options import resolve
 
 NODE = helper.make_node
@@ -137,7 +138,8 @@ def test_hints_name_what_is_slow():
         [floats("n", 2, 33), *integers[1:]],
         [array("w", 64, 33), array("s", 33), one],
     )
-    found = perf_warnings.hints(model, {}, is_float_half=True)
+    halves = dict.fromkeys(["m", "e", "n"], PrecisionClass.FP16)
+    found = perf_warnings.hints(model, {}, halves)
     assert [line.rpartition(": ")[2] for line in found] == [
         "'norm'",
         "'sum'",
@@ -145,8 +147,10 @@ def test_hints_name_what_is_slow():
         "'indices'",
         "'odd'",
     ]
-    more = perf_warnings.hints(model, {}, is_float_half=False)
-    assert any("computed in fp32" in line and "'odd'" in line for line in more)
+    more = perf_warnings.hints(model, {}, {**halves, "m": PrecisionClass.FP32})
+    assert sorted(set(more) - set(found)) == [
+        "1x computed in fp32, which a card does slowly (convert_to_fp16): 'odd'"
+    ]
 
 
 # --- the way of a report to the user
@@ -186,6 +190,18 @@ def test_times_and_costs_are_reported_each_time(model, caplog):
         rows = titles["passes of the compiler"].getMessage().splitlines()[2:]
         assert rows[0].split()[0] == "read"
         assert {"check", "shapes", "write", "total"} <= {row.split()[0] for row in rows}
+
+
+def test_hints_follow_the_options_about_precision(model, caplog):
+    for options, expected in [
+        ({}, True),
+        ({"convert_to_fp16": True}, False),
+        ({"execute_nodes_in_fp16": ["MatMul", "Relu"]}, False),
+        ({"convert_to_fp16": True, "keep_original_precision_for_nodes": ["MatMul"]}, True),
+    ]:
+        caplog.clear()
+        build(model, aic_perf_warnings=True, **options)
+        assert ("computed in fp32" in caplog.text) == expected, options
 
 
 def test_reports_do_not_change_the_container(model, tmp_path):
@@ -260,3 +276,13 @@ def test_a_tap_that_fails_costs_nothing(capsys, monkeypatch):
 
     with tapped(fail):
         logging.getLogger("qaic.compiler").warning("still fine")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[", b"{}", b"[" * 100_000, b"\xff", b" " * (2 << 20), b'["kept"]']
+)
+def test_damaged_warnings_in_the_cache_cost_no_more_than_themselves(model, content, caplog):
+    program = build(model)
+    program.with_name("warnings.json").write_bytes(content)
+    assert build(model) == program
+    assert [r.getMessage() for r in caplog.records] == (["kept"] if content == b'["kept"]' else [])

@@ -122,6 +122,15 @@ def test_training_and_operator_sets():
     assert findings(old) == {"Gelu (operator set 17; the list begins with 20)": ["n"]}
 
 
+def test_custom_operators_that_are_described_are_no_finding():
+    node = NODE("Mine", ["x"], ["y"], name="n", domain="my.ops")
+    model = built([node], [floats("x", 2)], [floats("y", 2)], domains=["my.ops"])
+    survey = Survey()
+    survey_operators(model, (), operator_list.shipped(), survey, custom={"Mine"})
+    assert survey.findings == {}
+    assert set(findings(model)) == {"my.ops.Mine (not on the list of operators)"}
+
+
 def test_functions_are_looked_into_except_those_of_the_card():
     def function(domain):
         return helper.make_function(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from qaic.options.codecs import Json
     from qaic.options.custom_io import CustomIo
     from qaic.options.models import CompileOptions
+    from qaic.options.node_precision import NodePrecision
     from qaic.options.resolution import ResolvedOptions
     from qaic.options.specializations import Specialization
 
@@ -50,10 +51,13 @@ def write_files(resolved: ResolvedOptions, folder: Path) -> dict[str, Path]:
         contents["mdp_load_partition_config"] = _json(Partitions().to_json(options.mdp_load_partition_config))
     if options.custom_io_list_file:
         contents["custom_io_list_file"] = custom_io_text(options.custom_io_list_file)
+    if options.node_precision_info_file is not None:
+        contents["node_precision_info_file"] = node_precision_text(options.node_precision_info_file)
     files = {}
     for name, text in contents.items():
         if not isinstance(resolved.as_given.get(name), Path):
-            files[name] = folder / f"{name}.{'yaml' if name == 'custom_io_list_file' else 'json'}"
+            suffix = "yaml" if name in {"custom_io_list_file", "node_precision_info_file"} else "json"
+            files[name] = folder / f"{name}.{suffix}"
             files[name].write_text(text, encoding="utf-8")
     return files
 
@@ -83,6 +87,16 @@ def custom_io_text(entries: Iterable[CustomIo]) -> str:
         # The indent by one space is that of the files there are.
         lines.append(" - " + "\n   ".join(given) + "\n")
     return "\n".join(lines)
+
+
+def node_precision_text(lists: NodePrecision) -> str:
+    """Write a node precision file (compile-options §3.3)."""
+    parts = []
+    for key, names in (("FP16NodeInstanceNames", lists.fp16), ("FP32NodeInstanceNames", lists.fp32)):
+        if names:
+            # A JSON list is a YAML list.
+            parts.append(f"{key}: {json.dumps(list(names), ensure_ascii=False)}\n")
+    return "".join(parts)
 
 
 def with_state_precision(options: CompileOptions, graph: onnx.GraphProto) -> tuple[CustomIo, ...]:

@@ -107,7 +107,9 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     custom_ops.check_implemented(model, custom)
     checks.check_operators(model, custom.implemented)
     survey = Survey()
-    support_report.survey_operators(model, weights, support_report.choose_list(options), survey)
+    support_report.survey_operators(
+        model, weights, support_report.choose_list(options), survey, custom=custom.operators
+    )
     versions.lower_stamps(model)
     side_files = _dumped(model, weights, options)
     if for_card or options.always_expand_onnx_functions:
@@ -150,7 +152,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     checks.check_structure(forms[0])
     support_report.survey_types(collect_types(forms[0]), options, survey)
     support_report.report(survey, options)
-    reports.publish_hints(options, forms[0], weights)
+    given_weights = dict(weights)
     if for_card:
         merge_equal(model.graph, common_shapes(forms))
     is_quantized = calibration.is_wanted(options)
@@ -172,6 +174,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     progress.stage("precision", model, weights)
     floats.decide(profile)
     floats.round_floats()
+    reports.publish_hints(options, forms[0], given_weights, floats.classes)
     progress.stage("finish", model, weights)
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)

@@ -10,14 +10,11 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from qaic.compiler.graph_walk import STANDARD_DOMAINS
 from qaic.errors import OptionError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: what `-operators-supported=onnx` writes
 TEXT_NAME: Final = "OnnxSupportedOperators.txt"
@@ -72,7 +69,7 @@ class OperatorList:
 @lru_cache(maxsize=1)
 def shipped() -> OperatorList:
     """Return the list of this package."""
-    text = resources.files("qaic.compiler").joinpath(_SHIPPED).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(_SHIPPED).read_text(encoding="utf-8")
     return _from_json(json.loads(text), _SHIPPED)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.constness import constant_values, node_key
 from qaic.compiler.elem_types import FLOAT, INT64
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.precision_classes import PrecisionClass
 from qaic.compiler.refusal import listing
 from qaic.compiler.value_types import collect_shapes, collect_types
 
@@ -42,8 +43,7 @@ _BEFORE_BATCH_NORM: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"
 def hints(
     form: onnx.ModelProto,
     weights: Mapping[str, Weight],
-    *,
-    is_float_half: bool,
+    classes: Mapping[str, PrecisionClass],
 ) -> list[str]:
     """Find what is slow on a card.
 
@@ -53,8 +53,8 @@ def hints(
         Graph with inferred shapes, its weights among its inputs.
     weights : mapping
         The weights by name.
-    is_float_half : bool
-        Whether what is float in the model is computed as fp16.
+    classes : mapping
+        What nodes compute in, by the names of their first outputs; the others in what the model says.
 
     Returns
     -------
@@ -72,8 +72,8 @@ def hints(
         where = str(node.name) or key
         for text in _of_node(node, makers, shapes, types):
             found.setdefault(text, []).append(where)
-        is_float = types.get(key) == FLOAT and node.op_type not in _MOVES
-        if is_float and not is_float_half and not any(True for _ in subgraphs(node)):
+        is_float = types.get(key) == FLOAT and classes.get(key, PrecisionClass.FP32) is PrecisionClass.FP32
+        if is_float and node.op_type not in _MOVES and not any(True for _ in subgraphs(node)):
             found.setdefault("computed in fp32, which a card does slowly (convert_to_fp16)", []).append(where)
     outside = sorted(name for name, weight in weights.items() if _exceeds_half(weight))
     if outside:

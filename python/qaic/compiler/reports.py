@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.precision_classes import PrecisionClass
     from qaic.compiler.specialize import Variant
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
@@ -52,7 +53,12 @@ def publish(title: str, text: str) -> None:
         logging.lastResort.emit(record)
 
 
-def publish_hints(options: CompileOptions, form: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+def publish_hints(
+    options: CompileOptions,
+    form: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    classes: Mapping[str, PrecisionClass],
+) -> None:
     """Publish what keeps a program from being fast on a card, if ``aic_perf_warnings`` asks for it.
 
     Parameters
@@ -63,11 +69,13 @@ def publish_hints(options: CompileOptions, form: onnx.ModelProto, weights: Mappi
         The model as the user gave it, with inferred shapes.
     weights : mapping
         Its weights that are not in the graph.
+    classes : mapping
+        What nodes compute in, by the names of their first outputs; the others in what the model says.
     """
     if options.aic_perf_warnings:
         from qaic.compiler import perf_warnings
 
-        found = perf_warnings.hints(form, weights, is_float_half=options.convert_to_fp16)
+        found = perf_warnings.hints(form, weights, classes)
         publish("performance warnings", "\n".join(found) or "none")
 
 

@@ -77,7 +77,12 @@ class Survey:
 
 
 def survey_operators(
-    model: onnx.ModelProto, constants: Collection[str], operators: OperatorList, survey: Survey
+    model: onnx.ModelProto,
+    constants: Collection[str],
+    operators: OperatorList,
+    survey: Survey,
+    *,
+    custom: Collection[str] = (),
 ) -> None:
     """Look at the operators of a model and at what decides the sizes of their results.
 
@@ -91,6 +96,8 @@ def survey_operators(
         What a card takes.
     survey : Survey
         Receives the findings.
+    custom : collection of str
+        Operators that the user has described with `register_custom_op`.
     """
     opsets = {("" if s.domain in STANDARD_DOMAINS else s.domain): s.version for s in model.opset_import}
     functions = {(f.domain, f.name) for f in model.functions}
@@ -98,7 +105,8 @@ def survey_operators(
     bodies += [list(f.node) for f in model.functions if f.domain != _CARD_DOMAIN]
     for nodes in bodies:
         for node in all_nodes(nodes):
-            if (node.domain, node.op_type) in functions or node.domain == _CARD_DOMAIN:
+            is_known = (node.domain, node.op_type) in functions or node.domain == _CARD_DOMAIN
+            if is_known or node.op_type in custom:
                 continue
             reason = _complaint(node, opsets, operators)
             if reason:
