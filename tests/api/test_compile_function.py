@@ -284,7 +284,7 @@ def test_nothing_is_left_of_a_failure(tmp_path):
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "compile_model", lambda *_, **__: pytest.fail("worked"))
+    monkeypatch.setattr(compilation, "compile_resolved", lambda *_, **__: pytest.fail("worked"))
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         qaic.compile(path, CompileConfig(backend="AIC", backend_binary_path="file/net"))
@@ -300,13 +300,13 @@ def test_a_log_level_that_is_set_holds_while_compiling(path, monkeypatch):
     logger = logging.getLogger("qaic")
     before = logger.level
     seen = []
-    real = compilation.compile_model
+    real = compilation.compile_resolved
 
     def spy(*arguments, **keywords):
         seen.append(logger.level)
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(compilation, "compile_model", spy)
+    monkeypatch.setattr(compilation, "compile_resolved", spy)
     for keywords in ({"log_level": "error"}, {"log_level": "debug"}, {}):
         qaic.compile(path, CompileConfig(backend="AIC", **keywords))
     assert seen == [logging.ERROR, logging.DEBUG, before]
@@ -333,3 +333,42 @@ def test_of_several_log_levels_the_most_talkative_counts_and_none_stays():
     done.wait(10)
     other.join(10)
     assert logger.level == before
+
+
+def test_mx_formats_are_those_of_a_custom_io_file(path):
+    formats = {
+        "graphs": [
+            {
+                "graph_name": "net",
+                "tensors": [{"tensor_name": "y", "dataFormat": "QNN_TENSOR_DATA_FORMAT_MX"}],
+            }
+        ]
+    }
+    qpc = qaic.compile(path, CompileConfig(backend="AIC", data_format_config=formats))
+    expected = qaic.compile(path, custom_io_list_file=[{"IOName": "y", "Precision": "mxint8"}])
+    assert content(qpc) == content(expected)
+    # One scale and 32 elements for each started block of 32.
+    assert qpc.buffer_mappings[1].size == 2 * 33
+
+
+def test_every_option_of_a_configuration_is_recorded(path):
+    fields = {
+        "max_out_channel_split": "1",
+        "overlap_split_factor": 2,
+        "force_vtcm_spill": False,
+        "direct_api": True,
+        "hardware_version": "ai100",
+        "compilation_target": "hardware",
+        "pmu_recipe_opt": "AxiRd",
+        "graph_names": ["one"],
+    }
+    assert qaic.compile(path, AicCompilerConfig(**fields)).options == {
+        "mos": [1],
+        "ols": 2,
+        "force_vtcm_spill": False,
+        "direct_api": True,
+        "aic_hw_version": "ai100",
+        "aic_hw": True,
+        "aic_pmu_recipe": "AxiRd",
+        "graph_names": ["one"],
+    }
