@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic import _core
+from qaic.compiler import cache
 from qaic.compiler.calibration.instrument import write_instrumented
 from qaic.compiler.calibration.profile import TensorProfile
 from qaic.compiler.calibration.samples import fitted
@@ -134,8 +135,9 @@ def measure(
     OptionError
         A sample does not fit the model, or there is none.
     """
-    progress.stage("calibrate")
-    with tempfile.TemporaryDirectory(prefix="openqaic-calibration-") as folder:
+    # Where the container will be, too: it has the same weights, and temporary folders may be in memory.
+    store = cache.open_cache().folder
+    with tempfile.TemporaryDirectory(prefix="calibration-", suffix=".tmp", dir=store) as folder:
         path = Path(folder) / "programqpc.bin"
         output_bytes = write_instrumented(path, graph, measured.results)
         kind = HistogramRecord if with_histograms else RangeRecord

@@ -85,7 +85,7 @@ def profile_of(
 
 def _obtained(graph: FloatGraph, options: CompileOptions, progress: Progress) -> Profile:
     if options.load_profile is not None:
-        return _loaded(graph, options, options.load_profile, progress)
+        return _loaded(graph, options, options.load_profile)
     if options.external_quantization_file is not None:
         return _external(graph, options.external_quantization_file)
     # The range is enough where calibration does not shrink it.
@@ -119,10 +119,7 @@ def profile_digest(profile: Profile) -> str:
     return digest.hexdigest()
 
 
-def _loaded(
-    graph: FloatGraph, options: CompileOptions, file: InputFileContent, progress: Progress
-) -> Profile:
-    progress.stage("profile")
+def _loaded(graph: FloatGraph, options: CompileOptions, file: InputFileContent) -> Profile:
     found = read_profile(read_unchanged(file, "load_profile"), str(file.path))
     own = graph_hash(graph.model.graph, graph.weights, graph.interface.inputs)
     if found.graph_hash is None:
