@@ -90,3 +90,139 @@ def mx_round(values, name):
     rounded = np.where(poisoned, np.nan, rounded).astype(np.float32)
     rows = rounded.reshape(rounded.shape[0], -1)
     return rows[:, : values.shape[-1] if values.ndim else 1].reshape(values.shape)
+
+
+def calibrate(counts, minimum, maximum, method, schema, precision="Int8", percentile=100.0):
+    """§4.4: the range that a calibration leaves."""
+    counts = counts.astype(np.float64)
+    if method == "None" or minimum == maximum or not counts.sum():
+        return minimum, maximum
+    whole = adjusted_range(minimum, maximum, schema, precision)
+    symmetric = schema in SCHEMAS[1::2] or (schema == "symmetric_with_uint8" and minimum < 0)
+    if method == "KLMinimization":
+        return _glow_windows(counts, minimum, maximum, whole, symmetric)
+    if method == "KLMinimizationV2":
+        return _symmetric_windows(counts, minimum, maximum)
+    if method == "Percentile":
+        return _percentile(counts, minimum, maximum, symmetric, percentile)
+    return _least_error(counts, minimum, maximum, whole, symmetric, precision, 3 if method == "SQNR" else 1)
+
+
+def rebin(counts, minimum, maximum, low, high, bins):
+    """Counts over another range, shared in proportion, whole in their running sums."""
+    if (low, high, bins) == (minimum, maximum, counts.size):
+        return counts
+    edges = np.linspace(minimum, maximum, counts.size + 1)
+    running = np.interp(np.linspace(low, high, bins + 1), edges, np.concatenate([[0], np.cumsum(counts)]))
+    return np.diff(np.rint(running))
+
+
+def smoothed(counts):
+    zeros = counts == 0
+    if zeros.all():
+        return counts
+    taken = 1e-4 * zeros.sum() / (~zeros).sum()
+    return counts if taken >= 1 else np.where(zeros, 1e-4, counts - taken)
+
+
+def divergence(counts, start, end, groups):
+    p = counts[start:end].copy()
+    p[0], p[-1] = counts[: start + 1].sum(), counts[end - 1 :].sum()
+    q = np.zeros_like(p)
+    merged = p.size // groups
+    for group in range(groups):
+        part = slice(group * merged, p.size if group == groups - 1 else (group + 1) * merged)
+        if (p[part] != 0).any():
+            q[part] = np.where(p[part] != 0, counts[start:end][part].sum() / (p[part] != 0).sum(), 0)
+    p, q = smoothed(p), smoothed(q)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p, q = p / p.sum(), q / q.sum()
+        return np.where(p == 0, 0, p * np.log(p / q)).sum()
+
+
+def _glow_windows(counts, minimum, maximum, whole, symmetric):
+    counts = rebin(counts, minimum, maximum, *whole, counts.size)
+    start, end = 0, counts.size
+    best, window = np.inf, None
+    while end - start >= 255:
+        value = divergence(counts, start, end, 255)
+        if value < best:
+            best, window = value, (start, end)
+        lost = [
+            counts[start] + counts[end - 1],
+            counts[start] + counts[start + 1],
+            counts[end - 2] + counts[end - 1],
+        ]
+        drop = [(1, 1), (2, 0), (0, 2)][0 if symmetric else int(np.argmin(lost))]
+        start, end = start + drop[0], end - drop[1]
+    if window is None:
+        return minimum, maximum
+    edges = np.linspace(*whole, counts.size + 1)
+    low, high = edges[window[0]], edges[window[1]]
+    if symmetric:
+        ratio = whole[0] / whole[1]
+        low, high = min(low, ratio * high), max(high, low / ratio)
+    return low, high
+
+
+def _symmetric_windows(counts, minimum, maximum):
+    extent = max(abs(minimum), abs(maximum))
+    half = (counts.size + 1) // 2
+    counts = rebin(counts, minimum, maximum, -extent, extent, 2 * half)
+    sides = list(range(64, half + 1))
+    values = [divergence(counts, half - side, half + side, 128) for side in sides]
+    values = np.where(np.isnan(values), np.inf, values)
+    if not sides or np.isinf(values.min()):
+        return minimum, maximum
+    threshold = sides[int(np.argmin(values))] / half * extent
+    return max(minimum, -threshold), min(maximum, threshold)
+
+
+def _percentile(counts, minimum, maximum, symmetric, percentile):
+    if percentile == 100:
+        return minimum, maximum
+    edges = np.linspace(minimum, maximum, counts.size + 1)
+    if symmetric:
+        extent = max(abs(minimum), abs(maximum))
+        running = np.concatenate([[0], np.cumsum(counts)])
+        ends = np.linspace(0, extent, counts.size + 1)[1:]
+        inside = np.interp(ends, edges, running) - np.interp(-ends, edges, running)
+        threshold = ends[np.argmax(inside >= counts.sum() * percentile / 100 - 1e-6)]
+        return max(minimum, -threshold), min(maximum, threshold)
+    tail = counts.sum() * (100 - percentile) / 200
+    lower = int(np.argmax(np.cumsum(counts) > tail))
+    upper = counts.size - int(np.argmax(np.cumsum(counts[::-1]) > tail))
+    return edges[lower], edges[upper]
+
+
+def range_error(counts, minimum, maximum, chosen, precision, clipping):
+    """The weighted error power of the values at bin centres under the parameters of a range."""
+    qmin, qmax = LEVELS[precision]
+    edges = np.linspace(minimum, maximum, counts.size + 1)
+    centres = (edges[1:] + edges[:-1]) / 2
+    scale, offset = parameters(*chosen, "asymmetric", precision)
+    levels = np.clip(np.rint(centres / float(scale)) + offset, qmin, qmax)
+    error = centres - float(scale) * (levels - offset)
+    low, high = float(scale) * (qmin - offset), float(scale) * (qmax - offset)
+    weight = np.where((centres < low) | (centres > high), clipping, 1)
+    return (counts * weight * error**2).sum()
+
+
+def candidate_ranges(whole, symmetric, precision):
+    qmin, qmax = LEVELS[precision]
+    widest = (whole[1] - whole[0]) / (qmax - qmin)
+    if symmetric:
+        return [(qmin * k / 100 * widest, qmax * k / 100 * widest) for k in range(1, 102)]
+    starts = np.linspace(-(qmax - qmin), 0, 21)
+    ranges = [
+        (max(k / 16 * widest * start, whole[0]), min(k / 16 * widest * (start + qmax - qmin), whole[1]))
+        for k in range(1, 18)
+        for start in starts
+    ]
+    return [*(each for each in ranges if each[0] < each[1]), whole]
+
+
+def _least_error(counts, minimum, maximum, whole, symmetric, precision, clipping):
+    ranges = candidate_ranges(whole, symmetric, precision)
+    errors = [range_error(counts, minimum, maximum, each, precision, clipping) for each in ranges]
+    return ranges[int(np.argmin(errors))]

@@ -143,6 +143,23 @@ def quant_range(minimum: float, maximum: float, schema: str, precision: str) -> 
     :class:`InputError` for a range that is not two finite numbers in order.
     """
 
+def calibrate_range(
+    histogram: NDArray[Any],
+    minimum: float,
+    maximum: float,
+    method: str,
+    schema: str,
+    precision: str,
+    percentile: float = 100.0,
+) -> tuple[float, float]:
+    """Give the part of a tensor's range that is worth its levels; :func:`quant_range` takes it.
+
+    ``histogram`` counts the tensor's values, float32, in equal bins over ``minimum`` to ``maximum``.
+    ``method`` is a value of the option ``quantization_calibration``; ``percentile`` is for ``"Percentile"``
+    alone. Raises :class:`InputError` for counts below zero, ranges out of order and percentiles up to 50 or
+    above 100. Blocking, about a millisecond for 512 bins, without the interpreter lock.
+    """
+
 def quantize_tensor(
     array: NDArray[Any], scale: ArrayLike, offset: ArrayLike, precision: str, axis: int | None = None
 ) -> NDArray[Any]:
@@ -213,7 +230,7 @@ class TensorHistogram:
     @property
     def count(self) -> int: ...
     def counts(self, bins: int) -> NDArray[Any]:
-        """Count in ``bins`` (1 to 65536) equal bins over the range, as float32.
+        """Count in ``bins`` (1 to 65536) equal bins over the range: whole numbers, as float32.
 
         A fine bin that lies in several bins is shared among them in proportion. When all values are equal,
         they are in the first bin.

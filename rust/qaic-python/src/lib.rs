@@ -36,7 +36,8 @@ mod _core {
     use super::qpc::{PyQpc, PyTensor, validate_container};
     #[pymodule_export]
     use super::quant::{
-        PyTensorHistogram, dequantize_tensor, mx_decode, mx_encode, mx_round, quant_range, quantize_tensor,
+        PyTensorHistogram, calibrate_range, dequantize_tensor, mx_decode, mx_encode, mx_round, quant_range,
+        quantize_tensor,
     };
     #[pymodule_export]
     use super::rt::benchmark::rt_log_error;

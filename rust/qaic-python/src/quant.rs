@@ -16,7 +16,7 @@ use crate::errors::Raise;
 
 pub(crate) use histogram::PyTensorHistogram;
 pub(crate) use mx::{mx_decode, mx_encode, mx_round};
-pub(crate) use range::quant_range;
+pub(crate) use range::{calibrate_range, quant_range};
 pub(crate) use tensor::{dequantize_tensor, quantize_tensor};
 
 /// The exception for numbers that were refused.

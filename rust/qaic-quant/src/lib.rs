@@ -25,6 +25,7 @@
 // Exact comparisons are meant: zero, infinity and powers of two.
 #![allow(clippy::float_cmp)]
 
+pub mod calibration;
 pub mod error;
 pub mod histogram;
 pub mod mx;

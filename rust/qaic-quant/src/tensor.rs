@@ -22,6 +22,8 @@ pub trait Quantized: Copy + Default + Send + Sync + 'static {
 /// `1.5 * 2^23`: added to a float of magnitude below `2^22`, it leaves that float rounded half to even in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
 
+const ALL_INTEGERS: f32 = 8_388_608.0;
+
 /// Clips to integers first, which rounding half to even cannot leave again.
 fn clipped(sum: f32, lowest: f32, highest: f32) -> f32 {
     let above = if sum > lowest { sum } else { lowest };
@@ -55,7 +57,9 @@ impl Quantized for i32 {
     #[inline]
     fn from_sum(sum: f32) -> Self {
         let (lowest, highest) = Precision::Int32.levels();
-        let rounded = sum.round_ties_even() as Self;
+        // From 2^23 on every f32 is an integer; below, this leaves the sum rounded half to even.
+        let magic = ALL_INTEGERS.copysign(sum);
+        let rounded = if sum.abs() < ALL_INTEGERS { (sum + magic) - magic } else { sum } as Self;
         // The highest level is no f32, so the clip is one of integers. The cast saturates, and makes NaN zero.
         if sum.is_nan() { lowest } else { rounded.clamp(lowest, highest) }
     }

@@ -1,9 +1,12 @@
-//! `quant_range`.
+//! `quant_range` and `calibrate_range`.
 
 use pyo3::prelude::*;
+use qaic_quant::calibration::{Method, calibrate};
 use qaic_quant::range::{Precision, Schema, quant_params};
 
+use super::arrays::Lent;
 use super::{named, refused};
+use crate::gil::Door;
 
 /// The schema of this name.
 pub(super) fn schema(py: Python<'_>, name: &str) -> PyResult<Schema> {
@@ -28,4 +31,27 @@ pub(crate) fn quant_range(
     let (schema, precision) = (self::schema(py, schema)?, self::precision(py, precision)?);
     let params = quant_params(minimum, maximum, schema, precision).map_err(|error| refused(py, &error))?;
     Ok((params.scale, params.offset))
+}
+
+/// The range that a calibration gives a tensor with this histogram.
+#[pyfunction]
+#[pyo3(signature = (histogram, minimum, maximum, method, schema, precision, percentile = 100.0))]
+#[allow(clippy::too_many_arguments)] // one for each option
+pub(crate) fn calibrate_range(
+    py: Python<'_>,
+    histogram: &Bound<'_, PyAny>,
+    minimum: f64,
+    maximum: f64,
+    method: &str,
+    schema: &str,
+    precision: &str,
+    percentile: f64,
+) -> PyResult<(f64, f64)> {
+    let (schema, precision) = (self::schema(py, schema)?, self::precision(py, precision)?);
+    let method = named(py, "method", method, &Method::NAMES, |name| Method::from_name(name, percentile))?;
+    let lent = Lent::floats(py, histogram)?;
+    let mut counts = vec![0.0_f32; lent.len()];
+    let _ = lent.memory.read_into(0, &mut counts);
+    py.detached(|| Ok(calibrate(&counts, minimum, maximum, method, schema, precision)))?
+        .map_err(|error| refused(py, &error))
 }
