@@ -214,7 +214,7 @@ def test_options_have_entries_of_their_own(cache_dir, model_path):
 def test_known_model_is_neither_parsed_nor_hashed_again(cache_dir, model_path, monkeypatch):
     monkeypatch.setattr(digest, "_SETTLED_NS", 0)
     first = compiled(model_path)
-    monkeypatch.setattr(front, "_opened", lambda _model: pytest.fail("the model was opened"))
+    monkeypatch.setattr(front, "opened", lambda _model: pytest.fail("the model was opened"))
     assert compiled(model_path) == first
 
 
