@@ -204,6 +204,9 @@ impl Graph {
         if !settings.optimize {
             entries.push((c"session.disable_prepacking", c"1"));
         }
+        if int8_products_saturate() {
+            entries.push((c"session.x64quantprecision", c"1"));
+        }
         for (key, value) in entries {
             // SAFETY: the options are live, both texts are NUL-terminated.
             let status = unsafe { (api.AddSessionConfigEntry)(options.raw, key.as_ptr(), value.as_ptr()) };
@@ -300,6 +303,19 @@ impl Drop for Graph {
         }
         // SAFETY: created by `build`; every `Bindings` holds an `Arc` of the graph, so none is left.
         unsafe { (self.engine.api().ReleaseSession)(self.session) };
+    }
+}
+
+/// Whether this processor adds products of u8 and s8 in 16 bits, which saturates (compile-options §4.3). The engine is then
+/// told to use slower kernels that do not; where there is VNNI they would only be slower.
+fn int8_products_saturate() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        !(is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni"))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
     }
 }
 
