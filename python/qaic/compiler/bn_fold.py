@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qaic.compiler.constants import Constants
 from qaic.compiler.elem_types import FLOAT
 from qaic.compiler.graph_walk import FreshNames, uses
 from qaic.compiler.precision_ops import standard
@@ -67,7 +68,7 @@ def fold_batch_normalization(
     makers = {name: node for node in graph.node for name in node.output}
     if not any(node.op_type == "BatchNormalization" for node in graph.node):
         return 0
-    constants = _Constants(graph, weights)
+    constants = Constants(graph, weights)
     count = uses(graph)
     fresh = FreshNames(graph)
     folded: list[int] = []
@@ -125,37 +126,3 @@ def _is_inference(norm: onnx.NodeProto) -> bool:
         and numbers.get("spatial", 1) == 1
         and numbers.get("is_test", 1) == 1
     )
-
-
-class _Constants:
-    """The initializers of a graph, small and large, behind one set of questions."""
-
-    def __init__(self, graph: onnx.GraphProto, weights: dict[str, Weight]) -> None:
-        from qaic.compiler.initializers import as_weight
-
-        self.graph = graph
-        self.weights = weights
-        self.small = {tensor.name: as_weight(tensor) for tensor in graph.initializer}
-
-    def describe(self, name: str) -> Weight | None:
-        return self.small.get(name) or self.weights.get(name)
-
-    def is_float(self, name: str) -> bool:
-        weight = self.describe(name)
-        return weight is not None and weight.elem_type == FLOAT
-
-    def read(self, name: str) -> npt.NDArray[np.float32]:
-        import numpy as np
-
-        weight = self.describe(name)
-        if weight is None:
-            raise KeyError(name)
-        return np.frombuffer(read_all(weight.source), "<f4")
-
-    def add(self, weight: Weight) -> None:
-        self.weights[weight.name] = weight
-
-    def add_array(self, name: str, values: npt.NDArray[np.float32]) -> None:
-        from onnx import numpy_helper
-
-        self.graph.initializer.append(numpy_helper.from_array(values, name))
