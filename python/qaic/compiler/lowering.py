@@ -31,6 +31,7 @@ from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.merging import merge_equal
 from qaic.compiler.output_nodes import keep_outputs
 from qaic.compiler.partition_nodes import check_partitions, node_names, write_template
+from qaic.compiler.quantize.insert import quantize
 from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
@@ -173,6 +174,8 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         side_files += written
     progress.stage("precision", model, weights)
     floats.decide(profile)
+    if profile is not None:
+        quantize(model, weights, floats.facts, floats.classes, profile=profile, options=options)
     floats.round_floats()
     reports.publish_hints(options, forms[0], given_weights, floats.classes)
     progress.stage("finish", model, weights)

@@ -1,0 +1,538 @@
+"""Rewriting the float graph so that chosen nodes work on integers (compile-options §4.3).
+
+Every value of a quantized node lies between a QuantizeLinear and a DequantizeLinear; the value behind the
+latter keeps the name of the float one, so that float nodes, nested graphs and outputs read on as before. The
+engine fuses what stands between two such pairs into an integer kernel. Operators that only move values are
+written on the integers directly, which asks nothing of the engine's optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.constants import Constants
+from qaic.compiler.constness import node_key
+from qaic.compiler.elem_types import FLOAT
+from qaic.compiler.graph_walk import FreshNames, subgraphs, uses
+from qaic.compiler.precision_classes import PrecisionClass
+from qaic.compiler.quantize import tables, weighted
+from qaic.compiler.quantize.fold import fold_constants
+from qaic.compiler.quantize.kinds import DIRECT, SAME_PARAMETERS, WEIGHTED, operands, quantizable, results
+from qaic.compiler.quantize.operator_set import raise_operator_set, version_of
+from qaic.compiler.quantize.parameters import Parameters, QuantParams, value_range
+from qaic.compiler.quantize.storage import quantized_weight
+from qaic.compiler.quantize.units import INTEGERS, Unit, find_units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.compiler.calibration.profile import Profile
+    from qaic.compiler.value_types import ValueFacts
+    from qaic.compiler.weights import Weight
+    from qaic.options.models import CompileOptions
+
+_QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+#: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits
+_AXIS_VERSION: Final = 13
+_INT16_VERSION: Final = 21
+#: from which on Clip runs on uint8, and takes its bounds as inputs
+_CLIP_UINT8_VERSION: Final = 12
+_CLIP_INPUTS_VERSION: Final = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor that exists as integers."""
+
+    name: str
+    params: QuantParams
+    #: names of the constants for its scale and zero point
+    scale: str
+    zero: str
+
+
+def quantize(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    facts: ValueFacts,
+    classes: dict[str, PrecisionClass],
+    *,
+    profile: Profile,
+    options: CompileOptions,
+) -> None:
+    """Quantize the nodes of class INT8 and INT16; changes all arguments but the last two.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton of a float32 model without model-local functions, its normalizations folded.
+    weights : dict[str, Weight]
+        Weights of the main graph; those of quantized nodes become integers.
+    facts : ValueFacts
+        Types and shapes of the values; new values are added.
+    classes : dict[str, PrecisionClass]
+        Class of each node by its first output; new nodes are added.
+    profile : Profile
+        Ranges of the tensors of the float graph.
+    options : CompileOptions
+        Schemas, calibration, precisions, row-wise and channel-wise.
+
+    Raises
+    ------
+    CompileError
+        A constant of a quantized node is not finite.
+    """
+    if not any(kind in INTEGERS for kind in classes.values()) or not raise_operator_set(model, weights):
+        return
+    fold_constants(model, weights, facts)
+    parameters = Parameters(profile, options)
+    Inserter(model, weights, facts, classes, parameters=parameters, options=options).run()
+    parameters.report()
+
+
+class Inserter:
+    """Rewrites the main graph; see `quantize`."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        weights: dict[str, Weight],
+        facts: ValueFacts,
+        classes: dict[str, PrecisionClass],
+        *,
+        parameters: Parameters,
+        options: CompileOptions,
+    ) -> None:
+        self.model = model
+        self.graph = model.graph
+        self.facts = facts
+        self.classes = classes
+        self.parameters = parameters
+        self.options = options
+        self.constants = Constants(model.graph, weights)
+        self.fresh = FreshNames(model.graph)
+        self.version = version_of(model)
+        self.nodes: list[onnx.NodeProto] = []
+        #: class of the unit that is being written
+        self.kind = PrecisionClass.INT8
+        #: value -> its integers
+        self.stored: dict[str, Stored] = {}
+        #: value of a float node -> the same after quantizing and dequantizing
+        self._reals: dict[str, str] = {}
+        #: result of a quantized node, which is dequantized already
+        self._made: set[str] = set()
+        self._numbers: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
+        #: table -> its numbers, steps and smallest values
+        self.tables: dict[str, tuple[str, str, str]] = {}
+        self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}
+
+    @property
+    def precision(self) -> str:
+        """Precision of the unit that is being written, as options name it."""
+        return "Int8" if self.kind is PrecisionClass.INT8 else "Int16"
+
+    def run(self) -> None:
+        """Rewrite the graph."""
+        units = find_units(self.graph, self.classes, self.constants, self.facts, self.parameters.profiled)
+        for unit in units:
+            kind = self.classes.get(node_key(unit.node))
+            if kind in INTEGERS and self._fits(unit):
+                self.kind = kind
+                self._write(unit)
+            else:
+                self.nodes.append(unit.node)
+        self._drop_unread()
+        copies = [type(node).FromString(node.SerializeToString()) for node in self.nodes]
+        del self.graph.node[:]
+        self.graph.node.extend(copies)
+
+    def _fits(self, unit: Unit) -> bool:
+        """Whether everything is known that the unit needs to be quantized."""
+        node, types = unit.node, self.facts.types
+        if not quantizable(node) or any(subgraphs(node)) or not operands(node):
+            return False
+        for position in operands(node):
+            name = node.input[position]
+            if self.constants.is_float(name):
+                continue
+            if types.get(name) != FLOAT or not (name in self.stored or self.parameters.profiled(name)):
+                return False
+        found = [node.output[p] for p in results(node)] if node.op_type in SAME_PARAMETERS else [unit.output]
+        if any(types.get(name) != FLOAT for name in found):
+            return False
+        if node.op_type in SAME_PARAMETERS:
+            return not tables.is_table(self, node) or self.parameters.profiled(unit.output)
+        return self.parameters.profiled(unit.output)
+
+    def _write(self, unit: Unit) -> None:
+        node = unit.node
+        if tables.is_table(self, node):
+            tables.write(self, unit)
+        elif node.op_type in SAME_PARAMETERS:
+            self._write_same(node)
+        elif node.op_type in WEIGHTED and self._has_kernel(node):
+            weighted.write(self, unit)
+        else:
+            self._write_computing(unit)
+
+    def _has_kernel(self, node: onnx.NodeProto) -> bool:
+        """Whether weight and bias are constants that can be quantized with the operator."""
+        return self.constants.is_float(node.input[1]) and weighted.has_channel_bias(self, node)
+
+    def _write_same(self, node: onnx.NodeProto) -> None:
+        """Write an operator whose results have the parameters of its operand."""
+        source = self.integers(node.input[0])
+        if self._runs_on_integers(node):
+            node.input[0] = source.name
+            names = [node.output[position] for position in results(node)]
+            for position, name in zip(results(node), names, strict=True):
+                node.output[position] = self.fresh.make(name, "quantized")
+                self._note(node.output[position], source.params.elem_type, name)
+            self.add(node)
+            for position, name in zip(results(node), names, strict=True):
+                self.publish(name, Stored(node.output[position], source.params, source.scale, source.zero))
+            return
+        node.input[0] = self.real(node.input[0])
+        renamed = [(self.rename(node, position), node.output[position]) for position in results(node)]
+        self.add(node)
+        for name, raw in renamed:
+            self.publish(name, self.quantized(raw, name, source.params, like=source))
+
+    def _write_computing(self, unit: Unit) -> None:
+        """Write an operator that computes between dequantized operands and a quantized result."""
+        node = unit.node
+        params = self.result_params(unit.output)
+        if self._picks_equal(node, params):
+            sources = [self.integers(node.input[position]) for position in operands(node)]
+            for position, source in zip(operands(node), sources, strict=True):
+                node.input[position] = source.name
+            if node.op_type == "Pad":
+                self._store_padding(node, params)
+            node.output[0] = self.fresh.make(unit.output, "quantized")
+            self._note(node.output[0], params.elem_type, unit.output)
+            self.add(node)
+            result = Stored(node.output[0], params, sources[0].scale, sources[0].zero)
+            self.publish(unit.output, self.bounded(result, unit))
+            return
+        for position in operands(node):
+            node.input[position] = self.real(node.input[position])
+        self.finish(unit, node)
+
+    def _runs_on_integers(self, node: onnx.NodeProto) -> bool:
+        direct = DIRECT.get(node.op_type)
+        if direct is None:
+            return False
+        first = direct.uint8 if self.kind is PrecisionClass.INT8 else direct.int16
+        return first is not None and self.version >= first
+
+    def _picks_equal(self, node: onnx.NodeProto, params: QuantParams) -> bool:
+        """Whether a node only picks from operands that all have the parameters of its result."""
+        if not self._runs_on_integers(node):
+            return False
+        attributes = {attribute.name: attribute.s for attribute in node.attribute}
+        if node.op_type == "Resize":
+            if attributes.get("mode", b"nearest") != b"nearest":
+                return False
+            if attributes.get("coordinate_transformation_mode") == b"tf_crop_and_resize":
+                return False
+        padding = node.input[2] if node.op_type == "Pad" and len(node.input) > 2 else ""
+        if padding and not self.constants.is_float(padding):
+            return False
+        return all(self._params_of(node.input[position]) == params for position in operands(node))
+
+    def _params_of(self, name: str) -> QuantParams:
+        """Tell the parameters an operand has or will have."""
+        if name in self.stored:
+            return self.stored[name].params
+        if name in self.constants:
+            return self._constant_params(name)[0]
+        return self.parameters.activation(name, self.precision, scalar=self._is_scalar(name))
+
+    def _store_padding(self, node: onnx.NodeProto, params: QuantParams) -> None:
+        """Give a Pad on integers its padding as an integer."""
+        import numpy as np
+
+        given = node.input[2] if len(node.input) > 2 else ""
+        value = float(self.constants.read(given).reshape(-1)[0]) if given else 0.0
+        dtype = np.uint8 if params.precision == "Int8" else np.int16
+        name = self.number(node.output[0], "padding", np.array(params.store(value), dtype))
+        while len(node.input) < 3:
+            node.input.append("")
+        node.input[2] = name
+
+    def result_params(self, name: str) -> QuantParams:
+        """Choose the parameters of a result."""
+        return self.parameters.activation(name, self.precision, scalar=self._is_scalar(name))
+
+    def _is_scalar(self, name: str) -> bool:
+        shape = self.facts.shapes.get(name)
+        return shape is not None and all(size == 1 for size in shape)
+
+    def finish(self, unit: Unit, node: onnx.NodeProto) -> None:
+        """Add the node of a unit and quantize its result, bounds included."""
+        raw = self.fresh.make(unit.output, "float")
+        node.output[0] = raw
+        self._note(raw, FLOAT, unit.output)
+        self.add(node)
+        if node.op_type == "Softmax" and self.kind is PrecisionClass.INT8:
+            raw = self._saturated(raw, unit)
+        self.publish(unit.output, self.quantized_result(unit, raw))
+
+    def _saturated(self, raw: str, unit: Unit) -> str:
+        """Keep the engine from its integer softmax, which wraps around where it should saturate.
+
+        It is also three times slower than the float kernel between Q and DQ (measured with onnxruntime
+        1.31). What is added changes nothing: the largest number that the integers stand for.
+        """
+        import numpy as np
+        from onnx import helper
+
+        params = self.result_params(unit.output)
+        largest = np.float32(params.scale) * np.float32(params.limits[1] - params.zero_point)
+        name = self.fresh.make(unit.output, "saturated")
+        limit = self.number(name, "limit", np.array(largest, np.float32))
+        self.add(helper.make_node("Min", [raw, limit], [name]))
+        self._note(name, FLOAT, unit.output)
+        return name
+
+    def quantized_result(self, unit: Unit, raw: str) -> Stored:
+        """Quantize the result of a unit and apply its bounds."""
+        params = self.result_params(unit.output)
+        if not self.clips_integers():
+            raw = self._bound_floats(raw, unit, params)
+        return self.bounded(self.quantized(raw, unit.output, params), unit)
+
+    def reshaped(self, stored: Stored, name: str, shape: tuple[int, ...]) -> Stored:
+        """Add a Reshape of integers, one for all who want the same."""
+        import numpy as np
+        from onnx import helper
+
+        key = (stored.name, shape)
+        if key not in self._reshaped:
+            target = self.fresh.make(name, "reshaped")
+            sizes = self.number(target, "shape", np.array(shape, np.int64))
+            self.add(helper.make_node("Reshape", [stored.name, sizes], [target]))
+            self.note(target, stored.params.elem_type, shape)
+            self._reshaped[key] = target
+        return Stored(self._reshaped[key], stored.params, stored.scale, stored.zero)
+
+    def clips_integers(self) -> bool:
+        """Whether the engine has Clip for the stored integers."""
+        return self.kind is PrecisionClass.INT8 and self.version >= _CLIP_UINT8_VERSION
+
+    def _bound_floats(self, raw: str, unit: Unit, params: QuantParams) -> str:
+        """Apply the bounds of a unit in front of quantization, where there is no Clip on integers."""
+        import numpy as np
+        from onnx import helper
+
+        for low, high in unit.bounds:
+            if (params.store(low), params.store(high)) == params.limits:
+                continue
+            name = self.fresh.make(unit.output, "bounded")
+            if self.version < _CLIP_INPUTS_VERSION:
+                clip = helper.make_node("Clip", [raw], [name])
+                for side, value in (("min", low), ("max", high)):
+                    if not math.isinf(value):
+                        clip.attribute.append(helper.make_attribute(side, value))
+                self.add(clip)
+            else:
+                bounds = [
+                    self.number(name, side, np.array(value, np.float32))
+                    for side, value in (("minimum", low), ("maximum", high))
+                ]
+                self.add(helper.make_node("Clip", [raw, *bounds], [name]))
+            self._note(name, FLOAT, unit.output)
+            raw = name
+        return raw
+
+    def bounded(self, result: Stored, unit: Unit) -> Stored:
+        """Apply the bounds of a unit to the integers; what saturation does anyway needs no node."""
+        import numpy as np
+        from onnx import helper
+
+        if not self.clips_integers():
+            return result
+        low, high = result.params.limits
+        for smallest, largest in unit.bounds:
+            at_least, at_most = result.params.store(smallest), result.params.store(largest)
+            low, high = min(max(low, at_least), at_most), max(min(high, at_most), at_least)
+        if (low, high) == result.params.limits:
+            return result
+        name = self.fresh.make(unit.output, "bounded")
+        bounds = [
+            self.number(name, side, np.array(value, np.uint8))
+            for side, value in (("minimum", low), ("maximum", high))
+        ]
+        self.add(helper.make_node("Clip", [result.name, *bounds], [name]))
+        self._note(name, result.params.elem_type, unit.output)
+        return Stored(name, result.params, result.scale, result.zero)
+
+    def integers(self, name: str) -> Stored:
+        """Return the integers of a value or constant; make them where there are none."""
+        if name not in self.stored:
+            if name in self.constants:
+                self.stored[name] = self._stored_constant(name)
+            else:
+                params = self.parameters.activation(name, self.precision, scalar=self._is_scalar(name))
+                self.stored[name] = self.quantized(name, name, params)
+        return self.stored[name]
+
+    def real(self, name: str) -> str:
+        """Return the name of the real numbers that the integers of a value mean.
+
+        Constants get a node per use: the engine fuses a node that nothing else reads.
+        """
+        if name in self._made:
+            return name
+        if name in self.constants:
+            return self.dequantized(self.integers(name), name)
+        if name not in self._reals:
+            self._reals[name] = self.dequantized(self.integers(name), name)
+        return self._reals[name]
+
+    def _constant_params(self, name: str) -> tuple[QuantParams, Weight]:
+        """Choose the parameters of a constant that is an operand like any other."""
+        weight = self.constants.describe(name)
+        if weight is None:
+            raise KeyError(name)
+        fixed = self.parameters.fixed(name, self.precision)
+        if fixed is not None and fixed.scale is not None:
+            return QuantParams(fixed.scale, fixed.offset or 0, self.precision), weight
+        low, high = value_range(self.constants.read(name), name)
+        scale, offset = self.parameters.constant(float(low), float(high), self.precision)
+        return QuantParams(scale, offset, self.precision), weight
+
+    def _stored_constant(self, name: str) -> Stored:
+        import numpy as np
+
+        params, weight = self._constant_params(name)
+        stored = self.fresh.make(name, "quantized")
+        self.constants.add(
+            quantized_weight(
+                stored,
+                weight,
+                np.array([params.scale], np.float32),
+                params.offset,
+                axis=None,
+                precision=self.precision,
+                unsigned=True,
+            )
+        )
+        self._note(stored, params.elem_type, name)
+        return Stored(stored, params, *self._constants_of(name, params))
+
+    def _constants_of(self, name: str, params: QuantParams) -> tuple[str, str]:
+        """Make the constants for scale and zero point of a tensor."""
+        import numpy as np
+
+        dtype = np.uint8 if params.precision == "Int8" else np.int16
+        return (
+            self.number(name, "scale", np.array(params.scale, np.float32)),
+            self.number(name, "zero_point", np.array(params.zero_point, dtype)),
+        )
+
+    def quantized(self, source: str, name: str, params: QuantParams, like: Stored | None = None) -> Stored:
+        """Add the node that quantizes `source`, for the value `name`."""
+        target = self.fresh.make(name, "quantized")
+        scale, zero = (like.scale, like.zero) if like else self._constants_of(name, params)
+        self._linear("QuantizeLinear", [source, scale, zero], target)
+        self._note(target, params.elem_type, name)
+        return Stored(target, params, scale, zero)
+
+    def dequantized(self, stored: Stored, name: str) -> str:
+        """Add a node that dequantizes integers under a new name."""
+        target = self.fresh.make(name, "dequantized")
+        self._linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], target)
+        self._note(target, FLOAT, name)
+        return target
+
+    def dequantized_weight(
+        self,
+        stored: str,
+        scales: npt.NDArray[np.float32],
+        zeros: npt.NDArray[Any],
+        name: str,
+        axis: int | None,
+    ) -> str:
+        """Add a node that dequantizes a weight or bias, with one scale per channel if there is an axis."""
+        target = self.fresh.make(name, "dequantized")
+        if axis is None:
+            scales, zeros = scales.reshape(()), zeros.reshape(())
+        zero = self.fresh.make(name, "zero_point")
+        self.constants.add_array(zero, zeros)
+        inputs = [stored, self.number(name, "scale", scales), zero]
+        self._linear("DequantizeLinear", inputs, target, axis=axis)
+        self._note(target, FLOAT, name)
+        return target
+
+    def _linear(self, op: str, inputs: Sequence[str], target: str, axis: int | None = None) -> None:
+        """Add a Q or DQ of the domain that has the types and the axis."""
+        from onnx import helper
+
+        needed = _AXIS_VERSION if self.kind is PrecisionClass.INT8 else _INT16_VERSION
+        domain = "" if self.version >= needed else "com.microsoft"
+        if domain and all(entry.domain != domain for entry in self.model.opset_import):
+            self.model.opset_import.append(helper.make_opsetid(domain, 1))
+        node = helper.make_node(op, inputs, [target], domain=domain)
+        if axis is not None:
+            node.attribute.append(helper.make_attribute("axis", axis))
+        self.add(node)
+
+    def publish(self, name: str, stored: Stored) -> None:
+        """Make integers the value of a result, and what they mean the float value of its name."""
+        self.stored[name] = stored
+        self._linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], name)
+        self._made.add(name)
+
+    def rename(self, node: onnx.NodeProto, position: int) -> str:
+        """Give a result of a node another name; returns the one it had."""
+        name = node.output[position]
+        node.output[position] = self.fresh.make(name, "float")
+        self._note(node.output[position], FLOAT, name)
+        return name
+
+    def number(self, name: str, suffix: str, values: npt.NDArray[Any]) -> str:
+        """Make a small constant, or find the one with the same content."""
+        key = (values.dtype.str, values.tobytes(), values.shape)
+        if key not in self._numbers:
+            self._numbers[key] = self.fresh.make(name, suffix)
+            self.constants.add_array(self._numbers[key], values)
+        return self._numbers[key]
+
+    def add(self, node: onnx.NodeProto) -> None:
+        """Append a node of the unit that is being written."""
+        self.nodes.append(node)
+        self.classes[node_key(node)] = self.kind
+
+    def note(self, name: str, elem_type: int, shape: tuple[int, ...] | None) -> None:
+        """Remember type and shape of a new value."""
+        self.facts.types[name] = elem_type
+        if shape is not None:
+            self.facts.shapes[name] = shape
+
+    def _note(self, name: str, elem_type: int, like: str) -> None:
+        self.note(name, elem_type, self.facts.shapes.get(like))
+
+    def _drop_unread(self) -> None:
+        """Remove pairs of which one half or both turned out to be unused."""
+        count: Counter[str] = Counter()
+        for node in self.nodes:
+            count.update(node.input)
+            for inner in subgraphs(node):
+                count.update(uses(inner))
+        count.update(value.name for value in self.graph.output)
+        kept = []
+        for node in reversed(self.nodes):
+            if node.op_type in _QUANTIZED and not any(count[name] for name in node.output):
+                count.subtract(node.input)
+            else:
+                kept.append(node)
+        self.nodes = kept[::-1]
