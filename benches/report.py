@@ -23,6 +23,7 @@ from python import (
     machine,
     models,
     opening,
+    quantized,
     remembering,
     resolving,
     running,
@@ -49,6 +50,7 @@ MEASUREMENTS = {
         in_flight.one_by_one,
         in_flight.crowded,
         compiling.compiling,
+        quantized.int8_latency,
         calibrating.calibrating,
         opening.write_large,
         opening.opening,
@@ -80,6 +82,13 @@ GROUPS = {
         "session in three thread settings; the ratio is to the best of them. `run_benchmark` has no Python "
         "between two inferences and drops the outputs, a Python thread on onnxruntime returns to Python "
         "each time.",
+    ),
+    "int8": (
+        "Int8",
+        "One thread. `convert_to_quantize` with 8 random samples, `enable_channelwise` and `enable_rowwise`, "
+        "beside the same model in float32, and beside what `onnxruntime.quantization` (static, QDQ, MinMax, "
+        "per channel, u8 activations, s8 weights, pre-processed) makes of the model and the samples. The "
+        "budget stands where onnxruntime's int8 is faster than its float32.",
     ),
     "in_flight": (
         "Inferences in flight",
@@ -195,6 +204,8 @@ def measure_group(
             yield from running.latency_rows(folder, effort)
         case "throughput":
             yield from running.throughput_rows(folder, effort)
+        case "int8":
+            yield from quantized.int8_rows(folder, effort)
         case "in_flight":
             yield from in_flight.in_flight_rows(folder, effort)
         case "queues":

@@ -104,7 +104,8 @@ class _Graph:
             [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)],
             self._weights,
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+        imports = [helper.make_opsetid("", _OPSET), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 def _tiny(generator: np.random.Generator) -> onnx.ModelProto:
@@ -163,8 +164,29 @@ def _ffn(generator: np.random.Generator) -> onnx.ModelProto:
     return graph.model(_MADE["ffn"][1], x, [1, 32, 2048])
 
 
+def _products(generator: np.random.Generator) -> onnx.ModelProto:
+    """Two wide matrix products with GELU between them."""
+    graph = _Graph(generator)
+    x = graph.node("MatMul", "x", graph.weight(768, 3072))
+    x = graph.node("Gelu", x, domain="com.microsoft")
+    return graph.model(_MADE["products"][1], graph.node("MatMul", x, graph.weight(3072, 768)), [128, 768])
+
+
+def _convolutions(generator: np.random.Generator) -> onnx.ModelProto:
+    """Two 3x3 convolutions with biases and a Relu between them."""
+    graph = _Graph(generator)
+    x = "x"
+    for last in (False, True):
+        weight, bias = graph.weight(64, 64, 3, 3), graph.ones(64, 0.1)
+        x = graph.node("Conv", x, weight, bias, kernel_shape=[3, 3], pads=[1] * 4)
+        x = x if last else graph.node("Relu", x)
+    return graph.model(_MADE["convolutions"][1], x, [1, 64, 56, 56])
+
+
 _MADE: dict[str, tuple[Callable[[np.random.Generator], onnx.ModelProto], dict[str, list[int]]]] = {
     "tiny": (_tiny, {"x": [1, 16], "y": [1, 16]}),
     "conv": (_conv, {"x": [1, 3, 224, 224]}),
     "ffn": (_ffn, {"x": [1, 32, 768]}),
+    "products": (_products, {"x": [128, 768]}),
+    "convolutions": (_convolutions, {"x": [1, 64, 56, 56]}),
 }
