@@ -193,6 +193,7 @@ def test_written_arguments_have_the_documented_form(tmp_path):
         "strict_aic": True,
         "verbose": 2,
         "force_vtcm_spill": True,
+        "graph_names": ["main"],
     }
     result = resolve(given, options_path=None, model_is_container=False)
     assert to_argv(result, sdk=True) == [
@@ -211,7 +212,15 @@ def test_written_arguments_have_the_documented_form(tmp_path):
     ours = to_argv(result)
     assert "-strict-aic" in ours
     assert "-retained-state=false" in ours
-    assert without_flag(result) == ("force_vtcm_spill",)
+    assert without_flag(result) == ("graph_names", "force_vtcm_spill")
+
+
+def test_an_option_with_another_way_in_the_vendor_compiler_has_no_flag_there():
+    flags = read_argv(["-mxint8-kv-cache", "-retained-state"])
+    result = resolve({"target": "card"}, options_path=None, model_is_container=False, flags=flags)
+    assert to_argv(result, sdk=True) == ["-retained-state"]
+    assert without_flag(result) == ("mxint8_kv_cache",)
+    assert "-mxint8-kv-cache" in to_argv(result)
 
 
 def test_content_without_a_file_needs_one_to_be_written(tmp_path):

@@ -417,7 +417,7 @@ def test_every_documented_flag_is_that_of_its_option():
             ].name
             == name
         )
-    ours = {text for spec in SPECS if spec.ours and spec.flag for text in spec.flag.texts}
+    ours = {text for spec in SPECS if spec.flag and (spec.ours or spec.flag.ours) for text in spec.flag.texts}
     inferred = {spec.flag.text for spec in SPECS if spec.flag and spec.flag.inferred}
     assert {
         text for spec in SPECS if spec.flag for text in spec.flag.texts
@@ -442,6 +442,7 @@ def test_ours_are_marked():
         "extra_output_tensors",
         "all_intermediate_outputs",
     }
+    assert [spec.name for spec in SPECS if spec.flag and spec.flag.ours] == ["mxint8_kv_cache"]
 
 
 def test_flags_that_stand_in_no_public_text_are_marked():
@@ -452,7 +453,6 @@ def test_flags_that_stand_in_no_public_text_are_marked():
         "dump-embedding-tables",
         "host-preproc",
         "exclude-mxfp6-matmul",
-        "mxint8-kv-cache",
         "compile-threads",
         "enable-debug",
         "io-crc",
@@ -462,3 +462,25 @@ def test_flags_that_stand_in_no_public_text_are_marked():
 
 def test_texts_of_a_flag():
     assert Flag("help", FlagForm.ACTION, others=("h",)).texts == ("help", "h")
+
+
+@pytest.mark.parametrize(
+    ("key", "held", "name", "value"),
+    [
+        ("compiler_cluster_sizes", "1", "sdp_cluster_sizes", (1,)),
+        ("compiler_max_out_channel_split", " 1 ", "mos", (1,)),
+        ("compiler_PMU_events", "3F 70 200", "aic_pmu_events", (0x3F, 0x70, 0x200)),
+        ("compiler_exclude_mxfp6_matmul", "a b", "exclude_mxfp6_matmul", ("a", "b")),
+        ("compiler_compilation_target", "hardware", "aic_hw", True),
+        ("compiler_do_host_preproc", False, "host_preproc", False),
+        ("compiler_depth_first_mem", 16, "aic_depth_first_mem", 16),
+        ("compiler_compilationOutputDir", "out", "output_dir", Path("out")),
+        ("compiler_VTCM_working_set_limit_ratio", 1.0, "vtcm_working_set_limit_ratio", 1.0),
+        ("graph_names", ["a"], "graph_names", ("a",)),
+        ("runtime_device_ids", [0, 1], "dev_id", (0, 1)),
+        ("runtime_device_id", 1, "dev_id", 1),
+        ("runtime_process_lock", "x", "process_lock", "x"),
+    ],
+)
+def test_values_of_the_extension_dictionary_are_read(key, held, name, value):
+    assert attribute(resolved({key: held}), BY_NAME[name]) == value

@@ -108,7 +108,7 @@ def to_argv(
     wrong: list[tuple[str, ValueMismatchError]] = []
     for spec in SPECS:
         value = (files or {}).get(spec.name, resolved.as_given.get(spec.name))
-        if spec.flag is None or value is None or (sdk and not _is_for_sdk(spec)):
+        if spec.flag is None or value is None or (sdk and (spec.flag.ours or not _is_for_sdk(spec))):
             continue
         try:
             argv += _written(spec, spec.flag, value, sdk=sdk)
@@ -125,11 +125,17 @@ def to_argv(
 
 
 def without_flag(resolved: ResolvedOptions) -> tuple[str, ...]:
-    """Return the names of the compile options that were given and have no flag."""
+    """Return the names of the compile options that were given and have no flag of the vendor's compiler.
+
+    Options of ours are not among them: they are not meant for that compiler.
+    """
     return tuple(
         spec.name
         for spec in SPECS
-        if spec.stage is Stage.COMPILE and spec.flag is None and spec.name in resolved.as_given
+        if spec.stage is Stage.COMPILE
+        and not spec.ours
+        and (spec.flag is None or spec.flag.ours)
+        and spec.name in resolved.as_given
     )
 
 

@@ -55,7 +55,7 @@ def _row(spec: OptionSpec) -> list[str]:
         notes.append(f"default {spec.default}")
     if spec.effect is Effect.RECORDED:
         notes.append("no effect on the cpu target")
-    if spec.ours:
+    if spec.ours or spec.flag.ours:
         notes.append("not in the vendor's tools")
     text = spec.summary.replace("`", "") + (f" [{'; '.join(notes)}]" if notes else "")
     return [

@@ -75,6 +75,8 @@ class Flag:
         Other texts of the same flag.
     inferred
         Whether the spelling follows from the general rule only, and stands in no public text.
+    ours
+        Whether the vendor's tools have no such flag, although they have another way to the same thing.
     """
 
     text: str
@@ -82,6 +84,7 @@ class Flag:
     separator: str = ","
     others: tuple[str, ...] = ()
     inferred: bool = False
+    ours: bool = False
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class PrecisionOptions:
         default=False,
         summary="Keep retained state in the 8-bit block format MXINT8.",
         effect=Effect.BEHAVIOUR,
-        flag=Flag("mxint8-kv-cache", FlagForm.SWITCH, inferred=True),
+        flag=Flag("mxint8-kv-cache", FlagForm.SWITCH, ours=True),
         documented=Documented.CLI,
         in_container=True,
     )
