@@ -216,6 +216,15 @@ def test_info_sums_up_the_precision(run, here, options, summary):
         assert f"precision  {summary}" in out.splitlines()
 
 
+@pytest.mark.parametrize("size", [10**400, -1, True, "many", None])
+def test_info_of_weights_with_impossible_sizes(run, here, size):
+    record = {"name": "w", "dtype": "float32", "dims": [4], "offset": 0, "size": size}
+    plan = {**CPU_PLAN, "initializers": [record]}
+    code, out, err = run("info", here("net.qpc", container(program(constants=bytes(2048), plan=plan))))
+    assert (code, err) == (0, "")
+    assert "target " in out
+
+
 def test_info_marks_what_means_nothing_on_a_cpu(run, here):
     options = {"aic_num_cores": 2, "ols": 4, "multicast_weights": True, "no_longer_known": 1}
     path = here("net.qpc", container(program(constants=bytes(2048), plan={**CPU_PLAN, "options": options})))

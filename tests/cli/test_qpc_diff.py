@@ -5,14 +5,17 @@ import json
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from qaic.cli import qpc as tool
-from qaic.cli.qpc_diff import _content
+from qaic.cli.qpc_diff import _content, differences
+from qaic.cli.qpc_diff_text import diff_text
 from qaic.compiler import compile_model
+from qaic.errors import QpcError
 from qaic.options import resolve
+from qaic.qpc import Qpc
 from qpc_support import DATA, FIXTURES, HOSTILE, container, program
 
 
@@ -245,3 +248,43 @@ def test_wrong_usage(argv, capsys):
 def test_missing_file(tmp_path, capsys):
     assert tool.main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'a'}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    # The weight is small, so that much of the file is graph and plan.
+    proto = model(WEIGHT[:4, :8].copy(), kind="LeakyRelu", attributes={"alpha": 0.5})
+    resolved = resolve({"onnx_define_symbol": {"batch": 2}}, options_path=None, model_is_container=False)
+    return compile_model(proto, resolved.compile, resolved.set_compile, output_dir=folder).read_bytes()
+
+
+def test_names_that_are_no_text(whole, tmp_path, capsys):
+    path = tmp_path / "damaged.bin"
+    path.write_bytes(whole.replace(b"\x07product", b"\x07\xf0roduct"))
+    assert tool.main(["diff", str(path), str(path)]) == 0
+    (tmp_path / "whole.bin").write_bytes(whole)
+    assert tool.main(["diff", str(path), str(tmp_path / "whole.bin")]) == 1
+    assert "problem: a: graph: the graph is damaged" in capsys.readouterr().out
+
+
+@settings(max_examples=400)
+@given(data=st.data())
+def test_any_damage_is_a_difference_or_an_error(whole, data):
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        damaged[at] ^= data.draw(st.integers(1, 255))
+    try:
+        broken = Qpc(bytes(damaged))
+        found = differences(Qpc(whole), broken)
+    except QpcError:
+        return
+    payloads = [
+        {name: bytes(segment.data) for name, segment in qpc.segments.items()} for qpc in (Qpc(whole), broken)
+    ]
+    # Only padding between payloads differs without being a difference.
+    if payloads[0] != payloads[1]:
+        assert not found["same"]
+    assert diff_text(found)
+    json.dumps(found)

@@ -10,7 +10,8 @@ import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.errors import QpcFormatError
+from qaic.compiler.checks import check_texts
+from qaic.errors import CompileError, QpcFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,6 +52,10 @@ def graph_of(qpc: Qpc) -> onnx.ModelProto | None:
         model.ParseFromString(data.tobytes())
     except DecodeError as error:
         raise QpcFormatError(f"the graph is no ONNX model ({error})", code="qpc.graph") from error
+    try:
+        check_texts(model)
+    except CompileError as error:
+        raise QpcFormatError(f"the graph is damaged: {error.message}", code="qpc.graph") from error
     return model
 
 

@@ -211,7 +211,8 @@ def _weights(qpc: Qpc) -> _Json:
     stored: dict[str, int] = {}
     for record in check_records((qpc.plan or {}).get("initializers", [])).values():
         kind, size = record.get("encoding") or record.get("dtype"), record.get("size")
-        if isinstance(kind, str) and isinstance(size, int):
+        # A size may be any number; one that no file has tells nothing.
+        if isinstance(kind, str) and isinstance(size, int) and 0 <= size < 1 << 63:
             stored[kind] = stored.get(kind, 0) + size
     return stored
 
