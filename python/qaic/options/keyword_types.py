@@ -20,7 +20,14 @@ from qaic.options.spec import OptionSpec, Stage
 from qaic.options.specializations import Specializations
 from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
-from qaic.options.words import HardwareVersion, HexCodes, MostCores, RandomInputData, Samples
+from qaic.options.words import (
+    CompilationTarget,
+    HardwareVersion,
+    HexCodes,
+    MostCores,
+    RandomInputData,
+    Samples,
+)
 
 _HEAD = '''\
 """Types of the keyword arguments of `qaic.Session` and `qaic.compile`.
@@ -97,6 +104,12 @@ def annotation(codec: Codec[Any]) -> str:
 def _(codec: Bool) -> str:
     del codec
     return "bool"
+
+
+@annotation.register
+def _(codec: CompilationTarget) -> str:
+    del codec
+    return 'bool | Literal["hardware"]'
 
 
 @annotation.register

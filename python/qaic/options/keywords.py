@@ -49,7 +49,7 @@ class SessionKeywords(TypedDict, total=False):
     host_preproc: bool | None
     aic_preproc: bool | None
     compile_only: bool | None
-    aic_hw: bool | None
+    aic_hw: bool | Literal["hardware"] | None
     aic_hw_version: Literal["2.0", "ai100", "ai200"] | float | None
     graph_names: _Names | None
     qpc_crc: bool | None

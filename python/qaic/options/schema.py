@@ -18,7 +18,7 @@ from qaic.options.names import normalise
 from qaic.options.node_precision import NodePrecisionLists
 from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
-from qaic.options.words import HardwareVersion, HexCodes, MostCores, RandomInputData
+from qaic.options.words import CompilationTarget, HardwareVersion, HexCodes, MostCores, RandomInputData
 
 if TYPE_CHECKING:
     from qaic.options.spec import OptionSpec
@@ -82,6 +82,12 @@ def schema(codec: Codec[Any]) -> Schema:
 def _(codec: Bool) -> Schema:
     del codec
     return {"type": ["boolean", "string", "integer"], "pattern": _SWITCH_TEXT, "minimum": 0, "maximum": 1}
+
+
+@schema.register
+def _(codec: CompilationTarget) -> Schema:
+    del codec
+    return {"anyOf": [schema(Bool()), {"const": "hardware"}]}
 
 
 @schema.register
