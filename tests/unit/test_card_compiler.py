@@ -272,7 +272,7 @@ def test_compilers_that_know_only_flat_specializations(model, fake, calls, tmp_p
     assert "does not read names" in caplog.text
 
 
-def test_state_in_mxint8_is_a_precision_of_tensors(model, fake, tmp_path):
+def test_state_in_mxint8_is_a_precision_of_tensors(model, fake, caplog):
     fake(
         """
         import yaml
@@ -288,6 +288,7 @@ def test_state_in_mxint8_is_a_precision_of_tensors(model, fake, tmp_path):
     )
     edges = [{"IOName": "x", "Precision": "float16"}]
     build(model, mxint8_kv_cache=True, retained_state=True, custom_io_list_file=edges)
+    assert "not passed on" not in caplog.text
 
 
 def test_other_content_from_python_becomes_files(model, fake, tmp_path):

@@ -43,6 +43,8 @@ _OURS: Final = b"qaic.cli"
 _HEAD_BYTES: Final = 4096
 
 _FLAG: Final = re.compile(r"-[\w-]+")
+#: options that the compiler knows as entries of a file
+_BY_FILE: Final = frozenset({"mxint8_kv_cache"})
 #: flags after which the compiler may end without a container
 _DUMPS: Final = frozenset(
     {
@@ -126,7 +128,7 @@ def compile_for_card(
             context={"options": ["calibration_data"]},
         )
     compiler = find_compiler()
-    lost = without_flag(resolved)
+    lost = [name for name in without_flag(resolved) if name not in _BY_FILE]
     if lost:
         _log.warning("options without a flag of the vendor's compiler are not passed on: %s", ", ".join(lost))
     folder = resolved.compile.output_dir
@@ -257,8 +259,6 @@ class _Job:
 
     def _command(self) -> list[str]:
         flags = to_argv(self._resolved, sdk=True, files=self._files)
-        # It is not a flag but a precision in a file.
-        flags = [flag for flag in flags if flag.partition("=")[0] != "-mxint8-kv-cache"]
         if "aic_hw" not in self._resolved.as_given:
             # Otherwise it compiles for its own simulation on the host.
             flags.insert(1, "-aic-hw")

@@ -175,7 +175,9 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     progress.stage("precision", model, weights)
     floats.decide(profile)
     if profile is not None:
+        progress.stage("quantize", model, weights)
         quantize(model, weights, floats.facts, floats.classes, profile=profile, options=options)
+    progress.stage("round", model, weights)
     floats.round_floats()
     reports.publish_hints(options, forms[0], given_weights, floats.classes)
     progress.stage("finish", model, weights)
