@@ -1,7 +1,8 @@
 """The operators between the border of a program and the model (compile-options §3.2, §4.2).
 
 Arithmetic is in float32. Quantize and dequantize are spelled out instead of left to ``QuantizeLinear``: that
-rounds before it adds the offset, and the engine would fuse it with the operators next to it.
+rounds before it adds the offset, and the engine would fuse it with the operators next to it. MXINT8 blocks
+are converted by the device: the graph has float32 in their place.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.elem_types import BFLOAT16, FLOAT, INT8
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, FreshNames
-from qaic.compiler.mx_rounding import append_mxint8_decode, append_mxint8_encode
 from qaic.compiler.refusal import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import onnx
 
@@ -64,9 +64,7 @@ class Converter:
             if entry.offset:
                 value = self.node("Sub", [value, self.constant("offset", float(entry.offset))])
             value = self.node("Mul", [value, self.constant("scale", entry.scale)])
-        elif entry.precision == "mxint8":
-            value = self._blocks(append_mxint8_decode, value, edge, entry)
-        elif entry.precision is not None:
+        elif entry.precision in {"float16", "bfloat16"}:
             value = self.node("Cast", [value], to=FLOAT)
         if entry.precision is not None and edge.elem_type != FLOAT:
             value = self.node("Cast", [value], to=edge.elem_type)
@@ -84,8 +82,6 @@ class Converter:
             value = self.node("Cast", [value], to=FLOAT)
         if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
             value = self._quantized(value, entry.scale, entry.offset)
-        elif entry.precision == "mxint8":
-            value = self._blocks(append_mxint8_encode, value, edge, entry)
         elif entry.precision == "float16":
             value = self.node("Cast", [value], to=10)
         elif entry.precision == "bfloat16":
@@ -103,17 +99,6 @@ class Converter:
         value = self.node("Where", [above, value, lowest])
         value = self.node("Min", [value, self.constant("highest", _HIGHEST)])
         return self.node("Cast", [value], to=INT8)
-
-    def _blocks(self, append: Callable[..., str], value: str, edge: Edge, entry: CustomIo) -> str:
-        """Convert to or from MXINT8 blocks."""
-        import onnx
-
-        aside = onnx.GraphProto()
-        # Dims before the last may differ between sets of shapes.
-        shape = (*(-1 for _ in edge.dims[1:]), _columns(edge, entry))
-        value = append(aside, value, opset=self.operators, shape=shape, fresh=self.fresh)
-        self._nodes.extend(aside.node)
-        return value
 
     def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
         """Add a node with one output; returns its name."""
@@ -149,11 +134,9 @@ class Converter:
 
     def _end(self, value: str, wanted: str) -> list[onnx.NodeProto]:
         """Let the last node have the name that is wanted."""
+        if not self._nodes:
+            self.node("Identity", [value])
+            value = self._nodes[-1].output[0]
         last = self._nodes[-1]
         last.output[list(last.output).index(value)] = wanted
         return self._nodes
-
-
-def _columns(edge: Edge, entry: CustomIo) -> int:
-    """Size of the last dim at the border, before it becomes blocks."""
-    return edge.dims[1] if entry.layout == "NHWC" else edge.dims[-1]

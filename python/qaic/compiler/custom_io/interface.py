@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.custom_io.conversion import Converter
 from qaic.compiler.custom_io.requests import BORDER_TYPES, FILE, changes, requests_of
 from qaic.compiler.edges import check_size
+from qaic.compiler.elem_types import FLOAT
 from qaic.compiler.graph_walk import all_graphs
 from qaic.compiler.mx_rounding import packed_shape
 from qaic.compiler.specialize import Interface
@@ -129,19 +130,18 @@ def _rename(model: onnx.ModelProto, weights: dict[str, Weight], names: Mapping[s
 def _retype(value: onnx.ValueInfoProto, edge: Edge, entry: CustomIo) -> None:
     """Declare an input or output of the graph as what it is at the border; symbols stay with their dims."""
     tensor = value.type.tensor_type
-    tensor.elem_type = _border_type(edge, entry)
+    # The graph computes with the values of blocks; the device makes them.
+    tensor.elem_type = FLOAT if entry.precision == "mxint8" else _border_type(edge, entry)
     dims = [type(dim).FromString(dim.SerializeToString()) for dim in tensor.shape.dim]
     if entry.layout == "NHWC":
         dims = [dims[at] for at in _CHANNELS_LAST]
-    if entry.precision == "mxint8" and edge.dims:
-        if not dims[-1].HasField("dim_value"):
-            raise OptionError(
-                f"{FILE}: the last dim of {edge.name!r} is not the same in all specializations; Precision "
-                "mxint8 makes blocks along it and needs one size",
-                code="option.custom_io",
-                context={"options": [FILE], "tensor": edge.name},
-            )
-        dims[-1].dim_value = packed_shape([dims[-1].dim_value])[0]
+    if entry.precision == "mxint8" and not dims[-1].HasField("dim_value"):
+        raise OptionError(
+            f"{FILE}: the last dim of {edge.name!r} is not the same in all specializations; Precision "
+            "mxint8 makes blocks along it and needs one size",
+            code="option.custom_io",
+            context={"options": [FILE], "tensor": edge.name},
+        )
     del tensor.shape.dim[:]
     tensor.shape.dim.extend(dims)
 

@@ -3,6 +3,7 @@
 //! A loaded program is one session of the engine, whatever the number of activations: ONNX Runtime runs a session from
 //! many threads at once, so weights, their prepacked forms and the worker threads exist once (docs/adr/0005).
 
+pub mod blocks;
 pub mod custom_ops;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod engine;
@@ -26,6 +27,7 @@ use super::{
 use crate::buffer::{HostSlice, HostSliceMut, Storage};
 use crate::error::RuntimeError;
 use crate::image::Image;
+use blocks::{BlockBindings, BlockEdges};
 use engine::{Bindings, Graph, GraphOptions, Stop};
 pub use loader::{Engine, MINIMUM_VERSION};
 use plan::Plan;
@@ -80,13 +82,13 @@ impl Device for CpuDevice {
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         let cores = image.network().num_cores.max(1);
         let intra_op_threads = session_threads(cores, options.activations, usable_cpus());
-        let graph = build_graph(
+        let (graph, blocks) = build_graph(
             image,
             self.id(),
             &self.engine_candidates,
             GraphOptions { intra_op_threads, optimize: true, token: &options.token },
         )?;
-        Ok(Arc::new(CpuProgram { image: Arc::clone(image), graph: Arc::new(graph) }))
+        Ok(Arc::new(CpuProgram { image: Arc::clone(image), graph: Arc::new(graph), blocks }))
     }
 }
 
@@ -107,7 +109,7 @@ fn build_graph(
     device: DeviceId,
     engine_candidates: &[PathBuf],
     options: GraphOptions<'_>,
-) -> Result<Graph, RuntimeError> {
+) -> Result<(Graph, Option<Arc<BlockEdges>>), RuntimeError> {
     let elf_bytes = image.segment(names::NETWORK_ELF).unwrap_or_default();
     let section = |name| -> Result<Option<&[u8]>, RuntimeError> {
         Ok(elf::section(elf_bytes, name)?.and_then(|range| elf_bytes.get(range)))
@@ -120,7 +122,7 @@ fn build_graph(
             reason: format!("network.elf has no section {}", plan::PLAN_SECTION),
         });
     };
-    let plan = Plan::decode(plan)?;
+    let mut plan = Plan::decode(plan)?;
     if plan.target != DeviceKind::Cpu.name() {
         return Err(RuntimeError::WrongTarget {
             built_for: plan.target,
@@ -130,9 +132,10 @@ fn build_graph(
         });
     }
     check_edges(image, &plan)?;
+    let blocks = BlockEdges::of(&mut plan)?;
     let constants = image.segment(names::CONSTANTS).unwrap_or_default();
     let engine = Engine::get(engine_candidates)?;
-    Graph::build(engine, image, &plan, graph, constants, options)
+    Ok((Graph::build(engine, image, &plan, graph, constants, options)?, blocks))
 }
 
 /// The plan and the network descriptor must agree, because buffers are sized by one and used by the other.
@@ -217,11 +220,16 @@ fn session_threads(cores: u32, activations: u32, cpus: u32) -> u32 {
 struct CpuProgram {
     image: Arc<Image>,
     graph: Arc<Graph>,
+    blocks: Option<Arc<BlockEdges>>,
 }
 
 impl LoadedProgram for CpuProgram {
     fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError> {
-        Ok(Arc::new(CpuActivation { image: Arc::clone(&self.image), graph: Arc::clone(&self.graph) }))
+        Ok(Arc::new(CpuActivation {
+            image: Arc::clone(&self.image),
+            graph: Arc::clone(&self.graph),
+            blocks: self.blocks.clone(),
+        }))
     }
 }
 
@@ -229,6 +237,7 @@ impl LoadedProgram for CpuProgram {
 struct CpuActivation {
     image: Arc<Image>,
     graph: Arc<Graph>,
+    blocks: Option<Arc<BlockEdges>>,
 }
 
 impl Activation for CpuActivation {
@@ -237,6 +246,7 @@ impl Activation for CpuActivation {
         Ok(Box::new(CpuExec {
             image: Arc::clone(&self.image),
             bindings: Bindings::new(&self.graph)?,
+            blocks: self.blocks.as_ref().map(BlockBindings::new),
             dma_buffers,
         }))
     }
@@ -246,6 +256,7 @@ impl Activation for CpuActivation {
 struct CpuExec {
     image: Arc<Image>,
     bindings: Bindings,
+    blocks: Option<BlockBindings>,
     // Most programs bind everything in place, so these are made on first use.
     dma_buffers: Vec<Option<Storage>>,
 }
@@ -266,19 +277,35 @@ impl Exec for CpuExec {
     }
 
     fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
+        if let Some(blocks) = &mut self.blocks {
+            blocks.select_shapes(variant);
+        }
         self.bindings.select_shapes(variant)
     }
 
     fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<(), RuntimeError> {
+        if let Some(blocks) = &mut self.blocks
+            && blocks.bind_input(index, memory)?
+        {
+            return Ok(());
+        }
         self.bindings.bind_input(index, memory)
     }
 
     fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<(), RuntimeError> {
+        if let Some(blocks) = &mut self.blocks
+            && blocks.bind_output(index, memory)?
+        {
+            return Ok(());
+        }
         self.bindings.bind_output(index, memory)
     }
 
     fn execute(&mut self) -> Result<(), RuntimeError> {
-        self.bindings.execute()
+        match &mut self.blocks {
+            None => self.bindings.execute(),
+            Some(blocks) => blocks.execute(&mut self.bindings),
+        }
     }
 
     fn canceller(&self) -> Arc<dyn Canceller> {

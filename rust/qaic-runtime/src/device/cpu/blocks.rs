@@ -1,0 +1,295 @@
+//! MXINT8 blocks at the edge of a graph that computes with float32 (compile-options §5.4).
+//!
+//! The blocks of a binding are made into values before an execution and the values into blocks after it, a few rows at a
+//! time. In operators of the graph the same takes many times as long. Memory for the values is shared by the exec objects
+//! of a program: they need it only while they execute.
+
+use std::sync::Arc;
+
+pub use half::f16 as Half;
+use qaic_quant::mx::{MxFormat, decode, encode};
+
+use super::engine::Bindings;
+use super::plan::{Dtype, Edge, Plan, dense_bytes};
+use crate::buffer::{HostSlice, HostSliceMut, Plain, StoragePool};
+use crate::error::RuntimeError;
+
+/// Values that are converted at a time, when rows are shorter.
+const STEP_VALUES: usize = 4096;
+
+/// Numbers that arrays in place of blocks may have.
+pub trait Number: Plain + Default {
+    /// Its value.
+    fn value(self) -> f32;
+    /// The nearest one, half to even; infinite where there is none.
+    fn nearest(value: f32) -> Self;
+}
+
+impl Number for f32 {
+    fn value(self) -> f32 {
+        self
+    }
+
+    fn nearest(value: f32) -> Self {
+        value
+    }
+}
+
+impl Number for Half {
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+
+    fn nearest(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+}
+
+/// Bytes of the blocks of `rows` rows of `columns` values; `None` when they are more than the address space.
+pub fn blocks_bytes(rows: usize, columns: usize) -> Option<usize> {
+    MxFormat::Int8.stored_bytes(rows, columns)
+}
+
+/// Fills `blocks` with the blocks of an array whose rows have `columns` values. What does not fit is left out.
+pub fn to_blocks<T: Number>(columns: usize, array: HostSlice, blocks: HostSliceMut) {
+    let mut steps = Steps::new(columns);
+    let mut numbers = vec![T::default(); steps.values];
+    let mut values = vec![0_f32; steps.values];
+    let mut stored = vec![0_u8; steps.bytes];
+    while let Some(step) = steps.next(array.len() / size_of::<T>()) {
+        let (numbers, values) = (&mut numbers[..step.values], &mut values[..step.values]);
+        if array.read_into(step.first_value * size_of::<T>(), numbers).is_none() {
+            return;
+        }
+        for (value, number) in values.iter_mut().zip(&*numbers) {
+            *value = number.value();
+        }
+        encode(MxFormat::Int8, columns, values, &mut stored[..step.bytes]);
+        if blocks.write_from(step.first_byte, &stored[..step.bytes]).is_none() {
+            return;
+        }
+    }
+}
+
+/// Fills an array with the values of its blocks.
+pub fn from_blocks<T: Number>(columns: usize, blocks: HostSlice, array: HostSliceMut) {
+    let mut steps = Steps::new(columns);
+    let mut numbers = vec![T::default(); steps.values];
+    let mut values = vec![0_f32; steps.values];
+    let mut stored = vec![0_u8; steps.bytes];
+    while let Some(step) = steps.next(array.len() / size_of::<T>()) {
+        let (numbers, values) = (&mut numbers[..step.values], &mut values[..step.values]);
+        if blocks.read_into(step.first_byte, &mut stored[..step.bytes]).is_none() {
+            return;
+        }
+        decode(MxFormat::Int8, columns, &stored[..step.bytes], values);
+        for (number, &value) in numbers.iter_mut().zip(&*values) {
+            *number = T::nearest(value);
+        }
+        if array.write_from(step.first_value * size_of::<T>(), numbers).is_none() {
+            return;
+        }
+    }
+}
+
+/// A walk over the rows of an array, some at a time.
+struct Steps {
+    columns: usize,
+    row_bytes: usize,
+    rows: usize,
+    // Of a whole step.
+    values: usize,
+    bytes: usize,
+    done: usize,
+}
+
+struct Step {
+    first_value: usize,
+    first_byte: usize,
+    values: usize,
+    bytes: usize,
+}
+
+impl Steps {
+    fn new(columns: usize) -> Self {
+        let columns = columns.max(1);
+        let rows = (STEP_VALUES / columns).max(1);
+        let row_bytes = blocks_bytes(1, columns).unwrap_or(usize::MAX);
+        Self {
+            columns,
+            row_bytes,
+            rows,
+            values: rows * columns,
+            bytes: rows.saturating_mul(row_bytes),
+            done: 0,
+        }
+    }
+
+    fn next(&mut self, values: usize) -> Option<Step> {
+        let rows = self.rows.min((values / self.columns).saturating_sub(self.done));
+        let step = Step {
+            first_value: self.done * self.columns,
+            first_byte: self.done * self.row_bytes,
+            values: rows * self.columns,
+            bytes: rows * self.row_bytes,
+        };
+        self.done += rows;
+        (rows > 0).then_some(step)
+    }
+}
+
+/// The bindings of a program that are blocks.
+#[derive(Debug)]
+pub(super) struct BlockEdges {
+    // One per input and per output.
+    inputs: Vec<Option<BlockEdge>>,
+    outputs: Vec<Option<BlockEdge>>,
+}
+
+#[derive(Debug)]
+struct BlockEdge {
+    columns: usize,
+    // Per specialization; one without.
+    block_bytes: Vec<usize>,
+    // Values of the largest specialization, as float32.
+    pool: Arc<StoragePool>,
+}
+
+impl BlockEdges {
+    /// Puts values in the place of blocks in the plan of a graph; `None` where there are no blocks.
+    pub(super) fn of(plan: &mut Plan) -> Result<Option<Arc<Self>>, RuntimeError> {
+        if plan.inputs.iter().chain(&plan.outputs).all(|edge| edge.mxint8.is_none()) {
+            return Ok(None);
+        }
+        let mut sets: Vec<_> = plan.variants.iter_mut().map(|variant| &mut variant.inputs).collect();
+        let inputs = edges_of(&mut plan.inputs, &mut sets)?;
+        let mut sets: Vec<_> = plan.variants.iter_mut().map(|variant| &mut variant.outputs).collect();
+        let outputs = edges_of(&mut plan.outputs, &mut sets)?;
+        Ok(Some(Arc::new(Self { inputs, outputs })))
+    }
+}
+
+fn edges_of(
+    edges: &mut [Edge],
+    sets: &mut [&mut Vec<Vec<i64>>],
+) -> Result<Vec<Option<BlockEdge>>, RuntimeError> {
+    let edge_of = |(index, edge): (usize, &mut Edge)| {
+        let Some(columns) = edge.mxint8 else { return Ok(None) };
+        let refused = || RuntimeError::EngineGraph {
+            message: format!("tensor `{}` does not have blocks of rows of {columns} values", edge.name),
+        };
+        let (mut value_bytes, mut block_bytes) = (Vec::new(), Vec::new());
+        let mut decode = |dims: &mut Vec<i64>| {
+            block_bytes.push(usize::try_from(dense_bytes(Dtype::Uint8, dims)?).ok()?);
+            let row_bytes = blocks_bytes(1, usize::try_from(columns).ok()?)?;
+            let last = dims.last_mut().filter(|last| usize::try_from(**last) == Ok(row_bytes))?;
+            *last = i64::try_from(columns).ok()?;
+            value_bytes.push(usize::try_from(dense_bytes(Dtype::Float32, dims)?).ok()?);
+            Some(())
+        };
+        let mut dims = edge.dims.clone();
+        decode(&mut dims).ok_or_else(refused)?;
+        for set in sets.iter_mut() {
+            decode(set.get_mut(index).ok_or_else(refused)?).ok_or_else(refused)?;
+        }
+        let largest = value_bytes.into_iter().max().unwrap_or(0);
+        // The first was that of the largest dims, which no specialization need have.
+        if block_bytes.len() > 1 {
+            block_bytes.remove(0);
+        }
+        edge.dims = dims;
+        edge.dtype = Dtype::Float32;
+        let pool = StoragePool::new(largest, 1);
+        Ok(Some(BlockEdge { columns: usize::try_from(columns).unwrap_or(usize::MAX), block_bytes, pool }))
+    };
+    edges.iter_mut().enumerate().map(edge_of).collect()
+}
+
+/// The blocks that one exec object reads and writes.
+#[derive(Debug)]
+pub(super) struct BlockBindings {
+    edges: Arc<BlockEdges>,
+    inputs: Vec<HostSlice>,
+    outputs: Vec<HostSliceMut>,
+    variant: usize,
+}
+
+impl BlockBindings {
+    pub(super) fn new(edges: &Arc<BlockEdges>) -> Self {
+        Self {
+            edges: Arc::clone(edges),
+            inputs: vec![HostSlice::empty(); edges.inputs.len()],
+            outputs: vec![HostSliceMut::empty(); edges.outputs.len()],
+            variant: 0,
+        }
+    }
+
+    pub(super) fn select_shapes(&mut self, variant: usize) {
+        self.variant = variant;
+    }
+
+    /// Remembers the memory of an input of blocks; false for other inputs.
+    pub(super) fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<bool, RuntimeError> {
+        let Some(Some(edge)) = self.edges.inputs.get(index) else { return Ok(false) };
+        edge.check(self.variant, memory.len())?;
+        self.inputs[index] = memory;
+        Ok(true)
+    }
+
+    /// Remembers the memory of an output of blocks; false for other outputs.
+    pub(super) fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<bool, RuntimeError> {
+        let Some(Some(edge)) = self.edges.outputs.get(index) else { return Ok(false) };
+        edge.check(self.variant, memory.len())?;
+        self.outputs[index] = memory;
+        Ok(true)
+    }
+
+    /// Runs the graph on the values of the blocks.
+    pub(super) fn execute(&mut self, bindings: &mut Bindings) -> Result<(), RuntimeError> {
+        // They live until the blocks are written; the next execution binds anew.
+        let mut values = Vec::new();
+        for (index, (edge, &blocks)) in self.edges.inputs.iter().zip(&self.inputs).enumerate() {
+            let Some(edge) = edge else { continue };
+            edge.check(self.variant, blocks.len())?;
+            let storage = edge.pool.take()?;
+            from_blocks::<f32>(edge.columns, blocks, edge.values_of(self.variant, storage.memory()));
+            bindings.bind_input(index, storage.memory().as_const())?;
+            values.push(storage);
+        }
+        let mut results = Vec::new();
+        for (index, (edge, &blocks)) in self.edges.outputs.iter().zip(&self.outputs).enumerate() {
+            let Some(edge) = edge else { continue };
+            edge.check(self.variant, blocks.len())?;
+            let storage = edge.pool.take()?;
+            bindings.bind_output(index, storage.memory())?;
+            results.push((edge, storage, blocks));
+        }
+        bindings.execute()?;
+        for (edge, storage, blocks) in results {
+            let values = edge.values_of(self.variant, storage.memory()).as_const();
+            to_blocks::<f32>(edge.columns, values, blocks);
+        }
+        Ok(())
+    }
+}
+
+impl BlockEdge {
+    fn bytes_in(&self, variant: usize) -> usize {
+        self.block_bytes.get(variant).or(self.block_bytes.first()).copied().unwrap_or(0)
+    }
+
+    fn check(&self, variant: usize, found: usize) -> Result<(), RuntimeError> {
+        let expected = self.bytes_in(variant);
+        if found >= expected {
+            return Ok(());
+        }
+        Err(RuntimeError::Internal { what: format!("{found} bytes bound for blocks of {expected}") })
+    }
+
+    /// The part of the memory of the values that a specialization uses.
+    fn values_of(&self, variant: usize, memory: HostSliceMut) -> HostSliceMut {
+        let row_bytes = blocks_bytes(1, self.columns).unwrap_or(usize::MAX).max(1);
+        let bytes = self.bytes_in(variant) / row_bytes * self.columns * size_of::<f32>();
+        memory.subslice(0, bytes).unwrap_or(memory)
+    }
+}
