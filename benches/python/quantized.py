@@ -93,6 +93,8 @@ def _quantized_by_onnxruntime(model: models.Model, samples: list[dict[str, Any]]
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            # Without it, version 1.31 fails on Magika.
+            extra_options={"QDQDisableWeightAdjustForInt32Bias": True},
         )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1

@@ -8,6 +8,7 @@ written on the integers directly, which asks nothing of the engine's optimizer.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from qaic.compiler.quantize.operator_set import raise_operator_set, version_of
 from qaic.compiler.quantize.parameters import Parameters, QuantParams, value_range
 from qaic.compiler.quantize.storage import quantized_weight
 from qaic.compiler.quantize.units import INTEGERS, Unit, find_units
+from qaic.compiler.refusal import listing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from qaic.compiler.value_types import ValueFacts
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
+
+_log = logging.getLogger("qaic.compiler")
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
@@ -133,6 +137,8 @@ class Inserter:
         #: table -> its numbers, steps and smallest values
         self.tables: dict[str, tuple[str, str, str]] = {}
         self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}
+        #: constant operand -> whether all its values are finite
+        self._finite: dict[str, bool] = {}
 
     @property
     def precision(self) -> str:
@@ -150,6 +156,12 @@ class Inserter:
             else:
                 self.nodes.append(unit.node)
         self._drop_unread()
+        infinite = sorted(name for name, finite in self._finite.items() if not finite)
+        if infinite:
+            _log.warning(
+                "quantization: operators stay in floating point whose constants %s are not finite",
+                listing(infinite),
+            )
         copies = [type(node).FromString(node.SerializeToString()) for node in self.nodes]
         del self.graph.node[:]
         self.graph.node.extend(copies)
@@ -162,6 +174,8 @@ class Inserter:
         for position in operands(node):
             name = node.input[position]
             if self.constants.is_float(name):
+                if node.op_type not in WEIGHTED and not self._is_finite(name):
+                    return False
                 continue
             if types.get(name) != FLOAT or not (name in self.stored or self.parameters.profiled(name)):
                 return False
@@ -171,6 +185,14 @@ class Inserter:
         if node.op_type in SAME_PARAMETERS:
             return not tables.is_table(self, node) or self.parameters.profiled(unit.output)
         return self.parameters.profiled(unit.output)
+
+    def _is_finite(self, name: str) -> bool:
+        """Whether a constant operand can be quantized; models compare with infinity and mask with it."""
+        import numpy as np
+
+        if name not in self._finite:
+            self._finite[name] = bool(np.isfinite(self.constants.read(name)).all())
+        return self._finite[name]
 
     def _write(self, unit: Unit) -> None:
         node = unit.node
