@@ -207,6 +207,33 @@ def test_state_that_is_left_out_goes_from_sample_to_sample():
     assert (tensors["s"].minimum, tensors["s"].maximum) == (0, 3)
 
 
+def test_quantized_programs_keep_their_shapes_and_state(tmp_path):
+    built = stateful()
+    for value in (*built.graph.input, *built.graph.output):
+        value.type.tensor_type.shape.dim[1].dim_param = "n"
+    samples = [{"x": np.full((1, size), 1, np.float32)} for size in (2, 3)]
+    entries = [{"name": str(size), "symbols": {"n": size}} for size in (2, 3)]
+    path = save(tmp_path, built)
+    with qaic.Session(
+        path,
+        network_specialization_config={"specializations": entries},
+        convert_to_quantize=True,
+        calibration_data=[{**sample, "s": 2 * sample["x"]} for sample in samples],
+    ) as session:
+        for sample in samples:
+            found = session.run({**sample, "s": 2 * sample["x"]})["y"]
+            assert found.shape == sample["x"].shape
+            assert np.abs(found - 3).max() < 0.05
+    with qaic.Session(
+        save(tmp_path, stateful(), "state.onnx"),
+        retained_state=True,
+        convert_to_quantize=True,
+        calibration_data=[samples[0]] * 3,
+    ) as session:
+        found = [session.run(samples[0])["y"] for _ in range(3)]
+    assert np.abs(np.array(found)[:, 0, 0] - [1, 2, 3]).max() < 0.05
+
+
 def test_state_that_is_given_begins_anew():
     zero, one = np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)
     samples = [{"x": one, "s": zero}, {"x": one}, {"x": one, "s": zero}, {"x": one}]

@@ -59,6 +59,27 @@ def test_a_dump_is_loaded_as_what_was_measured(tmp_path):
     assert keys == list(KEYS.values())
 
 
+@pytest.mark.parametrize("calibration", ["None", "MSE"])
+def test_a_loaded_profile_quantizes_like_the_measurement_itself(tmp_path, calibration):
+    path, samples = save(tmp_path, convolutional()), samples_of(convolutional(), 4)
+    profile = dumped(tmp_path, path, calibration_data=samples)
+    ways = (
+        {"load_profile": profile},
+        {"external_quantization_file": profile},
+        {"convert_to_quantize": True, "calibration_data": samples},
+    )
+    results = []
+    for options in ways:
+        with qaic.Session(path, quantization_calibration=calibration, **options) as session:
+            results.append(session.run(samples[0])["y"])
+    with qaic.Session(path) as plain:
+        exact = plain.run(samples[0])["y"]
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
+    assert not np.array_equal(results[0], exact)
+    assert np.abs(results[0] - exact).max() < 0.1 * np.abs(exact).max()
+
+
 def test_a_session_dumps_and_goes_on_with_a_float_program(tmp_path):
     path = save(tmp_path, convolutional())
     [sample] = samples_of(convolutional(), 1)
