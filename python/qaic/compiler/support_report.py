@@ -101,14 +101,17 @@ def survey_operators(
     """
     opsets = {("" if s.domain in STANDARD_DOMAINS else s.domain): s.version for s in model.opset_import}
     functions = {(f.domain, f.name) for f in model.functions}
-    bodies = [list(model.graph.node)]
-    bodies += [list(f.node) for f in model.functions if f.domain != _CARD_DOMAIN]
+    bodies = [model.graph.node]
+    bodies += [f.node for f in model.functions if f.domain != _CARD_DOMAIN]
+    # Graphs have thousands of nodes of a few kinds.
+    reasons: dict[tuple[str, str], str | None] = {}
     for nodes in bodies:
         for node in all_nodes(nodes):
-            is_known = (node.domain, node.op_type) in functions or node.domain == _CARD_DOMAIN
-            if is_known or node.op_type in custom:
-                continue
-            reason = _complaint(node, opsets, operators)
+            kind = (node.domain, node.op_type)
+            if kind not in reasons:
+                is_known = kind in functions or node.domain == _CARD_DOMAIN or node.op_type in custom
+                reasons[kind] = None if is_known else _complaint(kind, opsets, operators)
+            reason = reasons[kind] or _about_training(node)
             if reason:
                 survey.note(f"{_operator_name(node)} ({reason})", _where(node))
     # The operands of a function are only known where it is called.
@@ -166,15 +169,17 @@ def report(survey: Survey, options: CompileOptions) -> None:
     _log.warning("a compiler for the card is unlikely to take this model: %s", text)
 
 
-def _complaint(node: onnx.NodeProto, opsets: Mapping[str, int], operators: OperatorList) -> str | None:
-    domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-    reason = operators.complaint(domain, node.op_type, opsets.get(domain, 1))
-    if reason is None:
-        is_training = domain == _TRAINING_DOMAIN or any(
-            attribute.name == "training_mode" and attribute.i for attribute in node.attribute
-        )
-        return "training" if is_training else None
-    return reason
+def _complaint(kind: tuple[str, str], opsets: Mapping[str, int], operators: OperatorList) -> str | None:
+    domain = "" if kind[0] in STANDARD_DOMAINS else kind[0]
+    reason = operators.complaint(domain, kind[1], opsets.get(domain, 1))
+    return "training" if reason is None and domain == _TRAINING_DOMAIN else reason
+
+
+def _about_training(node: onnx.NodeProto) -> str | None:
+    if node.op_type != "BatchNormalization":
+        return None
+    is_training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+    return "training" if is_training else None
 
 
 def _survey_operands(graph: onnx.GraphProto, constant: set[str], survey: Survey) -> None:
@@ -182,18 +187,18 @@ def _survey_operands(graph: onnx.GraphProto, constant: set[str], survey: Survey)
     local = constant | {tensor.name for tensor in graph.initializer}
     local |= {tensor.values.name for tensor in graph.sparse_initializer}
     for node in graph.node:
-        is_standard = node.domain in STANDARD_DOMAINS
-        nested = list(subgraphs(node))
-        is_folded = not nested and all(not name or name in local for name in node.input)
-        if is_folded or (is_standard and node.op_type in SHAPE_READERS):
+        nested = list(subgraphs(node)) if node.attribute else []
+        if node.op_type in SHAPE_READERS or (not nested and local.issuperset(filter(None, node.input))):
             local.update(node.output)
-        elif is_standard:
+        elif node.op_type in _CONSTANT_OPERANDS or node.op_type == "If":
             _check_operands(node, local, survey)
         for inner in nested:
             _survey_operands(inner, local, survey)
 
 
 def _check_operands(node: onnx.NodeProto, constant: set[str], survey: Survey) -> None:
+    if node.domain not in STANDARD_DOMAINS:
+        return
     if node.op_type == "If" and node.input[0] not in constant:
         survey.note("If with a condition that is not constant", _where(node))
     for position in _CONSTANT_OPERANDS.get(node.op_type, ()):
@@ -204,16 +209,16 @@ def _check_operands(node: onnx.NodeProto, constant: set[str], survey: Survey) ->
 
 def _survey_detections(graph: onnx.GraphProto, survey: Survey) -> None:
     """Find each NonMaxSuppression whose boxes are computed with afterwards."""
+    found = [node for node in graph.node if node.op_type == "NonMaxSuppression"]
     readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
+    for node in graph.node if found else ():
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    for node in graph.node:
-        if node.op_type == "NonMaxSuppression" and node.domain in STANDARD_DOMAINS:
-            other = next(_followers(node, readers), None)
-            if other is not None:
-                what = f"NonMaxSuppression before the end of the model ({other.op_type} reads its result)"
-                survey.note(what, _where(node))
+    for node in found:
+        other = next(_followers(node, readers), None)
+        if other is not None:
+            what = f"NonMaxSuppression before the end of the model ({other.op_type} reads its result)"
+            survey.note(what, _where(node))
 
 
 def _followers(
