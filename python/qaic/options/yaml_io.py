@@ -15,6 +15,7 @@ from qaic.options.given import Given, Origin, Source
 from qaic.options.names import normalise
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from yaml.nodes import MappingNode, Node, ScalarNode
@@ -24,6 +25,9 @@ MOST_BYTES = 256 * 1024
 
 #: The deepest documented value is a list of mappings that hold a list.
 _DEEPEST = 8
+
+#: What the parser may be given; it calls itself once for each level.
+_MOST_NESTED = 100
 
 #: Aliases can name one node many times over, so nodes are counted as they are visited, not as they stand in
 #: the file.
@@ -61,7 +65,9 @@ def read_options_file(path: Path) -> list[Given]:
             "too_large",
         )
     try:
-        root = yaml.compose(data, Loader=yaml.BaseLoader)
+        loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+        _refuse_depth(path, yaml.parse(data, Loader=loader))
+        root = yaml.compose(data, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         text = " ".join(part for part in (error.context, error.problem) if part)
@@ -161,9 +167,25 @@ class _Reader:
         return isinstance(node, yaml.ScalarNode) and _is_null(node)
 
 
+def _refuse_depth(path: Path, events: Iterable[object]) -> None:
+    """Refuse values in values in values: the compiled reader has no guard of its own against recursion."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MOST_NESTED:
+                mark = event.start_mark
+                raise _error(path, None if mark is None else mark.line + 1, "values are nested too deeply")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
 def _is_null(node: ScalarNode) -> bool:
     """Whether a scalar means "not given": quoted text never does."""
-    return node.style is None and node.value.lower() in _NULLS
+    # The compiled reader says "" where the other one says None.
+    return not node.style and node.value.lower() in _NULLS
 
 
 def _error(path: Path, line: int | None, text: str, code: str = "invalid_file") -> OptionError:
