@@ -107,8 +107,7 @@ class Parameters:
         found = self._tensors[name]
         low, high = found.minimum, found.maximum
         if found.histogram is not None and self._method != "None" and not scalar:
-            calibrate = getattr(_core, "calibrate_range", lambda _, low, high, *__: (low, high))
-            low, high = calibrate(
+            low, high = _core.calibrate_range(
                 found.histogram, low, high, self._method, self._activations, precision, self._percentile
             )
         scale, offset = _core.quant_range(low, high, self._activations, precision)
