@@ -222,7 +222,7 @@ def test_the_shape_that_tools_write_needs_no_yaml_parser(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise AssertionError(arguments)
 
-    monkeypatch.setattr("qaic.compiler.calibration.profile_file._read_general", refuse)
+    monkeypatch.setattr("qaic.compiler.calibration.profile_file.read_general", refuse)
     path = dumped(tmp_path, convolutional(), calibration_data=samples_of(convolutional(), 1))
     assert len(read_profile(path.read_bytes(), "p").entries) == len(KEYS)
     wrapped = HEAD + "- NodeOutputName:  'n:0'\n  Min:             -1\n  Max:             1\n"

@@ -14,7 +14,8 @@ import numpy as np
 
 from qaic.compiler.calibration.entry_names import legalise
 from qaic.compiler.calibration.profile import Profile, TensorProfile
-from qaic.compiler.calibration.profile_file import fixed, read_profile
+from qaic.compiler.calibration.profile_entries import fixed
+from qaic.compiler.calibration.profile_file import read_profile
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:

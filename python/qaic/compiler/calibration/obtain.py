@@ -13,13 +13,8 @@ from qaic.compiler.calibration.graph_hash import graph_hash
 from qaic.compiler.calibration.measure import measure
 from qaic.compiler.calibration.profile import Profile
 from qaic.compiler.calibration.profile_file import MOST_BYTES, read_profile, write_profile
-from qaic.compiler.calibration.samples import (
-    RANDOM_SAMPLES,
-    FileSource,
-    ObjectSource,
-    RandomSource,
-    index_limits,
-)
+from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSource, index_limits
+from qaic.compiler.calibration.samples import FileSource, ObjectSource
 from qaic.compiler.precision_classes import PrecisionClass, decide
 from qaic.compiler.refusal import listing
 from qaic.compiler.side_files import SideFile

@@ -1,71 +1,32 @@
 """Profile files: three YAML documents, as Glow writes them (compile-options §3.4).
 
 Large files are usual (512 numbers for each tensor) and YAML parsers are slow, so a reader for the plain shape
-that these files have in practice comes first; what it does not know goes to PyYAML. Both feed one builder,
-which alone decides what is right.
+that these files have in practice comes first; what it does not know goes to PyYAML.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from qaic import _core
-from qaic.compiler.calibration.entry_names import entry_keys, find_keys
-from qaic.compiler.calibration.profile import Profile, TensorProfile
-from qaic.errors import OptionError
+from qaic.compiler.calibration.entry_names import entry_keys
+from qaic.compiler.calibration.profile_entries import HEADERS, NAME, TOOL, ProfileBuilder, wrong
+from qaic.compiler.calibration.profile_readers import UnusualError, read_general, read_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Any
 
     import onnx
 
-_TOOL: Final = "openqaic"
-_NAME: Final = "NodeOutputName"
-_HEADERS: Final = ("GlowToolsVersion", "GraphPreLowerHash")
-_MEASURED: Final = ("Min", "Max", "Histogram")
-_FIXED: Final = ("Scale", "Offset")
+    from qaic.compiler.calibration.profile import Profile
+    from qaic.compiler.calibration.profile_entries import ProfileFile
 
 #: of a file, and of one that only a general parser understands
 MOST_BYTES: Final = 512 << 20
 _MOST_GENERAL_BYTES: Final = 16 << 20
-_MOST_BINS: Final = 1 << 20
-_MOST_ENTRIES: Final = 1 << 20
-
-_DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
-_HASH: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
-_ITEM: Final = re.compile(r"\s*-\s+([0-9.eE+-]+)\s*", re.ASCII)
-_KEY: Final = re.compile(r"(-\s+|\s+)?([A-Za-z]+)", re.ASCII)
-
-
-@dataclass(slots=True)
-class ProfileFile:
-    """Content of a profile file.
-
-    Parameters
-    ----------
-    tool
-        What wrote it; empty when it does not say.
-    graph_hash
-        Of the graph it was made from; None when it does not say.
-    entries
-        By key, in order.
-    """
-
-    tool: str = ""
-    graph_hash: int | None = None
-    entries: dict[str, TensorProfile] = field(default_factory=dict)
-
-    def bind(self, graph: onnx.GraphProto) -> Profile:
-        """Find the tensors of a graph among the entries."""
-        found = find_keys(entry_keys(graph), self.entries, written_by_us=self.tool.startswith(_TOOL))
-        tensors = {name: self.entries[key] for name, key in found.items()}
-        return Profile(tensors, self.graph_hash or 0)
 
 
 def write_profile(profile: Profile, graph: onnx.GraphProto) -> Iterator[str]:
@@ -78,8 +39,8 @@ def write_profile(profile: Profile, graph: onnx.GraphProto) -> Iterator[str]:
     graph
         Main graph; gives the tensors their keys, and the entries their order.
     """
-    yield f"---\n{_HEADERS[0]}: '{_TOOL} {_core.__version__}'\n...\n"
-    yield f"---\n{_HEADERS[1]}: 0x{profile.graph_hash:016x}\n...\n---\n"
+    yield f"---\n{HEADERS[0]}: '{TOOL} {_core.__version__}'\n...\n"
+    yield f"---\n{HEADERS[1]}: 0x{profile.graph_hash:016x}\n...\n---\n"
     empty = True
     for name, key in entry_keys(graph).items():
         tensor = profile.tensors.get(name)
@@ -90,7 +51,7 @@ def write_profile(profile: Profile, graph: onnx.GraphProto) -> Iterator[str]:
             np.zeros(1, np.float32) if tensor.histogram is None else np.asarray(tensor.histogram, np.float32)
         )
         yield (
-            f"- {_NAME}: '{key}'\n  Min: {_decimal(tensor.minimum)}\n  Max: {_decimal(tensor.maximum)}\n"
+            f"- {NAME}: '{key}'\n  Min: {_decimal(tensor.minimum)}\n  Max: {_decimal(tensor.maximum)}\n"
             f"  Histogram: [ {', '.join(_decimals(histogram))} ]\n"
         )
     yield "[]\n...\n" if empty else "...\n"
@@ -130,332 +91,19 @@ def read_profile(data: bytes, file: str) -> ProfileFile:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _wrong(file, line, "text", f"bytes that are not UTF-8 ({error.reason})", "UTF-8 text") from None
-    builder = _Builder(file)
+        raise wrong(file, line, "text", f"bytes that are not UTF-8 ({error.reason})", "UTF-8 text") from None
+    builder = ProfileBuilder(file)
     try:
-        _read_plain(text, builder)
-    except _UnusualError:
+        read_plain(text, builder)
+    except UnusualError:
         if len(data) > _MOST_GENERAL_BYTES:
-            raise _wrong(
+            raise wrong(
                 file,
                 1,
                 "layout",
                 f"{len(data)} bytes in a layout of YAML that is slow to read",
                 f"one key per line as the tools write it, or at most {_MOST_GENERAL_BYTES >> 20} MiB",
             ) from None
-        builder = _Builder(file)
-        _read_general(text, builder)
+        builder = ProfileBuilder(file)
+        read_general(text, builder)
     return builder.finish()
-
-
-class _UnusualError(Exception):
-    """The text is not in the plain shape; it may still be right."""
-
-
-def _wrong(file: str, line: int, key: str, found: str, expected: str) -> OptionError:
-    return OptionError(
-        f"profile {file}, line {line}: {key}: found {found}, expected {expected}",
-        code="profile.malformed",
-        context={"file": file, "line": line, "key": key},
-    )
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
-
-
-class _Builder:
-    """Takes keys and values in the order of the file and checks each."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.made = ProfileFile()
-        self._line = 0
-        self._lines: dict[str, int] = {}
-        self._fields: dict[str, str | Sequence[str]] | None = None
-
-    def header(self, key: str, value: str | Sequence[str], line: int) -> None:
-        """Take a key of one of the first two documents."""
-        self._close()
-        if key not in _HEADERS:
-            raise _wrong(self.file, line, key, "an unknown key", f"{_HEADERS[0]} or {_HEADERS[1]}")
-        if key in self._lines:
-            raise _wrong(self.file, line, key, "the key a second time", "it once")
-        self._lines[key] = line
-        if not isinstance(value, str):
-            raise _wrong(self.file, line, key, "a list", "one value")
-        if key == _HEADERS[0]:
-            self.made.tool = value
-            return
-        if not _HASH.fullmatch(value) or int(value, 0 if value[:2] in {"0x", "0X"} else 10) >= 1 << 64:
-            raise _wrong(self.file, line, key, _shown(value), "a 64-bit number like 0x0123456789abcdef")
-        self.made.graph_hash = int(value, 16 if value[:2] in {"0x", "0X"} else 10)
-
-    def entry(self, line: int) -> None:
-        """Begin an entry of the last document."""
-        self._close()
-        if len(self.made.entries) >= _MOST_ENTRIES:
-            raise _wrong(
-                self.file, line, _NAME, f"more than {_MOST_ENTRIES} entries", "as many as a model has"
-            )
-        self._fields = {}
-        self._line = line
-
-    def field(self, key: str, value: str | Sequence[str], line: int) -> None:
-        """Take a key of an entry."""
-        if self._fields is None:
-            raise _wrong(self.file, line, key, "a key outside an entry", "a list of entries, each with '- '")
-        if key != _NAME and key not in _MEASURED and key not in _FIXED:
-            known = ", ".join((_NAME, *_MEASURED))
-            raise _wrong(self.file, line, key, "an unknown key", f"one of {known}")
-        if key in self._fields:
-            raise _wrong(self.file, line, key, "the key a second time", "it once in an entry")
-        if isinstance(value, str) is (key == "Histogram"):
-            form = "one value" if isinstance(value, str) else "a list"
-            raise _wrong(
-                self.file, line, key, form, "a list of numbers" if key == "Histogram" else "one value"
-            )
-        if key == "Histogram":
-            if len(value) > _MOST_BINS:
-                raise _wrong(self.file, line, key, f"{len(value)} bins", f"at most {_MOST_BINS}")
-        elif key in _MEASURED or key == "Scale":
-            assert isinstance(value, str)  # noqa: S101  # checked above
-            if not _DECIMAL.fullmatch(value):
-                raise _wrong(self.file, line, key, _shown(value), "a decimal number")
-        elif key == "Offset" and not _INTEGER.fullmatch(str(value)):
-            raise _wrong(self.file, line, key, _shown(str(value)), "an integer")
-        self._fields[key] = value
-
-    def finish(self) -> ProfileFile:
-        """Return what was read."""
-        self._close()
-        return self.made
-
-    def _close(self) -> None:
-        fields, self._fields = self._fields, None
-        if fields is None:
-            return
-        line = self._line
-        name = fields.get(_NAME)
-        if not isinstance(name, str) or not name:
-            raise _wrong(self.file, line, _NAME, "an entry without a name", "the name of a tensor")
-        if name in self.made.entries:
-            raise _wrong(self.file, line, _NAME, f"{_shown(name)} a second time", "one entry for each tensor")
-        self.made.entries[name] = (
-            self._fixed(fields, name)
-            if any(key in fields for key in _FIXED)
-            else self._measured(fields, name)
-        )
-
-    def _fixed(self, fields: dict[str, str | Sequence[str]], name: str) -> TensorProfile:
-        mixed = [key for key in _MEASURED if key in fields]
-        missing = [key for key in _FIXED if key not in fields]
-        if mixed or missing:
-            found = f"{mixed[0]} beside Scale and Offset" if mixed else f"no {missing[0]}"
-            raise _wrong(self.file, self._line, name, found, "Scale and Offset, or Min, Max and Histogram")
-        scale, offset = float(np.float32(str(fields["Scale"]))), int(str(fields["Offset"]))
-        if not (0 < scale < np.inf):
-            raise _wrong(self.file, self._line, name, f"Scale {fields['Scale']}", "a positive float32")
-        return fixed(
-            scale, offset, 8, lambda found, expected: _wrong(self.file, self._line, name, found, expected)
-        )
-
-    def _measured(self, fields: dict[str, str | Sequence[str]], name: str) -> TensorProfile:
-        missing = [key for key in _MEASURED if key not in fields]
-        if missing:
-            raise _wrong(self.file, self._line, name, f"no {missing[0]}", ", ".join((_NAME, *_MEASURED)))
-        with np.errstate(over="ignore"):
-            low, high = (float(np.float32(str(fields[key]))) for key in ("Min", "Max"))
-        if not (np.isfinite(low) and np.isfinite(high)):
-            raise _wrong(self.file, self._line, name, "a range beyond float32", "finite Min and Max")
-        if low > high:
-            raise _wrong(self.file, self._line, name, f"Min {low} above Max {high}", "Min <= Max")
-        return TensorProfile(low, high, self._histogram(fields["Histogram"], name))
-
-    def _histogram(
-        self, values: str | Sequence[str], name: str
-    ) -> np.ndarray[Any, np.dtype[np.float32]] | None:
-        try:
-            counts = np.array(list(map(float, values)), np.float64)
-        except ValueError as error:
-            raise _wrong(self.file, self._line, name, f"in Histogram {error}", "numbers") from None
-        if not (np.isfinite(counts).all() and (counts >= 0).all() and (counts <= 3e38).all()):
-            raise _wrong(
-                self.file, self._line, name, "a count in Histogram that is no count", "numbers of 0 and more"
-            )
-        return counts.astype(np.float32) if counts.any() else None
-
-
-def fixed(scale: float, offset: int, bits: int, wrong: Any) -> TensorProfile:
-    """Make the profile of fixed parameters; ``wrong(found, expected)`` makes the exception for bad ones."""
-    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    if not low <= offset <= high:
-        raise wrong(f"offset {offset}", f"{low} to {high}")
-    return TensorProfile(
-        min(scale * (low - offset), 0.0),
-        max(scale * (high - offset), 0.0),
-        scale=scale,
-        offset=offset,
-        bits=bits,
-    )
-
-
-def _read_plain(text: str, builder: _Builder) -> None:
-    """Read one key per line, the shape in which the tools write these files."""
-    lines = text.splitlines()
-    number = 0
-    while number < len(lines):
-        line = lines[number]
-        number += 1
-        stripped = line.strip()
-        if not stripped or stripped[0] == "#" or stripped in {"---", "...", "[]"}:
-            continue
-        start, colon, rest = line.partition(":")
-        matched = _KEY.fullmatch(start)
-        if matched is None or not colon or (rest and rest[0] not in " \t"):
-            raise _UnusualError
-        lead, key, value = matched[1], matched[2], rest.strip()
-        at = number
-        item: str | list[str]
-        if value.startswith("["):
-            pieces = [value[1:]]
-            while "]" not in pieces[-1]:
-                if number >= len(lines):
-                    raise _UnusualError
-                pieces.append(lines[number])
-                number += 1
-            body = " ".join(pieces).rstrip()
-            if body.count("]") != 1 or not body.endswith("]") or "#" in body or "'" in body or "[" in body:
-                raise _UnusualError
-            numbers = body[:-1].strip()
-            item = numbers.rstrip(",").split(",") if numbers else []
-        elif not value and lead is not None:
-            item = []
-            while number < len(lines) and (matched := _ITEM.fullmatch(lines[number])):
-                item.append(matched[1])
-                number += 1
-            if not item:
-                raise _UnusualError
-        else:
-            item = _plain_scalar(value)
-        if lead is None:
-            builder.header(key, item, at)
-            continue
-        if lead[0] == "-":
-            builder.entry(at)
-        builder.field(key, item, at)
-
-
-def _plain_scalar(value: str) -> str:
-    """Take a scalar that means its own letters, in simple quotes or none."""
-    if value[:1] in {"'", '"'}:
-        inner = value[1:-1]
-        if len(value) < 2 or value[-1] != value[0] or value[0] in inner or "\\" in inner:
-            raise _UnusualError
-        return inner
-    if (
-        not value
-        or (value[0] in "&*!|>{}%@`-?," and not _DECIMAL.fullmatch(value))
-        or " #" in value
-        or ": " in value
-    ):
-        raise _UnusualError
-    return value
-
-
-def _read_general(text: str, builder: _Builder) -> None:
-    """Read any YAML of the right structure.
-
-    Events, not values: a tree could be made to unfold without bound by aliases.
-    """
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        _Structure(yaml.parse(text, Loader=loader), builder).read()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = 1 if mark is None else mark.line + 1
-        problem = getattr(error, "problem", None) or "a mistake"
-        raise _wrong(builder.file, line, "YAML", str(problem), "three YAML documents") from None
-    except RecursionError:
-        raise _wrong(builder.file, 1, "YAML", "deep nesting", "three YAML documents") from None
-
-
-class _Structure:
-    """Walks the events of a file and refuses every structure but the one of a profile."""
-
-    def __init__(self, events: Iterator[Any], builder: _Builder) -> None:
-        self._events = events
-        self._builder = builder
-
-    def read(self) -> None:
-        """Read all documents."""
-        import yaml
-
-        for event in self._events:
-            if isinstance(event, yaml.MappingStartEvent):
-                self._mapping(self._builder.header)
-            elif isinstance(event, yaml.SequenceStartEvent):
-                self._entries()
-            elif isinstance(event, yaml.AliasEvent) or (isinstance(event, yaml.ScalarEvent) and event.value):
-                raise self._unexpected(event)
-
-    def _entries(self) -> None:
-        import yaml
-
-        for event in self._events:
-            if isinstance(event, yaml.SequenceEndEvent):
-                return
-            if not isinstance(event, yaml.MappingStartEvent):
-                raise self._unexpected(event)
-            self._builder.entry(_line(event))
-            self._mapping(self._builder.field)
-
-    def _mapping(self, take: Any) -> None:
-        import yaml
-
-        for event in self._events:
-            if isinstance(event, yaml.MappingEndEvent):
-                return
-            if not isinstance(event, yaml.ScalarEvent):
-                raise self._unexpected(event)
-            value = next(self._events)
-            line = _line(event)
-            if isinstance(value, yaml.SequenceStartEvent):
-                take(event.value, self._scalars(), line)
-            elif isinstance(value, yaml.ScalarEvent):
-                take(event.value, value.value, line)
-            else:
-                raise self._unexpected(value)
-
-    def _scalars(self) -> list[str]:
-        import yaml
-
-        found: list[str] = []
-        for event in self._events:
-            if isinstance(event, yaml.SequenceEndEvent):
-                break
-            if not isinstance(event, yaml.ScalarEvent):
-                raise self._unexpected(event)
-            found.append(event.value)
-            if len(found) > _MOST_BINS:
-                break
-        return found
-
-    def _unexpected(self, event: Any) -> OptionError:
-        kind = type(event).__name__.removesuffix("Event")
-        kind = {"Alias": "an alias", "MappingStart": "a mapping", "SequenceStart": "a list"}.get(
-            kind, "a value"
-        )
-        return _wrong(
-            self._builder.file,
-            _line(event),
-            "structure",
-            kind,
-            "two mappings and a list of mappings, without anchors",
-        )
-
-
-def _line(event: Any) -> int:
-    return 1 if event.start_mark is None else int(event.start_mark.line) + 1
