@@ -120,6 +120,22 @@ def test_weights_that_changed(compiled, capsys):
     assert set(found["segments"]["changed"]) == {"constants.bin", "constants.bin.crc"}
 
 
+def test_weights_stored_in_another_format_are_compared_as_well(tmp_path, capsys):
+    paths = []
+    for name, more, step in (("a", {}, 0.0), ("b", {"axis": 0}, 0.5)):
+        values = np.arange(4, dtype=np.float32)
+        values[2] += step
+        record = {"name": "w", "dtype": "float32", "dims": [4], "offset": 0, "size": 16, **more}
+        paths.append(tmp_path / name)
+        paths[-1].write_bytes(container(program(constants=values.tobytes(), plan={"initializers": [record]})))
+    assert diff(*paths, capsys)["constants"]["changed"] == {
+        "w": {"axis": [None, 0], "different": 1, "of": 4, "max_abs_difference": 0.5}
+    }
+    tool.main(["diff", *map(str, paths)])
+    line = "  w: 1 of 4 elements differ, by at most 0.5; axis  (none) -> 0"
+    assert line in capsys.readouterr().out.splitlines()
+
+
 def test_small_constants_are_compared_as_well(compiled, capsys):
     def with_bias(value):
         proto = model(WEIGHT, name="r", extra=[helper.make_node("Add", ["r", "bias"], ["y"])])

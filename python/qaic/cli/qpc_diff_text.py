@@ -15,6 +15,9 @@ _Json = dict[str, Any]
 _MOST: Final = 20
 _LONGEST: Final = 200
 
+#: of a constant: what is no pair of values
+_COUNTS: Final = frozenset({"different", "of", "max_abs_difference"})
+
 _TITLES: Final = {
     "program": "program",
     "options": "options",
@@ -88,8 +91,10 @@ def _changes(changes: _Json) -> Iterator[str]:
         if "max_abs_difference" in changes:
             text += f", by at most {changes['max_abs_difference']:g}"
         yield text
-        return
-    for key, (before, after) in changes.items():
+    for key, values in changes.items():
+        if key in _COUNTS:
+            continue
+        before, after = values
         yield f"{clean(key)}  {_shown(before)} -> {_shown(after)}"
 
 

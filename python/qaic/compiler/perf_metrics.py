@@ -133,8 +133,8 @@ def table(works: Sequence[Work], parameters: Parameters) -> str:
 
 
 def _format(weight: Weight) -> str:
-    encoding = getattr(weight, "encoding", None) or getattr(weight.source, "encoding", None)
-    return str(encoding) if encoding else type_name(weight.elem_type)
+    blocks = getattr(weight, "blocks", None)
+    return type_name(weight.elem_type) if blocks is None else str(blocks.encoding)
 
 
 def _macs(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
