@@ -530,6 +530,7 @@ class InferenceSet:
         submit_num_retries: int = 5,
         threads_per_queue: int = 4,
         share_group: str | None = None,
+        allow_hw_mismatch: bool = False,
     ) -> InferenceSet: ...
     @property
     def handle_count(self) -> int: ...

@@ -178,6 +178,7 @@ class Session:
                     submit_num_retries=options.submit_num_retries,
                     threads_per_queue=options.threads_per_queue,
                     share_group=options.oversubscription_name,
+                    allow_hw_mismatch=options.allow_hw_mismatch,
                 )
             return self._loaded
 

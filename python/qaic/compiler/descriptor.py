@@ -133,13 +133,17 @@ def network_descriptor(
     }
 
 
-def metadata(name: str, *, cores: int, constants_size: int) -> dict[str, object]:
-    """Build the JSON form of the metadata; execution fields are zero, no card runs this program."""
+def metadata(name: str, *, cores: int, constants_size: int, hardware: str | None = None) -> dict[str, object]:
+    """Build the JSON form of the metadata; execution fields are zero, no card runs this program.
+
+    The family ai100 is version 2. No document numbers ai200; the next one keeps a device of the other family
+    from taking the program.
+    """
     return {
         "versionMajor": 1,
         "networkName": name,
         "numNSPs": cores,
-        "hwVersionMajor": 2,
+        "hwVersionMajor": 3 if hardware == "ai200" else 2,
         "staticConstantsSize": constants_size,
         "hasHvxFP": 1,
         "hasHmxFP": 1,

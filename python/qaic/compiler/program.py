@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from qaic.compiler.edges import Edge
     from qaic.compiler.lowering import Lowered
     from qaic.compiler.progress import Progress
+    from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
 
 #: of a program that every reader of plans can run
 PLAN_VERSION: Final = 1
-#: of one with specializations or retained state, which a reader of version 1 would not honour
+#: of one with specializations, retained state or weights in blocks, which a reader of version 1 does not know
 STATEFUL_PLAN_VERSION: Final = 2
 GRAPH_SECTION: Final = "openqaic_graph"
 PLAN_SECTION: Final = "openqaic_plan"
@@ -135,7 +136,7 @@ def _write(
     batch = descriptor.batch_of(lowered.inputs)
     cores = options.aic_num_cores
     plan = {
-        "version": STATEFUL_PLAN_VERSION if lowered.variants or options.retained_state else PLAN_VERSION,
+        "version": _plan_version(lowered, options),
         "target": "cpu",
         "producer": f"openqaic {_core.__version__}",
         "batch": batch,
@@ -149,17 +150,26 @@ def _write(
                 "dims": list(weight.dims),
                 "offset": places[weight.name],
                 "size": weight.source.nbytes,
+                **_blocks(weight),
             }
             for weight in lowered.weights.values()
         ],
         "loops": has_loops(lowered.model),
+        **({"hardware": options.aic_hw_version} if options.aic_hw_version == "ai200" else {}),
         **_shapes_and_state(lowered, options),
         **notes,
     }
     graph = _graph_bytes(lowered, places)
     metadata = bytes(
         _core.encode_metadata(
-            json.dumps(descriptor.metadata(lowered.name, cores=cores, constants_size=constants_size))
+            json.dumps(
+                descriptor.metadata(
+                    lowered.name,
+                    cores=cores,
+                    constants_size=constants_size,
+                    hardware=options.aic_hw_version,
+                )
+            )
         )
     )
     elf = bytes(
@@ -309,6 +319,18 @@ def _graph_bytes(lowered: Lowered, places: Mapping[str, int]) -> bytes:
         )
     serialized: bytes = lowered.model.SerializeToString(deterministic=True)
     return serialized
+
+
+def _plan_version(lowered: Lowered, options: CompileOptions) -> int:
+    has_blocks = any(weight.blocks is not None for weight in lowered.weights.values())
+    return STATEFUL_PLAN_VERSION if lowered.variants or options.retained_state or has_blocks else PLAN_VERSION
+
+
+def _blocks(weight: Weight) -> dict[str, object]:
+    """Say how a payload has to be decoded, where it has to."""
+    if weight.blocks is None:
+        return {}
+    return {"encoding": weight.blocks.encoding, "axis": weight.blocks.axis}
 
 
 def _edge(edge: Edge) -> dict[str, object]:

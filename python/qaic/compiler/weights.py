@@ -35,6 +35,22 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """How a payload is stored that the device decodes.
+
+    Parameters
+    ----------
+    encoding : str
+        Name of the format, as ``mxfp6_e2m3``.
+    axis : int
+        Dimension along which the blocks lie; they are stored as if it were the last.
+    """
+
+    encoding: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """An initializer whose payload is not part of the graph's protobuf."""
 
@@ -42,6 +58,8 @@ class Weight:
     elem_type: int
     dims: tuple[int, ...]
     source: Source
+    #: how `source` has to be decoded to elements of the type; None when it holds them
+    blocks: BlockFormat | None = None
 
 
 class InputFile:

@@ -156,6 +156,12 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .with("device", device)
             .hint("compile the ONNX model for this device, or inspect the container with qaic.Qpc")
             .build(),
+        RuntimeError::HardwareFamily { built_for, device, family } => raise("DeviceError")
+            .with("built_for", built_for)
+            .with("device", device)
+            .with("family", family)
+            .hint("compile with aic_hw_version for the device, or load with allow_hw_mismatch=True")
+            .build(),
         RuntimeError::DeviceNotFound { id, existing } => raise("DeviceNotFoundError")
             .with("device", id)
             .with("existing", existing)

@@ -61,7 +61,8 @@ impl PyInferenceSet {
     #[new]
     #[pyo3(signature = (
         context, qpc, dev_ids, set_size, num_activations, coerce,
-        *, submit_timeout = 0, submit_num_retries = 5, threads_per_queue = 4, share_group = None
+        *, submit_timeout = 0, submit_num_retries = 5, threads_per_queue = 4, share_group = None,
+        allow_hw_mismatch = false
     ))]
     #[allow(clippy::too_many_arguments)] // the arguments of the Python constructor
     fn new(
@@ -76,6 +77,7 @@ impl PyInferenceSet {
         submit_num_retries: u32,
         threads_per_queue: u32,
         share_group: Option<String>,
+        allow_hw_mismatch: bool,
     ) -> PyResult<Self> {
         let context = context.inner();
         let image = qpc.program(py)?;
@@ -97,7 +99,12 @@ impl PyInferenceSet {
         let placement = Placement { devices: dev_ids.into_iter().map(DeviceId).collect() };
         let set = cancellable_load(py, |token| {
             let options = ProgramOptions {
-                load: LoadOptions { activations: num_activations, token, share_group },
+                load: LoadOptions {
+                    activations: num_activations,
+                    token,
+                    share_group,
+                    any_hardware: allow_hw_mismatch,
+                },
                 wait: WaitLimits { try_ms: submit_timeout.saturating_mul(1000), retries: submit_num_retries },
                 threads_per_queue,
                 ..ProgramOptions::default()

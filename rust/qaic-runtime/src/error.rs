@@ -63,6 +63,17 @@ pub enum RuntimeError {
         reason: String,
     },
 
+    /// The program was compiled for another hardware family.
+    #[error("the program was compiled for {built_for}; device {device} is of the hardware family {family}")]
+    HardwareFamily {
+        /// Family the container names.
+        built_for: String,
+        /// Device asked.
+        device: u32,
+        /// Its family.
+        family: &'static str,
+    },
+
     /// No device with this id.
     #[error("device {id} does not exist; existing ids: {existing:?}")]
     DeviceNotFound {
@@ -277,6 +288,7 @@ impl RuntimeError {
             Self::UnsupportedTransform { .. } => "program.unsupported_transform",
             Self::BufferSize { .. } => "input.size",
             Self::WrongTarget { .. } => "device.wrong_target",
+            Self::HardwareFamily { .. } => "device.hardware_family",
             Self::DeviceNotFound { .. } => "device.not_found",
             Self::DeviceKind { .. } => "device.kind",
             Self::DeviceBusy { .. } => "device.busy",

@@ -138,11 +138,13 @@ pub struct LoadOptions {
     /// Programs of the same name on the same device share cores: the largest of them decides how many are held, and
     /// they take turns.
     pub share_group: Option<String>,
+    /// Whether a program of another hardware family than the device's is taken.
+    pub any_hardware: bool,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { activations: 1, token: LoadToken::new(), share_group: None }
+        Self { activations: 1, token: LoadToken::new(), share_group: None, any_hardware: false }
     }
 }
 

@@ -23,6 +23,7 @@ impl RuntimeError {
                 kind: "cpu",
                 reason: text("it has no CPU program"),
             },
+            Self::HardwareFamily { built_for: text("ai200"), device: 0, family: "ai100" },
             Self::DeviceNotFound { id: 7, existing: vec![0, 1] },
             Self::DeviceKind { kind: text("gpu"), known: "cpu, noop" },
             Self::DeviceBusy { id: 0, needed: 4, free: 2, total: 16 },

@@ -16,6 +16,7 @@ use ort_sys::{
 };
 
 use super::custom_ops;
+use super::encoded::{self, Elements};
 use super::loader::{Engine, check};
 use super::plan::{Dtype, Edge, Plan, Variant, dense_bytes};
 use crate::buffer::{HostSlice, HostSliceMut};
@@ -31,6 +32,8 @@ pub(super) struct GraphOptions<'a> {
     pub(super) intra_op_threads: u32,
     /// Whether the engine optimizes the graph; off when it only has to say whether it could run it.
     pub(super) optimize: bool,
+    /// Whether the hardware family of the program makes no difference.
+    pub(super) any_hardware: bool,
     /// Ends the build early.
     pub(super) token: &'a LoadToken,
 }
@@ -48,6 +51,8 @@ pub(super) struct Graph {
     variants: usize,
     // The session uses these as long as it lives; they refer to the mapping of the image.
     weights: Vec<Value>,
+    // What some of them refer to instead: the elements of the weights that the image has in blocks.
+    decoded: Vec<Elements>,
     image: Arc<Image>,
 }
 
@@ -221,28 +226,7 @@ impl Graph {
             check(api, status)?;
         }
 
-        let mut names = Vec::with_capacity(plan.initializers.len());
-        let mut values = Vec::with_capacity(plan.initializers.len());
-        for initializer in &plan.initializers {
-            let bytes = initializer_bytes(initializer.offset, initializer.size, constants)
-                .filter(|_| dense_bytes(initializer.dtype, &initializer.dims) == Some(initializer.size))
-                .ok_or_else(|| {
-                    format!(
-                        "initializer `{}`: {} bytes at offset {} do not describe a tensor inside constants.bin \
-                         ({} bytes)",
-                        initializer.name,
-                        initializer.size,
-                        initializer.offset,
-                        constants.len()
-                    )
-                })?;
-            let name = c_name(&initializer.name)?;
-            let shape = Shape::new(&initializer.name, initializer.dtype, &initializer.dims)?;
-            // The C interface has no const tensors; kernels never write initializers. The image keeps the bytes mapped.
-            let dtype = element_type(initializer.dtype);
-            values.push(Value::new(engine, dtype, &shape, bytes.as_ptr().cast_mut())?);
-            names.push(name);
-        }
+        let Weights { names, values, decoded } = Weights::of_plan(engine, plan, constants)?;
         if !values.is_empty() {
             let name_pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
             let value_pointers: Vec<_> = values.iter().map(|value| value.raw.cast_const()).collect();
@@ -288,6 +272,7 @@ impl Graph {
             outputs,
             variants: plan.variants.len().max(1),
             weights: values,
+            decoded,
             image: Arc::clone(image),
         })
     }
@@ -298,6 +283,7 @@ impl Drop for Graph {
         // A forked process has no worker threads, and the release would wait for them to end forever.
         if self.process != process::id() {
             std::mem::take(&mut self.weights).into_iter().for_each(std::mem::forget);
+            std::mem::forget(std::mem::take(&mut self.decoded));
             std::mem::forget(Arc::clone(&self.image));
             return;
         }
@@ -316,6 +302,58 @@ fn int8_products_saturate() -> bool {
     #[cfg(not(target_arch = "x86_64"))]
     {
         false
+    }
+}
+
+/// The initializers of a plan as tensors.
+struct Weights {
+    names: Vec<CString>,
+    values: Vec<Value>,
+    // Memory of those that the container has in blocks.
+    decoded: Vec<Elements>,
+}
+
+impl Weights {
+    /// Tensors over the mapped bytes, or over what they decode to.
+    fn of_plan(engine: &'static Engine, plan: &Plan, constants: &[u8]) -> Result<Self, String> {
+        let mut names = Vec::with_capacity(plan.initializers.len());
+        let mut values = Vec::with_capacity(plan.initializers.len());
+        let mut decoded = Vec::new();
+        for initializer in &plan.initializers {
+            let encoding = initializer.encoding.as_deref();
+            let bytes = initializer_bytes(initializer.offset, initializer.size, constants)
+                .filter(|_| {
+                    encoding.is_some()
+                        || dense_bytes(initializer.dtype, &initializer.dims) == Some(initializer.size)
+                })
+                .ok_or_else(|| {
+                    format!(
+                        "initializer `{}`: {} bytes at offset {} do not describe a tensor inside constants.bin \
+                         ({} bytes)",
+                        initializer.name,
+                        initializer.size,
+                        initializer.offset,
+                        constants.len()
+                    )
+                })?;
+            let name = c_name(&initializer.name)?;
+            let shape = Shape::new(&initializer.name, initializer.dtype, &initializer.dims)?;
+            let address = match encoding {
+                None => bytes.as_ptr(),
+                Some(encoding) => {
+                    let elements = encoded::decode(initializer, encoding, bytes)?;
+                    let address = elements.address();
+                    decoded.push(elements);
+                    address
+                }
+            };
+            // The C interface has no const tensors; kernels never write initializers. The image keeps the bytes mapped,
+            // and the graph what was decoded from them.
+            let dtype = element_type(initializer.dtype);
+            values.push(Value::new(engine, dtype, &shape, address.cast_mut())?);
+            names.push(name);
+        }
+        Ok(Self { names, values, decoded })
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod blocks;
 pub mod custom_ops;
+mod encoded;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod engine;
 #[allow(unsafe_code)] // loads a library and its function table
@@ -86,7 +87,12 @@ impl Device for CpuDevice {
             image,
             self.id(),
             &self.engine_candidates,
-            GraphOptions { intra_op_threads, optimize: true, token: &options.token },
+            GraphOptions {
+                intra_op_threads,
+                optimize: true,
+                any_hardware: options.any_hardware,
+                token: &options.token,
+            },
         )?;
         Ok(Arc::new(CpuProgram { image: Arc::clone(image), graph: Arc::new(graph), blocks }))
     }
@@ -100,7 +106,7 @@ pub fn check_program(
     engine_candidates: &[PathBuf],
     token: &LoadToken,
 ) -> Result<(), RuntimeError> {
-    let options = GraphOptions { intra_op_threads: 1, optimize: false, token };
+    let options = GraphOptions { intra_op_threads: 1, optimize: false, any_hardware: true, token };
     build_graph(image, DeviceId(0), engine_candidates, options).map(drop)
 }
 
@@ -129,6 +135,15 @@ fn build_graph(
             device: device.0,
             kind: DeviceKind::Cpu.name(),
             reason: "the plan names another target".to_owned(),
+        });
+    }
+    if let Some(family) =
+        plan.hardware.as_deref().filter(|&family| family != plan::FAMILY && !options.any_hardware)
+    {
+        return Err(RuntimeError::HardwareFamily {
+            built_for: family.to_owned(),
+            device: device.0,
+            family: plan::FAMILY,
         });
     }
     check_edges(image, &plan)?;

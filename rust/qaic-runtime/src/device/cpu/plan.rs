@@ -14,9 +14,12 @@ use crate::image::Image;
 pub const GRAPH_SECTION: &str = "openqaic_graph";
 /// ELF section with this plan as JSON.
 pub const PLAN_SECTION: &str = "openqaic_plan";
-/// Plan versions this library reads. Version 2 may have specializations and retained state, which a reader of
-/// version 1 would not honour.
+/// Plan versions this library reads. Version 2 may have specializations, retained state and encoded initializers,
+/// which a reader of version 1 would not honour.
 pub const VERSIONS: RangeInclusive<u32> = 1..=2;
+
+/// Hardware family of the virtual cards.
+pub const FAMILY: &str = "ai100";
 
 /// Plan of a CPU program. Fields that only inform people are not decoded.
 #[derive(Clone, Debug, Deserialize)]
@@ -25,6 +28,9 @@ pub struct Plan {
     pub version: u32,
     /// Target the program was compiled for.
     pub target: String,
+    /// Hardware family it was compiled for; `None` is that of [`FAMILY`].
+    #[serde(default)]
+    pub hardware: Option<String>,
     /// Inputs in binding order.
     pub inputs: Vec<Edge>,
     /// Outputs in binding order.
@@ -87,6 +93,12 @@ pub struct Initializer {
     pub offset: u64,
     /// Bytes.
     pub size: u64,
+    /// Format of the blocks that the bytes are; `None` for elements of the type.
+    #[serde(default)]
+    pub encoding: Option<String>,
+    /// Dimension that the blocks lie along.
+    #[serde(default)]
+    pub axis: usize,
 }
 
 /// Tensor types by their ONNX names.
