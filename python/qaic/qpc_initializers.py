@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.errors import QpcFormatError
+from qaic import _core
+from qaic.errors import QaicError, QpcFormatError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +42,8 @@ _PACKED_BITS: Final = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2
 class Initializers(Mapping[str, "NDArray[Any]"]):
     """Name -> read-only array, made when asked for.
 
-    Elements of less than a byte come as the packed bytes they are stored in.
+    Elements of less than a byte come as the packed bytes they are stored in; weights in the block format
+    MXFP6 come decoded, in an array of their own.
     """
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]], constants: NDArray[np.uint8]) -> None:
@@ -97,11 +99,33 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
         _check_size(name, record, (math.prod(dims) * _PACKED_BITS[kind] + 7) // 8)
         return data
     dtype = _array_type(name, kind)
+    if record.get("encoding") is not None:
+        decoded = _decoded(name, record, dims, data).astype(dtype, order="C")
+        decoded.flags.writeable = False
+        return decoded
     _check_size(name, record, math.prod(dims) * dtype.itemsize)
     try:
         return data.view(dtype).reshape(dims)
     except (ValueError, OverflowError) as error:
         raise bad_plan(f"initializer {name!r}: dims {dims}: {error}") from error
+
+
+def _decoded(
+    name: str, record: Mapping[str, Any], dims: list[int], data: NDArray[np.uint8]
+) -> NDArray[np.float32]:
+    """Decode a weight that is stored in blocks along one of its dimensions."""
+    axis = _whole(name, record, "axis")
+    if axis >= len(dims):
+        raise bad_plan(f"initializer {name!r}: axis is {axis}, there are {len(dims)} dimensions")
+    stored = [*dims[:axis], *dims[axis + 1 :], dims[axis]]
+    # Blocks take more than a byte for two elements, so the size of the file bounds what is made of them.
+    if math.prod(stored) > 2 * data.size:
+        raise bad_plan(f"initializer {name!r}: {data.size} bytes cannot hold {dims} in blocks")
+    try:
+        values = _core.mx_decode(data.data, stored, record["encoding"])
+    except (QaicError, TypeError) as error:
+        raise bad_plan(f"initializer {name!r}: {error}") from error
+    return np.moveaxis(values, -1, axis)
 
 
 def _whole(name: str, record: Mapping[str, Any], key: str) -> int:

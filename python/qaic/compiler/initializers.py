@@ -110,7 +110,8 @@ def settle_sizes(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     for name in [
         name
         for name, weight in weights.items()
-        if weight.source.nbytes < INLINE_LIMIT or weight.elem_type not in _MAPPED_TYPES
+        if weight.blocks is None
+        and (weight.source.nbytes < INLINE_LIMIT or weight.elem_type not in _MAPPED_TYPES)
     ]:
         weight = weights.pop(name)
         graph.initializer.append(

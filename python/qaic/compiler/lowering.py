@@ -29,8 +29,10 @@ from qaic.compiler.functions import check_functions
 from qaic.compiler.inlining import inline_functions, inline_small_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.merging import merge_equal
+from qaic.compiler.mx_weights import compress_weights
 from qaic.compiler.output_nodes import keep_outputs
 from qaic.compiler.partition_nodes import check_partitions, node_names, write_template
+from qaic.compiler.partition_traffic import round_traffic
 from qaic.compiler.quantize.insert import quantize
 from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
@@ -174,10 +176,12 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         side_files += written
     progress.stage("precision", model, weights)
     floats.decide(profile)
+    compress_weights(floats)
     if profile is not None:
         progress.stage("quantize", model, weights)
         quantize(model, weights, floats.facts, floats.classes, profile=profile, options=options)
     progress.stage("round", model, weights)
+    round_traffic(floats)
     floats.round_floats()
     reports.publish_hints(options, forms[0], given_weights, floats.classes)
     progress.stage("finish", model, weights)

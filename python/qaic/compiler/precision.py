@@ -80,6 +80,8 @@ class PreparedFloats:
                 self.model, self.facts, self.options, profile.tensors, external=profile.precisions
             )
         classes = self.decided.classes
+        if any(chosen in _ROUNDED for chosen in classes.values()):
+            _warn_untyped(self.model, self.facts.types)
 
         def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
             same = classes.get(node_key(conv)) is classes.get(node_key(norm)) is PrecisionClass.FP16
@@ -91,7 +93,6 @@ class PreparedFloats:
     def round_floats(self) -> None:
         """Round what has to be rounded; the last pass over the floats."""
         if any(chosen in _ROUNDED for chosen in self.classes.values()):
-            _warn_untyped(self.model, self.facts.types)
             Rounder(
                 self.model, self.weights, self.facts, decided=self.decided, overflows=self.overflows
             ).run()

@@ -8,7 +8,7 @@ Nodes that compute on no grid, those of fp32 and of integers, read what is there
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.constness import Constness, classify, node_key, typed_picks
@@ -313,8 +313,12 @@ class Rounder:
                 self.weights[weight.name] = weight
             for grid in grids:
                 narrow = self._constant_cast(scope, weight.name, grid, alone=len(grids) == 1)
-                source = HalfSource(weight.source, weight.elem_type, weight.name, self.overflows, grid)
-                self.weights[narrow] = Weight(narrow, grid, weight.dims, source)
+                if weight.blocks is None:
+                    source = HalfSource(weight.source, weight.elem_type, weight.name, self.overflows, grid)
+                    self.weights[narrow] = Weight(narrow, grid, weight.dims, source)
+                else:
+                    # The device decodes to the type it is asked for.
+                    self.weights[narrow] = replace(weight, name=narrow, elem_type=grid)
 
     def _constant_grids(self, name: str) -> list[int]:
         return [grid for grid in GRIDS if (name, grid) in self.constness.read_rounded]
