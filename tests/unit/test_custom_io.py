@@ -338,7 +338,7 @@ def test_sizes_are_checked_after_the_conversion():
 
 
 def test_state_without_elements_cannot_be_blocks():
-    with pytest.raises(OptionError, match="'kept' is float32 .2, 0.; Precision mxint8 needs a last dim"):
+    with pytest.raises(OptionError, match=r"'kept' is float32 .2, 0.; Precision mxint8 needs a last dim"):
         compiled(state_net(columns=0), retained_state=True, mxint8_kv_cache=True)
 
 
