@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.compiler import checks, engine_shapes, symbols
+from qaic.compiler import checks, engine_shapes, shape_arithmetic, symbols
 from qaic.compiler.refusal import refuse
 from qaic.compiler.value_types import collect_types, untyped_values
 
@@ -42,6 +42,8 @@ def inferred(
         The shape of an output does not follow from those of the inputs, or the model contradicts itself.
     """
     found = symbols.infer(checks.with_weights_as_inputs(model, weights))
+    if _open_outputs(found):
+        shape_arithmetic.complete(found)
     missing = untyped_values(found.graph, collect_types(found))
     if missing or _open_outputs(found):
         problem = engine_shapes.complete(found, missing, libraries)
