@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _SPELLINGS = {"float": "float32", "double": "float64"}
 
 
-def complete(view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Path] = ()) -> str:
+def complete(
+    view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Path] = (), *, folding: bool = False
+) -> str:
     """Ask the engine for the types and shapes of values; writes them into `view`.
 
     Parameters
@@ -30,6 +32,8 @@ def complete(view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Pa
         Values of the main graph that are not outputs.
     libraries : Sequence[Path]
         Engine libraries with custom operators.
+    folding : bool
+        Let the engine compute constants first: then it knows shapes that the model computes from shapes.
 
     Returns
     -------
@@ -43,7 +47,8 @@ def complete(view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Pa
     probe.CopyFrom(view)
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_BASIC if folding else levels.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
@@ -55,7 +60,7 @@ def complete(view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Pa
         )
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
         return str(error).strip()
-    declared = {value.name: value for value in view.graph.output}
+    declared = {value.name: value for value in (*view.graph.value_info, *view.graph.output)}
     for found in session.get_outputs():
         value = declared.get(found.name)
         if value is None:
@@ -68,7 +73,8 @@ def complete(view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Pa
         tensor = value.type.tensor_type
         tensor.elem_type = code
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        if known or found.shape is None:
+        # Of a value whose rank it does not know the engine says what it says of a scalar.
+        if known or found.shape is None or not (found.shape or folding):
             continue
         tensor.ClearField("shape")
         tensor.shape.SetInParent()

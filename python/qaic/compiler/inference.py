@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler import checks, engine_shapes, shape_arithmetic, symbols
 from qaic.compiler.refusal import refuse
-from qaic.compiler.value_types import collect_types, untyped_values
+from qaic.compiler.value_types import collect_shapes, collect_types, untyped_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,15 @@ def inferred(
                 expected="operators that fit their inputs",
                 fix="check the model, and the shapes given with onnx_define_symbol and model_inputs",
             )
+        if not problem and _open_outputs(found):
+            engine_shapes.complete(found, _unshaped_values(found), libraries, folding=True)
     return found
+
+
+def _unshaped_values(model: onnx.ModelProto) -> list[str]:
+    """List the results of nodes of the main graph, outputs apart, whose shapes are not known."""
+    known = collect_shapes(model).keys() | {value.name for value in model.graph.output}
+    return [name for node in model.graph.node for name in node.output if name and name not in known]
 
 
 def _open_outputs(model: onnx.ModelProto) -> list[str]:
