@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ from qaic.compiler.support_report import Survey
 from qaic.compiler.value_types import collect_types, common_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnx
 
@@ -51,9 +51,10 @@ if TYPE_CHECKING:
     from qaic.compiler.half_weights import Overflows
     from qaic.compiler.onnx_file import ModelFile
     from qaic.compiler.progress import Progress
-    from qaic.compiler.specialize import Variant
+    from qaic.compiler.specialize import Interface, Variant
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
+    from qaic.options.specializations import Specialization
 
 
 @dataclass(slots=True)
@@ -97,49 +98,220 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
     OptionError
         An option contradicts the model.
     """
+    draft = _read(source, options, progress)
+    _check(draft)
+    side_files = _described(draft)
+    _apply_graph_options(draft)
+    shapes = _settle_shapes(draft)
+    _check_shaped(draft, shapes)
+    given_weights = dict(draft.weights)
+    floats, profile, dumped = _measure(draft, shapes)
+    _lower_precision(draft, floats, profile)
+    reports.publish_hints(options, shapes.forms[0], given_weights, floats.classes)
+    interface, templates = _settle_edges(draft, shapes)
+    reports.publish_metrics(options, shapes.forms, interface.variants, draft.model, draft.weights)
+    return Lowered(
+        shapes.name,
+        draft.model,
+        draft.weights,
+        interface.inputs,
+        interface.outputs,
+        interface.variants,
+        floats.overflows,
+        [*side_files, *dumped, *templates],
+        profile,
+        draft.custom.libraries,
+    )
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A model on its way to a program; every phase changes it."""
+
+    model: onnx.ModelProto
+    #: the large initializers of the main graph, which `model` does not hold
+    weights: dict[str, Weight]
+    options: CompileOptions
+    progress: Progress
+    #: operators that the user brings along
+    custom: custom_ops.CustomOps
+    #: what a card would not take, as far as it is known
+    survey: Survey = field(default_factory=Survey)
+    #: whether it calls functions of models that are exported for a card
+    has_cloud_functions: bool = False
+
+    def enter(self, stage: str) -> None:
+        """Tell about the next stage, and how the one before left the graph."""
+        self.progress.stage(stage, self.model, self.weights)
+
+    def expand(self) -> None:
+        """Expand the model's functions, whose bodies may bring text and unused constants along."""
+        flat = inline_functions(self.model)
+        if flat is not self.model:
+            checks.normalize(flat, self.weights)
+        self.model = flat
+
+
+@dataclass(frozen=True, slots=True)
+class _Shapes:
+    """The shapes of a draft, once for each specialization."""
+
+    name: str
+    #: values of the symbols
+    sizes: Sequence[Mapping[str, int]]
+    entries: Sequence[Specialization]
+    #: the model with all types and shapes and with weights as inputs; of many specializations only some
+    forms: list[onnx.ModelProto]
+    interface: Interface
+
+
+def _read(source: ModelFile, options: CompileOptions, progress: Progress) -> _Draft:
     progress.stage("read")
     model = source.parse()
-    weights = source.weights
-    progress.stage("check", model, weights)
+    return _Draft(model, source.weights, options, progress, custom_ops.read(options.register_custom_op))
+
+
+def _check(draft: _Draft) -> None:
+    """Refuse what cannot become a program, and bring the rest into one form."""
+    draft.enter("check")
+    model, weights, custom = draft.model, draft.weights, draft.custom
     checks.check_texts(model)
     check_functions(model)
-    for_card = accept_padding(model)
+    draft.has_cloud_functions = accept_padding(model)
     check_inner_tensors(model)
     checks.normalize(model, weights)
-    custom = custom_ops.read(options.register_custom_op)
     custom_ops.check_implemented(model, custom)
     checks.check_operators(model, custom.implemented)
-    survey = Survey()
-    support_report.survey_operators(
-        model, weights, support_report.choose_list(options), survey, custom=custom.operators
-    )
+    operators = support_report.choose_list(draft.options)
+    support_report.survey_operators(model, weights, operators, draft.survey, custom=custom.operators)
     versions.lower_stamps(model)
-    side_files = _dumped(model, weights, options)
-    if for_card or options.always_expand_onnx_functions:
-        model = _expanded(model, weights)
+
+
+def _described(draft: _Draft) -> list[SideFile]:
+    """Describe the model as the user gave it, in the files that are asked for."""
+    files = []
+    options = draft.options
+    if options.mdp_dump_partition_config is not None:
+        write = partial(write_template, node_names(draft.model, draft.weights), options.aic_num_cores)
+        files.append(SideFile(options.mdp_dump_partition_config, write))
+    if options.dump_embedding_tables is not None:
+        tables = embedding_tables.find_tables(draft.model, draft.weights)
+        write_tables = partial(embedding_tables.write_tables, tables)
+        files.append(SideFile(options.dump_embedding_tables, write_tables))
+    return files
+
+
+def _apply_graph_options(draft: _Draft) -> None:
+    """Expand functions, replace tables and cut off what is not asked for."""
+    options = draft.options
+    if draft.has_cloud_functions or options.always_expand_onnx_functions:
+        draft.expand()
     if options.load_embedding_tables is not None:
-        embedding_tables.load_tables(model, weights, options.load_embedding_tables.path)
-    keep_outputs(model, options.output_node_names)
-    checks.drop_unused(model, weights)
+        embedding_tables.load_tables(draft.model, draft.weights, options.load_embedding_tables.path)
+    keep_outputs(draft.model, options.output_node_names)
+    checks.drop_unused(draft.model, draft.weights)
     if options.mdp_load_partition_config is not None:
-        check_partitions(inline_small_functions(model).graph, options.mdp_load_partition_config)
-    progress.stage("shapes", model, weights)
-    defined = set_batch(model, weights, options.batchsize, options.onnx_define_symbol)
-    entries = options.network_specialization_config or sizes_of(model, options.dynamic_shape_input, defined)
-    sizes = symbols.bind(model, defined, options.model_inputs, entries)
-    profiles = calibration.is_wanted(options) or options.dump_profile is not None
-    if precision.needs_inlining(model, weights, options):
-        model = _expanded(model, weights)
+        check_partitions(inline_small_functions(draft.model).graph, options.mdp_load_partition_config)
+
+
+def _settle_shapes(draft: _Draft) -> _Shapes:
+    """Give every dim a size in each specialization, and every value its type and shape."""
+    draft.enter("shapes")
+    weights, options = draft.weights, draft.options
+    defined = set_batch(draft.model, weights, options.batchsize, options.onnx_define_symbol)
+    entries = options.network_specialization_config or sizes_of(
+        draft.model, options.dynamic_shape_input, defined
+    )
+    sizes = symbols.bind(draft.model, defined, options.model_inputs, entries)
+    if precision.needs_inlining(draft.model, weights, options):
+        draft.expand()
+    model = draft.model
     separate_scopes(model.graph, weights)
-    libraries = [library.path for library in custom.libraries]
     graph_names = {model.graph.name, *(entry.name for entry in entries), *options.graph_names}
     extra_outputs.add_named(
         model, options.extra_output_tensors, graph_names, was_cut=bool(options.output_node_names)
     )
+    libraries = [library.path for library in draft.custom.libraries]
     forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
     if options.all_intermediate_outputs:
         extra_outputs.add_every(model, forms)
         forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
+    _check_outputs(interface)
+    name, variants = specialize.named(model.graph.name or "unnamed", interface.variants, options.graph_names)
+    return _Shapes(name, sizes, entries, forms, replace(interface, variants=variants))
+
+
+def _check_shaped(draft: _Draft, shapes: _Shapes) -> None:
+    """Refuse and report what only types and shapes can tell."""
+    if draft.options.retained_state:
+        check_retained(shapes.interface)
+    checks.check_structure(shapes.forms[0])
+    support_report.survey_types(collect_types(shapes.forms[0]), draft.options, draft.survey)
+    support_report.report(draft.survey, draft.options)
+
+
+def _measure(
+    draft: _Draft, shapes: _Shapes
+) -> tuple[precision.PreparedFloats, Profile | None, list[SideFile]]:
+    """Make the floats ready to be lowered, and learn their values where that is asked for."""
+    model, weights, options = draft.model, draft.weights, draft.options
+    if draft.has_cloud_functions:
+        merge_equal(model.graph, common_shapes(shapes.forms))
+    is_quantized = calibration.is_wanted(options)
+    subject = None
+    if options.dump_profile is not None and not is_quantized:
+        # What is only measured is compiled as it is.
+        copy = type(model)()
+        copy.CopyFrom(model)
+        subject = precision.prepare(copy, dict(weights), shapes.forms, options, for_integers=True)
+    floats = precision.prepare(model, weights, shapes.forms, options, for_integers=is_quantized)
+    if is_quantized:
+        subject = floats
+    if subject is None:
+        return floats, None, []
+    draft.enter("calibrate")
+    graph = FloatGraph(
+        subject,
+        shapes.interface,
+        shapes.sizes,
+        shapes.entries,
+        draft.custom.libraries,
+        has_state=options.retained_state,
+    )
+    profile, dumped = calibration.profile_of(graph, options, draft.progress)
+    return floats, profile, dumped
+
+
+def _lower_precision(draft: _Draft, floats: precision.PreparedFloats, profile: Profile | None) -> None:
+    """Choose what nodes compute in, and write it into the graph (compile-options §4.1)."""
+    draft.enter("precision")
+    floats.decide(profile)
+    compress_weights(floats)
+    if profile is not None:
+        draft.enter("quantize")
+        model, weights, options = draft.model, draft.weights, draft.options
+        quantize(model, weights, floats.facts, floats.classes, profile=profile, options=options)
+    draft.enter("round")
+    round_traffic(floats)
+    floats.round_floats()
+
+
+def _settle_edges(draft: _Draft, shapes: _Shapes) -> tuple[Interface, list[SideFile]]:
+    """Finish the graph, and give its inputs and outputs the form that is asked for."""
+    draft.enter("finish")
+    model, weights, options = draft.model, draft.weights, draft.options
+    checks.drop_unused(model, weights)
+    initializers.settle_sizes(model, weights)
+    specialize.fix_interface(model, shapes.forms)
+    templates = []
+    if options.dump_custom_io_config_template_file is not None:
+        templates.append(template_of(shapes.interface, options.dump_custom_io_config_template_file))
+    draft.enter("edges")
+    return change_edges(model, weights, shapes.interface, options), templates
+
+
+def _check_outputs(interface: Interface) -> None:
+    """Refuse outputs that are missing, or are inputs: the engine leaves the memory of these as it is."""
     if not interface.outputs:
         raise refuse(
             "the model",
@@ -148,89 +320,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
             expected="at least one",
             fix="name the results of the graph as its outputs when exporting",
         )
-    _refuse_passed_through(interface.inputs, interface.outputs)
-    name, variants = specialize.named(model.graph.name or "unnamed", interface.variants, options.graph_names)
-    if options.retained_state:
-        check_retained(interface)
-    checks.check_structure(forms[0])
-    support_report.survey_types(collect_types(forms[0]), options, survey)
-    support_report.report(survey, options)
-    given_weights = dict(weights)
-    if for_card:
-        merge_equal(model.graph, common_shapes(forms))
-    is_quantized = calibration.is_wanted(options)
-    if profiles and not is_quantized:
-        # What is only measured is compiled as it is.
-        copy = type(model)()
-        copy.CopyFrom(model)
-        measured = precision.prepare(copy, dict(weights), forms, options, for_integers=True)
-    floats = precision.prepare(model, weights, forms, options, for_integers=is_quantized)
-    profile = None
-    if profiles:
-        progress.stage("calibrate", model, weights)
-        subject = floats if is_quantized else measured
-        graph = FloatGraph(
-            subject, interface, sizes, entries, custom.libraries, has_state=options.retained_state
-        )
-        profile, written = calibration.profile_of(graph, options, progress)
-        side_files += written
-    progress.stage("precision", model, weights)
-    floats.decide(profile)
-    compress_weights(floats)
-    if profile is not None:
-        progress.stage("quantize", model, weights)
-        quantize(model, weights, floats.facts, floats.classes, profile=profile, options=options)
-    progress.stage("round", model, weights)
-    round_traffic(floats)
-    floats.round_floats()
-    reports.publish_hints(options, forms[0], given_weights, floats.classes)
-    progress.stage("finish", model, weights)
-    checks.drop_unused(model, weights)
-    initializers.settle_sizes(model, weights)
-    specialize.fix_interface(model, forms)
-    if options.dump_custom_io_config_template_file is not None:
-        side_files.append(template_of(interface, options.dump_custom_io_config_template_file))
-    progress.stage("edges", model, weights)
-    interface = change_edges(model, weights, replace(interface, variants=variants), options)
-    reports.publish_metrics(options, forms, variants, model, weights)
-    return Lowered(
-        name,
-        model,
-        weights,
-        interface.inputs,
-        interface.outputs,
-        interface.variants,
-        floats.overflows,
-        side_files,
-        profile,
-        custom.libraries,
-    )
-
-
-def _expanded(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
-    """Expand the functions of a model, whose bodies may bring text and unused constants along."""
-    flat = inline_functions(model)
-    if flat is not model:
-        checks.normalize(flat, weights)
-    return flat
-
-
-def _dumped(model: onnx.ModelProto, weights: dict[str, Weight], options: CompileOptions) -> list[SideFile]:
-    """Describe the files about the model as the user gave it."""
-    files = []
-    if options.mdp_dump_partition_config is not None:
-        write = partial(write_template, node_names(model, weights), options.aic_num_cores)
-        files.append(SideFile(options.mdp_dump_partition_config, write))
-    if options.dump_embedding_tables is not None:
-        tables = embedding_tables.find_tables(model, weights)
-        write_tables = partial(embedding_tables.write_tables, tables)
-        files.append(SideFile(options.dump_embedding_tables, write_tables))
-    return files
-
-
-def _refuse_passed_through(inputs: tuple[Edge, ...], outputs: tuple[Edge, ...]) -> None:
-    """Refuse outputs that are inputs: the engine leaves the memory of such an output as it is."""
-    passed = {edge.name for edge in inputs} & {edge.name for edge in outputs}
+    passed = {edge.name for edge in interface.inputs} & {edge.name for edge in interface.outputs}
     if passed:
         name = min(passed)
         raise refuse(
