@@ -33,6 +33,20 @@ def test_the_override_takes_it(model):
         np.testing.assert_array_equal(session.run({"x": np.ones(2, np.float32)})["y"], [2, 2])
 
 
+def test_cards_of_the_other_family(model, monkeypatch):
+    monkeypatch.setenv("QAIC_CPU_FAMILY", "AI200")
+    with qaic.Session(model, aic_hw_version="ai200") as session:
+        np.testing.assert_array_equal(session.run({"x": np.ones(2, np.float32)})["y"], [2, 2])
+    with qaic.Session(model) as session, pytest.raises(DeviceError, match=r"for ai100.*family ai200"):
+        session.run({"x": np.ones(2, np.float32)})
+
+
+def test_unknown_family_is_refused(model, monkeypatch):
+    monkeypatch.setenv("QAIC_CPU_FAMILY", "ai300")
+    with qaic.Session(model) as session, pytest.raises(qaic.errors.QaicError, match="QAIC_CPU_FAMILY"):
+        session.run({"x": np.ones(2, np.float32)})
+
+
 @pytest.mark.parametrize("version", [None, "2.0", "ai100", 2.0])
 def test_all_names_of_the_own_family_are_taken(model, version):
     options = {} if version is None else {"aic_hw_version": version}

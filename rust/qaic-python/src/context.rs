@@ -21,7 +21,8 @@ use qaic_runtime::image::Image;
 use crate::errors::{Raise, from_runtime};
 use crate::gil::Door;
 
-/// The devices of this process. Reads `QAIC_DEVICE`, `QAIC_CPU_DEVICES` and `QAIC_ONNXRUNTIME_LIB` when it is made.
+/// The devices of this process. Reads `QAIC_DEVICE`, `QAIC_CPU_DEVICES`, `QAIC_CPU_FAMILY` and `QAIC_ONNXRUNTIME_LIB`
+/// when it is made.
 #[pyclass(frozen, name = "Context", module = "qaic._core")]
 pub(crate) struct PyContext {
     context: Arc<Context>,
@@ -137,6 +138,7 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
     let options = RegistryOptions {
         kind: env::var("QAIC_DEVICE").ok().map(|kind| kind.trim().to_owned()),
         virtual_cards,
+        family: env::var("QAIC_CPU_FAMILY").ok().map(|family| family.trim().to_lowercase()),
         engine_candidates: engine_candidates(py)?,
         noop_faults: env::var("QAIC_NOOP_FAULTS").ok(),
         shared_cores: shared_cores(py)?,

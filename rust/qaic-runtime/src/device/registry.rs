@@ -18,6 +18,8 @@ pub struct RegistryOptions {
     pub kind: Option<String>,
     /// `QAIC_CPU_DEVICES`: number of virtual cards; unset means 1.
     pub virtual_cards: Option<u32>,
+    /// `QAIC_CPU_FAMILY`: hardware family of the virtual cards, `ai100` or `ai200`; unset means `ai100`.
+    pub family: Option<String>,
     /// Places where the engine's library may be, best first.
     pub engine_candidates: Vec<PathBuf>,
     /// `QAIC_NOOP_FAULTS`: what goes wrong on every `noop` device, as [`noop::FaultPlan`] reads it.
@@ -59,6 +61,8 @@ impl Registry {
                 what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} are possible"),
             });
         }
+        #[cfg(feature = "cpu")]
+        let family = hardware_family(options.family.as_deref())?;
         let faults = options.noop_faults.as_deref().unwrap_or_default();
         let faults: noop::FaultPlan = faults
             .parse()
@@ -75,6 +79,7 @@ impl Registry {
                     devices.push(Arc::new(super::cpu::CpuDevice::new(
                         ledger,
                         options.engine_candidates.clone(),
+                        family,
                     )));
                 }
                 _ => {
@@ -118,6 +123,16 @@ impl Registry {
     }
 }
 
+/// The hardware family of this name.
+#[cfg(feature = "cpu")]
+fn hardware_family(name: Option<&str>) -> Result<&'static str, RuntimeError> {
+    use super::cpu::plan::{FAMILIES, FAMILY};
+    let name = name.filter(|name| !name.is_empty()).unwrap_or(FAMILY);
+    FAMILIES.into_iter().find(|&family| family == name).ok_or_else(|| RuntimeError::Argument {
+        what: format!("QAIC_CPU_FAMILY is {name:?}; {} are possible", FAMILIES.join(" and ")),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +154,9 @@ mod tests {
         assert_eq!(Registry::new(&options("gpu", 1)).unwrap_err().code(), "device.kind");
         assert_eq!(Registry::new(&options("noop", 0)).unwrap_err().code(), "call.argument");
         assert_eq!(Registry::new(&options("noop", 65)).unwrap_err().code(), "call.argument");
+        let family = |name: &str| RegistryOptions { family: Some(name.to_owned()), ..options("cpu", 1) };
+        assert!(Registry::new(&family("ai200")).is_ok());
+        assert_eq!(Registry::new(&family("ai300")).unwrap_err().code(), "call.argument");
     }
 
     #[test]

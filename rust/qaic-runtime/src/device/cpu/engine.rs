@@ -32,8 +32,8 @@ pub(super) struct GraphOptions<'a> {
     pub(super) intra_op_threads: u32,
     /// Whether the engine optimizes the graph; off when it only has to say whether it could run it.
     pub(super) optimize: bool,
-    /// Whether the hardware family of the program makes no difference.
-    pub(super) any_hardware: bool,
+    /// Hardware family that the program must be for; `None` when it makes no difference.
+    pub(super) family: Option<&'static str>,
     /// Ends the build early.
     pub(super) token: &'a LoadToken,
 }

@@ -38,12 +38,13 @@ use plan::Plan;
 pub struct CpuDevice {
     ledger: Arc<Ledger>,
     engine_candidates: Vec<PathBuf>,
+    family: &'static str,
 }
 
 impl CpuDevice {
     /// A card with these books. Loads nothing.
-    pub fn new(ledger: Arc<Ledger>, engine_candidates: Vec<PathBuf>) -> Self {
-        Self { ledger, engine_candidates }
+    pub fn new(ledger: Arc<Ledger>, engine_candidates: Vec<PathBuf>, family: &'static str) -> Self {
+        Self { ledger, engine_candidates, family }
     }
 }
 
@@ -90,7 +91,7 @@ impl Device for CpuDevice {
             GraphOptions {
                 intra_op_threads,
                 optimize: true,
-                any_hardware: options.any_hardware,
+                family: (!options.any_hardware).then_some(self.family),
                 token: &options.token,
             },
         )?;
@@ -106,7 +107,7 @@ pub fn check_program(
     engine_candidates: &[PathBuf],
     token: &LoadToken,
 ) -> Result<(), RuntimeError> {
-    let options = GraphOptions { intra_op_threads: 1, optimize: false, any_hardware: true, token };
+    let options = GraphOptions { intra_op_threads: 1, optimize: false, family: None, token };
     build_graph(image, DeviceId(0), engine_candidates, options).map(drop)
 }
 
@@ -137,13 +138,12 @@ fn build_graph(
             reason: "the plan names another target".to_owned(),
         });
     }
-    if let Some(family) =
-        plan.hardware.as_deref().filter(|&family| family != plan::FAMILY && !options.any_hardware)
-    {
+    let built_for = plan.hardware.as_deref().unwrap_or(plan::FAMILY);
+    if let Some(family) = options.family.filter(|&family| family != built_for) {
         return Err(RuntimeError::HardwareFamily {
-            built_for: family.to_owned(),
+            built_for: built_for.to_owned(),
             device: device.0,
-            family: plan::FAMILY,
+            family,
         });
     }
     check_edges(image, &plan)?;

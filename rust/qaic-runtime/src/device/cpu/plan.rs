@@ -18,8 +18,10 @@ pub const PLAN_SECTION: &str = "openqaic_plan";
 /// which a reader of version 1 would not honour.
 pub const VERSIONS: RangeInclusive<u32> = 1..=2;
 
-/// Hardware family of the virtual cards.
+/// Hardware family of programs and virtual cards that name none.
 pub const FAMILY: &str = "ai100";
+/// All hardware families.
+pub const FAMILIES: [&str; 2] = [FAMILY, "ai200"];
 
 /// Plan of a CPU program. Fields that only inform people are not decoded.
 #[derive(Clone, Debug, Deserialize)]
