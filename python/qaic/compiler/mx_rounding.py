@@ -1,9 +1,9 @@
-"""MXINT8 inside a graph: rounding to its grid, raw blocks to and from (compile-options §5.3).
+"""Rounding to MXINT8 inside a graph, and the size of what is stored in it (compile-options §5.3).
 
-The operators do what a packer would, bit for bit, and nothing depends on how the engine rounds a division or
-a logarithm: the power of two below a magnitude comes from exact double arithmetic, and a float32 multiplied
-or divided by a power of two is exact. Blocks of 32 lie along the last dimension, the last one filled up with
-zeros. A block with a NaN or an infinity becomes NaN as a whole.
+The operators do what storing and reading would, bit for bit, and nothing depends on how the engine rounds a
+division or a logarithm: the power of two below a magnitude comes from exact double arithmetic, and a float32
+multiplied or divided by a power of two is exact. Blocks of 32 lie along the last dimension, the last one
+filled up with zeros. A block with a NaN or an infinity becomes NaN as a whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.compiler.elem_types import DOUBLE, FLOAT, INT32, UINT8
+from qaic.compiler.elem_types import DOUBLE, FLOAT
 from qaic.compiler.graph_walk import FreshNames
 from qaic.compiler.refusal import refuse
 
@@ -38,7 +38,6 @@ _HALF_ULP: Final = 2.0**-53
 _SMALLEST_SCALE: Final = 2.0**-127
 _LARGEST: Final = 127.0
 _STEPS: Final = 64.0
-_NAN_SCALE: Final = 255
 
 
 def packed_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -94,85 +93,6 @@ def append_mxint8_rounding(
     return parts.from_blocks(parts.node("Add", [values, poison]), like=name)
 
 
-def append_mxint8_encode(
-    graph: onnx.GraphProto,
-    name: str,
-    *,
-    opset: int,
-    shape: Sequence[int] | None = None,
-    fresh: FreshNames | None = None,
-) -> str:
-    """Append nodes that turn a float32 tensor into raw MXINT8 blocks; see `append_mxint8_rounding`.
-
-    Returns
-    -------
-    str
-        The blocks, uint8, in `packed_shape`: per block one byte of scale (2**(byte - 127), 255 is NaN), then
-        32 signed bytes in units of 1/64.
-    """
-    parts = _Builder(graph, name, opset, shape, fresh)
-    if parts.is_empty():
-        return parts.node("Reshape", [parts.cast(name, UINT8), parts.ints(packed_shape(parts.known_shape()))])
-    blocks = parts.to_blocks(name)
-    elements, scale, poison = parts.encode(blocks)
-    is_nan = parts.node("IsNaN", [poison])
-    # A block of NaN has no elements.
-    clean = parts.node("Where", [is_nan, parts.number(0), elements])
-    signed = parts.node(
-        "Where",
-        [
-            parts.node("Less", [clean, parts.number(0)]),
-            parts.node("Add", [clean, parts.number(256)]),
-            clean,
-        ],
-    )
-    # The scale is a power of two, so its logarithm is a whole number but for the last bits.
-    exponent = parts.node("Mul", [parts.node("Log", [scale]), parts.number(1 / np.log(2))])
-    biased = parts.node("Add", [parts.node("Round", [exponent]), parts.number(127)])
-    byte = parts.node("Where", [is_nan, parts.number(_NAN_SCALE), biased])
-    packed = parts.node("Concat", [parts.cast(byte, UINT8), parts.cast(signed, UINT8)], axis=-1)
-    return parts.merge_blocks(packed, like=name, width=BLOCK_BYTES)
-
-
-def append_mxint8_decode(
-    graph: onnx.GraphProto,
-    name: str,
-    *,
-    opset: int,
-    shape: Sequence[int],
-    fresh: FreshNames | None = None,
-) -> str:
-    """Append nodes that turn raw MXINT8 blocks into float32; see `append_mxint8_encode`.
-
-    Parameters
-    ----------
-    graph, opset, fresh
-        As in `append_mxint8_rounding`.
-    name : str
-        The blocks, uint8, in `packed_shape`.
-    shape : Sequence[int]
-        Shape of the result, -1 for dimensions that differ between sets of shapes; the last one is known.
-    """
-    parts = _Builder(graph, name, opset, shape, fresh)
-    if parts.is_empty():
-        return parts.node("Reshape", [parts.cast(name, FLOAT), parts.ints(parts.known_shape())])
-    rows = parts.node("Reshape", [name, parts.block_shape(name, BLOCK_BYTES)])
-    byte = parts.node("Gather", [rows, parts.ints([0])], axis=-1)
-    codes = parts.cast(parts.node("Gather", [rows, parts.ints(range(1, BLOCK_BYTES))], axis=-1), FLOAT)
-    signed = parts.node(
-        "Where",
-        [
-            parts.node("Less", [codes, parts.number(128)]),
-            codes,
-            parts.node("Sub", [codes, parts.number(256)]),
-        ],
-    )
-    steps = np.ldexp(np.float32(1 / _STEPS), np.arange(-127, 129), dtype=np.float32, casting="unsafe")
-    steps[_NAN_SCALE] = np.nan
-    scale = parts.node("Gather", [parts.constant(steps), parts.cast(byte, INT32)], axis=0)
-    return parts.from_blocks(parts.node("Mul", [signed, scale]), like=name)
-
-
 class _Builder:
     """Appends nodes to a graph for one tensor of it."""
 
@@ -202,12 +122,6 @@ class _Builder:
     def is_empty(self) -> bool:
         """Whether the tensor has no elements whatever the other dimensions are."""
         return self.shape is not None and 0 in self.shape
-
-    def known_shape(self) -> tuple[int, ...]:
-        """Give the shape where it must be known."""
-        if self.shape is None:
-            raise ValueError(self.base)
-        return self.shape
 
     def node(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         """Append a node with one output."""
@@ -242,13 +156,13 @@ class _Builder:
             return -1
         return self.shape[-1] if self.shape else 1
 
-    def block_shape(self, name: str, width: int) -> str:
-        """Make the shape of `name` with its last dimension split into rows of `width`."""
+    def block_shape(self, name: str) -> str:
+        """Make the shape of `name` with its last dimension split into blocks."""
         if self.shape is not None:
             # 0 keeps a dimension; where the number of blocks is known, the one unknown may be any other.
             count = -(-self.last // BLOCK) if self.last >= 0 else -1
-            return self.ints([*([0] * (len(self.shape) - 1)), count, width])
-        return self.node("Concat", [self._leading(name), self.ints([-1, width])], axis=0)
+            return self.ints([*([0] * (len(self.shape) - 1)), count, BLOCK])
+        return self.node("Concat", [self._leading(name), self.ints([-1, BLOCK])], axis=0)
 
     def _leading(self, name: str) -> str:
         """Compute all dimensions of `name` but the last."""
@@ -268,7 +182,7 @@ class _Builder:
         elif missing:
             zeros_shape = self.node("Concat", [self._leading(name), self.ints([missing])], axis=0)
             name = self._with_zeros(name, zeros_shape)
-        return self.node("Reshape", [name, self.block_shape(name, BLOCK)])
+        return self.node("Reshape", [name, self.block_shape(name)])
 
     def _with_zeros(self, name: str, zeros_shape: str) -> str:
         zeros = self.node("Expand", [self.number(0), zeros_shape])
@@ -299,11 +213,11 @@ class _Builder:
             return self.node("ReduceMax", [blocks, self.ints([-1])], keepdims=1)
         return self.node("ReduceMax", [blocks], axes=[-1], keepdims=1)
 
-    def merge_blocks(self, blocks: str, *, like: str, width: int) -> str:
-        """Join the blocks of `width` along the last dimension of `like`."""
+    def merge_blocks(self, blocks: str, *, like: str) -> str:
+        """Join the blocks along the last dimension of `like`."""
         if self.shape is not None:
             rank = len(self.shape)
-            size = -(-self.last // BLOCK) * width if self.last >= 0 else -1
+            size = -(-self.last // BLOCK) * BLOCK if self.last >= 0 else -1
             return self.node("Reshape", [blocks, self.ints([*([0] * (rank - 1)), size])])
         target = self.node("Concat", [self._leading(like), self.ints([-1])], axis=0)
         return self.node("Reshape", [blocks, target])
@@ -313,7 +227,7 @@ class _Builder:
         if self.shape == ():
             first = self.node("Reshape", [blocks, self.ints([BLOCK])])
             return self.node("Gather", [first, self.constant(np.array(0, np.int64))])
-        merged = self.merge_blocks(blocks, like=like, width=BLOCK)
+        merged = self.merge_blocks(blocks, like=like)
         if self.last >= 0 and self.last % BLOCK == 0:
             return merged
         if self.last >= 0:
