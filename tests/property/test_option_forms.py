@@ -16,9 +16,8 @@ from qaic.errors import OptionConflictError, OptionError
 from qaic.options import resolve
 from qaic.options.argv import read_argv, to_argv
 from qaic.options.codecs import Bool, Enum, FilePath, Float, Int, ListOf, Str
-from qaic.options.custom_io import CustomIoList
 from qaic.options.file_content import FileContent
-from qaic.options.json_files import JsonFile
+from qaic.options.parsed_file import ParsedFile
 from qaic.options.spec import FlagForm, Stage
 from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
@@ -133,17 +132,18 @@ def _(codec):
 
 
 # Their values are files, or exist in Python only; the unit tests of the rows have them.
-LEFT_OUT = (FileContent, JsonFile, CustomIoList, Samples)
+LEFT_OUT = (FileContent, ParsedFile, Samples)
 
 
 def is_left_out(spec):
     codec = spec.codec.item if isinstance(spec.codec, ListOf) else spec.codec
     # Samples cannot be written; encryption needs the other compiler; a file cannot name another.
-    return (
-        isinstance(codec, LEFT_OUT)
-        or type(codec).__module__ == "qaic.options.node_precision"
-        or spec.name in {"options_path", "io_encrypt", "strict_options", "compile"}
-    )
+    return isinstance(codec, LEFT_OUT) or spec.name in {
+        "options_path",
+        "io_encrypt",
+        "strict_options",
+        "compile",
+    }
 
 
 ROWS = [spec for spec in SPECS if spec.keyword and spec.stage is not Stage.CLI and not is_left_out(spec)]

@@ -26,9 +26,9 @@ from qaic.options.codecs import (
     ValueMismatchError,
 )
 from qaic.options.names import nearest, normalise, respell
+from qaic.options.options_file import read_options_file
 from qaic.options.structures import ModelInputs, SymbolMap
 from qaic.options.table import SPECS, find, nearest_name
-from qaic.options.yaml_io import read_options_file
 
 CODECS: list[Codec[object]] = [
     Bool(),

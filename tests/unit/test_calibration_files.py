@@ -352,6 +352,12 @@ def test_wrong_encodings_are_refused(tmp_path, activations, message):
     assert "encodings.json" in str(caught.value)
 
 
+def test_one_tensor_with_two_encodings_is_refused(tmp_path):
+    text = '{"activation_encodings": {"x": [], "x": []}}'
+    with pytest.raises(OptionError, match="the key 'x' stands twice"):
+        encodings(tmp_path, text=text)
+
+
 @pytest.mark.parametrize("text", ["{", '{"a": 1}', '{"activation_encodings": []}', "{" * 100000])
 def test_other_json_is_refused(tmp_path, text):
     with pytest.raises(OptionError, match=r"encodings\.json"):

@@ -15,6 +15,7 @@ from qaic import _core
 from qaic.compiler.graph_walk import all_nodes
 from qaic.compiler.refusal import refuse
 from qaic.errors import OptionError
+from qaic.options.yaml_text import PlainValues, YamlMistakeError, compose
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,18 +138,15 @@ def _operators(path: Path) -> Iterator[tuple[str, Path | None]]:
 
 
 def _document(path: Path) -> object:
-    import yaml
-
     with path.open("rb") as stream:
         data = stream.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise _error(path, f"the file is larger than {_MOST_BYTES >> 20} MiB")
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data)):
-            raise _error(path, "the file has YAML aliases; write their content out")
-        return yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506  # it makes nothing but text, lists and mappings
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise _error(path, f"the file is no YAML ({' '.join(str(error).split())})") from error
+        root = compose(data)
+        return None if root is None else PlainValues().of(root)
+    except YamlMistakeError as error:
+        raise _error(path, f"the file is no YAML of a description: {error}") from error
 
 
 def _entries(value: object, depth: int) -> Iterator[Mapping[str, object]]:

@@ -6,13 +6,13 @@ further file may stand before it and name it (compile-options §6.3).
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qaic.configs import htp, htp_mcp
 from qaic.configs.backend_types import BackendType
 from qaic.errors import OptionError
+from qaic.options.json_text import parse_json
 
 if TYPE_CHECKING:
     import os
@@ -75,22 +75,12 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     if len(data) > _MOST_BYTES:
         raise _bad_file(file, f"the file has more than {_MOST_BYTES >> 20} MiB; is this the right one?")
     try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(data)
+    except ValueError as error:
         raise _bad_file(file, f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise _bad_file(file, f"found a JSON {type(value).__name__}, expected an object")
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse one key with two values, of which Python would silently keep the last."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        message = f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object"
-        raise ValueError(message)
-    return made
 
 
 def _bad_file(file: Path, text: str) -> OptionError:

@@ -1,28 +1,24 @@
 """The option that gives inputs and outputs of a program another layout or precision (compile-options §3.2).
 
-The file is a YAML sequence of mappings. It is read as text with line numbers, because YAML guesses types and
-keeps the last of two equal keys; every complaint names the line and the key.
+The file is a YAML sequence of mappings; every complaint names the line and the key.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from qaic.options.codecs import Codec, Enum, FilePath, Float, Int, Json, Str, ValueMismatchError, shown
+from qaic.options.codecs import Codec, Enum, Float, Int, Json, Str, ValueMismatchError, shown
+from qaic.options.parsed_file import ParsedFile, parse_yaml
+from qaic.options.yaml_text import is_null, kind, line
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
 T = TypeVar("T")
-
-#: exporters write some 50 bytes per entry; the parser takes seconds per megabyte
-_MOST_BYTES: Final = 1 << 20
 
 _NAME, _LAYOUT, _PRECISION, _SCALE, _OFFSET = _KEYS = ("IOName", "Layout", "Precision", "Scale", "Offset")
 
@@ -60,26 +56,33 @@ class CustomIo:
     offset: int | None = None
 
 
-class CustomIoList(Codec[tuple[CustomIo, ...]]):
+class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
     """The content of a custom I/O file; from Python also a list of mappings with the same keys."""
+
+    #: Exporters write some 50 bytes per entry.
+    most_bytes = 1 << 20
 
     @property
     def expected(self) -> str:
         """See `Codec.expected`."""
         return "the path of a YAML file with entries of " + ", ".join(_KEYS)
 
-    def parse(self, value: object) -> tuple[CustomIo, ...]:
-        """See `Codec.parse`. Text is a path; between `parse` and `load` the value is one."""
-        if isinstance(value, str | os.PathLike):
-            try:
-                return cast("tuple[CustomIo, ...]", FilePath().parse(value))
-            except ValueMismatchError as error:
-                raise ValueMismatchError(self.expected, error.found) from None
+    def content(self, value: object) -> tuple[CustomIo, ...]:
+        """See `ParsedFile.content`."""
         if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray):
             raise self.mismatch(value)
         return _distinct(
             (_from_object(item, f"entry {number}"), f"entry {number}")
             for number, item in enumerate(value, start=1)
+        )
+
+    def decode(self, data: bytes) -> tuple[CustomIo, ...]:
+        """See `ParsedFile.decode`."""
+        root = parse_yaml(data)
+        if root is None or is_null(root):
+            return ()
+        return _distinct(
+            (_from_object(_mapping(item), _line(item), _lines(item)), _line(item)) for item in _items(root)
         )
 
     def to_json(self, value: tuple[CustomIo, ...]) -> Json:
@@ -90,65 +93,17 @@ class CustomIoList(Codec[tuple[CustomIo, ...]]):
             entries.append({key: item for key, item in zip(_KEYS, held, strict=True) if item is not None})
         return entries
 
-    def rebase(self, value: tuple[CustomIo, ...], directory: Path) -> tuple[CustomIo, ...]:
-        """See `Codec.rebase`."""
-        return cast("tuple[CustomIo, ...]", directory / value) if isinstance(value, Path) else value
-
-    def load(self, value: tuple[CustomIo, ...]) -> tuple[CustomIo, ...]:
-        """See `Codec.load`."""
-        return _read(value) if isinstance(value, Path) else value
-
-
-def _read(path: Path) -> tuple[CustomIo, ...]:
-    import yaml
-
-    file = repr(str(path))
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_MOST_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ValueMismatchError(f"a readable file {file}", f"the error {reason!r}") from error
-    if len(data) > _MOST_BYTES:
-        raise ValueMismatchError(f"a file {file} of at most {_MOST_BYTES >> 20} MiB", "one that is larger")
-    try:
-        root = yaml.compose(data, Loader=yaml.BaseLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = "" if mark is None else f" on line {mark.line + 1}"
-        text = " ".join(part for part in (error.context, error.problem) if part)
-        raise ValueMismatchError(f"YAML in the file {file}", f"a mistake{place} ({text})") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise ValueMismatchError(f"YAML in the file {file}", f"a mistake ({text})") from error
-    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value and root.style is None):
-        return ()
-    try:
-        return _distinct(
-            (_from_object(_mapping(item), _line(item), _lines(item)), _line(item)) for item in _items(root)
-        )
-    except ValueMismatchError as error:
-        raise ValueMismatchError(f"{error.expected} in the file {file}", error.found) from None
-
 
 def _items(root: Node) -> list[Node]:
     import yaml
 
     if not isinstance(root, yaml.SequenceNode):
-        raise ValueMismatchError("a list of entries that begin with '- IOName: '", _kind(root))
+        raise ValueMismatchError("a list of entries that begin with '- IOName: '", kind(root))
     return list(root.value)
 
 
 def _line(node: Node) -> str:
-    return f"line {node.start_mark.line + 1}"
-
-
-def _kind(node: Node) -> str:
-    import yaml
-
-    if isinstance(node, yaml.MappingNode):
-        return "a mapping"
-    return "a list" if isinstance(node, yaml.SequenceNode) else shown(node.value)
+    return f"line {line(node)}"
 
 
 def _mapping(node: Node) -> Mapping[str, object]:
@@ -156,15 +111,15 @@ def _mapping(node: Node) -> Mapping[str, object]:
     import yaml
 
     if not isinstance(node, yaml.MappingNode):
-        raise ValueMismatchError(f"a mapping with the key {_NAME} on {_line(node)}", _kind(node))
+        raise ValueMismatchError(f"a mapping with the key {_NAME} on {_line(node)}", kind(node))
     entry: dict[str, object] = {}
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise ValueMismatchError(f"a word as key on {_line(key)}", _kind(key))
+            raise ValueMismatchError(f"a word as key on {_line(key)}", kind(key))
         if key.value in entry:
             raise ValueMismatchError(f"each key of an entry once, on {_line(key)}", f"{key.value} twice")
         if not isinstance(value, yaml.ScalarNode):
-            raise ValueMismatchError(f"one value as {key.value} on {_line(value)}", _kind(value))
+            raise ValueMismatchError(f"one value as {key.value} on {_line(value)}", kind(value))
         entry[key.value] = value.value
     return entry
 

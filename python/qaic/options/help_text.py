@@ -7,10 +7,8 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from qaic.options.codecs import Bool, Codec, Enum, FilePath, Float, Int, ListOf
-from qaic.options.custom_io import CustomIoList
 from qaic.options.file_content import FileContent
-from qaic.options.json_files import JsonFile
-from qaic.options.node_precision import NodePrecisionLists
+from qaic.options.parsed_file import ParsedFile
 from qaic.options.spec import Effect, Flag, FlagForm, Stage
 from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
@@ -120,10 +118,8 @@ def _(codec: FilePath) -> str:
     return "DIR" if codec.noun == "directory" else "FILE"
 
 
-@placeholder.register(CustomIoList)
-@placeholder.register(NodePrecisionLists)
 @placeholder.register(FileContent)
-@placeholder.register(JsonFile)
+@placeholder.register(ParsedFile)
 def _(codec: Codec[Any]) -> str:
     del codec
     return "FILE"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from qaic.options.codecs import Codec, Enum, Int, Json, ListOf, Str, ValueMismatchError, shown
-from qaic.options.json_files import JsonFile
+from qaic.options.parsed_file import JsonFile
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Partitions(JsonFile[PartitionConfig]):
         )
 
     def content(self, value: object) -> PartitionConfig:
-        """See `JsonFile.content`."""
+        """See `ParsedFile.content`."""
         if isinstance(value, PartitionConfig):
             return value
         top = _object(value, {"partitions"}, {"connections"}, "the partition file")

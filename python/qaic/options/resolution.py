@@ -17,10 +17,10 @@ from qaic.options.given import Given, Origin, Source
 from qaic.options.matrix import broken
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 from qaic.options.names import respell
+from qaic.options.options_file import read_options_file
 from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
 from qaic.options.table import SPECS, find, nearest_flag, nearest_name
-from qaic.options.yaml_io import read_options_file
 
 if TYPE_CHECKING:
     import os

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from qaic.options.codecs import Bool, Codec, Enum, Float, Int, ListOf
 from qaic.options.custom_io import CustomIoList
-from qaic.options.json_files import JsonFile
 from qaic.options.names import normalise
 from qaic.options.node_precision import NodePrecisionLists
+from qaic.options.parsed_file import JsonFile
 from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
 from qaic.options.words import CompilationTarget, HardwareVersion, HexCodes, MostCores, RandomInputData

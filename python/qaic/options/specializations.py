@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qaic.options.codecs import Json, ValueMismatchError, shown
-from qaic.options.json_files import JsonFile
+from qaic.options.parsed_file import JsonFile
 from qaic.options.structures import SymbolMap
 
 _KEY = "specializations"
@@ -44,7 +44,7 @@ class Specializations(JsonFile[tuple[Specialization, ...]]):
         )
 
     def content(self, value: object) -> tuple[Specialization, ...]:
-        """See `JsonFile.content`."""
+        """See `ParsedFile.content`."""
         if isinstance(value, Mapping):
             if list(value) != [_KEY]:
                 keys = ", ".join(map(shown, value)) or "none"

@@ -6,7 +6,6 @@ Encodings count q from 0 and add a negative offset; here q is signed and the off
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from qaic.compiler.calibration.profile import Profile, TensorProfile
 from qaic.compiler.calibration.profile_entries import fixed
 from qaic.compiler.calibration.profile_file import read_profile
 from qaic.errors import OptionError
+from qaic.options.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -77,8 +77,8 @@ class _Encodings:
         if len(data) > _MOST_BYTES:
             raise self._wrong("the file", f"{len(data)} bytes", f"at most {_MOST_BYTES >> 20} MiB")
         try:
-            held = json.loads(data.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
+            held = parse_json(data)
+        except ValueError as error:
             raise self._wrong("the file", f"a mistake ({error})", "JSON") from None
         sections = [key for key in (_ACTIVATIONS, _PARAMETERS) if key in held]
         if not sections:

@@ -8,7 +8,7 @@ import pytest
 
 from qaic.errors import OptionConflictError, OptionError
 from qaic.options.given import Source
-from qaic.options.yaml_io import MOST_BYTES, read_options_file
+from qaic.options.options_file import MOST_BYTES, read_options_file
 
 
 @pytest.fixture

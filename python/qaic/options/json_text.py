@@ -1,0 +1,32 @@
+"""JSON as files hold it: read without the surprises that every reader takes differently."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def parse_json(data: bytes) -> Any:
+    """Return the value of a UTF-8 text, with or without a byte order mark.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON, is nested too deeply, or one object has a key twice, of which Python would silently
+        keep the last.
+    """
+    try:
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)
+    except RecursionError:
+        message = "values are nested too deeply"
+        raise ValueError(message) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        message = f"the key {twice!r} stands twice in one object"
+        raise ValueError(message)
+    return made
