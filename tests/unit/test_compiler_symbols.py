@@ -32,7 +32,9 @@ def test_unbound_symbol_is_refused_with_the_option_that_binds_it():
         lowered(symbolic(), onnx_define_symbol={"batch": 2})
     assert caught.value.code == "compile.unbound_symbol"
     assert caught.value.context == {"tensor": "x", "symbol": "seq", "option": "onnx_define_symbol"}
-    assert caught.value.hints
+    (hint,) = caught.value.hints
+    assert "onnx_define_symbol={'seq': 1}" in hint
+    assert "-onnx-define-symbol=seq,1" in hint
 
 
 def test_symbols_of_outputs_alone_need_no_value():

@@ -179,6 +179,13 @@ def test_backend_rejects_other_names():
         resolved({"backend": "cuda"})
 
 
+def test_a_misspelled_word_is_answered_with_the_nearest():
+    with pytest.raises(OptionError, match=r"found 'symetric' \(did you mean symmetric\?\)$"):
+        resolved({"quantization_schema": "symetric"})
+    with pytest.raises(OptionError, match=r"found 'entropy'$"):
+        resolved({"quantization_calibration": "entropy"})
+
+
 # --- given twice ---
 
 

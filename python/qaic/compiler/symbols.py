@@ -162,7 +162,10 @@ def _require_static(value: onnx.ValueInfoProto, specialization: str | None) -> N
         )
     for position, dim in enumerate(tensor.shape.dim):
         if dim.dim_param:
-            example = f"onnx_define_symbol=[({dim.dim_param!r}, 1)]"
+            example = (
+                f"onnx_define_symbol={{{dim.dim_param!r}: 1}} "
+                f"(on a command line -onnx-define-symbol={dim.dim_param},1)"
+            )
             context = {"tensor": value.name, "symbol": dim.dim_param, "option": "onnx_define_symbol"}
             fix = f"give it a value, e.g. {example}"
             if specialization is not None:

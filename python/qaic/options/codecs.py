@@ -16,6 +16,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
+from qaic.options.names import nearest
+
 T = TypeVar("T")
 
 #: What ``json.dumps`` accepts.
@@ -344,8 +346,12 @@ class Enum(Codec[str]):
         given = "none" if value is None and self.takes_none else value
         found = self._by_key.get(given.strip().lower()) if isinstance(given, str) else None
         if found is None:
-            raise self.mismatch(value)
+            raise ValueMismatchError(self.expected, shown(value) + self._suggestion(given))
         return found
+
+    def _suggestion(self, given: object) -> str:
+        near = nearest(given, self._by_key) if isinstance(given, str) else None
+        return "" if near is None else f" (did you mean {self._by_key[near]}?)"
 
 
 class ListOf(Codec[tuple[T, ...]], Generic[T]):
