@@ -413,6 +413,30 @@ def test_a_bias_that_no_int32_holds_raises_the_step_of_the_weight():
             assert np.abs(actual - bias[None, :, None, None]).max() <= room
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("precision", ["Int32", "Int8"])
+@pytest.mark.parametrize("channelwise", [False, True])
+@pytest.mark.parametrize(
+    ("data", "weight", "bias"),
+    [(1e-25, 1e-20, 1e-3), (1e-40, 1, 1), (1, 1e-44, 1), (1, 1, 1e38)],
+)
+def test_scales_whose_product_float32_cannot_hold_do_not_swallow_the_bias(
+    data, weight, bias, channelwise, precision
+):
+    constants = {"w": draw(4, 3, 1, 1, scale=weight), "b": np.float32([1, -2, 0, 0.5]) * np.float32(bias)}
+    model = model_of([node("Conv", ["x", "w", "b"], ["y"])], constants, [1, 3, 4, 4])
+    feeds = [{"x": draw(1, 3, 4, 4, scale=data)}]
+    result = quantized(
+        model,
+        profile_of(model, feeds),
+        enable_channelwise=channelwise,
+        quantization_precision_bias=precision,
+    )
+    step = 4 * bias / 255
+    expected = run(model, feeds[0])["y"].astype(np.float64)
+    assert np.abs(run(result, feeds[0])["y"] - expected).max() <= 2.01 * step
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["w", "b"])
 def test_a_weight_that_is_not_finite_is_refused_by_name(value, where):

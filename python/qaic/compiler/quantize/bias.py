@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from qaic.compiler.quantize.parameters import Parameters
 
 _INT32_MAX: Final = 2**31 - 1
+#: product of scales that a float32 holds with all its digits, whichever way it is rounded
+_SMALLEST: Final = 2.0**-125
+#: largest scale
+_LARGEST: Final = 2.0**127
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,10 @@ def settle(
     """
     import numpy as np
 
-    raised = weight_scales.astype(np.float32)
-    grid = (np.float32(input_scale) * raised).astype(np.float32)
+    data = np.float64(np.float32(input_scale))
+    # Kernels multiply their sums by this product, as a float32: as zero it would swallow the bias, too.
+    raised = np.maximum(weight_scales.astype(np.float64), _SMALLEST / data).astype(np.float32)
+    grid = _product(data, raised)
     groups = [bias] if len(weight_scales) == 1 else [bias[i : i + 1] for i in range(len(bias))]
     exact = bias.astype(np.float64)
     per_channel = len(groups) > 1
@@ -71,7 +77,7 @@ def settle(
         low, high = min(0.0, float(group.min(initial=0))), max(0.0, float(group.max(initial=0)))
         if low == high:
             continue
-        wanted, offset = parameters.bias_scale(low, high, parameters.bias_precision)
+        wanted, offset = parameters.constant(low, high, parameters.bias_precision)
         if grid[index] >= wanted:
             continue
         largest = max(-low, high)
@@ -86,9 +92,17 @@ def settle(
         if not integer_kernel and (eight_bits or not per_channel):
             grid[index] = wanted
             continue
-        step, _ = parameters.bias_scale(low, high, "Int32")
-        raised[index] = np.float32(step / input_scale)
-        grid[index] = np.float32(input_scale) * raised[index]
-    levels = np.rint(exact / grid.astype(np.float64))
+        step, _ = parameters.constant(low, high, "Int32")
+        raised[index] = min(step / data, _LARGEST)
+        grid[index] = _product(data, raised[index])
+    levels = np.rint(exact / grid)
     values = np.clip(levels, -_INT32_MAX, _INT32_MAX).astype(np.int32)
-    return SettledBias(values, grid, raised)
+    return SettledBias(values, grid.astype(np.float32), raised)
+
+
+def _product(data: np.float64, weights: npt.NDArray[np.float32] | np.float32) -> npt.NDArray[np.float64]:
+    """Multiply scales as float32 does, without infinity."""
+    import numpy as np
+
+    exact = np.minimum(data * np.asarray(weights, np.float64), _LARGEST)
+    return exact.astype(np.float32).astype(np.float64)

@@ -122,11 +122,7 @@ class Parameters:
         return found if found is not None and found.is_fixed and found.bits == _BITS[precision] else None
 
     def constant(self, low: float, high: float, precision: str) -> tuple[float, int]:
-        """Choose scale and offset for the range of a constant."""
-        return _core.quant_range(low, high, self._constants, precision)
-
-    def bias_scale(self, low: float, high: float, precision: str) -> tuple[float, int]:
-        """Choose scale and offset that the range of a bias asks for in a precision (§4.5)."""
+        """Choose scale and offset for the range of a constant, bias included (§4.5)."""
         return _core.quant_range(low, high, self._constants, precision)
 
     def channels(

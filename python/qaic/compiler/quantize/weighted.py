@@ -47,7 +47,6 @@ def write(inserter: Inserter, unit: Unit) -> None:
     kernel = _kernel(inserter, node)
     scales, offset, axis = _parameters(inserter, node, kernel)
     bias = _bias(inserter, unit, kernel)
-    operands = []
     if bias is not None:
         settled = settle(
             bias,
@@ -57,7 +56,7 @@ def write(inserter: Inserter, unit: Unit) -> None:
             integer_kernel=inserter.kind is PrecisionClass.INT8,
         )
         scales = settled.weight_scales
-    operands.append(_dequantized_kernel(inserter, kernel, scales, offset, axis))
+    operands = [_dequantized_kernel(inserter, kernel, scales, offset, axis)]
     if bias is not None:
         operands.append(_dequantized_bias(inserter, unit, settled.values, settled.scales))
     if node.op_type == "MatMul" and bias is not None:
@@ -221,7 +220,6 @@ def _write_product(
     inserter: Inserter, unit: Unit, source: Stored, kernel: _Kernel, operands: list[str]
 ) -> None:
     """Write a matrix product with a bias as a Gemm."""
-    import numpy as np
     from onnx import helper
 
     node = unit.node
@@ -236,5 +234,4 @@ def _write_product(
     raw = inserter.fresh.make(unit.output, "float")
     inserter.add(helper.make_node("Gemm", [data, *operands], [raw]))
     result = inserter.quantized_result(unit, raw)
-    target = np.array(shape, np.int64)
-    inserter.publish(unit.output, inserter.reshaped(result, unit.output, tuple(target.tolist())))
+    inserter.publish(unit.output, inserter.reshaped(result, unit.output, shape))
