@@ -59,6 +59,11 @@ BROKEN = [
         {"execute_nodes_in_fp16": "Add,Mul", "keep_original_precision_for_nodes": "Div"},
     ),
     (
+        "same_kind",
+        {"execute_nodes_in_fp16": "FullyConnected", "keep_original_precision_for_nodes": "Gemm,Add"},
+        {"execute_nodes_in_fp16": "FullyConnected", "keep_original_precision_for_nodes": "MatMul"},
+    ),
+    (
         "schemas",
         {
             "convert_to_quantize": 1,
@@ -254,6 +259,15 @@ def test_options_of_a_command_line_are_named_as_flags():
     assert outcome({}, ["-exclude-mxfp6-matmul=a"])[2] == (
         "-exclude-mxfp6-matmul has no effect without -mxfp6-matmul"
     )
+
+
+def test_two_names_of_one_kind_are_shown():
+    with pytest.raises(OptionConflictError, match=r"both list fullyconnected \(Gemm\): keep one of them"):
+        resolve(
+            {"execute_nodes_in_fp16": "fullyconnected,Add", "keep_original_precision_for_nodes": "Gemm"},
+            options_path=None,
+            model_is_container=False,
+        )
 
 
 def test_one_schema_stands_for_two():

@@ -6,11 +6,12 @@ import pytest
 from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
 
 from qaic.compiler import precision
-from qaic.compiler.precision_classes import KIND_ALIASES, PrecisionClass, classify
+from qaic.compiler.precision_classes import PrecisionClass, classify
 from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 from qaic.options.node_precision import NodePrecision
+from qaic.options.operator_kinds import KIND_ALIASES
 
 BFLOAT = onnx.TensorProto.BFLOAT16
 FP32, FP16, BF16, INT8, INT16 = PrecisionClass

@@ -19,6 +19,7 @@ from qaic.compiler.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.quantize.kinds import operands, quantizable, results
 from qaic.compiler.refusal import listing, refuse
+from qaic.options.operator_kinds import operator_kind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -29,40 +30,6 @@ if TYPE_CHECKING:
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
-
-#: Names that the card's compiler gives to operators in its messages, in lower case, and what ONNX calls them.
-KIND_ALIASES: Final[dict[str, str]] = {
-    "adaptiveavgpool": "GlobalAveragePool",
-    "avgpool": "AveragePool",
-    "batchedadd": "Add",
-    "batchedmul": "Mul",
-    "batchedreduceadd": "ReduceSum",
-    "batchedreducemax": "ReduceMax",
-    "batchedreducemean": "ReduceMean",
-    "batchedreducemin": "ReduceMin",
-    "batchedreduceprod": "ReduceProd",
-    "batchedreducesumsquare": "ReduceSumSquare",
-    "batchmatmul": "MatMul",
-    "broadcast": "Expand",
-    "channelwisequantizedconvolution": "Conv",
-    "cmpeq": "Equal",
-    "cmplt": "Less",
-    "cmplte": "LessOrEqual",
-    "convertto": "Cast",
-    "convolution": "Conv",
-    "convolution3d": "Conv",
-    "dequantize": "DequantizeLinear",
-    "fmod": "Mod",
-    "fullyconnected": "Gemm",
-    "localresponsenormalization": "LRN",
-    "modulo": "Mod",
-    "quantize": "QuantizeLinear",
-    "resizebilinear": "Resize",
-    "resizenearest": "Resize",
-    "rmsnorm": "RMSNormalization",
-    "rowwisequantizedfullyconnected": "Gemm",
-    "select": "Where",
-}
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -250,7 +217,7 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: b
     found: set[str] = set()
     missing: list[str] = []
     for name in given:
-        kind = KIND_ALIASES.get(name.lower(), name)
+        kind = operator_kind(name)
         if kind in present:
             found.add(kind)
         else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from qaic.options.custom_io import CustomIo
 from qaic.options.given import Source
+from qaic.options.operator_kinds import operator_kind
 from qaic.options.partitions import PartitionConfig
 from qaic.options.rules import Rule, RuleView, Severity, exclusive, joined, needs
 from qaic.options.table import SPECS
@@ -90,10 +91,11 @@ def _clusters(view: RuleView) -> str | None:
 def _same_kind(view: RuleView) -> str | None:
     lists = ("execute_nodes_in_fp16", "keep_original_precision_for_nodes")
     first, second = (_names(view.values[name]) for name in lists)
-    both = sorted({name.lower() for name in first} & {name.lower() for name in second})
+    kinds = {operator_kind(name).lower(): name for name in second}
+    both = {name: kinds[kind] for name in first if (kind := operator_kind(name).lower()) in kinds}
     if not both:
         return None
-    shown = [name for name in first if name.lower() in both]
+    shown = [name if name == other else f"{name} ({other})" for name, other in both.items()]
     return f"{joined([view.spell(name) for name in lists])} both list {joined(shown)}: keep one of them"
 
 
