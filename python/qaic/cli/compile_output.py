@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from qaic.compiler import operator_list
 from qaic.compiler.cache import PROGRAM_NAME, write_replacing
+from qaic.compiler.precision_classes import is_quantizing
 from qaic.compiler.reports import DEBUG_FOLDER
 from qaic.compiler.support_report import choose_list
 from qaic.errors import OptionError, QpcError
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from qaic.options.models import CompileOptions
-
-_QUANTIZING: Final = ("convert_to_quantize", "load_profile", "external_quantization_file")
 
 
 def check_replaceable(folder: Path, target: str) -> None:
@@ -64,7 +63,7 @@ def target_line(options: CompileOptions) -> str:
 def precision_line(options: CompileOptions) -> str:
     """Say what the program computes in."""
     parts = [f"precision {'fp16' if options.convert_to_fp16 else 'as in the model'}"]
-    if any(getattr(options, name) for name in _QUANTIZING):
+    if is_quantizing(options):
         parts.append(f"quantized to {options.quantization_precision}")
     if options.execute_nodes_in_fp16:
         parts.append(f"fp16 for {', '.join(options.execute_nodes_in_fp16)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qaic.compiler.cache import write_replacing
 from qaic.configs import aic
 from qaic.configs.backend_types import BackendType
 from qaic.errors import OptionError
@@ -48,11 +49,11 @@ def to_tool_options(
         extensions["config_dict"] = config.model_dump(context={"backend_extensions": True})
     else:
         file = Path(directory) / f"{prefix}aic_extensions.json"
-        aside = file.with_name(f".{file.name}.tmp")
-        try:
-            aside.write_text(config.to_backend_extension_json() + "\n", encoding="utf-8")
-            aside.replace(file)
-        finally:
-            aside.unlink(missing_ok=True)
+        text = config.to_backend_extension_json() + "\n"
+
+        def write(aside: Path) -> None:
+            aside.write_text(text, encoding="utf-8")
+
+        write_replacing(file, write)
         extensions["config_file_path"] = str(file)
     return {"backend_extensions": extensions}
