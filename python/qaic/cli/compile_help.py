@@ -9,13 +9,12 @@ from qaic.options.spec import Stage
 def help_text(name: str, *, runs: bool) -> str:
     """Write the help of ``qaic-compile`` or ``qaic-exec``."""
     what = "Compile an ONNX model to a program container" + (" and run it." if runs else ".")
-    stages = {Stage.SESSION, Stage.COMPILE, Stage.CLI}
     return "\n".join(
         [
             f"usage: {name} -m=MODEL.onnx -aic-binary-dir=DIR [-OPTION[=VALUE] ...]",
             "",
             what,
             "",
-            render_help(stages),
+            render_help(tuple(Stage)).rstrip("\n"),
         ]
     )

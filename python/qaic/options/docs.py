@@ -55,7 +55,7 @@ which is a `TypeError` too; an unknown key of a file is ignored with a warning, 
 `strict_options`.
 
 [options.schema.json](options.schema.json) is a JSON Schema of the file, for editors;
-[flags.txt](flags.txt) is what `qaic-compile -h` shows.
+[flags.txt](flags.txt) is the list of flags that `qaic-compile -h` shows.
 
 The column *effect* says what an option does on the CPU device:
 
