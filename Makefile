@@ -71,5 +71,19 @@ accuracy: setup ## Compare reduced precision with float32 and onnxruntime's on t
 node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite the report
 	$(BIN)/python benches/node_tests.py
 
+docs: setup ## Write again what is generated from tables: reference pages, stub, keywords
+	$(call generate,docs/reference/options.md,qaic.options.docs)
+	$(call generate,docs/reference/options.schema.json,qaic.options.docs --schema)
+	$(call generate,docs/reference/flags.txt,qaic.options.docs --flags)
+	$(call generate,docs/reference/errors.md,qaic.error_docs)
+	$(call generate,python/qaic/options/keywords.py,qaic.options.keyword_types)
+	$(call generate,python/qaic/configs/aic_models.pyi,qaic.configs.stubs)
+
+# Aside first, so that a failure leaves the old file.
+define generate
+@$(BIN)/python -m $(2) >$(1).new || { rm -f $(1).new; exit 1; }
+@cmp -s $(1).new $(1) && rm $(1).new || { mv $(1).new $(1); echo 'wrote $(1)'; }
+endef
+
 clean: ## Remove what was built
 	rm -rf $(VENV) target fuzz/target

@@ -14,6 +14,7 @@ import decoder_model
 import session_models
 
 ROOT = Path(__file__).resolve().parents[2]
+GUIDES = ROOT / "docs" / "guide"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -72,6 +73,39 @@ def test_code_of_the_guide_to_configurations_runs(folder):
     assert "qairt" not in sys.modules
 
 
+@pytest.mark.parametrize("page", ["calibration", "quantization"])
+def test_code_of_the_guides_to_integers_runs(folder, page):
+    (block,) = re.findall(r"```python\n(.*?)```", (GUIDES / f"{page}.md").read_text(), re.DOTALL)
+    namespace = {}
+    exec(block, namespace)
+    inputs = {"x": np.full((1, 16), 0.5, np.float32)}
+    y = namespace["session"].run(inputs)["y"]
+    exact = namespace["qaic"].Session("model.onnx").run(inputs)["y"]
+    assert 0 < np.abs(y - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_code_of_the_guide_to_shapes_runs(folder):
+    encoder = session_models.model(
+        [helper.make_node("Neg", ["input_ids"], ["y"])],
+        [("input_ids", "int32", ["batch", "seq"])],
+        [("y", "int32", ["batch", "seq"])],
+    )
+    onnx.save(encoder, "encoder.onnx")
+    text = (GUIDES / "shapes-and-state.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    namespace = {}
+    exec(block, namespace)
+    for size in (1, 7, 512):
+        assert namespace["session"].run({"input_ids": np.ones((1, size), np.int32)})["y"].shape == (1, size)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_says_each_thing_once(page):
+    titles = re.findall(r"^##+ .*", page.read_text(), re.MULTILINE)
+    repeated = {title for title in titles if titles.count(title) > 1}
+    assert not repeated or page.name == "CHANGELOG.md"
+
+
 def test_code_of_the_guide_to_compiling_runs(folder):
     text = (ROOT / "docs" / "guide" / "compiling.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -81,13 +115,29 @@ def test_code_of_the_guide_to_compiling_runs(folder):
     assert (folder / "model" / "qpc" / "programqpc.bin").is_file()
 
 
-def test_the_guide_to_compiling_names_flags_that_exist():
+def test_commands_of_the_pages_name_flags_that_exist():
     from qaic.options.argv import read_argv
+    from qaic.options.table import find
 
-    text = (ROOT / "docs" / "guide" / "compiling.md").read_text()
-    (commands,) = [block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "profile" in block]
-    for command in commands.strip().splitlines():
-        assert all(given.name for given in read_argv(command.split()[1:])), command
+    commands = []
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        commands += re.findall(r"^(?:\$ )?qaic-compile (-[^#\n]*)", text, re.MULTILINE)
+    assert len(commands) > 12
+    for command in commands:
+        for given in read_argv(command.split()):
+            assert find(given.key), (command, given.key)
+
+
+def test_links_inside_of_pages_lead_to_headings():
+    def anchor(title):
+        return re.sub(r"[^a-z0-9 _-]", "", title.lower().replace("`", "")).strip().replace(" ", "-")
+
+    for page in PAGES:
+        for link, part in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
+            target = page.parent / link if link else page
+            titles = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
+            assert part in map(anchor, titles), (page.name, link, part)
 
 
 def test_code_of_the_low_level_guide_runs(folder):
