@@ -1,16 +1,20 @@
-"""Options of the hardware: recorded in the container, named once, and without any effect on results."""
+"""Options without any effect on results: of the hardware, of threads, buffers, and who converts the edge."""
 
 from __future__ import annotations
 
+import json
 import logging
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import qaic
+from qaic import _core
 from qaic.options.spec import Effect, Stage
 from qaic.options.table import SPECS
 from session_models import affine, save
+from session_models import model as model_of
 
 VALUES = {
     "sub_functions": True,
@@ -69,3 +73,41 @@ def test_option_is_recorded_and_changes_no_result(name, model, tmp_path, caplog)
     assert options == CORES | {name: VALUES[name]}
     told = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
     assert told == [f"recorded, without effect on the cpu target: {name}"]
+
+
+@pytest.mark.parametrize("options", [{"host_preproc": True}, {"host_preproc": False}, {"aic_preproc": True}])
+def test_side_that_converts_the_edge_changes_no_result(options, model, tmp_path):
+    plain, _ = outcome(model, tmp_path / "plain", {})
+    outputs, recorded = outcome(model, tmp_path / "set", options)
+    assert {name: value.tobytes() for name, value in outputs.items()} == {
+        name: value.tobytes() for name, value in plain.items()
+    }
+    assert recorded == CORES | options
+
+
+def test_number_of_compiler_threads_changes_no_byte(model, tmp_path, monkeypatch):
+    contents = set()
+    for threads in (1, 2, 7):
+        # A cache of its own, so that each is compiled.
+        monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / f"cache{threads}"))
+        folder = tmp_path / str(threads)
+        with qaic.Session(model, output_dir=folder, compile_threads=threads):
+            contents.add((folder / "programqpc.bin").read_bytes())
+    assert len(contents) == 1
+
+
+@pytest.mark.parametrize("name", ["combine_inputs", "combine_outputs"])
+def test_buffers_of_the_card_change_no_result(name, tmp_path):
+    nodes = [helper.make_node("Add", ["a", "b"], ["c"]), helper.make_node("Sub", ["a", "b"], ["d"])]
+    sides = [[(name, "float32", [3, 5]) for name in names] for names in ("ab", "cd")]
+    model = save(tmp_path, model_of(nodes, *sides))
+    found = {}
+    for value in (True, False):
+        folder = tmp_path / str(value)
+        outputs, recorded = outcome(model, folder, {name: value})
+        assert recorded == CORES | {name: value}
+        network = json.loads(_core.Qpc(str(folder / "programqpc.bin")).network_desc_json())
+        found[value] = outputs, len(network["dma_buffers"])
+    assert found[False][1] == found[True][1] + 1
+    for tensor, array in found[True][0].items():
+        assert array.tobytes() == found[False][0][tensor].tobytes()
