@@ -487,7 +487,3 @@ def _data_type(entry: Mapping[str, Any]) -> DataType:
             f"binding {entry['bufferName']!r}: element type {entry['dataType']} is not known",
             code="qpc.unknown_element_type",
         ) from error
-
-
-def _is_record(record: object) -> bool:
-    return isinstance(record, dict) and isinstance(record.get("name"), str)

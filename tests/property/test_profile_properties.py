@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from qaic.compiler.calibration.entry_names import entry_keys, legalise
-from qaic.compiler.calibration.profile import Profile, TensorProfile, merge, merge_tensors, resample
+from qaic.compiler.calibration.profile import Profile, TensorProfile
 from qaic.compiler.calibration.profile_file import read_profile, write_profile
 from qaic.errors import OptionError
 
@@ -143,31 +143,3 @@ def test_any_text_is_read_or_refused(text):
 def test_any_bytes_are_read_or_refused(data):
     error = refusal(data)
     assert error is None or error.code == "profile.malformed"
-
-
-@given(tensor_profiles(), st.integers(1, 100), FLOATS, FLOATS)
-def test_resampling_keeps_the_mass(profile, bins, low, high):
-    low, high = min(low, profile.minimum), max(high, profile.maximum)
-    spread = resample(profile.histogram, (profile.minimum, profile.maximum), (low, high), bins)
-    assert spread.shape == (bins,)
-    assert (spread >= 0).all()
-    np.testing.assert_allclose(
-        spread.sum(dtype=np.float64), profile.histogram.sum(dtype=np.float64), rtol=1e-4
-    )
-
-
-@given(st.lists(tensor_profiles(), min_size=1, max_size=4))
-def test_merging_covers_all(profiles):
-    merged = merge_tensors(profiles)
-    assert merged.minimum == min(profile.minimum for profile in profiles)
-    assert merged.maximum == max(profile.maximum for profile in profiles)
-    total = sum(profile.histogram.sum(dtype=np.float64) for profile in profiles)
-    np.testing.assert_allclose(merged.histogram.sum(dtype=np.float64), total, rtol=1e-4)
-    whole = merge(Profile({"t": profile}, 3) for profile in profiles)
-    assert whole.tensors["t"] == (profiles[0] if len(profiles) == 1 else merged)
-    assert whole.graph_hash == 3
-
-
-def test_merging_equal_ranges_adds_counts_exactly():
-    one = TensorProfile(-1, 1, np.arange(8, dtype=np.float32))
-    assert np.array_equal(merge_tensors([one, one]).histogram, 2 * one.histogram)

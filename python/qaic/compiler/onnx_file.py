@@ -150,11 +150,11 @@ def _view(file: InputFile) -> memoryview:
     return memoryview(read_all(FileRange(file, 0, file.size)))
 
 
-def open_bytes(content: bytes, label: str = "model in memory") -> ModelFile:
+def open_bytes(content: bytes) -> ModelFile:
     """Do the same as `open_model` for a serialized model; external data is refused."""
-    model = ModelFile(label=label, content=content)
+    model = ModelFile(label="model in memory", content=content)
     if not content:
-        raise _not_onnx(label, "no bytes")
+        raise _not_onnx(model.label, "no bytes")
     _Walk(model, memoryview(content), None, ()).model()
     return model
 
