@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import assume, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from qaic.compiler import compile_model
-from qaic.errors import OptionConflictError, OptionError
+from qaic.errors import CompileError, OptionConflictError, OptionError
 from qaic.options import resolve
 from qaic.options.argv import read_argv, to_argv
 from qaic.options.codecs import Bool, Enum, FilePath, Float, Int, ListOf, Str
@@ -264,50 +264,80 @@ def test_any_arguments_are_read_or_refused_with_a_reason(argv):
         assert refused.code.startswith("option.")
 
 
-# Options that any model compiles with, each in a way that the container tells.
-HARMLESS = [
-    spec
-    for spec in WITH_FLAG
-    if spec.name
-    in {
-        "convert_to_fp16",
-        "aic_num_cores",
-        "combine_inputs",
-        "combine_outputs",
-        "ols",
-        "multicast_weights",
-        "size_split_granularity",
-        "aic_pmu_events",
-        "stats_level",
-        "vtcm_working_set_limit_ratio",
-        "always_expand_onnx_functions",
-        "compile_threads",
-        "verbose",
-    }
-]
+# What the container tells of. The model here does not go with all of it; then every form is refused alike.
+IN_CONTAINER = [spec for spec in WITH_FLAG if spec.in_container and spec.name != "target"]
+
+SETTINGS = {
+    "convert_to_fp16",
+    "mxfp6_matmul",
+    "quantization_schema_activations",
+    "quantization_schema_constants",
+    "quantization_calibration",
+    "percentile_calibration_value",
+    "quantization_precision",
+    "quantization_precision_bias",
+    "enable_rowwise",
+    "enable_channelwise",
+}
+KINDS = st.lists(st.sampled_from(["Add", "BatchMatMul", "Relu"]), min_size=1, unique=True)
+REDUCED = st.fixed_dictionaries(
+    {"convert_to_quantize": st.booleans(), "use_random_input_data": st.sampled_from(["uniform", "gaussian"])},
+    optional={
+        "execute_nodes_in_fp16": KINDS,
+        "keep_original_precision_for_nodes": KINDS,
+        "num_histogram_bins": st.sampled_from([32, 255, 512]),
+        **{spec.name: given_values(spec.codec) for spec in WITH_FLAG if spec.name in SETTINGS},
+    },
+)
 
 
-@settings(max_examples=12)
-@given(option_sets(HARMLESS))
-def test_all_forms_give_the_same_container(small_model, options):
-    containers = []
+def outcomes(model, options):
+    """The container that each form gives, or what refuses it."""
     for form in (from_keywords, from_file, from_flags):
         result = form(options)
         with tempfile.TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
             patch.setenv("QAIC_CACHE_DIR", cache)
-            containers.append(compile_model(small_model, result.compile, result.set_compile).read_bytes())
-    assert containers[0] == containers[1] == containers[2]
+            try:
+                yield compile_model(model, result.compile, result.set_compile).read_bytes()
+            except (CompileError, OptionError) as error:
+                yield error.code
+
+
+@settings(max_examples=40)
+@given(option_sets(IN_CONTAINER))
+def test_all_forms_give_the_same_container(small_model, options):
+    first, *others = outcomes(small_model, options)
+    event(type(first).__name__)
+    assert others == [first, first]
+
+
+@settings(max_examples=20)
+@given(REDUCED)
+def test_all_forms_give_the_same_numbers(small_model, options):
+    first, *others = outcomes(small_model, options)
+    event(type(first).__name__)
+    assert isinstance(first, bytes)
+    assert others == [first, first]
 
 
 @pytest.fixture(scope="module")
 def small_model():
-    from onnx import TensorProto, helper
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
 
+    rng = np.random.default_rng(4)
+    weights = rng.standard_normal((32, 32)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
     graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
+        nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 32])],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(weights[0], "b")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return model.SerializeToString()
