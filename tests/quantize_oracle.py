@@ -215,6 +215,9 @@ class Reference:
     """
 
     WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+    POINTWISE = frozenset({"Add", "Clip", "Div", "Erf", "HardSigmoid", "HardSwish", "LeakyRelu", "Max"}) | {
+        *("Min", "Mul", "Pow", "Relu", "Sigmoid", "Sub", "Tanh")
+    }
     ALL_INPUTS = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "PRelu", "Sub"})
 
     def __init__(self, model, profile, actual, same, **options):
@@ -248,39 +251,16 @@ class Reference:
         return params_of(found.minimum, found.maximum, self.activations, self.precision)
 
     def inside(self, name):
-        """Whether a value never leaves the unit that makes it."""
+        """Whether a value never leaves the unit that makes it; it must be allowed to."""
+        if name not in self.makers or name in self.actual or self.makers[name].op_type in self.same:
+            return False
         readers = self.readers.get(name, [])
-        if name in self.outputs or len(readers) != 1 or sum(i == name for i in readers[0].input) != 1:
+        if all(reader.op_type not in self.POINTWISE for reader in readers):
+            # It is an operand of an operator that works on its integers.
             return False
-        (reader,), maker = readers, self.makers[name]
-        if maker.op_type in self.same:
-            return False
-        if reader.op_type in {"Relu", "Clip"}:
-            return reader.input[0] == name
-        return reader.op_type == "Add" and self.is_bias_add(reader, name)
-
-    def is_bias_add(self, add, name):
-        """Whether an Add adds one constant number per channel to a product with a constant weight."""
-        maker = self.makers.get(name)
-        while maker is not None and maker.op_type == "Add" and self.is_bias_add(maker, maker.input[0]):
-            maker = self.makers.get(maker.input[0])
-        other = add.input[1] if add.input[0] == name else add.input[0]
-        if maker is None or maker.op_type not in self.WEIGHTED - {"ConvTranspose"}:
-            return False
-        if other not in self.constants or maker.input[1] not in self.constants:
-            return False
-        weight, shape = self.constants[maker.input[1]], self.constants[other].shape
-        if maker.op_type == "Conv":
-            rank, axis, channels = weight.ndim, 1, weight.shape[0]
-        elif maker.op_type == "MatMul":
-            rank, axis, channels = 9, 8, weight.shape[-1]
-            if weight.ndim != 2:
-                return False
-        else:
-            rank, axis = 2, 1
-            channels = weight.shape[0] if number(maker, "transB", 0) else weight.shape[1]
-        padded = (1,) * (rank - len(shape)) + shape
-        return all(size == 1 or (at == axis and size == channels) for at, size in enumerate(padded))
+        assert readers, name
+        assert name not in self.outputs
+        return True
 
     def operand(self, name, *, quantize=True):
         """Value of an operand as the quantized model has it."""
@@ -297,29 +277,47 @@ class Reference:
 
     def result(self, name):
         """What a result should be."""
-        chain, at = [], self.makers[name]
-        while True:
-            chain.append(at)
-            before = next((i for i in at.input if i in self.makers and self.inside(i)), None)
-            if before is None or at.op_type not in {"Relu", "Clip", "Add"}:
-                break
-            at = self.makers[before]
-        head, *rest = reversed(chain)
-        values = self.head(head, name if not rest else head.output[0], rest)
+        nodes = self.unit(name)
+        head, *rest = nodes
+        self.noise = 0.0
+        if head.op_type in self.WEIGHTED and head.input[1] in self.constants:
+            values = self.weighted(head, [node for node in rest if node.op_type not in {"Relu", "Clip"}])
+            rest = [node for node in rest if node.op_type in {"Relu", "Clip"}]
+        elif any(node.op_type not in {"Relu", "Clip"} for node in rest):
+            values, rest = self.function(nodes)[name], []
+        else:
+            values = self.head(head, head.output[0] if rest else name)
         #: what float32 arithmetic may differ by inside the unit, where large numbers cancel
-        self.noise = 1e-6 * float(np.abs(values).max(initial=0))
+        self.noise = max(self.noise, 1e-6 * float(np.abs(values).max(initial=0)))
         for node in rest:
-            if node.op_type == "Relu":
-                values = np.maximum(values, 0)
-            elif node.op_type == "Clip":
-                low, high = bounds_of(node, self.constants)
-                values = np.minimum(np.maximum(values, low), high)
+            low, high = (0, np.inf) if node.op_type == "Relu" else bounds_of(node, self.constants)
+            values = np.minimum(np.maximum(values, low), high)
         return through(values, *self.params(name), self.precision)
 
-    def head(self, node, name, rest):
-        """Compute the first node of a unit, biases included."""
-        if node.op_type in self.WEIGHTED and node.input[1] in self.constants:
-            return self.weighted(node, rest)
+    def unit(self, name):
+        """The nodes of the unit that makes a value, in order."""
+        pending, found = [self.makers[name]], []
+        while pending:
+            node = pending.pop()
+            if node not in found:
+                found.append(node)
+                pending += [self.makers[i] for i in node.input if self.inside(i)]
+        return sorted(found, key=list(self.model.graph.node).index)
+
+    def function(self, nodes):
+        """Compute a function that is written out in real numbers, its constants included."""
+        made = {name for node in nodes for name in node.output}
+        entries = {i for node in nodes for i in node.input if i and i not in made | self.constants.keys()}
+        assert len(entries) == 1, entries
+        (entry,) = entries
+        values = {**self.constants, entry: self.operand(entry)}
+        for node in nodes:
+            values |= evaluate(node, {i: values[i] for i in node.input if i}, self.opset)
+            self.noise = max(self.noise, 1e-6 * float(np.abs(values[node.output[0]]).max(initial=0)))
+        return values
+
+    def head(self, node, name):
+        """Compute an operator from quantized operands."""
         everything = node.op_type in self.ALL_INPUTS or node.op_type in self.WEIGHTED
         values = {
             operand: self.operand(operand, quantize=everything or position == 0)
@@ -329,10 +327,33 @@ class Reference:
         return evaluate(node, values, self.opset)[name]
 
     def weighted(self, node, rest):
-        """Compute a product with a constant weight, which takes the biases that follow it along."""
+        """Compute a product with a constant weight, which takes what follows it into weight and bias."""
         weight = self.constants[node.input[1]]
-        if node.op_type == "Gemm":
-            weight = weight * np.float32(number(node, "alpha", 1.0))
+        turned = number(node, "transB", 0)
+        if node.op_type == "Conv":
+            output_axis, channels = 0, weight.shape[0]
+        elif node.op_type == "ConvTranspose":
+            output_axis, channels = 1, weight.shape[1] * number(node, "group", 1)
+        else:
+            output_axis = 0 if turned else weight.ndim - 1
+            channels = weight.shape[output_axis]
+        factors = np.full(channels, number(node, "alpha", 1.0) if node.op_type == "Gemm" else 1, np.float32)
+        total, biased = np.zeros(channels, np.float32), len(node.input) > 2 and bool(node.input[2])
+        if biased:
+            beta = number(node, "beta", 1.0) if node.op_type == "Gemm" else 1.0
+            total = total + self.constants[node.input[2]].reshape(-1) * np.float32(beta)
+        for step in rest:
+            constant = self.constants[next(i for i in step.input if i in self.constants)].reshape(-1)
+            if step.op_type in {"Mul", "Div"}:
+                change = np.multiply if step.op_type == "Mul" else np.divide
+                factors, total = change(factors, constant), change(total, constant)
+            else:
+                total = total + constant if step.op_type == "Add" else total - constant
+                biased = True
+        if (factors != 1).any():
+            shape = [1] * weight.ndim
+            shape[output_axis] = -1
+            weight = weight * factors.reshape(shape)
         axis = None
         if node.op_type in {"Conv", "ConvTranspose"}:
             groups = number(node, "group", 1)
@@ -341,26 +362,8 @@ class Reference:
         elif self.rowwise and weight.ndim == 2:
             axis = 0 if number(node, "transB", 0) else 1
         kernel, scales = weight_through(weight, axis, self.weights, self.precision)
-        biases = []
-        if len(node.input) > 2 and node.input[2]:
-            beta = number(node, "beta", 1.0) if node.op_type == "Gemm" else 1.0
-            biases.append(self.constants[node.input[2]].reshape(-1) * np.float32(beta))
-        biases += [
-            self.constants[next(i for i in add.input if i in self.constants)].reshape(-1)
-            for add in rest
-            if add.op_type == "Add"
-        ]
-        if node.op_type == "Conv":
-            channels = weight.shape[0]
-        elif node.op_type == "ConvTranspose":
-            channels = weight.shape[1] * number(node, "group", 1)
-        else:
-            channels = weight.shape[0] if number(node, "transB", 0) else weight.shape[-1]
-        total = np.zeros(channels, np.float32)
-        for bias in biases:
-            total = total + bias
         added = np.zeros(channels)
-        if biases:
+        if biased:
             source = self.params(node.input[0])[0] if node.input[0] not in self.constants else None
             added, scales = bias_through(
                 total, source, scales, self.weights, self.bias_precision, self.precision

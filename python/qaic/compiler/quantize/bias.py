@@ -87,7 +87,8 @@ def settle(
             start = index if per_channel else 0
             exact[start : start + len(group)] = decoded
             largest = float(np.abs(decoded).max())
-        if largest / grid[index] <= _INT32_MAX and (eight_bits or not per_channel):
+        # The grid may be as small as the least float32, so nothing is divided by it before this.
+        if largest <= _INT32_MAX * float(grid[index]) and (eight_bits or not per_channel):
             continue
         if not integer_kernel and (eight_bits or not per_channel):
             grid[index] = wanted

@@ -150,11 +150,11 @@ class Inserter:
         units = find_units(self.graph, self.classes, self.constants, self.facts, self.parameters.profiled)
         for unit in units:
             kind = self.classes.get(node_key(unit.node))
-            if kind in INTEGERS and self._fits(unit):
+            if kind in INTEGERS and not unit.in_float and self._fits(unit):
                 self.kind = kind
                 self._write(unit)
             else:
-                self.nodes.append(unit.node)
+                self.nodes.extend(unit.inner or (unit.node,))
         self._drop_unread()
         infinite = sorted(name for name, finite in self._finite.items() if not finite)
         if infinite:
@@ -169,6 +169,10 @@ class Inserter:
     def _fits(self, unit: Unit) -> bool:
         """Whether everything is known that the unit needs to be quantized."""
         node, types = unit.node, self.facts.types
+        if unit.inner:
+            entry = self._entry(unit)
+            known = entry in self.stored or self.parameters.profiled(entry)
+            return known and types.get(entry) == types.get(unit.output) == FLOAT
         if not quantizable(node) or any(subgraphs(node)) or not operands(node):
             return False
         for position in operands(node):
@@ -186,6 +190,12 @@ class Inserter:
             return not tables.is_table(self, node) or self.parameters.profiled(unit.output)
         return self.parameters.profiled(unit.output)
 
+    def _entry(self, unit: Unit) -> str:
+        """Name the one value that a function written out is of."""
+        made = {name for node in unit.inner for name in node.output}
+        names = (name for node in unit.inner for name in node.input if name and name not in made)
+        return next(name for name in names if name not in self.constants and self.facts.types[name] == FLOAT)
+
     def _is_finite(self, name: str) -> bool:
         """Whether a constant operand can be quantized; models compare with infinity and mask with it."""
         import numpy as np
@@ -196,7 +206,9 @@ class Inserter:
 
     def _write(self, unit: Unit) -> None:
         node = unit.node
-        if tables.is_table(self, node):
+        if unit.inner:
+            self._write_function(unit)
+        elif tables.is_table(self, node):
             tables.write(self, unit)
         elif node.op_type in SAME_PARAMETERS:
             self._write_same(node)
@@ -204,6 +216,18 @@ class Inserter:
             weighted.write(self, unit)
         else:
             self._write_computing(unit)
+
+    def _write_function(self, unit: Unit) -> None:
+        """Write a function in float, between a dequantized operand and a quantized result."""
+        entry = self._entry(unit)
+        real = self.real(entry)
+        for node in unit.inner:
+            for position, name in enumerate(node.input):
+                if name == entry:
+                    node.input[position] = real
+            if node is not unit.node:
+                self.add(node)
+        self.finish(unit, unit.node)
 
     def _has_kernel(self, node: onnx.NodeProto) -> bool:
         """Whether weight and bias are constants that can be quantized with the operator."""

@@ -15,7 +15,8 @@ from qaic.compiler.constness import node_key
 from qaic.compiler.graph_walk import subgraphs, uses
 from qaic.compiler.precision_classes import PrecisionClass
 from qaic.compiler.precision_ops import standard
-from qaic.compiler.quantize.kinds import SAME_PARAMETERS
+from qaic.compiler.quantize.composites import Composites
+from qaic.compiler.quantize.kinds import SAME_PARAMETERS, WEIGHTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 INTEGERS = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
 
 
+#: operators of one operand that are no functions of each of its elements
+HEADS = WEIGHTED | {"AveragePool", "Concat", "GlobalAveragePool", "Pad", "ReduceMean", "Resize", "Softmax"}
+
+
 @dataclass(slots=True)
 class Unit:
     """A node with what was joined to it."""
@@ -36,10 +41,14 @@ class Unit:
     node: onnx.NodeProto
     #: the result of the unit, if it has one result only
     output: str
-    #: constants that are added to the result, one number per channel or one for all
-    biases: list[str] = field(default_factory=list)
+    #: Add, Sub, Mul and Div with constants that follow a product with a constant weight, in order
+    affine: list[tuple[str, str]] = field(default_factory=list)
     #: bounds on the result, in the order they are applied
     bounds: list[tuple[float, float]] = field(default_factory=list)
+    #: the nodes of a function that is written out; `node` is the last of them
+    inner: tuple[onnx.NodeProto, ...] = ()
+    #: part of a normalization that is written out
+    in_float: bool = False
 
 
 def find_units(
@@ -64,44 +73,87 @@ def find_units(
     profiled : callable
         Whether a tensor has a profile; a unit whose result has none could not be quantized.
     """
-    count = uses(graph)
-    readers: dict[str, onnx.NodeProto] = {}
+    joining = _Joining(graph, classes, constants, facts, profiled)
+    units: dict[str, Unit] = {}
+    # Products come first: what can be done by their weight and bias costs nothing.
     for node in graph.node:
-        for name in node.input:
-            readers[name] = node
-    outputs = {value.name for value in graph.output}
-    absorbed: set[str] = set()
+        if node_key(node) not in joining.absorbed and joining.is_head(node):
+            units[node_key(node)] = joining.join(node)
+    composites = Composites(graph, constants, facts, classes, taken=set(joining.absorbed), profiled=profiled)
+    for composite in composites.find():
+        if composite.is_quantized:
+            *before, last = composite.nodes
+            units[node_key(last)] = Unit(last, node_key(last), inner=composite.nodes)
+            joining.absorbed.update(node_key(node) for node in before)
+        else:
+            units.update((node_key(n), Unit(n, node_key(n), in_float=True)) for n in composite.nodes)
     for node in graph.node:
         key = node_key(node)
-        if key in absorbed:
+        if key in joining.absorbed:
             continue
-        unit = Unit(node, key)
-        kind = classes.get(key)
-        if kind in INTEGERS and node.op_type not in SAME_PARAMETERS and not any(subgraphs(node)):
-            while count[unit.output] == 1 and unit.output not in outputs and unit.output in readers:
-                reader = readers[unit.output]
-                if classes.get(node_key(reader)) is not kind or not profiled(node_key(reader)):
-                    break
-                if not _joins(unit, reader, constants, facts):
-                    break
-                unit.output = reader.output[0]
-                absorbed.add(unit.output)
-        yield unit
+        yield units[key] if key in units else joining.join(node)
 
 
-def _joins(unit: Unit, reader: onnx.NodeProto, constants: Constants, facts: ValueFacts) -> bool:
-    """Take the reader of a unit's result into the unit if it belongs there."""
-    if standard(reader, "Add"):
-        bias = reader.input[1] if reader.input[0] == unit.output else reader.input[0]
-        if unit.bounds or not _is_bias(unit, bias, constants, facts):
+class _Joining:
+    """Joins to a node what follows it."""
+
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        classes: dict[str, PrecisionClass],
+        constants: Constants,
+        facts: ValueFacts,
+        profiled: Callable[[str], bool],
+    ) -> None:
+        self.classes, self.constants, self.facts, self.profiled = classes, constants, facts, profiled
+        self.count = uses(graph)
+        self.outputs = {value.name for value in graph.output}
+        self.readers = {name: node for node in graph.node for name in node.input}
+        #: nodes that were joined to another, by first output
+        self.absorbed: set[str] = set()
+
+    def is_head(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is no function of one value, so that what follows can only be joined to it."""
+        operands = {name for name in node.input if name and name not in self.constants}
+        return len(operands) > 1 or node.op_type in HEADS
+
+    def join(self, node: onnx.NodeProto) -> Unit:
+        """Make the unit of a node."""
+        unit = Unit(node, node_key(node))
+        kind = self.classes.get(unit.output)
+        if kind not in INTEGERS or node.op_type in SAME_PARAMETERS or any(subgraphs(node)):
+            return unit
+        while (
+            self.count[unit.output] == 1 and unit.output not in self.outputs and unit.output in self.readers
+        ):
+            reader = self.readers[unit.output]
+            key = node_key(reader)
+            if self.classes.get(key) is not kind or not self.profiled(key) or key in self.absorbed:
+                break
+            if not self._joins(unit, reader):
+                break
+            unit.output = key
+            self.absorbed.add(key)
+        return unit
+
+    def _joins(self, unit: Unit, reader: onnx.NodeProto) -> bool:
+        """Take the reader of a unit's result into the unit if it belongs there."""
+        if standard(reader, "Add", "Mul", "Sub", "Div"):
+            first = reader.input[0] == unit.output
+            other = reader.input[1] if first else reader.input[0]
+            if unit.bounds or not (first or reader.op_type in {"Add", "Mul"}):
+                return False
+            if not _is_bias(unit, other, self.constants, self.facts):
+                return False
+            if reader.op_type == "Div" and not self.constants.read(other).all():
+                return False
+            unit.affine.append((reader.op_type, other))
+            return True
+        bounds = _bounds(reader, self.constants) if reader.input[0] == unit.output else None
+        if bounds is None:
             return False
-        unit.biases.append(bias)
+        unit.bounds.append(bounds)
         return True
-    bounds = _bounds(reader, constants) if reader.input[0] == unit.output else None
-    if bounds is None:
-        return False
-    unit.bounds.append(bounds)
-    return True
 
 
 def _is_bias(unit: Unit, name: str, constants: Constants, facts: ValueFacts) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.bn_fold import ScaledSource
+from qaic.compiler.constants import read_array
 from qaic.compiler.elem_types import INT8, INT16
 from qaic.compiler.precision_classes import PrecisionClass
 from qaic.compiler.quantize.bias import settle
@@ -19,6 +19,8 @@ from qaic.compiler.quantize.storage import quantized_weight
 from qaic.compiler.weights import Weight
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     import numpy.typing as npt
     import onnx
@@ -40,13 +42,39 @@ class _Kernel:
     channels: int
 
 
+@dataclass(frozen=True, slots=True)
+class ProductSource:
+    """A float32 weight times a factor per output channel, multiplied while it is read."""
+
+    inner: Weight
+    factors: npt.NDArray[np.float32]
+    axis: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.source.nbytes
+
+    def chunks(self) -> Iterator[bytes]:
+        """Multiply all of it: one weight is small enough to be held."""
+        yield _product(read_array(self.inner), self.factors, self.axis).tobytes()
+
+
+def _product(
+    values: npt.NDArray[np.float32], factors: npt.NDArray[np.float32], axis: int
+) -> npt.NDArray[np.float32]:
+    shape = [1] * values.ndim
+    shape[axis] = len(factors)
+    return values * factors.reshape(shape)
+
+
 def write(inserter: Inserter, unit: Unit) -> None:
     """Write a unit of Conv, ConvTranspose, Gemm or MatMul with a constant weight."""
     node = unit.node
     source = inserter.integers(node.input[0])
-    kernel = _kernel(inserter, node)
+    factors, bias = _affine(inserter, unit)
+    kernel = _kernel(inserter, node, factors)
     scales, offset, axis = _parameters(inserter, node, kernel)
-    bias = _bias(inserter, unit, kernel)
     if bias is not None:
         settled = settle(
             bias,
@@ -68,37 +96,74 @@ def write(inserter: Inserter, unit: Unit) -> None:
     inserter.finish(unit, node)
 
 
-def _kernel(inserter: Inserter, node: onnx.NodeProto) -> _Kernel:
-    """Read the weight of a node; the factors of a Gemm are multiplied into it."""
-    import numpy as np
+def _channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int]:
+    """Tell the axis of the output channels in a weight, None where it is not one, and their number."""
+    numbers = _attributes(node)
+    if node.op_type == "Conv":
+        return 0, dims[0]
+    if node.op_type == "ConvTranspose":
+        groups = int(numbers.get("group", 1))
+        return (1 if groups == 1 else None), dims[1] * groups
+    if node.op_type == "Gemm":
+        axis = 0 if numbers.get("transB", 0) else 1
+        return axis, dims[axis]
+    return (1 if len(dims) == 2 else None), dims[-1]
 
+
+def _kernel(inserter: Inserter, node: onnx.NodeProto, factors: npt.NDArray[np.float32] | None) -> _Kernel:
+    """Read the weight of a node, with the factors of its unit multiplied into it."""
     name = node.input[1]
     weight = inserter.constants.describe(name)
     if weight is None:
         raise KeyError(name)
-    numbers = _attributes(node)
-    alpha = numbers.get("alpha", 1.0) if node.op_type == "Gemm" else 1.0
-    if alpha != 1.0:
-        factor = np.array([alpha], np.float32)
-        renamed = inserter.fresh.make(name, "scaled")
-        weight = Weight(renamed, weight.elem_type, weight.dims, ScaledSource(weight.source, factor))
-        for attribute in node.attribute:
-            if attribute.name == "alpha":
-                attribute.f = 1.0
-        values = inserter.constants.read(name) * factor
-    else:
-        values = inserter.constants.read(name)
-    groups = int(numbers.get("group", 1))
-    if node.op_type == "Conv":
-        return _Kernel(weight, values, 0, weight.dims[0])
-    if node.op_type == "ConvTranspose":
-        return _Kernel(weight, values, 1 if groups == 1 else None, weight.dims[1] * groups)
-    if node.op_type == "Gemm":
-        axis = 0 if numbers.get("transB", 0) else 1
-        return _Kernel(weight, values, axis, weight.dims[axis])
-    if len(weight.dims) == 2:
-        return _Kernel(weight, values, 1, weight.dims[1])
-    return _Kernel(weight, values, None, weight.dims[-1])
+    values = inserter.constants.read(name)
+    axis, channels = _channels(node, weight.dims)
+    if factors is not None and axis is not None:
+        product = ProductSource(weight, factors, axis)
+        weight = Weight(inserter.fresh.make(name, "scaled"), weight.elem_type, weight.dims, product)
+        values = _product(values, factors, axis)
+    return _Kernel(weight, values, axis, channels)
+
+
+def _affine(
+    inserter: Inserter, unit: Unit
+) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float32] | None]:
+    """Collect what a unit does to its sums of products.
+
+    Returns
+    -------
+    factors, bias : ndarray or None
+        One number per output channel; None where there is nothing to multiply or to add.
+    """
+    import numpy as np
+
+    node = unit.node
+    weight = inserter.constants.describe(node.input[1])
+    if weight is None:
+        raise KeyError(node.input[1])
+    _, channels = _channels(node, weight.dims)
+    numbers = _attributes(node) if node.op_type == "Gemm" else {}
+    factors = np.full(channels, numbers.get("alpha", 1.0), np.float32)
+    bias = np.zeros(channels, np.float32)
+    has_bias = len(node.input) > 2 and bool(node.input[2])
+    if has_bias:
+        values = inserter.constants.read(node.input[2]).reshape(-1)
+        value_range(values, node.input[2])
+        bias = bias + values * np.float32(numbers.get("beta", 1.0))
+    for kind, name in unit.affine:
+        values = inserter.constants.read(name).reshape(-1)
+        value_range(values, name)
+        if kind == "Mul":
+            factors, bias = factors * values, bias * values
+        elif kind == "Div":
+            factors, bias = factors / values, bias / values
+        else:
+            bias = bias + values if kind == "Add" else bias - values
+            has_bias = True
+    for attribute in node.attribute:
+        if attribute.name in {"alpha", "beta"} and node.op_type == "Gemm":
+            attribute.f = 1.0
+    return (None if (factors == 1).all() else factors), (bias if has_bias else None)
 
 
 def _parameters(
@@ -130,33 +195,6 @@ def _attributes(node: onnx.NodeProto) -> dict[str, float]:
 def _per_channel(inserter: Inserter, node: onnx.NodeProto) -> bool:
     options = inserter.options
     return options.enable_channelwise if node.op_type in _CONVOLUTIONS else options.enable_rowwise
-
-
-def _bias(inserter: Inserter, unit: Unit, kernel: _Kernel) -> npt.NDArray[np.float32] | None:
-    """Add up the constants that are added to the result, one number per output channel.
-
-    Returns
-    -------
-    ndarray or None
-        None where there is nothing to add, or it is not one number per channel: then it stays an operand.
-    """
-    import numpy as np
-
-    node = unit.node
-    names = [*([node.input[2]] if len(node.input) > 2 and node.input[2] else []), *unit.biases]
-    if not names:
-        return None
-    total = np.zeros(kernel.channels, np.float32)
-    for name in names:
-        values = inserter.constants.read(name).reshape(-1)
-        value_range(values, name)
-        if node.op_type == "Gemm" and name == names[0] and name not in unit.biases:
-            values = values * np.float32(_attributes(node).get("beta", 1.0))
-        total = total + values
-    for attribute in node.attribute:
-        if node.op_type == "Gemm" and attribute.name == "beta":
-            attribute.f = 1.0
-    return total
 
 
 def has_channel_bias(inserter: Inserter, node: onnx.NodeProto) -> bool:
