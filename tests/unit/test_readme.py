@@ -84,6 +84,26 @@ def test_code_of_the_guides_to_integers_runs(folder, page):
     assert 0 < np.abs(y - exact).max() < 0.1 * np.abs(exact).max()
 
 
+def test_code_of_the_guide_to_containers_runs(folder):
+    (block,) = re.findall(r"```python\n(.*?)```", (GUIDES / "containers.md").read_text(), re.DOTALL)
+    namespace = {}
+    exec(block, namespace)
+    assert namespace["weights"].shape == (16, 16)
+    assert not namespace["findings"]
+    assert list((folder / "out").rglob("networkdesc.json"))
+
+
+def test_code_of_the_guide_to_edges_moves_the_state(folder, monkeypatch):
+    run_example("make_model.py", "--decoder", "decoder.onnx", monkeypatch=monkeypatch)
+    (block,) = re.findall(r"```python\n(.*?)```", (GUIDES / "edges.md").read_text(), re.DOTALL)
+    namespace = {}
+    exec(block, namespace)
+    assert namespace["cache"][:8].any(axis=1).all()
+    after = namespace["decode"].read_state("past_key.0", sequence=0)
+    np.testing.assert_array_equal(after[:8], namespace["cache"][:8])
+    assert after[8].any()
+
+
 def test_code_of_the_guide_to_shapes_runs(folder):
     encoder = session_models.model(
         [helper.make_node("Neg", ["input_ids"], ["y"])],
