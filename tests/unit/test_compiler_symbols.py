@@ -37,6 +37,14 @@ def test_unbound_symbol_is_refused_with_the_option_that_binds_it():
     assert "-onnx-define-symbol=seq,1" in hint
 
 
+def test_a_negative_size_is_one_that_is_not_known():
+    model = symbolic(x=[-1, 3, 4], y=[-1, 3, 8])
+    spec = ModelInput("x", "float32", (2, 3, 4))
+    assert shapes(lowered(model, model_inputs=(spec,))) == {"x": (2, 3, 4), "y": (2, 3, 8)}
+    with pytest.raises(CompileError, match="model_inputs"):
+        lowered(model)
+
+
 def test_symbols_of_outputs_alone_need_no_value():
     program = lowered(symbolic(y=["unk__1", "unk__2", "unk__3"]), onnx_define_symbol={"batch": 2, "seq": 3})
     assert shapes(program)["y"] == (2, 3, 8)

@@ -33,8 +33,9 @@ _IR_FREE_INITIALIZERS: Final = 4
 def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Bring the skeleton into the one form the passes expect; changes `model` in place.
 
-    Initializers stop being inputs, text for humans and exporter traces are dropped (they hold paths of the
-    machine that exported the model), and unused initializers go, from the skeleton and from `weights`.
+    Initializers stop being inputs, negative sizes become unknown ones, text for humans and exporter traces
+    are dropped (they hold paths of the machine that exported the model), and unused initializers go, from the
+    skeleton and from `weights`.
     """
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer} | weights.keys()
@@ -52,6 +53,10 @@ def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
         for value in (*current.input, *current.output, *current.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                # Older exporters write -1 for a size that is not known.
+                if dim.HasField("dim_value") and dim.dim_value < 0:
+                    dim.ClearField("dim_value")
             value.ClearField("doc_string")
             value.ClearField("metadata_props")
         for tensor in current.initializer:
