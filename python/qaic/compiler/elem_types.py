@@ -51,6 +51,9 @@ TABLE: Final[dict[int, tuple[str, int]]] = {
     26: ("int2", 2),
 }
 
+#: types of floats that are computed with
+FLOATS: Final = frozenset({FLOAT, DOUBLE, FLOAT16, BFLOAT16})
+
 CODES: Final[dict[str, int]] = {name: code for code, (name, _) in TABLE.items()}
 
 #: types a buffer of the card can have (qpc-format §2.1); everything else may only live inside the graph

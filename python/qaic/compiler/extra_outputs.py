@@ -6,12 +6,12 @@ outputs serves whoever uses the one without.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from typing import TYPE_CHECKING
 
 from qaic.compiler.edges import read_edge
 from qaic.compiler.elem_types import BOOL
+from qaic.compiler.output_nodes import unknown_result
 from qaic.compiler.refusal import listing, refuse
 from qaic.errors import CompileError
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     import onnx
 
 _log = logging.getLogger("qaic.compiler")
-
-#: Comparing takes time with each name, and models have up to a million.
-_MOST_COMPARED = 5000
 
 
 def add_named(
@@ -62,7 +59,8 @@ def add_named(
                 wanted |= dict.fromkeys(_names_in(group.strip(), computed, graph_names))
     for name in wanted:
         if name not in computed:
-            raise _unknown(model, name, computed, was_cut=was_cut)
+            fix = "output_node_names keeps only what its outputs need: name this one there" if was_cut else ""
+            raise unknown_result("extra_output_tensors", graph, name, sorted(computed), fix)
     _append(graph, [name for node in graph.node for name in node.output if name in wanted])
 
 
@@ -129,27 +127,3 @@ def _ranks(form: onnx.ModelProto) -> dict[str, int]:
         if edge.elem_type != BOOL:
             ranks[value.name] = len(edge.dims)
     return ranks
-
-
-def _unknown(model: onnx.ModelProto, name: str, computed: Collection[str], *, was_cut: bool) -> CompileError:
-    graph = model.graph
-    given = {value.name for value in graph.input}
-    named = next((node for node in graph.node if node.name == name), None)
-    if name in given:
-        fix = "that is an input of the model"
-    elif named is not None:
-        fix = f"that is the name of a node; its results are {listing(list(named.output))}"
-    elif was_cut:
-        fix = "output_node_names leaves only what its tensors need: name this one there"
-    else:
-        known = sorted(computed)
-        close = difflib.get_close_matches(name[:200], known[:_MOST_COMPARED], n=1)
-        fix = f"did you mean {close[0]!r}?" if close else f"results of the model: {listing(known, 20)}"
-    return refuse(
-        f"extra_output_tensors: {name!r}",
-        code="unknown_output",
-        found="no result of a node of the main graph with that name",
-        expected="the name of a tensor that the model computes",
-        fix=fix,
-        context={"tensor": name},
-    )

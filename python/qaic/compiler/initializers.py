@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 #: types of weights the engine takes from the mapping; sub-byte and 8-bit float types stay in the graph
 _MAPPED_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
 
-_FLOATS: Final = frozenset({elem_types.FLOAT, elem_types.DOUBLE, elem_types.FLOAT16, elem_types.BFLOAT16})
-
 
 def as_weight(tensor: onnx.TensorProto) -> Weight:
     """Describe a tensor of the skeleton like a weight."""
@@ -82,7 +80,7 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
             if not standard(node, "Constant") or len(node.attribute) != 1:
                 continue
             attribute = node.attribute[0]
-            if attribute.name == "value" and attribute.t.data_type in _FLOATS:
+            if attribute.name == "value" and attribute.t.data_type in elem_types.FLOATS:
                 tensor = graph.initializer.add()
                 tensor.CopyFrom(attribute.t)
                 tensor.name = node.output[0]

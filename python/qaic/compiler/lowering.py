@@ -33,6 +33,7 @@ from qaic.compiler.mx_weights import compress_weights
 from qaic.compiler.output_nodes import keep_outputs
 from qaic.compiler.partition_nodes import check_partitions, node_names, write_template
 from qaic.compiler.partition_traffic import round_traffic
+from qaic.compiler.precision_classes import is_quantizing
 from qaic.compiler.quantize.insert import quantize
 from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
@@ -257,7 +258,7 @@ def _measure(
     model, weights, options = draft.model, draft.weights, draft.options
     if draft.has_cloud_functions:
         merge_equal(model.graph, common_shapes(shapes.forms))
-    is_quantized = calibration.is_wanted(options)
+    is_quantized = is_quantizing(options)
     subject = None
     if options.dump_profile is not None and not is_quantized:
         # What is only measured is compiled as it is.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.constness import node_key
-from qaic.compiler.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, TABLE
+from qaic.compiler.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.graph_walk import FreshNames, all_nodes, uses
 from qaic.compiler.initializers import as_weight
-from qaic.compiler.precision_classes import PrecisionClass
+from qaic.compiler.precision_classes import INTEGERS
 from qaic.compiler.precision_ops import standard
 from qaic.compiler.refusal import listing, refuse
 from qaic.compiler.weights import BlockFormat, Source, Weight, read_all
@@ -40,9 +40,6 @@ _BLOCK_BYTES: Final = 25
 _LEAST_SIDE: Final = 32
 #: elements encoded at a time
 _PIECE: Final = 1 << 18
-
-_FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})
-_INTEGERS: Final = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +166,10 @@ class _Compressor:
     def compress(self, node: onnx.NodeProto) -> bool:
         """Replace the right operand of a product; says whether that was possible."""
         chosen = self.floats.classes.get(node_key(node))
-        if chosen is None or chosen in _INTEGERS or len(node.input) < 2:
+        if chosen is None or chosen in INTEGERS or len(node.input) < 2:
             return False
         weight, swapped = self._constant(node.input[1])
-        if weight is None or weight.elem_type not in _FLOATS or len(weight.dims) not in {2, 3}:
+        if weight is None or weight.elem_type not in FLOATS or len(weight.dims) not in {2, 3}:
             return False
         if min(weight.dims[-2:]) < _LEAST_SIDE or math.prod(weight.dims) == 0:
             return False
@@ -213,7 +210,7 @@ class _Compressor:
                 if rank not in {2, 3} or perm != [*range(rank - 2), rank - 1, rank - 2]:
                     return None, False
                 swapped = not swapped
-            elif self.floats.facts.types.get(maker.input[0], 0) not in _FLOATS - {DOUBLE}:
+            elif self.floats.facts.types.get(maker.input[0], 0) not in FLOATS - {DOUBLE}:
                 return None, False
             self.passed.add(name)
             name = maker.input[0]

@@ -46,7 +46,7 @@ def keep_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
     wanted = set(names)
     for name in names:
         if name not in outputs and name not in inner:
-            raise _unknown(graph, name, [*outputs, *inner])
+            raise unknown_result("output_node_names", graph, name, [*outputs, *inner])
     ordered = [name for name in (*outputs, *inner) if name in wanted]
     if ordered != list(dict.fromkeys(names)):
         _log.warning("output_node_names: outputs keep the order of the model: %s", listing(ordered, 20))
@@ -96,16 +96,35 @@ def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     return names
 
 
-def _unknown(graph: onnx.GraphProto, name: str, known: list[str]) -> CompileError:
+def unknown_result(
+    option: str, graph: onnx.GraphProto, name: str, known: list[str], fix: str = ""
+) -> CompileError:
+    """Say that no node of the main graph computes a tensor of this name.
+
+    Parameters
+    ----------
+    option : str
+        Option that names it.
+    graph : onnx.GraphProto
+        Main graph.
+    name : str
+        The tensor.
+    known : list[str]
+        Names that could have been meant.
+    fix : str
+        What to do where it is neither an input nor the name of a node.
+    """
     named = next((node for node in graph.node if node.name == name), None)
-    if named is not None:
+    if any(value.name == name for value in graph.input):
+        fix = "that is an input of the model"
+    elif named is not None:
         fix = f"that is the name of a node; its results are {listing(list(named.output))}"
-    else:
+    elif not fix:
         # Comparing takes time with each name, and models have up to a million.
         close = difflib.get_close_matches(name[:200], known[:5000], n=1)
-        fix = f"did you mean {close[0]!r}?" if close else f"outputs of the model: {listing(known, 20)}"
+        fix = f"did you mean {close[0]!r}?" if close else f"results of the model: {listing(known, 20)}"
     return refuse(
-        f"output_node_names: {name!r}",
+        f"{option}: {name!r}",
         code="unknown_output",
         found="no result of a node of the main graph with that name",
         expected="the name of a tensor that the model computes",

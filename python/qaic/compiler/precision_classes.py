@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.constness import node_key
-from qaic.compiler.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16
+from qaic.compiler.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.quantize.kinds import operands, quantizable, results
@@ -33,8 +33,6 @@ _log = logging.getLogger("qaic.compiler")
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
-_FLOATS: Final = frozenset({FLOAT, DOUBLE, FLOAT16, BFLOAT16})
-
 
 class PrecisionClass(enum.Enum):
     """What a node computes in."""
@@ -44,6 +42,10 @@ class PrecisionClass(enum.Enum):
     BF16 = "bf16"
     INT8 = "int8"
     INT16 = "int16"
+
+
+#: classes of nodes that are quantized
+INTEGERS: Final = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
 
 
 @dataclass(slots=True)
@@ -168,7 +170,7 @@ def _own_class(node: onnx.NodeProto, facts: ValueFacts, *, has_bfloats: bool) ->
             return PrecisionClass.FP16
         if elem_type == BFLOAT16 and has_bfloats:
             return PrecisionClass.BF16
-        if elem_type in _FLOATS:
+        if elem_type in FLOATS:
             return PrecisionClass.FP32
     return None
 

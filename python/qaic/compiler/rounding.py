@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.constness import Constness, classify, node_key, typed_picks
-from qaic.compiler.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
+from qaic.compiler.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
 from qaic.compiler.graph_walk import FreshNames, subgraphs, uses
 from qaic.compiler.half_weights import HalfSource, Overflows
 from qaic.compiler.initializers import dense
@@ -37,7 +37,6 @@ _GRIDS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 
 #: element types whose values are rounded; float64 is treated as float32 (§5.2)
 ROUNDED: Final = frozenset({FLOAT, DOUBLE})
-_FLOATS: Final = frozenset({FLOAT, DOUBLE, *GRIDS})
 
 
 @dataclass(slots=True)
@@ -211,7 +210,7 @@ class Rounder:
         """Whether a node only picks from values that are on a grid."""
         picked = self.picks(node, grid)
         return picked is not None and all(
-            self.types.get(node.input[p], 0) not in _FLOATS or self._on_grid(scope, node.input[p], grid)
+            self.types.get(node.input[p], 0) not in FLOATS or self._on_grid(scope, node.input[p], grid)
             for p in picked
             if p < len(node.input) and node.input[p]
         )

@@ -15,7 +15,7 @@ from qaic.compiler.calibration.profile import Profile
 from qaic.compiler.calibration.profile_file import MOST_BYTES, read_profile, write_profile
 from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSource, index_limits
 from qaic.compiler.calibration.samples import FileSource, ObjectSource
-from qaic.compiler.precision_classes import PrecisionClass, decide
+from qaic.compiler.precision_classes import INTEGERS, decide, is_quantizing
 from qaic.compiler.refusal import listing
 from qaic.compiler.side_files import SideFile
 from qaic.errors import OptionError
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
-
-_INTEGERS = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
-
-
-def is_wanted(options: CompileOptions) -> bool:
-    """Whether nodes are to be quantized."""
-    return (
-        options.convert_to_quantize
-        or options.load_profile is not None
-        or options.external_quantization_file is not None
-    )
 
 
 def profile_of(
@@ -71,7 +60,7 @@ def profile_of(
     CompileError
         A tensor holds NaN or infinity.
     """
-    if is_wanted(options):
+    if is_quantizing(options):
         return _obtained(graph, options, progress), []
     if options.dump_profile is None:
         return None, []
@@ -188,7 +177,7 @@ def _float_nodes(graph: FloatGraph, options: CompileOptions) -> set[str]:
     """Collect the nodes that stay in a float precision whatever is known about their values."""
     profiled = graph.facts.types.keys()
     classes = decide(graph.model, graph.facts, options, profiled, tell=False).classes
-    return {key for key, chosen in classes.items() if chosen not in _INTEGERS}
+    return {key for key, chosen in classes.items() if chosen not in INTEGERS}
 
 
 def source_of(graph: FloatGraph, options: CompileOptions) -> Source:

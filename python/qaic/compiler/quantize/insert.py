@@ -18,14 +18,14 @@ from qaic.compiler.constants import Constants
 from qaic.compiler.constness import node_key
 from qaic.compiler.elem_types import FLOAT
 from qaic.compiler.graph_walk import FreshNames, subgraphs, uses
-from qaic.compiler.precision_classes import PrecisionClass
+from qaic.compiler.precision_classes import INTEGERS, PrecisionClass
 from qaic.compiler.quantize import tables, weighted
 from qaic.compiler.quantize.fold import fold_constants
 from qaic.compiler.quantize.kinds import DIRECT, SAME_PARAMETERS, WEIGHTED, operands, quantizable, results
 from qaic.compiler.quantize.operator_set import raise_operator_set, version_of
 from qaic.compiler.quantize.parameters import Parameters, QuantParams, value_range
 from qaic.compiler.quantize.storage import quantized_weight
-from qaic.compiler.quantize.units import INTEGERS, Unit, find_units
+from qaic.compiler.quantize.units import Unit, find_units
 from qaic.compiler.refusal import listing
 
 if TYPE_CHECKING:

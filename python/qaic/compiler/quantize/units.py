@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.constness import node_key
 from qaic.compiler.graph_walk import subgraphs, uses
-from qaic.compiler.precision_classes import PrecisionClass
+from qaic.compiler.precision_classes import INTEGERS, PrecisionClass
 from qaic.compiler.precision_ops import standard
 from qaic.compiler.quantize.composites import Composites
 from qaic.compiler.quantize.kinds import SAME_PARAMETERS, WEIGHTED
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from qaic.compiler.constants import Constants
     from qaic.compiler.value_types import ValueFacts
-
-#: classes that are computed on integers
-INTEGERS = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
 
 
 #: operators of one operand that are no functions of each of its elements
