@@ -229,7 +229,7 @@ def test_info_marks_what_means_nothing_on_a_cpu(run, here):
     options = {"aic_num_cores": 2, "ols": 4, "multicast_weights": True, "no_longer_known": 1}
     path = here("net.qpc", container(program(constants=bytes(2048), plan={**CPU_PLAN, "options": options})))
     lines = section(run("info", path)[1], "options").splitlines()
-    assert {line.split()[0]: line.endswith("no effect on the cpu") for line in lines[1:]} == {
+    assert {line.split()[0]: line.endswith("no effect on the cpu target") for line in lines[1:]} == {
         "aic_num_cores": False,
         "ols": True,
         "multicast_weights": True,

@@ -187,6 +187,14 @@ def test_text_names_both_sides(compiled, capsys):
     assert "  w: 2048 of 2048 elements differ, by at most 1" in lines
 
 
+def test_values_without_content_are_visible():
+    options = {"set": {}, "effective": {"onnx_define_symbol": [{"n": 2}, {}]}}
+    assert diff_text({"problems": [], "same": False, "options": options}).splitlines() == [
+        "options",
+        "  effective: onnx_define_symbol  n=2 -> (empty)",
+    ]
+
+
 def test_long_lists_are_cut_in_text_only(compiled, capsys):
     many = [helper.make_node("Neg", ["y"], [f"n{i}"]) for i in range(30)]
     outputs = ("y", *(f"n{i}" for i in range(30)))

@@ -202,7 +202,7 @@ def test_the_older_generation_fixes_parameters(tmp_path, caplog):
         (HEAD + "- NodeOutputName: a\n  Scale: 1\n  Offset: 1\n  Min: 1\n", 8, "Min beside Scale and Offset"),
         (HEAD + entries(["a", "a"]), 12, "'a' a second time"),
         (HEAD + "- [ 1, 2 ]\n", 8, "found a list"),
-        (HEAD + "- NodeOutputName: [ unclosed\n", 9, "YAML"),
+        (HEAD + "- NodeOutputName: [ unclosed\n", 9, "text"),
         ("a: &x [1]\nb: *x\n", 1, "unknown key"),
     ],
 )

@@ -101,7 +101,7 @@ def _changes(changes: _Json) -> Iterator[str]:
 def _shown(value: Any) -> str:
     if value is None:
         return "(none)"
-    text = clean(value_text(value))
+    text = clean(value_text(value)) or "(empty)"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

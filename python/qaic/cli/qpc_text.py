@@ -203,7 +203,7 @@ def _options_text(options: _Json, without_effect: Sequence[str]) -> str:
     if not options:
         return ""
     rows = [
-        [clean(key), clean(value_text(value)), "no effect on the cpu" if key in without_effect else ""]
+        [clean(key), clean(value_text(value)), "no effect on the cpu target" if key in without_effect else ""]
         for key, value in options.items()
     ]
     return table(rows, header=["option", "value", ""])

@@ -76,7 +76,7 @@ def compile_model(
 def _tell_recorded(options: CompileOptions) -> None:
     names = ", ".join(spec.name for spec in recorded_only(options))
     if names:
-        _LOG.info("recorded, without effect on the cpu target: %s", names)
+        _LOG.info("recorded, no effect on the cpu target: %s", names)
 
 
 def write_side_files(

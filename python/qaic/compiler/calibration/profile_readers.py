@@ -101,10 +101,10 @@ def read_general(text: str, builder: ProfileBuilder) -> None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = 1 if mark is None else mark.line + 1
-        problem = getattr(error, "problem", None) or "a mistake"
-        raise wrong(builder.file, line, "YAML", str(problem), "three YAML documents") from None
+        problem = getattr(error, "problem", None) or "no YAML"
+        raise wrong(builder.file, line, "text", f"a mistake ({problem})", "three YAML documents") from None
     except RecursionError:
-        raise wrong(builder.file, 1, "YAML", "deep nesting", "three YAML documents") from None
+        raise wrong(builder.file, 1, "text", "deep nesting", "three YAML documents") from None
 
 
 class _Structure:
