@@ -367,6 +367,18 @@ def test_flags_of_a_run_are_told_to_belong_elsewhere(model, out, capsys):
     assert "qaic-runner" in error
 
 
+@pytest.mark.parametrize("flag", ["-input-list-file={list}", "-use-random-input-data"])
+def test_samples_that_nothing_measures_are_told(model, out, tmp_path, capsys, flag):
+    listed = tmp_path / "list.txt"
+    listed.write_text("x.raw\n")
+    assert compiled(model, out, flag.format(list=listed)) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"note: {flag.partition('=')[0]} without -convert-to-quantize or -dump-profile:")
+    assert compiled(model, out, "-use-random-input-data", "-convert-to-quantize") == 0
+    assert "without" not in capsys.readouterr().err
+
+
 def test_exec_runs_what_it_compiled(model, out, tmp_path, capsys):
     results = tmp_path / "results"
     argv = [

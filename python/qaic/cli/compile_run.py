@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli._common import complain
+from qaic.options.given import Source
 
 if TYPE_CHECKING:
     import argparse
@@ -30,6 +31,8 @@ _OPTIONS: Final = {
 }
 #: of these only the run makes use
 _FOR_RUNS: Final = frozenset({*_OPTIONS, "dev_id"}) - {"input_list_file"}
+#: samples of a calibration, the first also the inputs of a run
+_SAMPLES: Final = ("input_list_file", "use_random_input_data")
 
 
 def prepared(resolved: ResolvedOptions) -> argparse.Namespace:
@@ -55,7 +58,19 @@ def prepared(resolved: ResolvedOptions) -> argparse.Namespace:
 
 
 def tell_unused(resolved: ResolvedOptions, name: str) -> None:
-    """Say which options are for a run that does not come; `compile_only` has a rule that says so."""
+    """Say which options are for a run that does not come; `compile_only` has a rule that says so.
+
+    Samples are told too where they are not measured: who gives them may have forgotten to ask for that.
+    """
+    if not (resolved.compile.convert_to_quantize or resolved.compile.dump_profile):
+        # Of those in a file a rule has told already.
+        given = (origin for option, origin in resolved.origins.items() if option in _SAMPLES)
+        samples = [str(origin) for origin in given if origin.source is Source.ARGV]
+        if samples:
+            complain(
+                "note",
+                f"{', '.join(samples)} without -convert-to-quantize or -dump-profile: nothing is measured",
+            )
     if resolved.compile.compile_only:
         return
     unused = [str(origin) for option, origin in resolved.origins.items() if option in _FOR_RUNS]
