@@ -37,8 +37,9 @@ def test_unbound_symbol_is_refused_with_the_option_that_binds_it():
     assert "-onnx-define-symbol=seq,1" in hint
 
 
-def test_a_negative_size_is_one_that_is_not_known():
-    model = symbolic(x=[-1, 3, 4], y=[-1, 3, 8])
+@pytest.mark.parametrize("unknown", [-1, "?"])
+def test_negative_sizes_and_question_marks_are_not_known(unknown):
+    model = symbolic(x=[unknown, unknown, 4], y=[unknown, unknown, 8])
     spec = ModelInput("x", "float32", (2, 3, 4))
     assert shapes(lowered(model, model_inputs=(spec,))) == {"x": (2, 3, 4), "y": (2, 3, 8)}
     with pytest.raises(CompileError, match="model_inputs"):

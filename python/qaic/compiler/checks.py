@@ -54,9 +54,9 @@ def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
             node.ClearField("metadata_props")
         for value in (*current.input, *current.output, *current.value_info):
             for dim in value.type.tensor_type.shape.dim:
-                # Older exporters write -1 for a size that is not known.
-                if dim.HasField("dim_value") and dim.dim_value < 0:
-                    dim.ClearField("dim_value")
+                # Exporters write -1 or ? for a size that is not known; neither is one, nor a symbol.
+                if dim.dim_param == "?" or (dim.HasField("dim_value") and dim.dim_value < 0):
+                    dim.Clear()
             value.ClearField("doc_string")
             value.ClearField("metadata_props")
         for tensor in current.initializer:
