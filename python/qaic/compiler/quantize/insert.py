@@ -11,28 +11,23 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.constants import Constants
 from qaic.compiler.constness import node_key
 from qaic.compiler.elem_types import FLOAT
-from qaic.compiler.graph_walk import FreshNames, subgraphs, uses
+from qaic.compiler.graph_walk import subgraphs, uses
 from qaic.compiler.precision_classes import INTEGERS, PrecisionClass
 from qaic.compiler.quantize import tables, weighted
 from qaic.compiler.quantize.fold import fold_constants
 from qaic.compiler.quantize.kinds import DIRECT, SAME_PARAMETERS, WEIGHTED, operands, quantizable, results
-from qaic.compiler.quantize.operator_set import raise_operator_set, version_of
+from qaic.compiler.quantize.node_writer import NodeWriter, Stored
+from qaic.compiler.quantize.operator_set import raise_operator_set
 from qaic.compiler.quantize.parameters import Parameters, QuantParams, value_range
 from qaic.compiler.quantize.storage import quantized_weight
 from qaic.compiler.quantize.units import Unit, find_units
 from qaic.compiler.refusal import listing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import numpy.typing as npt
     import onnx
 
     from qaic.compiler.calibration.profile import Profile
@@ -44,23 +39,9 @@ _log = logging.getLogger("qaic.compiler")
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
-#: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits
-_AXIS_VERSION: Final = 13
-_INT16_VERSION: Final = 21
-#: from which on Clip runs on uint8, and takes its bounds as inputs
+#: operator sets from which on Clip runs on uint8, and takes its bounds as inputs
 _CLIP_UINT8_VERSION: Final = 12
 _CLIP_INPUTS_VERSION: Final = 11
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A tensor that exists as integers."""
-
-    name: str
-    params: QuantParams
-    #: names of the constants for its scale and zero point
-    scale: str
-    zero: str
 
 
 def quantize(
@@ -102,7 +83,7 @@ def quantize(
     parameters.report()
 
 
-class Inserter:
+class Inserter(NodeWriter):
     """Rewrites the main graph; see `quantize`."""
 
     def __init__(
@@ -115,35 +96,19 @@ class Inserter:
         parameters: Parameters,
         options: CompileOptions,
     ) -> None:
-        self.model = model
-        self.graph = model.graph
-        self.facts = facts
-        self.classes = classes
+        super().__init__(model, weights, facts, classes)
         self.parameters = parameters
         self.options = options
-        self.constants = Constants(model.graph, weights)
-        self.fresh = FreshNames(model.graph)
-        self.version = version_of(model)
-        self.nodes: list[onnx.NodeProto] = []
-        #: class of the unit that is being written
-        self.kind = PrecisionClass.INT8
         #: value -> its integers
         self.stored: dict[str, Stored] = {}
         #: value of a float node -> the same after quantizing and dequantizing
         self._reals: dict[str, str] = {}
         #: result of a quantized node, which is dequantized already
         self._made: set[str] = set()
-        self._numbers: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
         #: table -> its numbers, steps and smallest values
         self.tables: dict[str, tuple[str, str, str]] = {}
-        self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}
         #: constant operand -> whether all its values are finite
         self._finite: dict[str, bool] = {}
-
-    @property
-    def precision(self) -> str:
-        """Precision of the unit that is being written, as options name it."""
-        return "Int8" if self.kind is PrecisionClass.INT8 else "Int16"
 
     def run(self) -> None:
         """Rewrite the graph."""
@@ -241,7 +206,7 @@ class Inserter:
             names = [node.output[position] for position in results(node)]
             for position, name in zip(results(node), names, strict=True):
                 node.output[position] = self.fresh.make(name, "quantized")
-                self._note(node.output[position], source.params.elem_type, name)
+                self.note_like(node.output[position], source.params.elem_type, name)
             self.add(node)
             for position, name in zip(results(node), names, strict=True):
                 self.publish(name, Stored(node.output[position], source.params, source.scale, source.zero))
@@ -263,7 +228,7 @@ class Inserter:
             if node.op_type == "Pad":
                 self._store_padding(node, params)
             node.output[0] = self.fresh.make(unit.output, "quantized")
-            self._note(node.output[0], params.elem_type, unit.output)
+            self.note_like(node.output[0], params.elem_type, unit.output)
             self.add(node)
             result = Stored(node.output[0], params, sources[0].scale, sources[0].zero)
             self.publish(unit.output, self.bounded(result, unit))
@@ -326,7 +291,7 @@ class Inserter:
         """Add the node of a unit and quantize its result, bounds included."""
         raw = self.fresh.make(unit.output, "float")
         node.output[0] = raw
-        self._note(raw, FLOAT, unit.output)
+        self.note_like(raw, FLOAT, unit.output)
         self.add(node)
         if node.op_type == "Softmax" and self.kind is PrecisionClass.INT8:
             raw = self._saturated(raw, unit)
@@ -346,7 +311,7 @@ class Inserter:
         name = self.fresh.make(unit.output, "saturated")
         limit = self.number(name, "limit", np.array(largest, np.float32))
         self.add(helper.make_node("Min", [raw, limit], [name]))
-        self._note(name, FLOAT, unit.output)
+        self.note_like(name, FLOAT, unit.output)
         return name
 
     def quantized_result(self, unit: Unit, raw: str) -> Stored:
@@ -355,20 +320,6 @@ class Inserter:
         if not self.clips_integers():
             raw = self._bound_floats(raw, unit, params)
         return self.bounded(self.quantized(raw, unit.output, params), unit)
-
-    def reshaped(self, stored: Stored, name: str, shape: tuple[int, ...]) -> Stored:
-        """Add a Reshape of integers, one for all who want the same."""
-        import numpy as np
-        from onnx import helper
-
-        key = (stored.name, shape)
-        if key not in self._reshaped:
-            target = self.fresh.make(name, "reshaped")
-            sizes = self.number(target, "shape", np.array(shape, np.int64))
-            self.add(helper.make_node("Reshape", [stored.name, sizes], [target]))
-            self.note(target, stored.params.elem_type, shape)
-            self._reshaped[key] = target
-        return Stored(self._reshaped[key], stored.params, stored.scale, stored.zero)
 
     def clips_integers(self) -> bool:
         """Whether the engine has Clip for the stored integers."""
@@ -395,7 +346,7 @@ class Inserter:
                     for side, value in (("minimum", low), ("maximum", high))
                 ]
                 self.add(helper.make_node("Clip", [raw, *bounds], [name]))
-            self._note(name, FLOAT, unit.output)
+            self.note_like(name, FLOAT, unit.output)
             raw = name
         return raw
 
@@ -418,7 +369,7 @@ class Inserter:
             for side, value in (("minimum", low), ("maximum", high))
         ]
         self.add(helper.make_node("Clip", [result.name, *bounds], [name]))
-        self._note(name, result.params.elem_type, unit.output)
+        self.note_like(name, result.params.elem_type, unit.output)
         return Stored(name, result.params, result.scale, result.zero)
 
     def integers(self, name: str) -> Stored:
@@ -472,100 +423,14 @@ class Inserter:
                 unsigned=True,
             )
         )
-        self._note(stored, params.elem_type, name)
-        return Stored(stored, params, *self._constants_of(name, params))
-
-    def _constants_of(self, name: str, params: QuantParams) -> tuple[str, str]:
-        """Make the constants for scale and zero point of a tensor."""
-        import numpy as np
-
-        dtype = np.uint8 if params.precision == "Int8" else np.int16
-        return (
-            self.number(name, "scale", np.array(params.scale, np.float32)),
-            self.number(name, "zero_point", np.array(params.zero_point, dtype)),
-        )
-
-    def quantized(self, source: str, name: str, params: QuantParams, like: Stored | None = None) -> Stored:
-        """Add the node that quantizes `source`, for the value `name`."""
-        target = self.fresh.make(name, "quantized")
-        scale, zero = (like.scale, like.zero) if like else self._constants_of(name, params)
-        self._linear("QuantizeLinear", [source, scale, zero], target)
-        self._note(target, params.elem_type, name)
-        return Stored(target, params, scale, zero)
-
-    def dequantized(self, stored: Stored, name: str) -> str:
-        """Add a node that dequantizes integers under a new name."""
-        target = self.fresh.make(name, "dequantized")
-        self._linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], target)
-        self._note(target, FLOAT, name)
-        return target
-
-    def dequantized_weight(
-        self,
-        stored: str,
-        scales: npt.NDArray[np.float32],
-        zeros: npt.NDArray[Any],
-        name: str,
-        axis: int | None,
-    ) -> str:
-        """Add a node that dequantizes a weight or bias, with one scale per channel if there is an axis."""
-        target = self.fresh.make(name, "dequantized")
-        if axis is None:
-            scales, zeros = scales.reshape(()), zeros.reshape(())
-        zero = self.fresh.make(name, "zero_point")
-        self.constants.add_array(zero, zeros)
-        inputs = [stored, self.number(name, "scale", scales), zero]
-        self._linear("DequantizeLinear", inputs, target, axis=axis)
-        self._note(target, FLOAT, name)
-        return target
-
-    def _linear(self, op: str, inputs: Sequence[str], target: str, axis: int | None = None) -> None:
-        """Add a Q or DQ of the domain that has the types and the axis."""
-        from onnx import helper
-
-        needed = _AXIS_VERSION if self.kind is PrecisionClass.INT8 else _INT16_VERSION
-        domain = "" if self.version >= needed else "com.microsoft"
-        if domain and all(entry.domain != domain for entry in self.model.opset_import):
-            self.model.opset_import.append(helper.make_opsetid(domain, 1))
-        node = helper.make_node(op, inputs, [target], domain=domain)
-        if axis is not None:
-            node.attribute.append(helper.make_attribute("axis", axis))
-        self.add(node)
+        self.note_like(stored, params.elem_type, name)
+        return Stored(stored, params, *self.constants_of(name, params))
 
     def publish(self, name: str, stored: Stored) -> None:
         """Make integers the value of a result, and what they mean the float value of its name."""
         self.stored[name] = stored
-        self._linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], name)
+        self.linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], name)
         self._made.add(name)
-
-    def rename(self, node: onnx.NodeProto, position: int) -> str:
-        """Give a result of a node another name; returns the one it had."""
-        name = node.output[position]
-        node.output[position] = self.fresh.make(name, "float")
-        self._note(node.output[position], FLOAT, name)
-        return name
-
-    def number(self, name: str, suffix: str, values: npt.NDArray[Any]) -> str:
-        """Make a small constant, or find the one with the same content."""
-        key = (values.dtype.str, values.tobytes(), values.shape)
-        if key not in self._numbers:
-            self._numbers[key] = self.fresh.make(name, suffix)
-            self.constants.add_array(self._numbers[key], values)
-        return self._numbers[key]
-
-    def add(self, node: onnx.NodeProto) -> None:
-        """Append a node of the unit that is being written."""
-        self.nodes.append(node)
-        self.classes[node_key(node)] = self.kind
-
-    def note(self, name: str, elem_type: int, shape: tuple[int, ...] | None) -> None:
-        """Remember type and shape of a new value."""
-        self.facts.types[name] = elem_type
-        if shape is not None:
-            self.facts.shapes[name] = shape
-
-    def _note(self, name: str, elem_type: int, like: str) -> None:
-        self.note(name, elem_type, self.facts.shapes.get(like))
 
     def _drop_unread(self) -> None:
         """Remove pairs of which one half or both turned out to be unused."""

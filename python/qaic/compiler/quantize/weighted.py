@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from qaic.compiler.quantize.insert import Inserter, Stored
+    from qaic.compiler.quantize.insert import Inserter
+    from qaic.compiler.quantize.node_writer import Stored
     from qaic.compiler.quantize.units import Unit
 
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose"})
