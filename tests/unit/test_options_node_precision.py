@@ -40,7 +40,7 @@ def test_lists_are_read_as_text(tmp_path, text, fp16, fp32):
     [
         (
             "FP16NodeInstanceNames: [a]\nFP16Nodes: [b]\n",
-            r"line 2.*did you mean FP16NodeInstanceNames.*'FP16Nodes'",
+            r"line 2.*found the key 'FP16Nodes' \(did you mean FP16NodeInstanceNames\?\)",
         ),
         ("FP16NodeInstanceNames: [a]\nFP16NodeInstanceNames: [b]\n", r"each key once.*line 2.*twice"),
         ("FP16NodeInstanceNames: a\n", r"a list of names as FP16NodeInstanceNames on line 1.*'a'"),

@@ -141,7 +141,7 @@ def _from_object(item: object, place: str, places: Mapping[str, str] | None = No
             near = get_close_matches(str(key), _KEYS, 1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise ValueMismatchError(
-                f"the keys {', '.join(_KEYS)} on {at[key]}{hint}", f"the key {shown(key)}"
+                f"the keys {', '.join(_KEYS)} on {at[key]}", f"the key {shown(key)}{hint}"
             )
     if _NAME not in item:
         raise ValueMismatchError(f"the key {_NAME} in the entry on {place}", "none")

@@ -96,7 +96,7 @@ def _known(key: object, place: str) -> str:
     if key not in _KEYS:
         near = get_close_matches(str(key), _KEYS, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueMismatchError(f"the keys {_HALF} and {_FLOAT}{place}{hint}", f"the key {shown(key)}")
+        raise ValueMismatchError(f"the keys {_HALF} and {_FLOAT}{place}", f"the key {shown(key)}{hint}")
     return str(key)
 
 
