@@ -1,5 +1,9 @@
+import numpy as np
+import pytest
 from onnx import helper
 
+import qaic
+from qaic.cli.qpc_diff_graph import graph_of
 from qaic.compiler.inlining import inline_functions
 
 SETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
@@ -49,3 +53,16 @@ def test_a_model_without_functions_is_returned_as_it_is():
     model = nested([helper.make_node("Mul", ["a", "b"], ["c"])])
     del model.functions[:]
     assert inline_functions(model) is model
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_the_option_expands_functions_and_changes_no_result(always):
+    qpc = qaic.compile(
+        nested([helper.make_node("Mul", ["a", "b"], ["c"])]), always_expand_onnx_functions=always
+    )
+    found = graph_of(qpc)
+    assert bool(found.functions) is not always
+    assert ("Outer" in {node.op_type for node in found.graph.node}) is not always
+    x = np.float32([-2, 3])
+    with qaic.Session(qpc.path) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["z"], -x * x * x)

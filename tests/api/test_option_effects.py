@@ -1,0 +1,148 @@
+"""Every option of the compiler that changes what is computed, kept or accepted does so on the CPU device.
+
+An option here makes another program from one model: other bindings, constants, nodes or buffers, beyond the
+record of the option itself. What it has to be is shown by the tests of each feature.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qaic
+from qaic.cli.qpc_diff import differences
+from qaic.options.spec import Effect, Stage
+from qaic.options.table import SPECS
+
+TESTS = Path(__file__).resolve().parents[1]
+
+RNG = np.random.default_rng(11)
+SAMPLES = [
+    {"x": RNG.standard_normal((1, 32)).astype(np.float32), "z": np.ones(32, np.float32)} for _ in range(4)
+]
+QUANTIZED = {"convert_to_quantize": True, "calibration_data": SAMPLES}
+ONE = {"onnx_define_symbol": {"n": 1}}
+
+# Option -> its value, the other options on both sides, and those of the plain side alone.
+CHANGES = {
+    "output_node_names": (["m"], ONE),
+    "extra_output_tensors": (["m"], ONE),
+    "all_intermediate_outputs": (True, ONE),
+    "model_inputs": ([{"input_name": "x", "input_type": "float32", "input_shape": [2, 32]}], {}, ONE),
+    "onnx_define_symbol": ({"n": 3}, {}, ONE),
+    "dynamic_shape_input": (["x"], {"onnx_define_symbol": {"n": 4}}),
+    "batchsize": (4, {}, ONE),
+    "network_specialization_config": ([{"n": 1}, {"n": 2}], ONE),
+    "custom_io_list_file": ([{"IOName": "x", "Precision": "float16"}], ONE),
+    "convert_to_fp16": (True, ONE),
+    "clip_fp16_constants": (True, ONE | {"convert_to_fp16": True}),
+    "execute_nodes_in_fp16": (["MatMul"], ONE),
+    "node_precision_info_file": ({"FP16NodeInstanceNames": ["m"]}, ONE),
+    "keep_original_precision_for_nodes": (["MatMul"], ONE | {"convert_to_fp16": True}),
+    "mxfp6_matmul": (True, ONE),
+    "exclude_mxfp6_matmul": (["m"], ONE | {"mxfp6_matmul": True}),
+    "quantization_schema": ("asymmetric", ONE | QUANTIZED),
+    "quantization_schema_activations": ("asymmetric", ONE | QUANTIZED),
+    "quantization_schema_constants": ("symmetric_with_power2_scale", ONE | QUANTIZED),
+    "quantization_calibration": ("Percentile", ONE | QUANTIZED | {"percentile_calibration_value": 90}),
+    "percentile_calibration_value": (90, ONE | QUANTIZED | {"quantization_calibration": "Percentile"}),
+    "num_histogram_bins": (
+        32,
+        ONE | QUANTIZED | {"quantization_calibration": "Percentile", "percentile_calibration_value": 90},
+    ),
+    "quantization_precision": ("Int16", ONE | QUANTIZED),
+    "quantization_precision_bias": ("Int8", ONE | QUANTIZED),
+    "enable_rowwise": (True, ONE | QUANTIZED),
+    "convert_to_quantize": (True, ONE),
+    "use_random_input_data": ("gaussian", ONE | {"convert_to_quantize": True}),
+    "calibration_data": (SAMPLES, ONE | {"convert_to_quantize": True}),
+    "combine_inputs": (False, ONE),
+    "combine_outputs": (False, ONE | {"extra_output_tensors": ["m"]}),
+    "qpc_crc": (True, ONE),
+}
+
+# Those that need another model, a file, or are no matter of the container; their effect is shown there.
+ELSEWHERE = {
+    "aic_operator_list": "unit/test_support_report.py",
+    "allow_mxint8_mdp_io": "unit/test_partition_traffic.py",
+    "allow_profile_mismatch": "unit/test_calibration_files.py",
+    "allow_unknown_options": "unit/test_card_compiler.py",
+    "always_expand_onnx_functions": "unit/test_compiler_inlining.py",
+    "compile_only": "cli/test_compile.py",
+    "enable_channelwise": "unit/test_quantize_insertion.py",
+    "external_quantization_file": "unit/test_calibration_files.py",
+    "graph_names": "unit/test_compiler_specializations.py",
+    "input_list_file": "unit/test_calibration_files.py",
+    "io_crc": "qaicrt/test_io_crc.py",
+    "io_crc_stride": "qaicrt/test_io_crc.py",
+    "load_embedding_tables": "api/test_side_files.py",
+    "load_profile": "unit/test_quantize_containers.py",
+    "mxint8_kv_cache": "api/test_session_state.py",
+    "register_custom_op": "api/test_custom_ops.py",
+    "retained_state": "api/test_session_state.py",
+    "split_retained_state_io": "api/test_session_state.py",
+    "strict_aic": "unit/test_support_report.py",
+    "target": "unit/test_card_compiler.py",
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Two products with biases: one constant is beyond fp16, and the channels have different ranges."""
+    first = (RNG.standard_normal((32, 64)) * np.geomspace(0.1, 4, 64)).astype(np.float32)
+    second = (RNG.standard_normal((64, 32)) * np.geomspace(0.1, 4, 32)).astype(np.float32)
+    bias = RNG.standard_normal(32).astype(np.float32)
+    bias[0] = 1e5
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("Gemm", ["r", "v", "b"], ["g"]),
+        helper.make_node("Add", ["g", "z"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "effects",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 32]),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, [32]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 32])],
+        [numpy_helper.from_array(array, name) for name, array in (("w", first), ("v", second), ("b", bias))],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return made.SerializeToString()
+
+
+def test_every_option_that_changes_something_is_here():
+    behaving = {
+        spec.name for spec in SPECS if spec.effect is Effect.BEHAVIOUR and spec.stage is Stage.COMPILE
+    }
+    assert CHANGES.keys() | ELSEWHERE.keys() == behaving
+    assert not CHANGES.keys() & ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize(("name", "file"), ELSEWHERE.items())
+def test_the_test_of_an_option_is_where_it_is_said(name, file):
+    spec = next(spec for spec in SPECS if spec.name == name)
+    text = (TESTS / file).read_text(encoding="utf-8")
+    assert name in text or (spec.flag is not None and f"-{spec.flag.text}" in text)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_option_changes_the_program(name, model):
+    value, others, *alone = CHANGES[name]
+    plain = qaic.compile(model, **others, **(alone[0] if alone else {}))
+    changed = qaic.compile(model, **{**others, name: value})
+    found = differences(plain, changed)
+    # The plan holds the options themselves, and so the file of the program differs in any case.
+    segments = found["segments"]
+    buffers = {"networkdesc.bin"} & segments.get("changed", {}).keys()
+    assert (
+        any(found["bindings"].values())
+        or any(found[part] for part in ("shapes", "constants", "graph"))
+        or buffers
+        or "added" in segments
+    )
