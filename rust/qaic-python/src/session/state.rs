@@ -90,11 +90,18 @@ impl PyInferenceSet {
         let part = self.part(py, name, sequence)?;
         let failed = |error| from_runtime(py, error);
         let held = StoragePool::new(part.device_bytes, 0).take().map_err(failed)?;
-        py.detached(|| part.program.read_state(part.index, part.device_offset, held.memory()))?;
+        let read = || part.program.read_state(part.index, part.device_offset, held.memory());
         let layout = ArrayLayout::new(&part.shape, part.edge.format_name(), part.edge.item_bytes);
-        let Some(columns) = part.edge.blocks else { return array_over(py, held, &layout) };
+        let Some(columns) = part.edge.blocks else {
+            py.detached(read)?;
+            return array_over(py, held, &layout);
+        };
         let array = StoragePool::new(part.array_bytes(), 0).take().map_err(failed)?;
-        decode_array(columns, held.memory().as_const(), array.memory());
+        py.detached(|| {
+            read()?;
+            decode_array(columns, held.memory().as_const(), array.memory());
+            Ok(())
+        })?;
         array_over(py, array, &layout)
     }
 
@@ -120,9 +127,11 @@ impl PyInferenceSet {
             Some(columns) => {
                 let blocks = StoragePool::new(part.device_bytes, 0).take();
                 let blocks = blocks.map_err(|error| from_runtime(py, error))?;
-                encode_array(columns, given, blocks.memory());
-                let from = blocks.memory().as_const();
-                py.detached(|| part.program.write_state(part.index, part.device_offset, from))
+                py.detached(|| {
+                    encode_array(columns, given, blocks.memory());
+                    let from = blocks.memory().as_const();
+                    part.program.write_state(part.index, part.device_offset, from)
+                })
             }
         };
         exports.clear(py);
