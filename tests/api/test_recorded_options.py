@@ -75,8 +75,17 @@ def test_option_is_recorded_and_changes_no_result(name, model, tmp_path, caplog)
     assert told == [f"recorded, no effect on the cpu target: {name}"]
 
 
-@pytest.mark.parametrize("options", [{"host_preproc": True}, {"host_preproc": False}, {"aic_preproc": True}])
-def test_side_that_converts_the_edge_changes_no_result(options, model, tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"host_preproc": True},
+        {"host_preproc": False},
+        {"aic_preproc": True},
+        {"stats_level": 70},
+        {"stats_batchsize": 4},
+    ],
+)
+def test_edge_and_statistics_are_recorded_and_change_no_result(options, model, tmp_path):
     plain, _ = outcome(model, tmp_path / "plain", {})
     outputs, recorded = outcome(model, tmp_path / "set", options)
     assert {name: value.tobytes() for name, value in outputs.items()} == {
