@@ -86,66 +86,6 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_is_rounded_before_and_after_and_not_inside(name):
-    model = model_of(FUNCTIONS[name])
-    feeds = samples()
-    profile = profile_of(model, feeds)
-    result = quantized(model, profile)
-    kinds = [made.op_type for made in result.graph.node]
-    assert kinds.count("QuantizeLinear") == kinds.count("DequantizeLinear") == 2
-    entry, left = (
-        params_of(profile.tensors[t].minimum, profile.tensors[t].maximum, "symmetric_with_uint8")
-        for t in "xy"
-    )
-    inner = run(model, {"x": through(feeds[0]["x"], *entry)})["y"]
-    assert np.abs(run(result, feeds[0])["y"] - through(inner, *left)).max() <= 1.001 * left[0]
-
-
-def test_a_value_that_others_read_is_not_inside():
-    model = model_of(FUNCTIONS["Swish"], outputs=("y", "s"))
-    feeds = samples()
-    profile = profile_of(model, feeds)
-    values = run(quantized(model, profile), feeds[0])
-    low, high = profile.tensors["s"].minimum, profile.tensors["s"].maximum
-    assert np.array_equal(values["s"], through(values["s"], *params_of(low, high, "symmetric_with_uint8")))
-
-
-def test_a_sum_of_two_functions_is_not_one_function():
-    texts = ["s = Sigmoid(x)", "a = Mul(x, s)", "b = Softmax(x)", "y = Add(a, b)"]
-    model = model_of(texts)
-    result = quantized(model, profile_of(model, samples()))
-    made = [n.output[0] for n in result.graph.node if n.op_type == "QuantizeLinear"]
-    assert made == ["x/quantized", "a/quantized", "b/quantized", "y/quantized"]
-
-
-def test_a_constant_that_widens_is_no_part_of_a_function():
-    model = model_of(["r = Relu(x)", "y = Add(r, wide)"], more={"wide": np.ones((4, 2, 3, 8), np.float32)})
-    result = quantized(model, profile_of(model, samples()))
-    assert sum(n.op_type == "QuantizeLinear" for n in result.graph.node) == 3
-
-
-SOFTMAX = [
-    node("m = ReduceMax(x)", axes=[-1], keepdims=1),
-    "d = Sub(x, m)",
-    "e = Exp(d)",
-    node("t = ReduceSum(e, last)", keepdims=1),
-    "y = Div(e, t)",
-]
-
-
-def test_a_softmax_is_one_unit():
-    model = model_of(SOFTMAX, more={"last": np.int64([-1])})
-    feeds = samples()
-    profile = profile_of(model, feeds)
-    result = quantized(model, profile)
-    assert sum(n.op_type == "QuantizeLinear" for n in result.graph.node) == 2
-    low, high = profile.tensors["x"].minimum, profile.tensors["x"].maximum
-    data = through(feeds[0]["x"], *params_of(low, high, "symmetric_with_uint8"))
-    step = params_of(0, profile.tensors["y"].maximum, "symmetric_with_uint8")[0]
-    assert np.abs(run(result, feeds[0])["y"] - run(model, {"x": data})["y"]).max() <= 0.51 * step
-
-
 def gains():
     return {
         "gain": RNG.standard_normal(8).astype(np.float32),
@@ -192,6 +132,82 @@ NORMALIZATIONS = {
         "y = Mul(n, gain)",
     ],
 }
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_rounded_before_and_after_and_not_inside(name):
+    model = model_of(FUNCTIONS[name])
+    feeds = samples()
+    profile = profile_of(model, feeds)
+    result = quantized(model, profile)
+    kinds = [made.op_type for made in result.graph.node]
+    assert kinds.count("QuantizeLinear") == kinds.count("DequantizeLinear") == 2
+    entry, left = (
+        params_of(profile.tensors[t].minimum, profile.tensors[t].maximum, "symmetric_with_uint8")
+        for t in "xy"
+    )
+    inner = run(model, {"x": through(feeds[0]["x"], *entry)})["y"]
+    assert np.abs(run(result, feeds[0])["y"] - through(inner, *left)).max() <= 1.001 * left[0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "kernel"),
+    [
+        (FUNCTIONS["Gelu"], "Gelu"),
+        (["v = Add(x, one)", *NORMALIZATIONS["of deviations"]], "LayerNormalization"),
+    ],
+)
+def test_the_engine_still_fuses_what_is_written_out(texts, kernel, tmp_path):
+    more = gains() if kernel != "Gelu" else {}
+    model = model_of(texts, more=more)
+    feeds = samples()
+    result = quantized(model, profile_of(model, feeds))
+    run(result, feeds[0], path=tmp_path / "optimized.onnx")
+    assert kernel in {n.op_type for n in onnx.load(tmp_path / "optimized.onnx").graph.node}
+
+
+def test_a_value_that_others_read_is_not_inside():
+    model = model_of(FUNCTIONS["Swish"], outputs=("y", "s"))
+    feeds = samples()
+    profile = profile_of(model, feeds)
+    values = run(quantized(model, profile), feeds[0])
+    low, high = profile.tensors["s"].minimum, profile.tensors["s"].maximum
+    assert np.array_equal(values["s"], through(values["s"], *params_of(low, high, "symmetric_with_uint8")))
+
+
+def test_a_sum_of_two_functions_is_not_one_function():
+    texts = ["s = Sigmoid(x)", "a = Mul(x, s)", "b = Softmax(x)", "y = Add(a, b)"]
+    model = model_of(texts)
+    result = quantized(model, profile_of(model, samples()))
+    made = [n.output[0] for n in result.graph.node if n.op_type == "QuantizeLinear"]
+    assert made == ["x/quantized", "a/quantized", "b/quantized", "y/quantized"]
+
+
+def test_a_constant_that_widens_is_no_part_of_a_function():
+    model = model_of(["r = Relu(x)", "y = Add(r, wide)"], more={"wide": np.ones((4, 2, 3, 8), np.float32)})
+    result = quantized(model, profile_of(model, samples()))
+    assert sum(n.op_type == "QuantizeLinear" for n in result.graph.node) == 3
+
+
+SOFTMAX = [
+    node("m = ReduceMax(x)", axes=[-1], keepdims=1),
+    "d = Sub(x, m)",
+    "e = Exp(d)",
+    node("t = ReduceSum(e, last)", keepdims=1),
+    "y = Div(e, t)",
+]
+
+
+def test_a_softmax_is_one_unit():
+    model = model_of(SOFTMAX, more={"last": np.int64([-1])})
+    feeds = samples()
+    profile = profile_of(model, feeds)
+    result = quantized(model, profile)
+    assert sum(n.op_type == "QuantizeLinear" for n in result.graph.node) == 2
+    low, high = profile.tensors["x"].minimum, profile.tensors["x"].maximum
+    data = through(feeds[0]["x"], *params_of(low, high, "symmetric_with_uint8"))
+    step = params_of(0, profile.tensors["y"].maximum, "symmetric_with_uint8")[0]
+    assert np.abs(run(result, feeds[0])["y"] - run(model, {"x": data})["y"]).max() <= 0.51 * step
 
 
 @pytest.mark.parametrize("name", NORMALIZATIONS)

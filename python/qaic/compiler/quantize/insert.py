@@ -39,6 +39,9 @@ _log = logging.getLogger("qaic.compiler")
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
+#: operators by which the engine knows an activation that it has a kernel for
+_FUSED: Final = frozenset({"Erf", "Tanh"})
+
 #: operator sets from which on Clip runs on uint8, and takes its bounds as inputs
 _CLIP_UINT8_VERSION: Final = 12
 _CLIP_INPUTS_VERSION: Final = 11
@@ -119,6 +122,8 @@ class Inserter(NodeWriter):
                 self.kind = kind
                 self._write(unit)
             else:
+                if unit.in_float:
+                    self._share_operands(unit)
                 self.nodes.extend(unit.inner or (unit.node,))
         self._drop_unread()
         infinite = sorted(name for name, finite in self._finite.items() if not finite)
@@ -182,10 +187,46 @@ class Inserter(NodeWriter):
         else:
             self._write_computing(unit)
 
+    def _share_operands(self, unit: Unit) -> None:
+        """Let the nodes of a normalization read one and the same copy of a dequantized value."""
+        if unit.node is not unit.in_float[0] or self.version < _CLIP_INPUTS_VERSION:
+            return
+        read = Counter(name for node in unit.in_float for name in node.input if name in self._made)
+        for name in [name for name, count in read.items() if count > 1]:
+            shared = self._shared(name, self.stored[name])
+            for node in unit.in_float:
+                for position, given in enumerate(node.input):
+                    if given == name:
+                        node.input[position] = shared
+
+    def _shared(self, real: str, stored: Stored) -> str:
+        """Add a node behind a dequantized value that changes nothing: a Clip to what integers can mean.
+
+        The engine gives each reader of a DequantizeLinear a copy of it, and then no longer sees that a Gelu
+        or a normalization is computed from one value. It keeps the Clip, and fuses what is behind it.
+        """
+        import numpy as np
+        from onnx import helper
+
+        name = self.fresh.make(real, "shared")
+        params = stored.params
+        bounds = [
+            self.number(name, side, np.array(params.scale * (level - params.zero_point), np.float32))
+            for side, level in zip(("minimum", "maximum"), params.limits, strict=True)
+        ]
+        clip = helper.make_node("Clip", [real, *bounds], [name])
+        self.nodes.append(clip)
+        self.note_like(name, FLOAT, real)
+        return name
+
     def _write_function(self, unit: Unit) -> None:
         """Write a function in float, between a dequantized operand and a quantized result."""
         entry = self._entry(unit)
         real = self.real(entry)
+        fuses = self.version >= _CLIP_INPUTS_VERSION and any(node.op_type in _FUSED for node in unit.inner)
+        if fuses and sum(list(node.input).count(entry) for node in unit.inner) > 1:
+            real = self._shared(real, self.integers(entry))
+            self.classes[real] = self.kind
         for node in unit.inner:
             for position, name in enumerate(node.input):
                 if name == entry:

@@ -44,8 +44,8 @@ class Unit:
     bounds: list[tuple[float, float]] = field(default_factory=list)
     #: the nodes of a function that is written out; `node` is the last of them
     inner: tuple[onnx.NodeProto, ...] = ()
-    #: part of a normalization that is written out
-    in_float: bool = False
+    #: nodes of the normalization that it is part of, which stays in float
+    in_float: tuple[onnx.NodeProto, ...] = ()
 
 
 def find_units(
@@ -83,7 +83,9 @@ def find_units(
             units[node_key(last)] = Unit(last, node_key(last), inner=composite.nodes)
             joining.absorbed.update(node_key(node) for node in before)
         else:
-            units.update((node_key(n), Unit(n, node_key(n), in_float=True)) for n in composite.nodes)
+            units.update(
+                (node_key(n), Unit(n, node_key(n), in_float=composite.nodes)) for n in composite.nodes
+            )
     for node in graph.node:
         key = node_key(node)
         if key in joining.absorbed:
