@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.elem_types import INT16, UINT8
-from qaic.compiler.refusal import refuse
+from qaic.compiler.refusal import listing, refuse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,6 +88,8 @@ class Parameters:
         self.bias_precision = options.quantization_precision_bias
         self._known: dict[tuple[str, str], QuantParams] = {}
         self._centred = 0
+        #: tensors that calibration cannot shrink for want of a histogram
+        self._whole: list[str] = []
 
     def profiled(self, name: str) -> bool:
         """Whether the profile has a tensor."""
@@ -106,10 +108,13 @@ class Parameters:
             return QuantParams(fixed.scale, fixed.offset or 0, precision)
         found = self._tensors[name]
         low, high = found.minimum, found.maximum
-        if found.histogram is not None and self._method != "None" and not scalar:
-            low, high = _core.calibrate_range(
-                found.histogram, low, high, self._method, self._activations, precision, self._percentile
-            )
+        if self._method != "None" and not scalar:
+            if found.histogram is None:
+                self._whole.append(name)
+            else:
+                low, high = _core.calibrate_range(
+                    found.histogram, low, high, self._method, self._activations, precision, self._percentile
+                )
         scale, offset = _core.quant_range(low, high, self._activations, precision)
         return QuantParams(scale, offset, precision)
 
@@ -150,7 +155,14 @@ class Parameters:
         return np.array([scale for scale, _ in pairs], np.float32), offsets.pop()
 
     def report(self) -> None:
-        """Say once what was decided differently from the schema."""
+        """Say once what was decided differently from the options."""
+        if self._whole:
+            _log.warning(
+                "quantization_calibration=%s has no effect on %d tensors, whose profile has no histogram: %s",
+                self._method,
+                len(self._whole),
+                listing(self._whole),
+            )
         if self._centred and self._constants not in _CENTRED:
             _log.info(
                 "quantization: %d weights with a scale per channel use offset 0, as schema symmetric does, "
