@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
-from qaic.compiler import cache, card_files, card_process, digest, front
+from qaic.compiler import cache, card_files, card_process, digest, front, side_files
 from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.refusal import refuse
 from qaic.compiler.targets import EXTRA_OPTIONS
@@ -127,6 +127,7 @@ def compile_for_card(
             code="option.card_calibration_data",
             context={"options": ["calibration_data"]},
         )
+    side_files.check_targets(model, resolved.compile)
     compiler = find_compiler()
     lost = [name for name in without_flag(resolved) if name not in _BY_FILE]
     if lost:
@@ -177,6 +178,7 @@ def dump_for_card(model: str | os.PathLike[str] | bytes | onnx.ModelProto, resol
 
     Parameters and errors are those of `compile_for_card`.
     """
+    side_files.check_targets(model, resolved.compile)
     compiler = find_compiler()
     with front.opened(model) as source, tempfile.TemporaryDirectory(prefix="openqaic-card-") as work:
         _Job(compiler, model, source, resolved, Path(work)).run()

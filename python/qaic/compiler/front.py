@@ -62,6 +62,7 @@ def compile_model(
         A file cannot be read or written; raised for an unwritable `output_dir` before any work.
     """
     _tell_recorded(options)
+    side_files.check_targets(model, options)
     folder = None if output_dir is None else Path(output_dir)
     with writable_folder(folder):
         path = _compiled(model, options, set_options, folder)
@@ -103,6 +104,7 @@ def write_side_files(
     """
     from qaic.compiler.lowering import lower
 
+    side_files.check_targets(model, options)
     with opened(model) as source, Progress(f"reading {_title(model)}") as progress:
         lowered = lower(source, options, progress)
         side_files.write_all(lowered.side_files)

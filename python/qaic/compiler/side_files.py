@@ -5,14 +5,17 @@ They appear after the container was written, each as a whole; a compilation that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler import cache
+from qaic.errors import OptionError
+from qaic.options.file_content import InputFileContent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
     from qaic.options.models import CompileOptions
 
@@ -46,8 +49,60 @@ def are_wanted(options: CompileOptions) -> bool:
     return any(getattr(options, name) is not None for name in _OPTIONS)
 
 
+def check_targets(model: object, options: CompileOptions) -> None:
+    """Refuse to write where that would destroy something: these files are renamed into their places.
+
+    Parameters
+    ----------
+    model : object
+        The model; a path is a file that must survive.
+    options : CompileOptions
+        Compile options.
+
+    Raises
+    ------
+    OptionError
+        An option names a directory or device, a file that is read, or the file of another option.
+    """
+    kept = {}
+    if isinstance(model, str | os.PathLike):
+        kept[_real(Path(model))] = "the model"
+    for name, path in _read(options):
+        kept.setdefault(_real(path), f"the file of {name}")
+    for name in _OPTIONS:
+        path = getattr(options, name)
+        if path is None:
+            continue
+        target = _real(path)
+        found = kept.get(target)
+        if found is None and target.exists() and not target.is_file():
+            found = "a directory" if target.is_dir() else "a device or pipe"
+        if found is not None:
+            raise OptionError(
+                f"{name}: {str(path)!r} is {found}; "
+                "the path of a new file, or of one to replace, is expected",
+                code="option.output_file",
+                context={"options": [name], "path": str(path)},
+            )
+        kept[target] = f"the file of {name}"
+
+
+def _read(options: CompileOptions) -> Iterator[tuple[str, Path]]:
+    """Yield the files that options read, as far as these are read again later."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, InputFileContent):
+                yield field.name, item.path
+
+
+def _real(path: Path) -> Path:
+    """Follow links; unlike `Path.resolve` this does not raise on a circle of them."""
+    return Path(os.path.realpath(path))
+
+
 def write_all(files: Sequence[SideFile]) -> None:
-    """Write the files, each aside and then renamed; folders are created.
+    """Write the files, each aside and then renamed; folders are created, links are kept.
 
     Raises
     ------
@@ -55,5 +110,6 @@ def write_all(files: Sequence[SideFile]) -> None:
         A file cannot be written.
     """
     for file in files:
-        file.path.parent.mkdir(parents=True, exist_ok=True)
-        cache.write_replacing(file.path, file.write)
+        target = _real(file.path) if file.path.is_symlink() else file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        cache.write_replacing(target, file.write)
