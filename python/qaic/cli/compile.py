@@ -74,6 +74,10 @@ def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
         for hint in (*error.hints, f"{name} -h shows the options"):
             complain("hint", hint)
         return None
+    except OSError as error:
+        # Only the options file is opened here by itself; other files are values and refused as such.
+        _misused(f"-options-path: {error.filename}: {error.strerror or error}", name)
+        return None
 
 
 def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:

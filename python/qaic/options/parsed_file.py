@@ -70,6 +70,9 @@ class ParsedFile(Codec[T]):
             return value
         file = repr(str(value))
         try:
+            # Opening a pipe that nobody writes to would never end.
+            if value.is_fifo():
+                raise ValueMismatchError(f"a readable file {file}", "a pipe")
             with value.open("rb") as stream:
                 data = stream.read(self.most_bytes + 1)
         except OSError as error:
