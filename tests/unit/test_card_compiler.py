@@ -178,6 +178,7 @@ def test_failures_have_the_words_of_the_compiler(model, fake, tmp_path):
     ("body", "found"),
     [
         ("out.mkdir()", "no programqpc.bin"),
+        ("out.mkdir(); os.mkfifo(out / 'programqpc.bin')", "it is a pipe"),
         ("write(); (out / 'programqpc.bin').write_bytes(b'nothing')", "no container"),
     ],
 )

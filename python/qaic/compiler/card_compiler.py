@@ -300,6 +300,9 @@ def _failed(compiler: Path, command: Sequence[str], ended: card_process.Ended) -
 
 def _checked(compiler: Path, path: Path) -> Path:
     try:
+        if path.is_fifo():
+            # Reading it would wait for a writer that is not there.
+            raise OSError("it is a pipe")  # noqa: TRY301  # refused below like everything else
         _core.Qpc(str(path))
     except (OSError, QpcError) as error:
         found = f"a file that is no container ({error})" if path.exists() else f"no {cache.PROGRAM_NAME}"
