@@ -9,6 +9,7 @@ normalization stays in float like the operator of that name (§4.1).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.constness import node_key
@@ -313,16 +314,24 @@ class Composites:
 
     def _grown(self, last: onnx.NodeProto, origin: Mapping[str, str], done: set[str]) -> list[onnx.NodeProto]:
         """Collect the nodes before `last` that are functions of the same value and that only these read."""
-        source = origin[last.output[0]]
-        inside = {node_key(last): last}
-        for place in range(self.places[node_key(last)] - 1, -1, -1):
-            node = self.nodes[place]
+        source = origin[node_key(last)]
+        inside: dict[str, onnx.NodeProto] = {}
+        pending, seen = [-self.places[node_key(last)]], {node_key(last)}
+        # The last node comes first: all readers of a node are decided before it is.
+        while pending:
+            node = self.nodes[-heappop(pending)]
             key = node_key(node)
-            if origin.get(key) != source or key in done or key in self.outputs or key in self.nested:
+            if node is not last and (
+                key in self.outputs
+                or key in self.nested
+                or not all(node_key(reader) in inside for reader in self.readers[key])
+            ):
                 continue
-            readers = self.readers.get(key, [])
-            if readers and all(node_key(reader) in inside for reader in readers):
-                inside[key] = node
+            inside[key] = node
+            for name in node.input:
+                if origin.get(name) == source and name not in done and name not in seen:
+                    seen.add(name)
+                    heappush(pending, -self.places[name])
         return [inside[key] for key in sorted(inside, key=self.places.__getitem__)]
 
     def _is_integer(self, node: onnx.NodeProto) -> bool:
