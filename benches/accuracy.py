@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,8 +106,10 @@ class Part:
         header = ["setting", "SQNR dB", "same", "read", "cosine", "MB"]
         yield from ("", "### openqaic", "")
         yield from table(header, [_cells(name, score) for name, (score, _) in {**ours, **integers}.items()])
+        if self._task.beyond_fp16[0]:
+            yield from ("", self._task.beyond_fp16[1])
         yield from ("", "### openqaic, all that can be int8, by schema and calibration", "")
-        yield "SQNR in dB / same decisions, everything that can be int8 in int8."
+        yield "SQNR in dB / same decisions."
         yield ""
         rows = [
             [schema, *(_brief(grid[schema, calibration]) for calibration in settings.CALIBRATIONS)]
@@ -138,11 +141,22 @@ class Part:
         named: dict[str, dict[str, object]] = {
             "fp16 (`convert_to_fp16`)": {"convert_to_fp16": True},
             "MXFP6 weights (`mxfp6_matmul`)": {"mxfp6_matmul": True},
+            "MXFP6 weights, fp16 for weighted kinds": {
+                "mxfp6_matmul": True,
+                "convert_to_fp16": True,
+                "keep_original_precision_for_nodes": self._others,
+            },
             "fp16 for weighted kinds only": {
                 "convert_to_fp16": True,
                 "keep_original_precision_for_nodes": self._others,
             },
         }
+        kept, _ = self._task.beyond_fp16
+        if kept:
+            named[f"fp16 but for {' and '.join(kept)}"] = {
+                "convert_to_fp16": True,
+                "keep_original_precision_for_nodes": list(kept),
+            }
         return {name: (self._judge(**options), options) for name, options in named.items()}
 
     def _integers(self) -> dict[str, tuple[Score, dict[str, object]]]:
@@ -174,8 +188,14 @@ class Part:
     def _theirs(self) -> dict[str, tuple[Score, Path]]:
         """Their calibrators, with one scale per tensor and per channel, on all kinds and on weighted ones."""
         results = {}
+        methods = (
+            ("MinMax", "MinMax"),
+            ("Entropy", "KL"),
+            ("Entropy512", "KL of 512 bins"),
+            ("Percentile", "Percentile"),
+        )
         for kinds, what in ((settings.WEIGHTED, "weighted kinds"), ((), "all kinds")):
-            for method, name in (("MinMax", "MinMax"), ("Entropy", "KL"), ("Percentile", "Percentile")):
+            for method, name in methods:
                 for per_channel in (True, False):
                     grain = "per channel" if per_channel else "per tensor"
                     model = settings.their_model(
@@ -214,7 +234,7 @@ class Part:
             better = "at least as accurate" if ours.rank >= their_score.rank else "**less accurate**"
             rows.append([what, our_name, _brief(ours), their_name, _brief(their_score), better])
         yield from table(["int8", "openqaic", "", "onnxruntime", "", "openqaic is"], rows)
-        yield from ("", "### One thread, one inference", "")
+        yield from ("", "### Processor time of an inference, one thread", "")
         yield from table(
             ["", "openqaic", "onnxruntime", "ratio"],
             [row for what, (options, model) in chosen.items() for row in self._timed(what, options, model)],
@@ -235,7 +255,8 @@ class Part:
             "int8": lambda: ours8.run(feeds),
             "int8, theirs": lambda: theirs8.run(None, feeds),
         }
-        times = in_turns(subjects, 3 if self._quick else 11, 0.05 if self._quick else 0.3)
+        batches, seconds = (3, 0.05) if self._quick else (11, 0.3)
+        times = in_turns(subjects, batches, seconds, time.process_time)
         for name in ("float32", "int8"):
             mine, other = times[name], times[f"{name}, theirs"]
             label = f"{name}, {what}" if name == "int8" else name

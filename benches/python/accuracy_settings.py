@@ -15,6 +15,7 @@ from onnxruntime.quantization import (
     CalibrationMethod,
     QuantFormat,
     QuantType,
+    calibrate,
     quantize_static,
     shape_inference,
 )
@@ -120,33 +121,61 @@ class _Reader(CalibrationDataReader):
         return next(self._samples, {})
 
 
+#: The bins of our histograms, for their Entropy; its tool gives it 128, with which it has one candidate.
+BINS = 512
+
+
 def their_model(
     task: Task, folder: Path, method: str, *, per_channel: bool, kinds: tuple[str, ...] = ()
 ) -> Path:
-    """Quantize with onnxruntime's tool: QDQ form, uint8 activations, int8 weights, as its guide advises."""
+    """Quantize with onnxruntime's tool: QDQ form, uint8 activations, int8 weights, as its guide advises.
+
+    `method` is one of its calibrations, or ``Entropy512`` for Entropy with as many bins as ours has.
+    """
     prepared = folder / f"{task.path.stem}.prepared.onnx"
+    ranges = folder / f"{task.path.stem}.{method}.{len(kinds)}.json"
+    target = folder / f"{task.path.stem}.{method}.{per_channel}.{len(kinds)}.onnx"
     # The tool warns about what it does anyway, and prints while it works.
     logging.disable(logging.WARNING)
     with contextlib.redirect_stdout(io.StringIO()):
         if not prepared.exists():
             shape_inference.quant_pre_process(task.fixed(folder), prepared, skip_symbolic_shape=True)
-        target = folder / f"{task.path.stem}.{method}.{per_channel}.{len(kinds)}.onnx"
-        quantize_static(
-            prepared,
-            target,
-            _Reader(task.calibration),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=list(kinds) or None,
-            per_channel=per_channel,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            calibrate_method=getattr(CalibrationMethod, method),
-            # Its adjustment of weights to bias fails on a convolution of Magika.
-            extra_options={"CalibPercentile": PERCENTILE, "QDQDisableWeightAdjustForInt32Bias": per_channel},
-            calibration_cache_path=folder / f"{task.path.stem}.{method}.json" if not kinds else None,
-        )
+        if method == "Entropy512" and not ranges.exists():
+            _calibrate_finely(task, prepared, ranges)
+
+        def quantized(**options: object) -> None:
+            quantize_static(
+                prepared,
+                target,
+                _Reader(task.calibration),
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=list(kinds) or None,
+                per_channel=per_channel,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                calibrate_method=getattr(CalibrationMethod, method.removesuffix("512")),
+                extra_options={"CalibPercentile": PERCENTILE, **options},
+                calibration_cache_path=ranges,
+            )
+
+        try:
+            quantized()
+        except ValueError:
+            # Its adjustment of weights to bias fails on a convolution of Magika, per channel.
+            quantized(QDQDisableWeightAdjustForInt32Bias=True)
     logging.disable(logging.NOTSET)
     return target
+
+
+def _calibrate_finely(task: Task, model: Path, ranges: Path) -> None:
+    calibrator = calibrate.create_calibrator(
+        model,
+        augmented_model_path=str(ranges.with_suffix(".onnx")),
+        calibrate_method=CalibrationMethod.Entropy,
+        extra_options={"num_bins": BINS, "num_quantized_bins": 128},
+    )
+    calibrator.collect_data(_Reader(task.calibration))
+    calibrate.save_tensors_data(calibrator.compute_data(), ranges)
 
 
 def their_session(model: Path) -> onnxruntime.InferenceSession:

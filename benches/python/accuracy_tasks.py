@@ -37,6 +37,8 @@ class Task:
     decisions: Callable[[NDArray[np.float32]], NDArray[np.float32]]
     #: Share of the truth that was found, from the outputs; None where it is not known.
     truth: Callable[[Sequence[NDArray[np.float32]]], float] | None
+    #: Kinds with values beyond the range of fp16, and what they are.
+    beyond_fp16: tuple[tuple[str, ...], str] = ((), "")
 
     @property
     def options(self) -> dict[str, object]:
@@ -84,6 +86,12 @@ def magika(calibration: int, evaluation: int) -> Task:
         evaluation=feeds[calibration:],
         decisions=lambda output: output.reshape(-1, output.shape[-1]),
         truth=None,
+        beyond_fp16=(
+            ("ReduceSum", "Mul"),
+            "A normalization sums the squares of its values in one ReduceSum. The sum is beyond 65504, so "
+            "in fp16 it is infinite, on a card too. Such a sum has to stay in float32: "
+            "`keep_original_precision_for_nodes`.",
+        ),
     )
 
 
