@@ -47,7 +47,9 @@ are not among those that are judged.
 a row says otherwise, `symmetric_with_uint8` for constants, and one profile for all (`dump_profile`, then
 `load_profile`), as described in the [guide](guide/quantization.md). "Weighted kinds" are Conv, ConvTranspose,
 Gemm and MatMul; the others are kept in float32. onnxruntime's settings: QDQ form, uint8 activations, int8
-weights, on a model with fixed shapes that `quant_pre_process` prepared; "KL" is its Entropy with 128 bins.
+weights, on a model with fixed shapes that `quant_pre_process` prepared; "KL" is its Entropy with the 128 bins
+that the tool gives it, its Percentile has 2048. Ours have 512 (`num_histogram_bins`) unless a row says
+otherwise.
 """
 
 
@@ -86,8 +88,11 @@ class Part:
     def __init__(self, task: Task, folder: Path, *, quick: bool) -> None:
         self._task, self._folder, self._quick = task, folder, quick
         self._expected, self._float32 = settings.reference(task)
-        self._profile = folder / "profile.yaml"
-        settings.profile(task, self._profile)
+        self._profiles = {
+            bins: folder / f"profile{bins}.yaml" for bins in (settings.BINS, settings.FINE_BINS)
+        }
+        for bins, path in self._profiles.items():
+            settings.profile(task, path, bins)
         kinds = {node.op_type for node in onnx.load(task.path, load_external_data=False).graph.node}
         self._others = sorted(kinds - {*settings.WEIGHTED, "Constant"})
 
@@ -124,9 +129,11 @@ class Part:
         print(f"judging: {options}", file=sys.stderr)
         return settings.our_score(self._task, self._expected, self._folder, **options)
 
-    def _quantized(self, calibration: str, activations: str, **more: object) -> dict[str, object]:
+    def _quantized(
+        self, calibration: str, activations: str, bins: int = settings.BINS, **more: object
+    ) -> dict[str, object]:
         chosen: dict[str, object] = {
-            "load_profile": self._profile,
+            "load_profile": self._profiles[bins],
             "quantization_calibration": calibration,
             "quantization_schema_activations": activations,
             "quantization_schema_constants": "symmetric_with_uint8",
@@ -167,8 +174,14 @@ class Part:
             for schema in settings.SCHEMAS[:2]:
                 options = self._quantized(calibration, schema, **keep)
                 named[f"int8 for weighted kinds, {schema}, {calibration}"] = options
+        for calibration in ("Percentile", "MSE", "SQNR"):
+            for schema in settings.SCHEMAS[:2]:
+                options = self._quantized(calibration, schema, settings.FINE_BINS, **keep)
+                named[f"int8 for weighted kinds, {schema}, {calibration} of 2048 bins"] = options
         coarse = {"enable_channelwise": False, "enable_rowwise": False}
-        named["the same, one scale per tensor"] = self._quantized("MSE", "asymmetric", **keep, **coarse)
+        named["one scale per tensor, int8 for these kinds, asymmetric, MSE"] = self._quantized(
+            "MSE", "asymmetric", **keep, **coarse
+        )
         named["all int8, one scale per tensor, asymmetric, MSE"] = self._quantized(
             "MSE", "asymmetric", **coarse
         )
