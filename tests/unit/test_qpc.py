@@ -3,7 +3,9 @@
 import gc
 import hashlib
 import json
+import os
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -308,3 +310,12 @@ def test_damaged_metadata_is_an_error_of_that_part_only():
         _ = qpc.plan
     assert json.dumps(qpc.network_descriptor)
     assert qpc.program_info.total_required_memory == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "pipe" if kind == "pipe" else Path("/dev/zero")
+    if kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(OSError, match="not a regular file"):
+        qaic.Qpc(path)

@@ -1,8 +1,9 @@
 //! Bytes of a container: a mapped file, or a copy in memory.
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
 use std::ops::Deref;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,9 @@ use crate::error::RuntimeError;
 
 /// Files below this size are read: mapping one costs more than copying it, and a read file cannot shrink.
 const READ_BELOW_BYTES: u64 = 1 << 20;
+
+/// Opening a pipe without a writer must not wait for one; Linux on x86-64 and AArch64.
+const O_NONBLOCK: i32 = 0o4000;
 
 /// Read-only bytes with a stable address.
 #[derive(Debug)]
@@ -27,10 +31,13 @@ impl FileBytes {
     /// Opens a file: mapped when `mmap` and it is large, read otherwise.
     pub fn open(path: &Path, mmap: bool) -> Result<Self, RuntimeError> {
         let failed = |source| RuntimeError::Io { path: path.to_owned(), source: Arc::new(source) };
-        let mut file = File::open(path).map_err(failed)?;
+        let mut file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.is_dir() {
-            return Err(failed(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+            return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
+        }
+        if !metadata.is_file() {
+            return Err(failed(io::Error::other("not a regular file, which a container is")));
         }
         if mmap && metadata.len() >= READ_BELOW_BYTES {
             // SAFETY: the mapping is private and read-only; a file changed underneath shows other bytes, which every
