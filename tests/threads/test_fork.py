@@ -69,7 +69,7 @@ def scene(tmp_path):
 
     def play(code, **environment):
         finished = subprocess.run(
-            [sys.executable, "-c", PRELUDE + code, str(path)],
+            [sys.executable, "-u", "-c", PRELUDE + code, str(path)],
             env=os.environ | {"QAIC_DEVICE": "noop"} | environment,
             check=False,
             capture_output=True,
