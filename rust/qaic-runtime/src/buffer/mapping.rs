@@ -16,6 +16,7 @@ const READ_BELOW_BYTES: u64 = 1 << 20;
 
 /// Opening a pipe without a writer must not wait for one; Linux on x86-64 and AArch64.
 const O_NONBLOCK: i32 = 0o4000;
+const EINVAL: i32 = 22;
 
 /// Read-only bytes with a stable address.
 #[derive(Debug)]
@@ -37,7 +38,8 @@ impl FileBytes {
             return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
         }
         if !metadata.is_file() {
-            return Err(failed(io::Error::other("not a regular file, which a container is")));
+            // What the system says of operations that a kind of file has not.
+            return Err(failed(io::Error::from_raw_os_error(EINVAL)));
         }
         if mmap && metadata.len() >= READ_BELOW_BYTES {
             // SAFETY: the mapping is private and read-only; a file changed underneath shows other bytes, which every
