@@ -133,6 +133,11 @@ GROUPS = {
         "Conversions",
         "Bytes of the larger side per second; the fastest kernels of this machine.",
     ),
+    "numbers": (
+        "Numbers of reduced precision",
+        "Rust only, one thread, 1 MiB of float32: what compiling does to weights, and calibrating to "
+        "tensors.",
+    ),
     "import": ("Import", "A fresh interpreter per import, its own start not counted."),
     "memory": (
         "Memory",
@@ -143,7 +148,7 @@ GROUPS = {
 }
 
 #: Groups that need a Rust bench.
-BENCHES = {"queues": "queue", "open": "open", "overhead": "run", "convert": "convert"}
+BENCHES = {"queues": "queue", "open": "open", "overhead": "run", "convert": "convert", "numbers": "quant"}
 
 
 def main() -> None:
@@ -223,6 +228,8 @@ def measure_group(
             yield from rust_rows.overhead_rows(rust)
         case "convert":
             yield from rust_rows.convert_rows(rust, rust_rows.measure_numpy(effort))
+        case "numbers":
+            yield from rust_rows.number_rows(rust)
         case "import":
             yield from importing.import_rows(effort)
         case "memory":
@@ -242,6 +249,8 @@ def extra_tables(
             yield rust_rows.noop_table(rust)
         case "convert":
             yield rust_rows.convert_table(rust)
+        case "numbers":
+            yield rust_rows.calibration_table(rust)
 
 
 def introduction(

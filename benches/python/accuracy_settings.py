@@ -122,8 +122,8 @@ class _Reader(CalibrationDataReader):
         return next(self._samples, {})
 
 
-#: Bins of our histograms where a setting does not say otherwise. For their Entropy too: its tool gives it 128,
-#: with which it has one candidate.
+#: Bins of our histograms where a setting does not say otherwise. For their Entropy too: its tool gives it
+#: 128, with which it has one candidate.
 BINS = 512
 #: Bins of their Percentile.
 FINE_BINS = 2048

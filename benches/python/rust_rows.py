@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _SIZES = ("64 KiB", "1 MiB", "64 MiB")
 _MIB = 1 << 20
+#: Groups of the bench `quant`.
+_NUMBERS, _CALIBRATIONS = "numbers, per byte of f32", "calibrate 512 bins"
 #: GB/s at 1 MiB
 _RATE_LIMITS = {"f32 to f16": 30, "quantize i8": 80}
 #: Of a run with three bindings, above the bare call of the engine.
@@ -174,6 +176,23 @@ def convert_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list
         best = [_best(figures, size) for size in _SIZES]
         rows.append([name, best[1].function, *(str(figure.rate) for figure in best)])
     return ["conversion", "kernels", *_SIZES], rows
+
+
+def number_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
+    """Reduced precision on one thread, per byte of float32."""
+    for figure in groups[_NUMBERS]:
+        limit = 2 if "quantize" in figure.function else 1
+        yield Row(
+            figure.function,
+            figure.rate,
+            budget=f">= {limit} GB/s",
+            met=figure.rate.median >= limit * 1e9,
+        )
+
+
+def calibration_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
+    """What choosing the range of one tensor costs."""
+    return ["512 bins", "time"], [[figure.function, str(figure.time)] for figure in groups[_CALIBRATIONS]]
 
 
 def _best(figures: list[Figure], size: str) -> Figure:
