@@ -89,7 +89,7 @@ def magika(calibration: int, evaluation: int) -> Task:
         beyond_fp16=(
             ("ReduceSum", "Mul"),
             "A normalization sums the squares of its values in one ReduceSum. The sum is beyond 65504, so "
-            "in fp16 it is infinite, on a card too. Such a sum has to stay in float32: "
+            "it is infinite where every result is rounded to fp16. Such a sum has to stay in float32: "
             "`keep_original_precision_for_nodes`.",
         ),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .criterion import ROOT
 
-_PACKAGES = ("numpy", "onnx", "onnxruntime", "magika", "openvino")
+_PACKAGES = ("numpy", "onnx", "onnxruntime", "magika", "openvino", "rapidocr-onnxruntime")
 
 
 def facts() -> list[tuple[str, str]]:
