@@ -109,11 +109,11 @@ class Part:
         grid = self._grid()
         theirs = self._theirs()
         header = ["setting", "SQNR dB", "same", "read", "cosine", "MB"]
-        yield from ("", "### openqaic", "")
+        yield self._heading("openqaic")
         yield from table(header, [_cells(name, score) for name, (score, _) in {**ours, **integers}.items()])
         if self._task.beyond_fp16[0]:
             yield from ("", self._task.beyond_fp16[1])
-        yield from ("", "### openqaic, all that can be int8, by schema and calibration", "")
+        yield self._heading("openqaic, all that can be int8, by schema and calibration")
         yield "SQNR in dB / same decisions."
         yield ""
         rows = [
@@ -121,9 +121,13 @@ class Part:
             for schema in settings.SCHEMAS
         ]
         yield from table(["activations", *settings.CALIBRATIONS], rows)
-        yield from ("", "### onnxruntime", "")
+        yield self._heading("onnxruntime")
         yield from table(header, [_cells(name, score) for name, (score, _) in theirs.items()])
         yield from self._verdict(integers, grid, theirs)
+
+    def _heading(self, what: str) -> str:
+        """Write a title that the other model's part does not have."""
+        return f"\n### {self._task.title.partition(',')[0]}: {what}\n"
 
     def _judge(self, **options: object) -> Score:
         print(f"judging: {options}", file=sys.stderr)
@@ -230,7 +234,7 @@ class Part:
             f"all int8, {schema}, {calibration}": (score, self._quantized(calibration, schema))
             for (schema, calibration), score in grid.items()
         }
-        yield from ("", "### Best of both", "")
+        yield self._heading("best of both")
         rows = []
         chosen: dict[str, tuple[dict[str, object], Path]] = {}
         for what, mine, other in (
@@ -247,7 +251,7 @@ class Part:
             better = "at least as accurate" if ours.rank >= their_score.rank else "**less accurate**"
             rows.append([what, our_name, _brief(ours), their_name, _brief(their_score), better])
         yield from table(["int8", "openqaic", "", "onnxruntime", "", "openqaic is"], rows)
-        yield from ("", "### Processor time of an inference, one thread", "")
+        yield self._heading("processor time of an inference, one thread")
         yield from table(
             ["", "openqaic", "onnxruntime", "ratio"],
             [row for what, (options, model) in chosen.items() for row in self._timed(what, options, model)],
