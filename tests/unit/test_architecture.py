@@ -22,6 +22,7 @@ LAYERS = [
     ["session"],
     ["compat", "compilation"],
     ["configs"],
+    ["stats"],
     ["qpc", "qpc_extract", "qpc_initializers", "metrics", "shapes", "model_path", "futures", "ordered_map"],
     ["compiler"],
     ["options"],
@@ -33,8 +34,9 @@ RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in module
 RUST_DEPENDENCIES = {
     "qaic-qpc": set(),
     "qaic-quant": set(),
-    "qaic-runtime": {"qaic-qpc", "qaic-quant"},
-    "qaic-python": {"qaic-qpc", "qaic-quant", "qaic-runtime"},
+    "qaic-stats": {"qaic-qpc"},
+    "qaic-runtime": {"qaic-qpc", "qaic-quant", "qaic-stats"},
+    "qaic-python": {"qaic-qpc", "qaic-quant", "qaic-runtime", "qaic-stats"},
 }
 
 

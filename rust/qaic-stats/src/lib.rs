@@ -1,0 +1,27 @@
+//! What a device measured: the stats buffer of one inference, as columns.
+//!
+//! A buffer is bytes in some layout, and the layout of real cards is not public. So everything here that reads, prints or
+//! draws works on a [`model::StatsModel`], and a layout turns its bytes into that model. The layout of the `cpu` device has the
+//! records of the model itself: reading it copies nothing.
+//!
+//! Names of operations, their kinds and their dependencies are the same for every inference. They lie in the container,
+//! as a [`descriptor::OpsDescriptor`].
+//!
+//! Hostile bytes are the normal case, as in `qaic-qpc`: nothing is indexed before it was checked, and nothing allocates
+//! more than the buffer at hand accounts for.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::as_conversions,
+        clippy::cast_possible_truncation
+    )
+)]
+
+pub mod descriptor;
+pub mod error;
+pub mod model;
+pub mod record;

@@ -1,0 +1,214 @@
+//! One inference as a device measured it, whatever the layout of the bytes was.
+
+use std::borrow::Cow;
+
+use crate::record::{Core, Kind, Op, OpPmu, Pmu, PmuEvents, Port, Record, Records, Ring, Thread};
+
+/// Flags of [`Run::flags`].
+pub mod run_flags {
+    /// Everything was recorded.
+    pub const COMPLETE: u32 = 1;
+    /// There were more operations than room.
+    pub const OPS_TRUNCATED: u32 = 2;
+    /// `PCycles` are estimated.
+    pub const PCYCLES_ESTIMATED: u32 = 4;
+    /// There are no `PCycles`.
+    pub const PCYCLES_ABSENT: u32 = 8;
+    /// The clock behind the ticks steps by a microsecond or more.
+    pub const COARSE_CLOCK: u32 = 16;
+    /// DDR figures are the bytes of tensors.
+    pub const DDR_IS_TENSOR_BYTES: u32 = 32;
+    /// Times contain the cost of measuring.
+    pub const INSTRUMENTED_TIMES: u32 = 64;
+}
+
+/// What measured; the numbers of the buffer's header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum DeviceKind {
+    #[default]
+    Cpu,
+    Ai100,
+    Test,
+    /// A number this library does not know.
+    Other(u32),
+}
+
+impl DeviceKind {
+    /// The kind with this number.
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Cpu,
+            2 => Self::Ai100,
+            0xFFFF => Self::Test,
+            other => Self::Other(other),
+        }
+    }
+
+    /// Its number.
+    pub const fn code(self) -> u32 {
+        match self {
+            Self::Cpu => 1,
+            Self::Ai100 => 2,
+            Self::Test => 0xFFFF,
+            Self::Other(code) => code,
+        }
+    }
+
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Ai100 => "AI 100",
+            Self::Test => "test",
+            Self::Other(_) => "unknown",
+        }
+    }
+}
+
+/// Facts about the whole inference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Stats level of the program.
+    pub stats_level: u16,
+    /// Level of the statistics of operations.
+    pub op_stats_level: u16,
+    /// Cores.
+    pub cores: u16,
+    /// Threads of each core.
+    pub threads_per_core: u16,
+    /// Samples of an inference, which rates are counted in.
+    pub batch_size: u32,
+    /// Ticks a second.
+    pub ucycle_hz: u64,
+    /// UTC nanoseconds at tick 0; 0 where it is not known.
+    pub epoch_utc_ns: u64,
+    /// Number of the inference in its program.
+    pub inference: u64,
+    /// Number of the program.
+    pub program: u32,
+    /// Number of the activation.
+    pub activation: u32,
+    /// [`run_flags`].
+    pub flags: u32,
+    /// What measured.
+    pub device: DeviceKind,
+    /// Which of the program's combinations of shapes ran.
+    pub specialization: u32,
+}
+
+impl Run {
+    /// Ticks as microseconds.
+    #[allow(clippy::as_conversions, clippy::cast_precision_loss)] // a double has 53 bits: 15 years of ticks
+    pub fn microseconds(&self, ticks: u64) -> f64 {
+        ticks as f64 * 1e6 / self.ucycle_hz.max(1) as f64
+    }
+}
+
+/// Records of one kind.
+#[derive(Clone, Debug, Default)]
+struct Section<'a> {
+    bytes: Cow<'a, [u8]>,
+    stride: usize,
+}
+
+/// One inference: facts, and the records of every kind the device wrote. A view of somebody's bytes where their layout
+/// has these very records, else it owns them.
+#[derive(Clone, Debug, Default)]
+pub struct StatsModel<'a> {
+    /// Facts about the whole inference.
+    pub run: Run,
+    // By the number of the kind, less one.
+    sections: [Option<Section<'a>>; Kind::ALL.len()],
+    /// What is odd about the bytes and yet no reason to refuse them.
+    pub warnings: Vec<String>,
+}
+
+impl<'a> StatsModel<'a> {
+    /// An inference without records.
+    pub fn new(run: Run) -> Self {
+        Self { run, ..Self::default() }
+    }
+
+    /// Gives it the records of a kind, each at the begin of `stride` bytes.
+    pub fn set(&mut self, kind: Kind, bytes: impl Into<Cow<'a, [u8]>>, stride: usize) {
+        if let Some(slot) = self.sections.get_mut(place(kind)) {
+            *slot = Some(Section { bytes: bytes.into(), stride });
+        }
+    }
+
+    /// Gives it records made one by one.
+    pub fn set_records<R: Record>(&mut self, records: impl IntoIterator<Item = R>) {
+        let mut bytes = Vec::new();
+        for record in records {
+            let start = bytes.len();
+            bytes.resize(start.saturating_add(R::SIZE), 0);
+            record.write(bytes.get_mut(start..).unwrap_or_default());
+        }
+        self.set(R::KIND, bytes, R::SIZE);
+    }
+
+    /// The bytes of a kind's records and the distance between two; `None` where the device wrote no such section.
+    pub fn section(&self, kind: Kind) -> Option<(&[u8], usize)> {
+        let section = self.sections.get(place(kind))?.as_ref()?;
+        Some((section.bytes.as_ref(), section.stride))
+    }
+
+    /// The records of a kind.
+    pub fn records<R: Record>(&self) -> Records<'_, R> {
+        let (bytes, stride) = self.section(R::KIND).unwrap_or((&[], R::SIZE));
+        Records::new(bytes, stride)
+    }
+
+    /// Cores.
+    pub fn cores(&self) -> Records<'_, Core> {
+        self.records()
+    }
+
+    /// Threads, those of a core one after the other.
+    pub fn threads(&self) -> Records<'_, Thread> {
+        self.records()
+    }
+
+    /// Waits for ports.
+    pub fn ports(&self) -> Records<'_, Port> {
+        self.records()
+    }
+
+    /// Rings of pipelined inputs.
+    pub fn rings(&self) -> Records<'_, Ring> {
+        self.records()
+    }
+
+    /// Events that the PMU values count, unused places left out.
+    pub fn pmu_events(&self) -> Vec<u32> {
+        let events: Records<'_, PmuEvents> = self.records();
+        events.get(0).map_or_else(Vec::new, |record| record.event.into_iter().filter(|id| *id != 0).collect())
+    }
+
+    /// PMU values of threads.
+    pub fn pmu(&self) -> Records<'_, Pmu> {
+        self.records()
+    }
+
+    /// Executions of operations, by thread.
+    pub fn ops(&self) -> Records<'_, Op> {
+        self.records()
+    }
+
+    /// PMU values of operations.
+    pub fn op_pmu(&self) -> Records<'_, OpPmu> {
+        self.records()
+    }
+
+    /// What the producer says of itself, as JSON; `None` where it says nothing or no text.
+    pub fn meta(&self) -> Option<&str> {
+        let (bytes, _) = self.section(Kind::Meta)?;
+        std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
+    }
+}
+
+/// Place of a kind in the list of sections.
+fn place(kind: Kind) -> usize {
+    usize::try_from(kind.code().saturating_sub(1)).unwrap_or(usize::MAX)
+}
