@@ -1,9 +1,6 @@
 """``qaicrt`` under threads and Ctrl-C: what blocks lets others run and ends by Ctrl-C (python-api §0.1)."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +10,7 @@ import pytest
 
 import qaicrt
 import rt_programs
+from child_process import assert_prompt, run_script
 from qaic import _core
 from rt_programs import FOREVER, NEXT, Client, S, Y
 from rt_programs import X as IN
@@ -160,11 +158,10 @@ def test_one_exec_obj_used_by_many_threads_never_mixes(tmp_path):
 
 # --- Ctrl-C --------------------------------------------------------------------------------------------
 
-#: A second thread sends SIGINT. It gets the GIL only when the main thread waits inside the call, for nothing
-#: takes the GIL away; so the signal always meets the call.
 CTRL_C = """
-import json, os, signal, sys, threading, time
+import json, sys
 import qaicrt
+from child_process import interrupted
 from qaic import _core
 
 path, scene = sys.argv[1:]
@@ -181,20 +178,8 @@ else:
     assert exec_obj.setData(buffers) == S.QS_SUCCESS
     control.plan("execute@1=stuck" if scene == "run" else "")
     control.hold()
-sent = []
-go = threading.Event()
 
-def interrupt():
-    go.wait()
-    sent.append(time.monotonic())
-    os.kill(os.getpid(), signal.SIGINT)
-
-sys.setswitchinterval(1000)
-killer = threading.Thread(target=interrupt)
-killer.start()
-result = "returned"
-try:
-    go.set()
+def call():
     if scene == "load":
         program.load()
     elif scene == "activate":
@@ -207,11 +192,8 @@ try:
     else:
         queue.enqueue(exec_obj)
         exec_obj.waitForCompletion()
-except KeyboardInterrupt:
-    result = time.monotonic() - sent[0]
-except BaseException as error:
-    result = repr(error)
-killer.join()
+
+outcome = interrupted(call)
 after = []
 if scene in ("load", "activate", "ExecObj"):
     exec_obj = qaicrt.ExecObj(context, program)
@@ -224,45 +206,34 @@ elif scene == "waitForCompletion":
     after.append(exec_obj.waitForCompletion().name)
 control.release()
 after.append(exec_obj.run().name)
-print(json.dumps({"result": result, "after": after, "count": program.getInferenceCompleteCount()}))
+print(json.dumps({**outcome, "after": after, "count": program.getInferenceCompleteCount()}))
 """
 
 
-def interrupted(path, scene, device):
-    done = subprocess.run(
-        [sys.executable, "-c", CTRL_C, path, scene],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "QAIC_DEVICE": device},
-    )
-    assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
-    assert isinstance(outcome["result"], float), outcome
-    # Promised are 200 ms; the rest is for a machine that is busy with other things.
-    assert outcome["result"] < 2
+def after_ctrl_c(path, scene, device):
+    outcome = json.loads(run_script(CTRL_C, path, scene, device=device).stdout)
+    assert_prompt(outcome)
     return outcome["after"], outcome["count"]
 
 
 @pytest.mark.parametrize("scene", ["load", "activate", "ExecObj"])
 def test_ctrl_c_ends_a_load(scene):
-    assert interrupted(FIXTURE, scene, "noop") == (["QS_SUCCESS", "QS_SUCCESS"], 1)
+    assert after_ctrl_c(FIXTURE, scene, "noop") == (["QS_SUCCESS", "QS_SUCCESS"], 1)
 
 
 def test_ctrl_c_cancels_a_run():
-    assert interrupted(FIXTURE, "run", "noop") == (["QS_SUCCESS"], 1)
+    assert after_ctrl_c(FIXTURE, "run", "noop") == (["QS_SUCCESS"], 1)
 
 
 def test_ctrl_c_ends_a_wait_and_the_inference_goes_on():
-    assert interrupted(FIXTURE, "waitForCompletion", "noop") == (["QS_BUSY", "QS_SUCCESS", "QS_SUCCESS"], 2)
+    assert after_ctrl_c(FIXTURE, "waitForCompletion", "noop") == (["QS_BUSY", "QS_SUCCESS", "QS_SUCCESS"], 2)
 
 
 #: Ctrl-C during a run that computes on the host.
 HOST = """
-import json, os, signal, sys, threading, time
+import json, sys
 import numpy as np
-import qaicrt
+from child_process import interrupted
 from rt_programs import FOREVER, Client, S
 
 client = Client(sys.argv[1])
@@ -273,43 +244,17 @@ if sys.argv[2] == "known":
     for _ in range(40):
         assert exec_obj.run([(0, np.int64(1)), (1, x), (2, y)]) == S.QS_SUCCESS
 assert exec_obj.setData([(0, FOREVER), (1, x), (2, y)]) == S.QS_SUCCESS
-go, sent = threading.Event(), []
-
-def interrupt():
-    go.wait()
-    sent.append(time.monotonic())
-    os.kill(os.getpid(), signal.SIGINT)
-
-sys.setswitchinterval(1000)
-killer = threading.Thread(target=interrupt)
-killer.start()
-try:
-    go.set()
-    exec_obj.run()
-    result = "returned"
-except KeyboardInterrupt:
-    result = time.monotonic() - sent[0]
-killer.join()
+outcome = interrupted(exec_obj.run)
 assert exec_obj.run([(0, np.int64(5)), (1, x), (2, y)]) == S.QS_SUCCESS
-print(json.dumps({"result": result, "after": y.tolist()}))
+print(json.dumps({**outcome, "after": y.tolist()}))
 """
 
 
 @pytest.mark.parametrize("history", ["none", "known"])
 def test_ctrl_c_cancels_a_run_on_the_host(tmp_path, history):
     path = rt_programs.compiled(tmp_path, rt_programs.endless())
-    done = subprocess.run(
-        [sys.executable, "-c", HOST, path, history],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    )
-    assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
-    assert isinstance(outcome["result"], float)
-    assert outcome["result"] < 2
+    outcome = json.loads(run_script(HOST, path, history).stdout)
+    assert_prompt(outcome)
     assert outcome["after"] == [5]
 
 

@@ -1,8 +1,6 @@
 """``InferenceSet`` under very many threads, the interpreter lock and Ctrl-C (python-api §0.1, §B.11)."""
 
 import json
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 
 import inference_sets
 import qaicrt
+from child_process import assert_prompt, run_script
 from inference_sets import Client, S, affine_of, take
 from qaic import _core
 
@@ -32,17 +31,6 @@ def noop(monkeypatch):
     control.plan("")
     yield control
     control.release()
-
-
-def scene(monkeypatch, source, *arguments):
-    """Run a script in a process of its own, on the ``noop`` device."""
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    monkeypatch.setenv("PYTHONPATH", str(inference_sets.DATA.parents[1]))
-    done = subprocess.run(
-        [sys.executable, "-c", source, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def all_done(threads):
@@ -259,8 +247,8 @@ print("end")
 """
 
 
-def test_a_forked_child_is_told_and_the_end_of_a_process_does_not_hang(monkeypatch):
-    done = scene(monkeypatch, FORK)
+def test_a_forked_child_is_told_and_the_end_of_a_process_does_not_hang():
+    done = run_script(FORK, device="noop")
     error = S.QS_ERROR
     expected = (error, error, (error, None), (error, None), (error, None), error, error)
     assert done.stdout.splitlines() == [" ".join(map(str, expected)), "done", "end"]
@@ -269,11 +257,10 @@ def test_a_forked_child_is_told_and_the_end_of_a_process_does_not_hang(monkeypat
 
 # --- Ctrl-C ----------------------------------------------------------------------------------------
 
-#: A second thread sends SIGINT. It gets the GIL only when the main thread waits inside the call, for nothing
-#: takes the GIL away; so the signal always meets the call.
 CTRL_C = """
-import json, os, signal, sys, threading, time
+import json, sys
 import inference_sets, qaicrt
+from child_process import interrupted
 from inference_sets import S, take
 from qaic import _core
 
@@ -305,27 +292,7 @@ call = {
     # Inferences that are over at once: it never waits for long.
     "duration": lambda: benchmark.runForDuration(60),
 }[scene]
-sent = []
-go = threading.Event()
-
-def interrupt():
-    go.wait()
-    sent.append(time.monotonic())
-    os.kill(os.getpid(), signal.SIGINT)
-
-sys.setswitchinterval(1000)
-killer = threading.Thread(target=interrupt)
-killer.start()
-result, took = "returned", None
-try:
-    go.set()
-    call()
-except KeyboardInterrupt:
-    took = time.monotonic() - sent[0]
-    result = "interrupted"
-except BaseException as error:
-    result = repr(error)
-killer.join()
+outcome = interrupted(call)
 control.release()
 # What was waited for goes on, and everything can be used again.
 if benchmark:
@@ -334,17 +301,14 @@ else:
     after = handles.putCompleted(take(handles.getCompletedId(1))) == S.QS_SUCCESS
     after = after and handles.submit(vector, 3) == S.QS_SUCCESS
     after = after and handles.putCompleted(take(handles.getCompletedId(3))) == S.QS_SUCCESS
-print(json.dumps({"result": result, "took": took, "after": after}))
+print(json.dumps({**outcome, "after": after}))
 """
 
 
 @pytest.mark.parametrize(
     "call", ["available", "submit", "completed", "completed_id", "wait", "run", "duration"]
 )
-def test_ctrl_c_ends_a_blocking_call_at_once(monkeypatch, call):
-    done = scene(monkeypatch, CTRL_C, call)
-    outcome = json.loads(done.stdout)
-    assert outcome["result"] == "interrupted", done.stderr
+def test_ctrl_c_ends_a_blocking_call_at_once(call):
+    outcome = json.loads(run_script(CTRL_C, call, device="noop").stdout)
+    assert_prompt(outcome)
     assert outcome["after"]
-    # Promised are 200 ms; the rest is for a machine that is busy with other things.
-    assert outcome["took"] < 2

@@ -1,8 +1,6 @@
 """``Session`` under many threads, Ctrl-C and time limits (python-api §A.2.2, architecture-anchors §3.6)."""
 
 import json
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +9,7 @@ import pytest
 
 import qaic
 import session_models
+from child_process import assert_prompt, run_script
 from qaic.errors import DeviceTimeoutError
 
 pytestmark = pytest.mark.threads
@@ -184,12 +183,11 @@ def test_session_dropped_while_a_run_is_under_way(slow_path):
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------
 
-#: A second thread sends SIGINT. It gets the GIL only when the main thread waits inside the call, for nothing
-#: takes the GIL away; so the signal always meets the call.
 CTRL_C = """
-import json, os, signal, sys, threading, time
+import json, sys, threading
 import numpy as np
 import qaic
+from child_process import interrupted
 from qaic.errors import DeviceTimeoutError
 
 path, scene = sys.argv[1:]
@@ -200,14 +198,7 @@ if scene == "next":
     session.run({"n": np.int64(200_000), "x": one})
 if scene == "surprise":
     session.run({"n": np.int64(1), "x": one})
-sent = []
-go = threading.Event()
 busy = None
-
-def interrupt():
-    go.wait()
-    sent.append(time.monotonic())
-    os.kill(os.getpid(), signal.SIGINT)
 
 def occupy():
     inside.set()
@@ -222,50 +213,24 @@ if scene == "wait":
     busy = threading.Thread(target=occupy)
     busy.start()
     inside.wait()
-killer = threading.Thread(target=interrupt)
-killer.start()
-result = "returned"
-try:
-    go.set()
-    if scene == "benchmark":
-        session.run_benchmark(inf_time=60, input_dict={"n": np.int64(2**62), "x": one})
-    elif scene == "limit":
-        session.run({"n": np.int64(2**62), "x": one}, timeout=60)
-    else:
-        session.run({"n": np.int64(2**62), "x": one})
-except KeyboardInterrupt:
-    took = time.monotonic() - sent[0]
-    result = "interrupted"
-except BaseException as error:
-    result = repr(error)
-killer.join()
+forever = {"n": np.int64(2**62), "x": one}
+call = {
+    "benchmark": lambda: session.run_benchmark(inf_time=60, input_dict=forever),
+    "limit": lambda: session.run(forever, timeout=60),
+}.get(scene, lambda: session.run(forever))
+outcome = interrupted(call)
 if busy:
     busy.join()
 after = session.run({"n": np.int64(5), "x": one})["y"].tolist()
 session.reset()
 free = qaic._core.Context().devices()[0]["nsp_free"]
-took = took if result == "interrupted" else None
-print(json.dumps({"result": result, "took": took, "after": after, "free": free}))
+print(json.dumps({**outcome, "after": after, "free": free}))
 """
-
-
-def interrupted(path, scene, limit=60):
-    done = subprocess.run(
-        [sys.executable, "-c", CTRL_C, str(path), scene],
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
-    assert outcome["result"] == "interrupted"
-    assert outcome["after"] == [5]
-    assert outcome["free"] == 16
-    return outcome["took"]
 
 
 @pytest.mark.parametrize("scene", ["first", "next", "surprise", "limit", "wait", "benchmark"])
 def test_ctrl_c_ends_a_blocking_call_at_once(slow_path, scene):
-    # Promised are 200 ms; the rest is for a machine that is busy with other things.
-    assert interrupted(slow_path, scene) < 2
+    outcome = json.loads(run_script(CTRL_C, slow_path, scene).stdout)
+    assert_prompt(outcome)
+    assert outcome["after"] == [5]
+    assert outcome["free"] == 16
