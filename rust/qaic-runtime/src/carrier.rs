@@ -6,8 +6,10 @@
 use std::sync::Arc;
 
 use crate::buffer::{HostSlice, HostSliceMut};
+use crate::clock;
 use crate::device::{Activation, Canceller, Exec};
 use crate::error::RuntimeError;
+use crate::profiling::{Stages, Watch};
 use crate::retained::{Retained, window};
 use crate::transfer::{BindingTransfer, Place, Route, TransferPlan};
 use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
@@ -52,22 +54,30 @@ impl Carrier {
         self.exec.canceller()
     }
 
-    /// Runs one inference on the calling thread. Windows stay wired: who consumes an inference clears them.
+    /// Runs one inference on the calling thread. Windows stay wired: who consumes an inference clears them. A watch is
+    /// told when it passes what.
     ///
     /// Blocking: as long as the device takes.
     pub(crate) fn run(
         &mut self,
         wiring: &Wiring,
         mut retained: Option<&mut Retained>,
+        mut watch: Option<&mut Watch>,
     ) -> Result<(), RuntimeError> {
-        let result = self.run_wired(wiring, retained.as_deref_mut());
+        stamp(watch.as_deref_mut(), |stages| &mut stages.begun_ns);
+        let result = self.run_wired(wiring, retained.as_deref_mut(), watch);
         if let (Ok(()), Some(retained)) = (&result, retained) {
             retained.advance();
         }
         result
     }
 
-    fn run_wired(&mut self, wiring: &Wiring, retained: Option<&mut Retained>) -> Result<(), RuntimeError> {
+    fn run_wired(
+        &mut self,
+        wiring: &Wiring,
+        retained: Option<&mut Retained>,
+        mut watch: Option<&mut Watch>,
+    ) -> Result<(), RuntimeError> {
         let variant = match &wiring.shapes {
             Shapes::Variant(variant) => *variant,
             Shapes::Mismatch(text) => {
@@ -82,10 +92,20 @@ impl Carrier {
         let retained = retained.map(|retained| &*retained);
         self.choose_sources(wiring, &transfers, retained)?;
         if self.exec.binds_in_place() && !transfers.has_partial_inputs() {
-            self.run_in_place(wiring, &transfers, retained)
+            self.run_in_place(wiring, &transfers, retained, watch.as_deref_mut())?;
         } else {
-            self.run_staged(wiring, &transfers, retained)
+            self.run_staged(wiring, &transfers, retained, watch.as_deref_mut())?;
         }
+        stamp(watch, |stages| &mut stages.outputs_ready_ns);
+        Ok(())
+    }
+
+    /// Has the device run what it was given.
+    fn execute(&mut self, mut watch: Option<&mut Watch>) -> Result<(), RuntimeError> {
+        stamp(watch.as_deref_mut(), |stages| &mut stages.inputs_ready_ns);
+        self.exec.execute()?;
+        stamp(watch, |stages| &mut stages.executed_ns);
+        Ok(())
     }
 
     /// Decides where each input is read, after writing uploaded boxes into the retained tensors.
@@ -139,13 +159,14 @@ impl Carrier {
         wiring: &Wiring,
         transfers: &TransferPlan,
         retained: Option<&Retained>,
+        watch: Option<&mut Watch>,
     ) -> Result<(), RuntimeError> {
         for index in self.staging.len()..self.dma_buffers.len() {
             let buffer = self.dma_buffer(index)?;
             self.staging.push(buffer);
         }
         transfers.pre_process(&self.sources, &self.staging, &mut self.resize)?;
-        self.exec.execute()?;
+        self.execute(watch)?;
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
             let Some(place) = transfer.place() else { continue };
             let buffer = self.dma_buffer(place.buffer)?.as_const();
@@ -171,6 +192,7 @@ impl Carrier {
         wiring: &Wiring,
         transfers: &TransferPlan,
         retained: Option<&Retained>,
+        watch: Option<&mut Watch>,
     ) -> Result<(), RuntimeError> {
         for (index, transfer) in transfers.inputs().iter().enumerate() {
             let Some(place) = transfer.place() else { continue };
@@ -197,7 +219,7 @@ impl Carrier {
             };
             self.exec.bind_output(index, bound)?;
         }
-        self.exec.execute()?;
+        self.execute(watch)?;
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
             let Some(place) = transfer.place() else { continue };
             let direct = matches!(transfer.route(), Route::Direct);
@@ -245,6 +267,13 @@ impl Carrier {
         memory.subslice(place.offset, place.bytes).ok_or_else(|| RuntimeError::Internal {
             what: format!("{place:?} does not lie in a DMA buffer of {} bytes", memory.len()),
         })
+    }
+}
+
+/// Notes the time, where somebody watches.
+fn stamp(watch: Option<&mut Watch>, which: impl FnOnce(&mut Stages) -> &mut u64) {
+    if let Some(watch) = watch {
+        *which(&mut watch.stages) = clock::now_ns();
     }
 }
 

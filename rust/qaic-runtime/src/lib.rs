@@ -12,6 +12,7 @@
 #[allow(unsafe_code)] // foreign memory, allocation and mapping; every block says why it is sound
 pub mod buffer;
 mod carrier;
+pub mod clock;
 pub mod context;
 pub mod convert;
 pub mod device;
@@ -24,6 +25,7 @@ pub mod inference_set;
 pub mod interrupts;
 pub mod io_crc;
 pub mod log;
+pub mod profiling;
 pub mod program;
 pub mod queue;
 mod retained;

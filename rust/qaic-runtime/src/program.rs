@@ -494,8 +494,8 @@ impl Activated {
 
     pub(crate) fn run(&self, carrier: &mut Carrier, wiring: &mut Wiring) -> Result<(), RuntimeError> {
         match &self.retained {
-            Some(retained) => carrier.run(wiring, Some(&mut retained.lock()))?,
-            None => carrier.run(wiring, None)?,
+            Some(retained) => carrier.run(wiring, Some(&mut retained.lock()), None)?,
+            None => carrier.run(wiring, None, None)?,
         }
         self.completed.fetch_add(1, Ordering::Relaxed);
         Ok(())
