@@ -271,3 +271,16 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
         .build()),
     })
 }
+
+/// Writes the graph that the engine of the `cpu` device makes of a program into an empty folder, and gives its path. It is
+/// an ONNX file without the values of its larger initializers.
+///
+/// Blocking, without the interpreter lock; Ctrl-C ends it.
+#[pyfunction]
+pub(crate) fn save_optimized_graph(py: Python<'_>, path: PathBuf, folder: PathBuf) -> PyResult<PathBuf> {
+    let candidates = engine_candidates(py)?;
+    cancellable_load(py, move |token| {
+        let image = Image::open(&path, true)?;
+        cpu::save_optimized(&image, &folder, &candidates, &token)
+    })
+}

@@ -27,6 +27,7 @@ mod _core {
     #[pymodule_export]
     use super::context::{
         PyContext, allow_custom_op_library, check_program, engine_info, open_user_directory,
+        save_optimized_graph,
     };
     #[pymodule_export]
     use super::error_catalogue::error_catalogue;

@@ -4,7 +4,7 @@
 //! bound again only when the memory behind them changes.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::process;
 use std::ptr;
 use std::sync::Arc;
@@ -34,8 +34,19 @@ pub(super) struct GraphOptions<'a> {
     pub(super) optimize: bool,
     /// Hardware family that the program must be for; `None` when it makes no difference.
     pub(super) family: Option<&'static str>,
+    /// Where the engine writes the graph that it made of the program's.
+    pub(super) save: Option<&'a SavePaths>,
     /// Ends the build early.
     pub(super) token: &'a LoadToken,
+}
+
+/// Where an optimized graph goes.
+#[derive(Debug)]
+pub(super) struct SavePaths {
+    /// File of the graph.
+    pub(super) graph: CString,
+    /// Name of the file beside it that takes the larger initializers.
+    pub(super) constants: CString,
 }
 
 /// A graph ready to run. Any number of [`Bindings`] may execute it at the same time; weights exist once.
@@ -202,10 +213,15 @@ impl Graph {
         // Workers wait awake for as long as the next inference usually takes to come, then sleep (docs/adr/0005).
         // A graph has all its data in the container. What it says of other files must not be looked for in the working
         // folder, so the engine is sent where no file can be.
-        let mut entries = vec![
+        let mut entries: Vec<(&CStr, &CStr)> = vec![
             (c"session.intra_op.spin_duration_us", c"1000"),
             (c"session.model_external_initializers_file_folder_path", c"/dev/null/none"),
         ];
+        if let Some(save) = settings.save {
+            // Constants of a KiB and more stay away from the graph, so that it has no size limit.
+            entries.push((c"session.optimized_model_external_initializers_file_name", &save.constants));
+            entries.push((c"session.optimized_model_external_initializers_min_size_in_bytes", c"1024"));
+        }
         if !settings.optimize {
             entries.push((c"session.disable_prepacking", c"1"));
         }
@@ -215,6 +231,11 @@ impl Graph {
         for (key, value) in entries {
             // SAFETY: the options are live, both texts are NUL-terminated.
             let status = unsafe { (api.AddSessionConfigEntry)(options.raw, key.as_ptr(), value.as_ptr()) };
+            check(api, status)?;
+        }
+        if let Some(save) = settings.save {
+            // SAFETY: the options are live, the path is NUL-terminated.
+            let status = unsafe { (api.SetOptimizedModelFilePath)(options.raw, save.graph.as_ptr()) };
             check(api, status)?;
         }
         for library in &plan.custom_op_libraries {

@@ -12,8 +12,11 @@ mod engine;
 mod loader;
 pub mod plan;
 
+use std::ffi::CString;
+use std::fs;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
@@ -29,7 +32,7 @@ use crate::buffer::{HostSlice, HostSliceMut, Storage};
 use crate::error::RuntimeError;
 use crate::image::Image;
 use blocks::{BlockBindings, BlockEdges};
-use engine::{Bindings, Graph, GraphOptions, Stop};
+use engine::{Bindings, Graph, GraphOptions, SavePaths, Stop};
 pub use loader::{Engine, MINIMUM_VERSION};
 use plan::Plan;
 
@@ -92,6 +95,7 @@ impl Device for CpuDevice {
                 intra_op_threads,
                 optimize: true,
                 family: (!options.any_hardware).then_some(self.family),
+                save: None,
                 token: &options.token,
             },
         )?;
@@ -107,8 +111,40 @@ pub fn check_program(
     engine_candidates: &[PathBuf],
     token: &LoadToken,
 ) -> Result<(), RuntimeError> {
-    let options = GraphOptions { intra_op_threads: 1, optimize: false, family: None, token };
+    let options = GraphOptions { intra_op_threads: 1, optimize: false, family: None, save: None, token };
     build_graph(image, DeviceId(0), engine_candidates, options).map(drop)
+}
+
+/// Writes the graph that the engine runs for a CPU program into `folder`, and tells where it is. It is an ONNX file whose
+/// larger initializers have no values: they are said to lie in a file beside it that holds nothing.
+///
+/// The same program can be another graph on another processor or with another engine, as the engine decides.
+///
+/// Blocking: as long as a load.
+pub fn save_optimized(
+    image: &Arc<Image>,
+    folder: &Path,
+    engine_candidates: &[PathBuf],
+    token: &LoadToken,
+) -> Result<PathBuf, RuntimeError> {
+    let graph_path = folder.join("optimized.onnx");
+    let c_path = |path: &Path| {
+        CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| RuntimeError::Argument {
+            what: format!("the folder {} has a zero byte in its name", folder.display()),
+        })
+    };
+    // The engine has no way to leave the constants out; it may write them where nothing stays.
+    let constants = Path::new("constants");
+    let sink = folder.join(constants);
+    symlink("/dev/null", &sink)
+        .map_err(|source| RuntimeError::Io { path: sink.clone(), source: Arc::new(source) })?;
+    let save = SavePaths { graph: c_path(&graph_path)?, constants: c_path(constants)? };
+    let options =
+        GraphOptions { intra_op_threads: 1, optimize: true, family: None, save: Some(&save), token };
+    let built = build_graph(image, DeviceId(0), engine_candidates, options);
+    // Some engines remove it themselves.
+    let _ = fs::remove_file(sink);
+    built.map(|_| graph_path)
 }
 
 fn build_graph(
