@@ -21,7 +21,10 @@
     )
 )]
 
+pub mod check;
 pub mod descriptor;
 pub mod error;
+pub mod layout;
 pub mod model;
+pub mod oqstats;
 pub mod record;
