@@ -120,7 +120,7 @@ def test_every_form_of_help(flag):
 
 def test_flags_of_the_run_step():
     run = resolved("-num-iter=3", "-aic-profiling-type=stats", "-write-output-dir=out").run_step
-    assert (run.num_iter, run.aic_profiling_type, run.write_output_dir) == (3, "stats", Path("out"))
+    assert (run.num_iter, run.aic_profiling_type, run.write_output_dir) == (3, ("stats",), Path("out"))
     assert resolved("-time=0.5").run_step.time == 0.5
 
 

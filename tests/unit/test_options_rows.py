@@ -197,7 +197,7 @@ TOOL_ROWS = {
     "write_output_dir": (("out", Path("out")), ""),
     "write_output_start_iter": (("0", 0), "x"),
     "write_output_num_samples": (("1", 1), "0"),
-    "aic_profiling_type": (("TRACE", "trace"), "events"),
+    "aic_profiling_type": (("TRACE", ("trace",)), "events"),
     "aic_profiling_out_dir": (("out", Path("out")), ""),
     "aic_profiling_num_samples": (("1", 1), "0"),
     "aic_profiling_start_iter": (("1", 1), "-1"),
@@ -369,7 +369,8 @@ stats-level stats_level | stats-batchsize stats_batchsize | ddr-stats ddr_stats
 aic-pmu-recipe aic_pmu_recipe | aic-pmu-events aic_pmu_events | aic-perf-warnings aic_perf_warnings
 aic-perf-metrics aic_perf_metrics | time-passes time_passes | enable-debug enable_debug | io-crc io_crc
 io-crc-stride io_crc_stride | v verbose | h help | help help | usage help | u help
-aic-profiling-type aic_profiling_type | aic-profiling-out-dir aic_profiling_out_dir
+aic-profiling-type aic_profiling_type | aic-profiling-format aic_profiling_type
+aic-profiling-out-dir aic_profiling_out_dir
 aic-profiling-num-samples aic_profiling_num_samples | aic-profiling-start-iter aic_profiling_start_iter
 aic-profiling-start-delay aic_profiling_start_delay | device-id dev_id | num-iter num_iter | time time
 write-output-dir write_output_dir | write-output-start-iter write_output_start_iter

@@ -19,7 +19,6 @@ _OPTIONS: Final = {
     "aic_profiling_num_samples": "--aic-profiling-num-samples",
     "aic_profiling_out_dir": "--aic-profiling-out-dir",
     "aic_profiling_start_delay": "--aic-profiling-start-delay",
-    "aic_profiling_start_iter": "--aic-profiling-start-iter",
     "aic_profiling_type": "--aic-profiling-type",
     "input_list_file": "--aic-batch-input-file-list",
     "json_input_file": "--aic-batch-json-input",
@@ -30,7 +29,7 @@ _OPTIONS: Final = {
     "write_output_start_iter": "--write-output-start-iter",
 }
 #: of these only the run makes use
-_FOR_RUNS: Final = frozenset({*_OPTIONS, "dev_id"}) - {"input_list_file"}
+_FOR_RUNS: Final = frozenset({*_OPTIONS, "aic_profiling_start_iter", "dev_id"}) - {"input_list_file"}
 #: samples of a calibration, the first also the inputs of a run
 _SAMPLES: Final = ("input_list_file", "use_random_input_data")
 
@@ -48,8 +47,12 @@ def prepared(resolved: ResolvedOptions) -> argparse.Namespace:
     argv = ["--test-data", "."]
     for name, flag in _OPTIONS.items():
         if name in resolved.as_given:
-            value = resolved.as_given[name]
-            argv.append(f"{flag}={getattr(value, 'path', value)}")
+            given = resolved.as_given[name]
+            values = given if isinstance(given, tuple) else (given,)
+            argv += [f"{flag}={getattr(value, 'path', value)}" for value in values]
+    if resolved.run_step.aic_profiling_type:
+        # Its default is another one here: the inference that pays for the start is not recorded.
+        argv += [f"--aic-profiling-start-iter={resolved.run_step.aic_profiling_start_iter}"]
     if "dev_id" in resolved.as_given:
         ids = resolved.runtime.dev_id
         argv += [f"-d={ids}"] if isinstance(ids, int) else [f"-D={':'.join(map(str, ids))}"]

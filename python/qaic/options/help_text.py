@@ -74,7 +74,9 @@ def flag_text(spec: OptionSpec, flag: Flag) -> str:
     value = placeholder(spec.codec)
     if flag.form is FlagForm.OPTIONAL:
         return f"{start}[={value}]"
-    return f"{start}={value}" + (" ..." if flag.form is FlagForm.REPEAT else "")
+    if flag.form is FlagForm.REPEAT:
+        return f"{start}={value.removesuffix(',...')} ..."
+    return f"{start}={value}"
 
 
 @singledispatch

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from qaic.options.codecs import Enum, FilePath, Float, Int
+from qaic.options.codecs import Enum, FilePath, Float, Int, ListOf
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
 from qaic.options.words import Action
 
@@ -88,12 +88,12 @@ class RunStepOptions:
         documented=Documented.CLI,
         keyword=False,
     )
-    aic_profiling_type: str | None = option(
-        Enum("stats", "trace", "latency", "raw_device_stats"),
-        default=None,
+    aic_profiling_type: tuple[str, ...] = option(
+        ListOf(Enum("stats", "trace", "latency", "raw_device_stats"), distinct=True),
+        default=(),
         summary="What the run records.",
         effect=Effect.DIAGNOSTIC,
-        flag=Flag("aic-profiling-type", FlagForm.VALUE),
+        flag=Flag("aic-profiling-type", FlagForm.REPEAT, others=("aic-profiling-format",)),
         documented=Documented.CLI,
         keyword=False,
     )
