@@ -1,0 +1,141 @@
+"""Reports as text: columns that fit a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from qaic.stats.reports.table import Cell, Column, Report, Table
+
+#: rows of a table that are shown; CSV and JSON have them all
+MOST_ROWS: Final = 40
+#: a text column is not made narrower than this
+_NARROWEST: Final = 12
+_ABSENT: Final = "N/A"
+
+
+def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_ROWS) -> str:
+    """One report as text, with a line break at its end.
+
+    Parameters
+    ----------
+    report
+        What to show.
+    width
+        Columns of the terminal; long names lose their middle.
+    most_rows
+        Rows shown of a table; None for all.
+    """
+    return "\n".join(_lines(report, width, most_rows)) + "\n"
+
+
+def _lines(report: Report, width: int, most_rows: int | None) -> Iterator[str]:
+    yield f"== {report.title} =="
+    yield from (_printable(line) for line in report.verdict)
+    for table in report.tables:
+        yield ""
+        yield from _table(table, width, most_rows)
+
+
+def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
+    yield table.title
+    if table.rows:
+        rows = table.rows[:most_rows]
+        columns = [_texts(column, [row[place] for row in rows]) for place, column in enumerate(table.columns)]
+        # A column without a single value only costs room.
+        shown = [
+            place for place, texts in enumerate(columns) if any(text not in {"", _ABSENT} for text in texts)
+        ]
+        yield from _aligned(
+            [table.columns[place] for place in shown], [columns[place] for place in shown], table.faint, width
+        )
+        if len(rows) < len(table.rows):
+            yield f"  ... and {len(table.rows) - len(rows)} more; csv and json have them all"
+        missing = [column.name for place, column in enumerate(table.columns) if place not in set(shown)]
+        if missing:
+            yield f"  {_ABSENT}: {', '.join(missing)}"
+    if table.note:
+        yield f"  {_printable(table.note)}"
+
+
+def _aligned(
+    columns: Sequence[Column], texts: Sequence[Sequence[str]], faint: frozenset[int], width: int
+) -> Iterator[str]:
+    widths = [max(len(column.title), *map(len, cells)) for column, cells in zip(columns, texts, strict=True)]
+    gap = 2
+    # Long texts give way first, the longest most.
+    while sum(widths) + gap * len(widths) > width:
+        longest = max(
+            (
+                place
+                for place, column in enumerate(columns)
+                if column.kind == "text" and widths[place] > _NARROWEST
+            ),
+            key=lambda place: widths[place],
+            default=None,
+        )
+        if longest is None:
+            break
+        widths[longest] -= 1
+
+    def line(cells: Sequence[str], mark: str) -> str:
+        parts = [
+            _cut(cell, size).ljust(size) if column.kind == "text" else cell.rjust(size)
+            for column, cell, size in zip(columns, cells, widths, strict=True)
+        ]
+        return f"{mark} {'  '.join(parts)}".rstrip()
+
+    yield line([column.title for column in columns], " ")
+    for place in range(len(texts[0]) if texts else 0):
+        yield line([cells[place] for cells in texts], "~" if place in faint else " ")
+
+
+def _cut(text: str, size: int) -> str:
+    if len(text) <= size:
+        return text
+    tail = (size - 2) * 2 // 3
+    return f"{text[: size - 2 - tail]}..{text[-tail:]}"
+
+
+def _texts(column: Column, cells: Sequence[Cell]) -> list[str]:
+    numbers = [abs(cell) for cell in cells if isinstance(cell, int | float)]
+    largest = max(numbers, default=0)
+    digits = 1 if largest >= 1000 else 2 if largest >= 10 else 3
+    return [_text(column, cell, digits) for cell in cells]
+
+
+def _text(column: Column, cell: Cell, digits: int) -> str:
+    if cell is None:
+        return _ABSENT
+    if isinstance(cell, str):
+        return _printable(cell)
+    match column.kind:
+        case "bytes":
+            return bytes_text(cell)
+        case "percent":
+            return f"{cell:.1f}"
+        case "int":
+            return str(round(cell))
+        case _:
+            return f"{cell:.{digits}f}"
+
+
+def bytes_text(size: float) -> str:
+    """Bytes for people, by powers of 1024."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if abs(size) < 1024 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    return ""
+
+
+def _printable(text: str) -> str:
+    """Names come from files: what could move the cursor is shown as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
