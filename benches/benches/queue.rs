@@ -18,6 +18,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::profiling::{Choice, Limits, Profiler};
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::queue::{IndexStack, Ring, Roster, Waiters};
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
@@ -26,6 +27,8 @@ use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
 const CAPACITY: u32 = 64;
 /// Inferences of a batch.
 const BATCH: u32 = 8;
+/// Inferences after which their samples are fetched.
+const FETCHED: usize = 4096;
 
 fn settings<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(name);
@@ -176,5 +179,33 @@ fn inferences(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, one_thread, two_threads, inferences);
+/// What a profile of latencies costs an inference; beside it, the same without one.
+fn profiled(criterion: &mut Criterion) {
+    let mut group = settings(criterion, "an inference on noop, profiled");
+    let wired = Wired::new(1, 1);
+    group.bench_function("not at all", |b| b.iter(|| wired.batch(1, in_order)));
+    for (name, every) in [("latency", 1), ("latency, one in 16", 16)] {
+        let profiler = Profiler::new(Choice { every, ..Choice::default() }, Limits::default(), false);
+        profiler.add(wired.set.programs()[0].hub()).unwrap();
+        profiler.start().unwrap();
+        group.bench_function(name, |b| {
+            b.iter_custom(|count| {
+                let mut elapsed = Duration::ZERO;
+                for begin in (0..count).step_by(FETCHED) {
+                    drop(profiler.drain().unwrap());
+                    let started = Instant::now();
+                    for _ in begin..count.min(begin + FETCHED as u64) {
+                        wired.batch(1, in_order);
+                    }
+                    elapsed += started.elapsed();
+                }
+                elapsed
+            });
+        });
+        profiler.stop().unwrap();
+    }
+    group.finish();
+}
+
+criterion_group!(benches, one_thread, two_threads, inferences, profiled);
 criterion_main!(benches);

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 use qaic_qpc::network_desc::IoBinding;
 
 use crate::carrier::Carrier;
+use crate::clock;
 use crate::device::Canceller;
 use crate::error::RuntimeError;
 use crate::fork::Origin;
 use crate::interrupts::{CANCEL_PERIOD, look_period};
 use crate::io_crc::{IoCheck, IoCrcs};
+use crate::profiling::Arrival;
 use crate::program::{Activated, Program};
 use crate::queue::Waiters;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
@@ -84,6 +86,9 @@ struct Progress {
     reason: AtomicU64,
     // Nanoseconds since the exec object was made, plus one; zero while it is not running or has no time limit.
     started_ns: AtomicU64,
+    // Of the inference under way, for whoever profiles it: when it came (0: nobody asked) and behind how many.
+    enqueued_ns: AtomicU64,
+    queue_depth: AtomicU32,
     epoch: Instant,
     waiters: Waiters,
     outcome: Mutex<Result<(), RuntimeError>>,
@@ -185,9 +190,11 @@ impl ExecObj {
 
     fn start_as(&self, eager: bool, is_observed: bool) -> Result<(), RuntimeError> {
         self.progress.origin.check()?;
+        let arrival = self.activated.arrival();
         self.check_wiring()?;
         self.sum_inputs()?;
         let which = self.progress.begin(QUEUED)?;
+        self.progress.arrived(arrival);
         // Published by the queue to the thread that runs the inference.
         self.progress.is_observed.store(is_observed, Ordering::Relaxed);
         let (executor, lane) = self.activated.executor();
@@ -212,8 +219,10 @@ impl ExecObj {
         let (executor, _) = self.activated.executor();
         if executor.callers_may_run() && !self.activated.is_serial() {
             self.progress.origin.check()?;
+            let arrival = self.activated.arrival();
             self.sum_inputs()?;
             self.progress.begin(RUNNING)?;
+            self.progress.arrived(arrival);
             let outcome = executor.run_here(|| self.inference.run());
             let outcome = self.progress.explained(outcome);
             self.progress.finish(outcome.clone());
@@ -414,6 +423,7 @@ impl Inference {
         let run = || {
             let mut core = self.core.lock();
             let Core { carrier, wiring, check } = &mut *core;
+            let mut watched = self.activated.watch(wiring, || self.progress.arrival());
             let checked = match &*check {
                 Some(check) => {
                     let network = self.activated.image().network();
@@ -422,7 +432,8 @@ impl Inference {
                 None => Ok(()),
             };
             let outcome = loop {
-                let outcome = checked.clone().and_then(|()| self.activated.run(carrier, wiring));
+                let watch = watched.as_mut().map(|watched| &mut watched.watch);
+                let outcome = checked.clone().and_then(|()| self.activated.run(carrier, wiring, watch));
                 let is_interrupted = matches!(outcome, Err(RuntimeError::Interrupted));
                 // Nobody asked for the end of this one: it was meant for the one before, which had just ended.
                 if !is_interrupted || self.progress.reason() != NO_REASON {
@@ -432,6 +443,13 @@ impl Inference {
             wiring.windows.clear();
             if let (Some(check), Ok(())) = (check, &outcome) {
                 check.take_outputs(wiring);
+            }
+            if let (Some(mut watched), Ok(())) = (watched, &outcome) {
+                let stages = &mut watched.watch.stages;
+                // Where nothing was done since, another look at the clock would only cost.
+                let is_over = !self.is_checked && watched.watch.stats.is_none();
+                stages.completed_ns = if is_over { stages.outputs_ready_ns } else { clock::now_ns() };
+                watched.record();
             }
             outcome
         };
@@ -447,6 +465,8 @@ impl Progress {
             is_observed: AtomicBool::new(false),
             reason: AtomicU64::new(NO_REASON),
             started_ns: AtomicU64::new(0),
+            enqueued_ns: AtomicU64::new(0),
+            queue_depth: AtomicU32::new(0),
             epoch: Instant::now(),
             waiters: Waiters::new(),
             outcome: Mutex::new(Ok(())),
@@ -475,6 +495,22 @@ impl Progress {
         let idle = |stage| matches!(stage & PHASE, IDLE | DONE).then_some(next(stage) | phase);
         let before = self.stage.fetch_update(Ordering::AcqRel, Ordering::Acquire, idle);
         before.map(|stage| Ticket(next(stage))).map_err(|_| RuntimeError::InFlight)
+    }
+
+    /// Notes when the inference that was just begun came. Relaxed: published with it.
+    fn arrived(&self, arrival: Option<Arrival>) {
+        let Arrival { enqueued_ns, queue_depth } = arrival.unwrap_or_default();
+        self.enqueued_ns.store(enqueued_ns, Ordering::Relaxed);
+        if enqueued_ns != 0 {
+            self.queue_depth.store(queue_depth, Ordering::Relaxed);
+        }
+    }
+
+    fn arrival(&self) -> Arrival {
+        Arrival {
+            enqueued_ns: self.enqueued_ns.load(Ordering::Relaxed),
+            queue_depth: self.queue_depth.load(Ordering::Relaxed),
+        }
     }
 
     /// Takes back a [`Self::begin`] that came to nothing.

@@ -166,6 +166,11 @@ impl Executor {
         Ok(())
     }
 
+    /// Inferences that wait in a lane; only a guess while others come and go.
+    pub(crate) fn waiting(&self, lane: u32) -> usize {
+        self.shared.lanes.waiting(lane)
+    }
+
     /// From now on `threads` inferences of a lane run at a time, on average. Those that run go on.
     pub(crate) fn allow(&self, threads: u32) {
         let limit = self.shared.options.limit(threads);

@@ -13,11 +13,12 @@ use crate::error::RuntimeError;
 use crate::executor::{Executor, ExecutorOptions};
 use crate::fork::Origin;
 use crate::image::Image;
+use crate::profiling::{Arrival, Hub, Watch, Watched};
 use crate::retained::Retained;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::tensors::{self, Duties, RetainedPair};
 use crate::transfer::TransferPlan;
-use crate::wiring::Wiring;
+use crate::wiring::{OutputWire, Wiring};
 
 /// Inferences of a program that can be enqueued at a time, unless it says otherwise: the elements of a card's ring
 /// (device-kmd §4.4).
@@ -112,6 +113,7 @@ pub struct Program {
     unique_id: u32,
     user_id: AtomicU32,
     completed: Arc<AtomicU64>,
+    hub: Arc<Hub>,
     origin: Origin,
     state: Mutex<State>,
 }
@@ -137,6 +139,10 @@ pub(crate) struct Activated {
     lane: u32,
     live_exec_objs: AtomicU32,
     completed: Arc<AtomicU64>,
+    hub: Arc<Hub>,
+    // The output through which a user may ask for the stats buffer.
+    stats_output: Option<usize>,
+    program_id: u32,
 }
 
 impl Program {
@@ -176,8 +182,12 @@ impl Program {
             steady: !on_host || tensors::is_steady(image)?,
             device: Arc::clone(first),
         });
+        let completed: Box<[Arc<AtomicU64>]> = (0..count).map(|_| Arc::default()).collect();
+        let network = image.network();
+        let hub = Hub::new(network.network_name.clone(), network.stats.is_some(), completed.clone());
         Ok((0..count)
-            .map(|lane| {
+            .zip(completed)
+            .map(|(lane, completed)| {
                 Arc::new(Self {
                     context: Arc::clone(context),
                     placement: placement.clone(),
@@ -190,7 +200,8 @@ impl Program {
                     lane,
                     unique_id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                     user_id: AtomicU32::new(0),
-                    completed: Arc::default(),
+                    completed,
+                    hub: Arc::clone(&hub),
                     origin: Origin::here(),
                     state: Mutex::default(),
                 })
@@ -282,6 +293,11 @@ impl Program {
     /// Inferences that ended well.
     pub fn completed(&self) -> u64 {
         self.completed.load(Ordering::Relaxed)
+    }
+
+    /// Where profilers learn of its inferences; the activations of an inference set share one.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
     }
 
     /// How long an inference may take.
@@ -436,6 +452,9 @@ impl Program {
                 lane: self.lane,
                 live_exec_objs: AtomicU32::new(0),
                 completed: Arc::clone(&self.completed),
+                hub: Arc::clone(&self.hub),
+                stats_output: tensors::stats_output(&self.image),
+                program_id: self.id(),
             }))
         };
         let activated = activate().inspect_err(|error| {
@@ -492,10 +511,32 @@ impl Activated {
         self.live_exec_objs.fetch_sub(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn run(&self, carrier: &mut Carrier, wiring: &mut Wiring) -> Result<(), RuntimeError> {
+    /// When an inference is started, where anybody wants to know.
+    pub(crate) fn arrival(&self) -> Option<Arrival> {
+        let is_wanted = self.hub.is_on() || self.stats_output.is_some();
+        is_wanted.then(|| Arrival::now(self.executor.waiting(self.lane)))
+    }
+
+    /// Who wants to know about an inference that begins.
+    pub(crate) fn watch(&self, wiring: &Wiring, arrival: impl FnOnce() -> Arrival) -> Option<Watched> {
+        let is_asked = self.stats_output.is_some_and(|output| {
+            matches!(wiring.outputs.get(output), Some(OutputWire::Memory { memory, .. }) if !memory.is_empty())
+        });
+        if !is_asked && !self.hub.is_on() {
+            return None;
+        }
+        self.hub.watch(self.program_id, self.lane, arrival(), is_asked)
+    }
+
+    pub(crate) fn run(
+        &self,
+        carrier: &mut Carrier,
+        wiring: &mut Wiring,
+        watch: Option<&mut Watch>,
+    ) -> Result<(), RuntimeError> {
         match &self.retained {
-            Some(retained) => carrier.run(wiring, Some(&mut retained.lock()), None)?,
-            None => carrier.run(wiring, None, None)?,
+            Some(retained) => carrier.run(wiring, Some(&mut retained.lock()), watch)?,
+            None => carrier.run(wiring, None, watch)?,
         }
         self.completed.fetch_add(1, Ordering::Relaxed);
         Ok(())

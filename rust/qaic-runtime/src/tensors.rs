@@ -291,7 +291,21 @@ fn tensor(
         dims,
         size_bytes,
         partial: binding.is_partial_allowed,
-        visible: binding.name != STATS_OUTPUT,
+        visible: !is_stats_output(&binding.name),
         mxint8,
     })
+}
+
+/// The output through which the device's statistics reach whoever binds memory to it; `None` where the program has
+/// none.
+pub(crate) fn stats_output(image: &Image) -> Option<usize> {
+    let network = image.network();
+    network.stats.as_ref()?;
+    network.outputs.iter().position(|output| is_stats_output(&output.name))
+}
+
+/// Whether an output is known to carry statistics, by its name. Several devices have a suffix each
+/// (stats-profiling §2.1).
+fn is_stats_output(name: &str) -> bool {
+    name.strip_prefix(STATS_OUTPUT).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('_'))
 }

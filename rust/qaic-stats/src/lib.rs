@@ -24,6 +24,7 @@
 pub mod check;
 pub mod descriptor;
 pub mod error;
+pub mod host;
 pub mod layout;
 pub mod model;
 pub mod oqstats;

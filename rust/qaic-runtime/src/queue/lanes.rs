@@ -40,6 +40,11 @@ impl Lanes {
         self.ready.is_empty()
     }
 
+    /// Numbers that wait in a lane; only a guess while others enter and are run.
+    pub fn waiting(&self, lane: u32) -> usize {
+        self.all.get(lane as usize).map_or(0, |lane| lane.pending.len())
+    }
+
     /// Puts a number at the end of a lane; false when there is no such lane.
     pub fn enter(&self, lane: u32, number: u32) -> bool {
         let Some(queue) = self.all.get(lane as usize) else { return false };

@@ -1,0 +1,247 @@
+//! Profilers on the `noop` device: which inferences they see, what of them, and what they leave behind.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+mod transfer_support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use qaic_runtime::clock;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::profiling::{Choice, Collected, Limits, Profiler};
+use qaic_runtime::program::ProgramOptions;
+use transfer_support::{view, view_mut};
+
+const LONG: Duration = Duration::from_mins(1);
+
+fn set(set_size: u32, activations: u32) -> (Arc<Context>, Arc<InferenceSet>) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Contexts with equal options share devices.
+    let marker = format!("profiling-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let options = RegistryOptions {
+        kind: Some("noop".to_owned()),
+        engine_candidates: vec![marker.into()],
+        ..RegistryOptions::default()
+    };
+    let context = Context::new(&options).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");
+    let image = Image::open(&path, true).unwrap();
+    let place = Placement::one(DeviceId(0));
+    let options = ProgramOptions::default();
+    (
+        Arc::clone(&context),
+        InferenceSet::new(&context, &image, &place, set_size, activations, options).unwrap(),
+    )
+}
+
+fn run(set: &InferenceSet, count: usize) {
+    let input = vec![0_u8; 768];
+    for _ in 0..count {
+        let mut output = vec![0_u8; 40];
+        let lease = set.lease(Some(Instant::now() + LONG), || false).unwrap();
+        lease.run(&[view(&input)], &[Some(view_mut(&mut output))], None, || false).unwrap();
+    }
+}
+
+fn profiler(set: &InferenceSet, choice: Choice) -> Arc<Profiler> {
+    let profiler = Profiler::new(choice, Limits::default(), false);
+    profiler.add(set.programs()[0].hub()).unwrap();
+    assert!(profiler.start().unwrap());
+    profiler
+}
+
+fn numbers(collected: &Collected) -> Vec<u64> {
+    collected.samples.iter().map(|sample| sample.host.inference).collect()
+}
+
+#[test]
+fn times_ascend_and_lie_between_those_of_the_caller() {
+    let (_context, set) = set(1, 1);
+    let profiler = profiler(&set, Choice::default());
+    let before = clock::now_ns();
+    run(&set, 3);
+    let after = clock::now_ns();
+    let collected = profiler.drain().unwrap();
+    assert_eq!(numbers(&collected), [0, 1, 2]);
+    for sample in &collected.samples {
+        let host = sample.host;
+        let times = [
+            before,
+            host.enqueued_ns,
+            host.begun_ns,
+            host.inputs_ready_ns,
+            host.executed_ns,
+            host.outputs_ready_ns,
+            host.completed_ns,
+            after,
+        ];
+        assert!(times.is_sorted(), "{times:?}");
+        assert_eq!((host.queue_depth, host.in_queue, host.activation), (0, 1, 0));
+        assert!(sample.stats.is_none());
+    }
+}
+
+#[test]
+fn inferences_that_nobody_watched_are_counted() {
+    let (_context, set) = set(1, 1);
+    run(&set, 5);
+    let choice = Choice { first: 2, count: Some(2), every: 2 };
+    let profiler = profiler(&set, choice);
+    run(&set, 9);
+    assert!(profiler.wait(None, || false).unwrap());
+    assert_eq!(numbers(&profiler.drain().unwrap()), [7, 9]);
+    // A second time like the first one.
+    assert!(profiler.stop().unwrap());
+    assert!(!profiler.stop().unwrap());
+    run(&set, 4);
+    assert!(profiler.start().unwrap());
+    assert!(!profiler.start().unwrap());
+    assert!(!profiler.wait(Some(Instant::now()), || false).unwrap());
+    run(&set, 5);
+    assert_eq!(numbers(&profiler.drain().unwrap()), [20, 22]);
+}
+
+#[test]
+fn several_profilers_see_the_same_inferences() {
+    let (_context, set) = set(1, 1);
+    let (all, half) = (Choice::default(), Choice { every: 2, ..Choice::default() });
+    let profilers = [all, half, all, half].map(|choice| profiler(&set, choice));
+    run(&set, 4);
+    profilers[0].stop().unwrap();
+    run(&set, 2);
+    let found = profilers.map(|profiler| numbers(&profiler.drain().unwrap()));
+    assert_eq!(found[0], [0, 1, 2, 3]);
+    assert_eq!(found[1], [0, 2, 4]);
+    assert_eq!(found[2], [0, 1, 2, 3, 4, 5]);
+    assert_eq!(found[3], found[1]);
+}
+
+#[test]
+fn a_program_can_be_added_and_removed_while_it_runs() {
+    let ((_context, first), (_other, second)) = (set(1, 1), set(1, 1));
+    let profiler = profiler(&first, Choice::default());
+    run(&second, 1);
+    assert_eq!(profiler.add(second.programs()[0].hub()).unwrap(), 1);
+    assert_eq!(profiler.add(second.programs()[0].hub()).unwrap(), 1);
+    run(&first, 1);
+    run(&second, 1);
+    assert!(profiler.remove(first.programs()[0].hub()).unwrap());
+    assert!(!profiler.remove(first.programs()[0].hub()).unwrap());
+    run(&first, 1);
+    run(&second, 1);
+    let collected = profiler.drain().unwrap();
+    let seen: Vec<_> =
+        collected.samples.iter().map(|sample| (sample.host.program, sample.host.inference)).collect();
+    assert_eq!(seen, [(0, 0), (1, 1), (1, 2)]);
+}
+
+#[test]
+fn a_failed_inference_is_no_sample() {
+    let (context, set) = set(1, 1);
+    let profiler = profiler(&set, Choice { count: Some(1), ..Choice::default() });
+    context.noop_control(DeviceId(0)).unwrap().plan("execute@1=fail".parse().unwrap()).unwrap();
+    let input = vec![0_u8; 768];
+    set.try_lease().unwrap().run(&[view(&input)], &[None], None, || false).unwrap_err();
+    assert!(profiler.drain().unwrap().samples.is_empty());
+    run(&set, 1);
+    assert!(profiler.wait(None, || false).unwrap());
+    assert_eq!(numbers(&profiler.drain().unwrap()), [1]);
+}
+
+#[test]
+fn what_was_enqueued_before_anybody_asked_is_no_sample() {
+    let (context, set) = set(2, 1);
+    let gate = context.noop_control(DeviceId(0)).unwrap();
+    gate.hold().unwrap();
+    let input = vec![0_u8; 768];
+    let handles = [set.try_acquire().unwrap(), set.try_acquire().unwrap()];
+    let submit = |index: usize| {
+        let exec = set.exec_obj(handles[index]).unwrap();
+        let memory = qaic_runtime::wiring::InputWire::Memory { memory: view(&input), owner: None };
+        exec.wire(|wiring| wiring.inputs[0] = memory).unwrap();
+        set.submit_eager(handles[index], 0).unwrap();
+    };
+    submit(0);
+    let profiler = profiler(&set, Choice::default());
+    submit(1);
+    gate.release().unwrap();
+    set.wait_for_completion(|| false).unwrap();
+    assert_eq!(profiler.drain().unwrap().samples.len(), 1);
+    for handle in handles {
+        set.put_completed(handle).unwrap();
+    }
+}
+
+#[test]
+fn each_activation_gives_its_number_of_samples() {
+    let (_context, set) = set(2, 3);
+    let profiler = profiler(&set, Choice { count: Some(20), ..Choice::default() });
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !profiler.wait(Some(Instant::now()), || false).unwrap() {
+                    run(&set, 6);
+                }
+            });
+        }
+    });
+    let collected = profiler.drain().unwrap();
+    let mut seen = [0; 3];
+    let mut all = numbers(&collected);
+    for sample in &collected.samples {
+        seen[sample.host.activation as usize] += 1;
+    }
+    assert_eq!(seen, [20; 3]);
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 60, "a number was given twice");
+}
+
+#[test]
+fn profilers_come_and_go_under_load() {
+    let (_context, set) = set(2, 2);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                run(&set, 1);
+            }
+        });
+        thread::scope(|inner| {
+            for _ in 0..2 {
+                inner.spawn(|| {
+                    for _ in 0..50 {
+                        let profiler = profiler(&set, Choice::default());
+                        while profiler.drain().unwrap().samples.is_empty() {
+                            thread::yield_now();
+                        }
+                        profiler.remove(set.programs()[0].hub()).unwrap();
+                        profiler.drain().unwrap();
+                        assert!(profiler.drain().unwrap().samples.is_empty());
+                    }
+                });
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        work.join().unwrap();
+    });
+}
+
+#[test]
+fn a_profiler_does_not_keep_a_program() {
+    let (context, set) = set(1, 1);
+    let free = || context.device(DeviceId(0)).unwrap().resources().nsp_free;
+    let profiler = profiler(&set, Choice::default());
+    run(&set, 2);
+    let held = free();
+    drop(set);
+    assert!(free() > held);
+    assert_eq!(profiler.drain().unwrap().samples.len(), 2);
+    assert!(profiler.stop().unwrap());
+}
