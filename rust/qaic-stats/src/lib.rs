@@ -27,5 +27,11 @@ pub mod error;
 pub mod host;
 pub mod layout;
 pub mod model;
+#[allow(dead_code)] // the digits are for the trace
+mod number;
 pub mod oqstats;
 pub mod record;
+pub mod summary;
+#[allow(dead_code)]
+mod walk;
+pub use walk::Watch;

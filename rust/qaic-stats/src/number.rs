@@ -1,0 +1,144 @@
+//! Numbers as text: digits without a detour through floats where there are many of them.
+
+/// Room for any 64-bit number.
+const DIGITS: usize = 20;
+const PAIRS: &[u8; 200] = b"\
+0001020304050607080910111213141516171819\
+2021222324252627282930313233343536373839\
+4041424344454647484950515253545556575859\
+6061626364656667686970717273747576777879\
+8081828384858687888990919293949596979899";
+
+/// Appends a number.
+#[inline]
+pub(crate) fn push_u64(out: &mut Vec<u8>, value: u64) {
+    push_grouped(out, value, 0);
+}
+
+/// Appends `value / 10^decimals` with that many decimals, at most 18.
+#[inline]
+pub(crate) fn push_fixed(out: &mut Vec<u8>, value: u64, decimals: usize) {
+    push_grouped(out, value, decimals);
+}
+
+/// Digits are made from the right, two at a time, with the point where it belongs.
+#[inline]
+fn push_grouped(out: &mut Vec<u8>, mut value: u64, decimals: usize) {
+    let mut text = [b'0'; DIGITS + 1];
+    let mut at = text.len();
+    while value >= 100 {
+        let pair = usize::try_from(value % 100).unwrap_or(0).wrapping_mul(2);
+        value /= 100;
+        at = at.wrapping_sub(2);
+        if let (Some(place), Some(digits)) =
+            (text.get_mut(at..at.wrapping_add(2)), PAIRS.get(pair..pair.wrapping_add(2)))
+        {
+            place.copy_from_slice(digits);
+        }
+    }
+    loop {
+        at = at.wrapping_sub(1);
+        if let Some(place) = text.get_mut(at) {
+            *place = b'0'.wrapping_add(u8::try_from(value % 10).unwrap_or(0));
+        }
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    if decimals == 0 {
+        out.extend_from_slice(text.get(at..).unwrap_or_default());
+        return;
+    }
+    let point = text.len().wrapping_sub(decimals);
+    // Zeros stand before the number already; one of them is the part before the point.
+    let at = at.min(point.wrapping_sub(1));
+    out.extend_from_slice(text.get(at..point).unwrap_or_default());
+    out.push(b'.');
+    out.extend_from_slice(text.get(point..).unwrap_or_default());
+}
+
+/// `numerator * factor / denominator`, rounded to the nearest; `None` for nothing to divide by.
+#[inline]
+pub(crate) fn ratio(numerator: u64, factor: u64, denominator: u64) -> Option<u64> {
+    let half = denominator / 2;
+    if let Some(product) = numerator.checked_mul(factor).and_then(|product| product.checked_add(half)) {
+        return product.checked_div(denominator);
+    }
+    let product = u128::from(numerator).wrapping_mul(u128::from(factor)).wrapping_add(u128::from(half));
+    let quotient = product.checked_div(u128::from(denominator))?;
+    Some(u64::try_from(quotient).unwrap_or(u64::MAX))
+}
+
+/// A number with six significant digits, as `%g` of C writes it.
+pub(crate) fn general(value: f64) -> String {
+    let scientific = format!("{value:.5e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trimmed = |text: &str| {
+        let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text };
+        text.to_owned()
+    };
+    if (-4..6).contains(&exponent) {
+        let decimals = usize::try_from(5_i32.saturating_sub(exponent)).unwrap_or(0);
+        return trimmed(&format!("{value:.decimals$}"));
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", trimmed(digits), exponent.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fixed(value: u64, decimals: usize) -> String {
+        let mut out = Vec::new();
+        push_fixed(&mut out, value, decimals);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn general_follows_c() {
+        for (value, text) in [
+            (43.177_4, "43.1774"),
+            (345.419_02, "345.419"),
+            (0.023_160_260_4, "0.0231603"),
+            (0.000_012_345, "1.2345e-05"),
+            (0.0001, "0.0001"),
+            (1_234_567.0, "1.23457e+06"),
+            (999_999.5, "1e+06"),
+            (100_000.0, "100000"),
+            (0.0, "0"),
+            (1.0, "1"),
+        ] {
+            assert_eq!(general(value), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn digits_are_those_of_the_formatter(value: u64) {
+            let mut out = Vec::new();
+            push_u64(&mut out, value);
+            prop_assert_eq!(String::from_utf8(out).unwrap(), value.to_string());
+        }
+
+        #[test]
+        fn decimals_shift_the_point(value: u64, decimals in 1_usize..10, bits in 0_u32..64) {
+            let value = value >> bits;
+            let one = 10_u64.pow(u32::try_from(decimals).unwrap());
+            prop_assert_eq!(fixed(value, decimals), format!("{}.{:0decimals$}", value / one, value % one));
+        }
+
+        #[test]
+        fn ratios_are_rounded(numerator: u64, factor: u64, denominator in 1_u64.., shift in 0_u32..64) {
+            let numerator = numerator >> shift;
+            let exact = (u128::from(numerator) * u128::from(factor) + u128::from(denominator / 2))
+                / u128::from(denominator);
+            let expected = u64::try_from(exact).unwrap_or(u64::MAX);
+            prop_assert_eq!(ratio(numerator, factor, denominator), Some(expected));
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The way through the operations of a core that summary and trace share: thread by thread, in bounded memory.
+//!
+//! Threads of one group run an operation together. Such an execution counts once, with the value of the thread that took
+//! longest (stats-profiling §4.2), so their records are brought together here. What is kept at a time depends on the
+//! descriptor and on how far the threads are apart, not on the number of records.
+
+use std::fmt::Debug;
+use std::io;
+
+use crate::descriptor::OpsDescriptor;
+use crate::model::StatsModel;
+use crate::record::{EngineKind, Kind, Op, Records, Thread, op_flags, op_kind_flags};
+
+/// Records between two calls of [`Watch::passed`].
+const BLOCK_RECORDS: usize = 4096;
+/// Records that one thread of a group is ahead of the others while they are brought together.
+const TURN_RECORDS: usize = 64;
+/// Executions of one operation that wait for further threads; the oldest counts as it is when there are more.
+const MAX_WAITING: usize = 64;
+const NONE: u32 = u32::MAX;
+
+/// Somebody who wants to know how far the reading of a buffer has come.
+pub trait Watch: Debug {
+    /// These bytes of the buffer were read and are not looked at again in this pass. An error ends the work with it.
+    fn passed(&self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Threads of a core that issue to the same engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) engine: String,
+    pub(crate) threads: Vec<Thread>,
+}
+
+/// Name of the engine of a thread: its group in the descriptor, else what the record says.
+pub(crate) fn engine_of<'d>(descriptor: &'d OpsDescriptor, thread: &Thread) -> &'d str {
+    descriptor
+        .group_of_thread(thread.thread)
+        .filter(|name| !name.is_empty())
+        .unwrap_or(EngineKind::from_code(thread.engine).name())
+}
+
+/// The thread groups of a core, in the order of their first threads.
+pub(crate) fn groups_of(model: &StatsModel<'_>, descriptor: &OpsDescriptor, core: u16) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for thread in model.threads().iter().filter(|thread| thread.core == core) {
+        let engine = engine_of(descriptor, &thread);
+        match groups.iter_mut().find(|group| group.engine == engine) {
+            Some(group) => group.threads.push(thread),
+            None => groups.push(Group { engine: engine.to_owned(), threads: vec![thread] }),
+        }
+    }
+    groups
+}
+
+/// One execution of an operation by all threads of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Execution {
+    /// The record of the thread that took longest.
+    pub(crate) op: Op,
+    /// Largest values of the threads, as far as they are valid.
+    pub(crate) pcycles: Option<u64>,
+    pub(crate) sync_u: Option<u32>,
+    pub(crate) barrier_u: Option<u32>,
+    pub(crate) out_bytes: Option<u64>,
+}
+
+impl Execution {
+    pub(crate) fn of(op: Op) -> Self {
+        let valid = |flag| op.flags & flag != 0;
+        Self {
+            op,
+            pcycles: valid(op_flags::PCYCLES).then_some(op.pcycles),
+            sync_u: valid(op_flags::SYNC).then_some(op.sync_u),
+            barrier_u: valid(op_flags::BARRIER).then_some(op.barrier_u),
+            out_bytes: valid(op_flags::OUT_BYTES).then_some(op.out_bytes),
+        }
+    }
+
+    fn join(&mut self, other: Self) {
+        if other.op.dur_u > self.op.dur_u {
+            self.op = other.op;
+        }
+        self.pcycles = self.pcycles.max(other.pcycles);
+        self.sync_u = self.sync_u.max(other.sync_u);
+        self.barrier_u = self.barrier_u.max(other.barrier_u);
+        self.out_bytes = self.out_bytes.max(other.out_bytes);
+    }
+
+    /// Whether this is the transfer that an operation started, not the work of the thread.
+    pub(crate) fn is_transfer(&self) -> bool {
+        self.op.kflags & op_kind_flags::ASYNC_TRANSFER != 0
+    }
+}
+
+/// Which times an operation has that others ran inside of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Times {
+    /// As recorded.
+    Whole,
+    /// Without those inside, so that times add up (stats-profiling §9.2).
+    Own,
+}
+
+/// Operations of one thread that have not been read yet.
+struct ThreadOps<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    passed: usize,
+    next: usize,
+    len: usize,
+    times: Times,
+    // With `Times::Own`: operations that may still turn out to contain others, and where they end.
+    open: Vec<(u64, Op)>,
+}
+
+impl<'a> ThreadOps<'a> {
+    fn new(ops: &'a (impl AsRef<[u8]> + ?Sized), stride: usize, thread: &Thread, times: Times) -> Self {
+        let stride = stride.max(1);
+        let bytes = ops.as_ref();
+        let place = |index: u32| {
+            let index = usize::try_from(index).unwrap_or(usize::MAX);
+            index.saturating_mul(stride).min(bytes.len())
+        };
+        let first = place(thread.first_op);
+        let last = place(thread.first_op.saturating_add(thread.op_count));
+        let bytes = bytes.get(first..last).unwrap_or_default();
+        let len = bytes.len().checked_div(stride).unwrap_or(0);
+        Self { bytes, stride, passed: 0, next: 0, len, times, open: Vec::new() }
+    }
+
+    fn records(&self) -> Records<'a, Op> {
+        Records::new(self.bytes, self.stride)
+    }
+
+    /// When the next operation starts; `None` at the end.
+    fn next_start(&self) -> Option<u64> {
+        self.records().get(self.next).map(|op| op.start_u)
+    }
+
+    /// Passes the next `limit` operations on, at least those of them that were executed.
+    fn turn(&mut self, limit: usize, watch: Option<&dyn Watch>, each: &mut impl FnMut(Op)) -> io::Result<()> {
+        let end = self.next.saturating_add(limit).min(self.len);
+        for op in self.records().slice(self.next..end).iter() {
+            if op.kflags & op_kind_flags::EXECUTED == 0 {
+                continue;
+            }
+            match self.times {
+                Times::Whole => each(op),
+                Times::Own => self.own_times(op, each),
+            }
+        }
+        self.next = end;
+        if end == self.len {
+            while let Some((_, op)) = self.open.pop() {
+                each(op);
+            }
+        }
+        if end == self.len || end.saturating_sub(self.passed) >= BLOCK_RECORDS {
+            if let Some(watch) = watch {
+                let place = |index: usize| index.saturating_mul(self.stride);
+                watch.passed(self.bytes.get(place(self.passed)..place(end)).unwrap_or_default())?;
+            }
+            self.passed = end;
+        }
+        Ok(())
+    }
+
+    fn own_times(&mut self, op: Op, each: &mut impl FnMut(Op)) {
+        while let Some(&(end_u, done)) = self.open.last()
+            && end_u <= op.start_u
+        {
+            self.open.pop();
+            each(done);
+        }
+        if op.kflags & op_kind_flags::NESTED != 0
+            && let Some((_, around)) = self.open.last_mut()
+        {
+            around.dur_u = around.dur_u.saturating_sub(op.dur_u);
+            around.pcycles = around.pcycles.saturating_sub(op.pcycles);
+        }
+        self.open.push((op.start_u.saturating_add(u64::from(op.dur_u)), op));
+    }
+}
+
+/// Calls `each` for every execution on the threads of a group, and `alone` before that for every record of them, with the
+/// place of its thread in the group.
+pub(crate) fn executions(
+    model: &StatsModel<'_>,
+    threads: &[Thread],
+    known_ops: usize,
+    times: Times,
+    watch: Option<&dyn Watch>,
+    mut alone: impl FnMut(usize, &Op),
+    mut each: impl FnMut(Execution),
+) -> io::Result<()> {
+    let Some((bytes, stride)) = model.section(Kind::Op) else { return Ok(()) };
+    let mut left: Vec<ThreadOps<'_>> =
+        threads.iter().map(|thread| ThreadOps::new(bytes, stride, thread, times)).collect();
+    if let [only] = left.as_mut_slice() {
+        while only.next < only.len {
+            only.turn(BLOCK_RECORDS, watch, &mut |op| {
+                alone(0, &op);
+                each(Execution::of(op));
+            })?;
+        }
+        return Ok(());
+    }
+    let mut waiting = Waiting::new(known_ops, left.len());
+    // Whoever is behind goes on, so that the threads stay together.
+    while let Some((place, thread)) = left
+        .iter_mut()
+        .enumerate()
+        .filter(|(_, thread)| thread.next < thread.len)
+        .min_by_key(|(_, thread)| thread.next_start())
+    {
+        thread.turn(TURN_RECORDS, watch, &mut |op| {
+            alone(place, &op);
+            waiting.add(place, op, &mut each);
+        })?;
+    }
+    waiting.finish(&mut each);
+    Ok(())
+}
+
+/// Executions that not all threads of the group have shown yet.
+struct Waiting {
+    // By number of the operation, the last place for all that the descriptor does not know: the oldest one.
+    heads: Vec<u32>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    everybody: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    execution: Execution,
+    seen: u64,
+    next: u32,
+}
+
+impl Waiting {
+    fn new(known_ops: usize, threads: usize) -> Self {
+        let everybody = u32::try_from(threads)
+            .ok()
+            .and_then(|count| 1_u64.checked_shl(count))
+            .unwrap_or(0)
+            .wrapping_sub(1);
+        Self {
+            heads: vec![NONE; known_ops.saturating_add(1)],
+            entries: Vec::new(),
+            free: Vec::new(),
+            everybody,
+        }
+    }
+
+    fn slot(&self, oc: u32) -> usize {
+        usize::try_from(oc).unwrap_or(usize::MAX).min(self.heads.len().saturating_sub(1))
+    }
+
+    fn add(&mut self, thread: usize, op: Op, each: &mut impl FnMut(Execution)) {
+        let execution = Execution::of(op);
+        let Some(bit) = u32::try_from(thread).ok().and_then(|place| 1_u64.checked_shl(place)) else {
+            // More threads than a real group ever has: the rest of them counts for itself.
+            return each(execution);
+        };
+        let slot = self.slot(op.oc);
+        let mut before = NONE;
+        let mut at = self.heads.get(slot).copied().unwrap_or(NONE);
+        let mut length = 0_usize;
+        while let Some(entry) = entry_mut(&mut self.entries, at) {
+            let known = &entry.execution.op;
+            let same = known.oc == op.oc
+                && known.iteration == op.iteration
+                && (known.kflags ^ op.kflags) & op_kind_flags::ASYNC_TRANSFER == 0;
+            if same && entry.seen & bit == 0 {
+                entry.seen |= bit;
+                entry.execution.join(execution);
+                if entry.seen == self.everybody {
+                    let (done, next) = (entry.execution, entry.next);
+                    self.remove(slot, before, at, next);
+                    each(done);
+                }
+                return;
+            }
+            before = at;
+            at = entry.next;
+            length = length.saturating_add(1);
+        }
+        if length >= MAX_WAITING {
+            let oldest = self.heads.get(slot).copied().unwrap_or(NONE);
+            if let Some(entry) = entry_mut(&mut self.entries, oldest) {
+                let (done, next) = (entry.execution, entry.next);
+                self.remove(slot, NONE, oldest, next);
+                if before == oldest {
+                    before = NONE;
+                }
+                each(done);
+            }
+        }
+        let entry = Entry { execution, seen: bit, next: NONE };
+        let place = if let Some(place) = self.free.pop() {
+            if let Some(slot) = entry_mut(&mut self.entries, place) {
+                *slot = entry;
+            }
+            place
+        } else {
+            let place = u32::try_from(self.entries.len()).unwrap_or(NONE);
+            self.entries.push(entry);
+            place
+        };
+        self.link(slot, before, place);
+    }
+
+    fn remove(&mut self, slot: usize, before: u32, at: u32, next: u32) {
+        self.link(slot, before, next);
+        self.free.push(at);
+    }
+
+    fn link(&mut self, slot: usize, before: u32, to: u32) {
+        if let Some(entry) = entry_mut(&mut self.entries, before) {
+            entry.next = to;
+        } else if let Some(head) = self.heads.get_mut(slot) {
+            *head = to;
+        }
+    }
+
+    /// Passes on what some threads never showed, in the order of the starts.
+    fn finish(&mut self, each: &mut impl FnMut(Execution)) {
+        let mut rest: Vec<Execution> = Vec::new();
+        for head in &self.heads {
+            let mut at = *head;
+            while let Some(entry) = entry_mut(&mut self.entries, at) {
+                rest.push(entry.execution);
+                at = entry.next;
+            }
+        }
+        rest.sort_by_key(|execution| execution.op.start_u);
+        rest.into_iter().for_each(each);
+    }
+}
+
+fn entry_mut(entries: &mut [Entry], place: u32) -> Option<&mut Entry> {
+    entries.get_mut(usize::try_from(place).ok()?)
+}
