@@ -253,7 +253,8 @@ def test_facts(affine):
     assert program.getIoDescriptor() == qpc.getIoDescriptor()
     assert program.getBufferMappings() == qpc.getBufferMappings()
     info = program.getProgramInfo()
-    assert (info.numNsp, info.isAicStatsAvailable) == (4, False)
+    # The default level of the compiler measures inferences.
+    assert (info.numNsp, info.isAicStatsAvailable) == (4, True)
     assert (info.batchSize, info.numMcid) == (
         qpc.getInfo().program[0].batchSize,
         qpc.getInfo().program[0].numMcId,
@@ -264,9 +265,10 @@ def test_facts(affine):
     assert (program.getId(), program.getProgramInfo().userDefinedProgramID) == (41, 41)
 
 
-def test_a_program_with_statistics_says_so():
-    program = Client(fixture("s10_stats")).program
-    assert program.getProgramInfo().isAicStatsAvailable
+@pytest.mark.parametrize(("name", "has_stats"), [("s10_stats", True), ("s01_simple_f32_file", False)])
+def test_a_program_with_statistics_says_so(name, has_stats):
+    program = Client(fixture(name)).program
+    assert program.getProgramInfo().isAicStatsAvailable == has_stats
 
 
 def test_inferences_are_counted(affine, capfd):

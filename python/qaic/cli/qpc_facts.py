@@ -45,6 +45,8 @@ _WIDTHS: Final = {
 _QUANTIZED: Final = frozenset({2, 3, 4, 5})
 _STAGES: Final = ("convert", "to_d32", "from_d32", "dequantize", "transpose", "quantize", "copy")
 _COPY: Final = 6
+#: begin of the name of the output with statistics (stats-profiling §2.1)
+_STATS_OUTPUT: Final = "aiccyclecounts"
 
 
 def facts(qpc: Qpc) -> _Json:
@@ -88,7 +90,7 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
         "cores": network.get("num_cores", 0),
         "devices": _devices(plan),
         "batch": network.get("batch_size", 0),
-        "stats": "stats" in network,
+        "stats": _stats(network),
         "memory_bytes": _readable(problems, lambda: qpc.program_info.total_required_memory, "buffers"),
         "inputs": _bindings(qpc, "inputs", plan),
         "outputs": _bindings(qpc, "outputs", plan),
@@ -189,6 +191,26 @@ def _stage(step: _Json) -> _Json:
 def _shapes(entry: _Json, network: _Json) -> _Json:
     names = [binding.get("name", "") for side in ("inputs", "outputs") for binding in network.get(side, ())]
     return dict(zip(names, (shape.get("dims", []) for shape in entry.get("shapes", ())), strict=False))
+
+
+def _stats(network: _Json) -> _Json | None:
+    """Describe what the program measures; None where that is nothing."""
+    stats = network.get("stats")
+    if stats is None:
+        return None
+    buffer, buffers = stats.get("buff_num", 0), network.get("dma_buffers", ())
+    outputs = (binding.get("name", "") for binding in network.get("outputs", ()))
+    return {
+        "level": stats.get("stats_level", 0),
+        "op_level": stats.get("op_stats_level", 0),
+        "batch": stats.get("batch_size", 0),
+        "operations": sum(stats.get("ops_per_core", ())),
+        "ddr": stats.get("count_ddr_bw", False),
+        "pmu_events": [f"{event & 0xFFFF_FFFF:x}" for event in stats.get("pmu_events", ())],
+        "dma_buffer": buffer,
+        "bytes": buffers[buffer].get("size", 0) if buffer < len(buffers) else None,
+        "output": next((name for name in outputs if name.startswith(_STATS_OUTPUT)), None),
+    }
 
 
 def _direction(buffer: _Json) -> str:

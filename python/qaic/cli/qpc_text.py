@@ -114,7 +114,7 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
         )
     elif not any(problem.startswith("metadata:") for problem in facts["problems"]):
         yield "metadata", "none"
-    yield "stats", "compiled in" if facts["stats"] else "none"
+    yield "stats", _stats_text(facts["stats"])
 
 
 def _target(facts: _Json) -> str:
@@ -136,6 +136,21 @@ def _constants_text(constants: _Json) -> str:
     count = constants["initializers"]
     weights = f" in {count} initializer{'' if count == 1 else 's'}" if count else ""
     return ", ".join(parts) + weights
+
+
+def _stats_text(stats: _Json | None) -> str:
+    if stats is None:
+        return "none"
+    parts = [f"level {stats['level']}"]
+    if stats["operations"]:
+        parts.append(f"{stats['operations']} operations")
+    if stats["ddr"]:
+        parts.append("DDR traffic")
+    if stats["pmu_events"]:
+        parts.append(f"PMU events {','.join(stats['pmu_events'])}")
+    parts.append(f"{human_bytes(stats['bytes'])} in DMA buffer {stats['dma_buffer']}")
+    parts.append("no output of their own" if stats["output"] is None else f"output {clean(stats['output'])}")
+    return ", ".join(parts)
 
 
 def _bindings_text(bindings: Sequence[_Json]) -> str:

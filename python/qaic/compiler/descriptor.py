@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qaic.compiler.specialize import Variant
+    from qaic.compiler.stats_settings import StatsSettings
 
 #: every tensor starts at a cache line of its DMA buffer
 BUFFER_ALIGNMENT: Final = 64
@@ -40,6 +41,24 @@ _FROM_DEVICE: Final = 1
 #: per NSP: 8 MiB of vector memory and 1 MiB of second-level memory
 _VTCM_BYTES: Final = 8 << 20
 _L2TCM_BYTES: Final = 1 << 20
+
+
+#: threads of a core of a card, as in containers of the vendor (qpc-format §1.9)
+_CARD_THREADS: Final[dict[str, object]] = {
+    "num_threads": 6,
+    "num_hvx_threads": 4,
+    "thread_groups": [0, 0, 0, 0, 1, 2],
+    "thread_group_issue_count": 3,
+    "thread_group_names": ["HVX", "HMX", "DMAIssue"],
+}
+#: what is measured of one: the engine tells only of the thread that calls it (stats-profiling §9.4)
+_CPU_THREADS: Final[dict[str, object]] = {
+    "num_threads": 1,
+    "num_hvx_threads": 0,
+    "thread_groups": [0],
+    "thread_group_issue_count": 1,
+    "thread_group_names": ["CPU"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,7 @@ def network_descriptor(
     combine_inputs: bool,
     combine_outputs: bool,
     variants: Sequence[Variant] = (),
+    stats: StatsSettings | None = None,
 ) -> dict[str, object]:
     """Build the JSON form of the network descriptor; zero values may be left out of it.
 
@@ -103,9 +123,19 @@ def network_descriptor(
         Whether the tensors of a direction share one DMA buffer.
     variants : Sequence[Variant]
         Sets of shapes where there are several, else empty.
+    stats : StatsSettings or None
+        How the program is instrumented. Its buffer is the last one; the binding for it, if there is one, is
+        the last output.
     """
     placed_in = place(inputs, 0, combine=combine_inputs)
     placed_out = place(outputs, len(placed_in.sizes), combine=combine_outputs)
+    sizes_out = placed_out.sizes
+    measured: list[tuple[Edge, tuple[int, int]]] = []
+    instrumented: dict[str, object] = dict(_CARD_THREADS)
+    if stats is not None:
+        buffer, size = len(placed_in.sizes) + len(sizes_out), stats.buffer_bytes()
+        sizes_out = (*sizes_out, size)
+        instrumented = {**_CPU_THREADS, "stats": stats.message(buffer)}
     return {
         "major_version": 9,
         "network_name": name,
@@ -114,22 +144,19 @@ def network_descriptor(
         ],
         "outputs": [
             _binding(edge, where, _FROM_DEVICE)
-            for edge, where in zip(outputs, placed_out.places, strict=True)
+            for edge, where in (*zip(outputs, placed_out.places, strict=True), *measured)
         ],
         "dma_buffers": [
             *({"size": size, "dir": _TO_DEVICE} for size in placed_in.sizes),
-            *({"size": size, "dir": _FROM_DEVICE} for size in placed_out.sizes),
+            *({"size": size, "dir": _FROM_DEVICE} for size in sizes_out),
         ],
         "num_cores": cores,
-        # Thread layout of a program for the card, as in containers of the vendor (qpc-format §1.9).
-        "num_threads": 6,
-        "num_hvx_threads": 4,
-        "thread_groups": [0, 0, 0, 0, 1, 2],
-        "thread_group_issue_count": 3,
-        "thread_group_names": ["HVX", "HMX", "DMAIssue"],
+        **instrumented,
         "batch_size": batch,
         "cluster_offsets": [0],
-        "allowed_shapes": [_shapes(variant, (*inputs, *outputs)) for variant in variants],
+        "allowed_shapes": [
+            _shapes(variant, (*inputs, *outputs), [edge for edge, _ in measured]) for variant in variants
+        ],
     }
 
 
@@ -163,9 +190,10 @@ def _aligned(size: int) -> int:
     return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
-def _shapes(variant: Variant, edges: Sequence[Edge]) -> dict[str, object]:
-    """Describe one permitted combination of shapes."""
-    dims = (*variant.inputs, *variant.outputs)
+def _shapes(variant: Variant, edges: Sequence[Edge], constant: Sequence[Edge]) -> dict[str, object]:
+    """Describe one permitted combination of shapes; `constant` edges, at the end, have the same in all."""
+    edges = (*edges, *constant)
+    dims = (*variant.inputs, *variant.outputs, *(edge.dims for edge in constant))
     return {
         "shapes": [
             {"type": _buffer_type(edge)[0], "dims": list(sizes)}

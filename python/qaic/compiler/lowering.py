@@ -39,6 +39,7 @@ from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.side_files import SideFile
+from qaic.compiler.stats_settings import BINDING
 from qaic.compiler.support_report import Survey
 from qaic.compiler.value_types import collect_types, common_shapes
 
@@ -312,7 +313,10 @@ def _settle_edges(draft: _Draft, shapes: _Shapes) -> tuple[Interface, list[SideF
 
 
 def _check_outputs(interface: Interface) -> None:
-    """Refuse outputs that are missing, or are inputs: the engine leaves the memory of these as it is."""
+    """Refuse outputs that are missing, or are inputs: the engine leaves the memory of these as it is.
+
+    The name of the statistics is refused too: callers of :class:`qaic.Session` would never see that tensor.
+    """
     if not interface.outputs:
         raise refuse(
             "the model",
@@ -320,6 +324,15 @@ def _check_outputs(interface: Interface) -> None:
             found="no outputs",
             expected="at least one",
             fix="name the results of the graph as its outputs when exporting",
+        )
+    if any(edge.name == BINDING for edge in (*interface.inputs, *interface.outputs)):
+        raise refuse(
+            f"tensor {BINDING!r}",
+            code="reserved_name",
+            found="an input or output of the model under the name of the statistics of a device",
+            expected="another name",
+            fix="rename it when exporting",
+            context={"tensor": BINDING},
         )
     passed = {edge.name for edge in interface.inputs} & {edge.name for edge in interface.outputs}
     if passed:

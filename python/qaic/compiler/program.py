@@ -11,6 +11,7 @@ import json
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
@@ -19,6 +20,7 @@ from qaic.compiler.elem_types import type_name
 from qaic.compiler.engine_check import without_weights
 from qaic.compiler.graph_walk import has_loops
 from qaic.compiler.refusal import refuse
+from qaic.compiler.stats_settings import settings_of
 from qaic.errors import CompileError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from qaic.compiler.edges import Edge
     from qaic.compiler.lowering import Lowered
     from qaic.compiler.progress import Progress
+    from qaic.compiler.stats_settings import StatsSettings
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
 
@@ -39,6 +42,8 @@ GRAPH_SECTION: Final = "openqaic_graph"
 PLAN_SECTION: Final = "openqaic_plan"
 #: CRC-32 of the other segments, in the order of the table; only with `qpc_crc`
 CHECKSUMS_SEGMENT: Final = "openqaic.crc"
+#: what the operations of the program are; only where they are measured
+OPERATIONS_SEGMENT: Final = "opstatsdesc.open"
 
 #: alignment of payloads in the container and of initializers in `constants.bin`
 _ALIGNMENT: Final = 64
@@ -79,6 +84,7 @@ def write_program(
     OSError
         The file cannot be written.
     """
+    stats = settings_of(options, set_options)
     form = without_weights(lowered)
     notes = {"options": dict(set_options), "effective": dict(effective)}
     progress.stage("write", lowered.model, lowered.weights)
@@ -86,7 +92,7 @@ def write_program(
         # The engine judges beside the writing, which leaves the interpreter to it most of the time.
         with ThreadPoolExecutor(max_workers=1) as engine:
             judged = engine.submit(_engine_accepts, path, form, options)
-            _write(path, lowered, options, notes, progress)
+            _write(path, _content_of(lowered), options, notes=notes, stats=stats, progress=progress)
         if not judged.result():
             _core.check_program(str(path))
     except BaseException:
@@ -95,7 +101,7 @@ def write_program(
 
 
 def write_unchecked(path: Path, lowered: Lowered, options: CompileOptions) -> None:
-    """Write a program that is loaded at once, so that the engine will check it then.
+    """Write a program that is loaded at once, so that the engine will check it then. It measures nothing.
 
     Parameters
     ----------
@@ -106,7 +112,7 @@ def write_unchecked(path: Path, lowered: Lowered, options: CompileOptions) -> No
     options : CompileOptions
         Compile options.
     """
-    _write(path, lowered, options, {}, None)
+    _write(path, _content_of(lowered), options)
 
 
 def _engine_accepts(path: Path, form: Lowered | None, options: CompileOptions) -> bool:
@@ -115,7 +121,7 @@ def _engine_accepts(path: Path, form: Lowered | None, options: CompileOptions) -
         return False
     trial = path.with_name(f"{path.name.removesuffix('.tmp')}.check.tmp")
     try:
-        _write(trial, form, options, {}, None)
+        write_unchecked(trial, form, options)
         _core.check_program(str(trial))
     except CompileError:
         return False
@@ -124,81 +130,64 @@ def _engine_accepts(path: Path, form: Lowered | None, options: CompileOptions) -
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is the same in every container of a program."""
+
+    lowered: Lowered
+    #: the graph, its weights declared to be in ``constants.bin``
+    graph: bytes
+    #: byte offset of each weight there
+    places: Mapping[str, int]
+    constants_size: int
+
+
+def _content_of(lowered: Lowered) -> _Content:
+    places, constants_size = _place_constants(lowered)
+    return _Content(lowered, _graph_bytes(lowered, places), places, constants_size)
+
+
 def _write(
     path: Path,
-    lowered: Lowered,
+    content: _Content,
     options: CompileOptions,
-    notes: Mapping[str, object],
-    progress: Progress | None,
+    *,
+    notes: Mapping[str, object] | None = None,
+    stats: StatsSettings | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write the container; `notes` are entries of the plan that only inform."""
-    places, constants_size = _place_constants(lowered)
+    lowered, constants_size = content.lowered, content.constants_size
     batch = descriptor.batch_of(lowered.inputs)
-    cores = options.aic_num_cores
-    plan = {
-        "version": _plan_version(lowered, options),
-        "target": "cpu",
-        "producer": f"openqaic {_core.__version__}",
-        "batch": batch,
-        "cores": cores,
-        "inputs": [_edge(edge) for edge in lowered.inputs],
-        "outputs": [_edge(edge) for edge in lowered.outputs],
-        "initializers": [
-            {
-                "name": weight.name,
-                "dtype": type_name(weight.elem_type),
-                "dims": list(weight.dims),
-                "offset": places[weight.name],
-                "size": weight.source.nbytes,
-                **_blocks(weight),
-            }
-            for weight in lowered.weights.values()
-        ],
-        "loops": has_loops(lowered.model),
-        **({"hardware": options.aic_hw_version} if options.aic_hw_version == "ai200" else {}),
-        **_shapes_and_state(lowered, options),
-        **notes,
-    }
-    graph = _graph_bytes(lowered, places)
-    metadata = bytes(
-        _core.encode_metadata(
-            json.dumps(
-                descriptor.metadata(
-                    lowered.name,
-                    cores=cores,
-                    constants_size=constants_size,
-                    hardware=options.aic_hw_version,
-                )
-            )
-        )
-    )
-    elf = bytes(
-        _core.encode_elf(
-            [("metadata_fb", metadata), (GRAPH_SECTION, graph), (PLAN_SECTION, canonical_json(plan))]
-        )
-    )
     network = _core.encode_network_desc(
         json.dumps(
             descriptor.network_descriptor(
                 lowered.name,
                 lowered.inputs,
                 lowered.outputs,
-                cores=cores,
+                cores=options.aic_num_cores,
                 batch=batch,
                 combine_inputs=options.combine_inputs,
                 combine_outputs=options.combine_outputs,
                 variants=lowered.variants,
+                stats=stats,
             )
         )
     )
+    metadata = _metadata(lowered, options, constants_size)
+    plan = canonical_json({**_plan(content, options, batch), **_stats(stats), **(notes or {})})
+    elf = _core.encode_elf([("metadata_fb", metadata), (GRAPH_SECTION, content.graph), (PLAN_SECTION, plan)])
     small = {
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
         "metadata_fb.crc": struct.pack("<I", zlib.crc32(metadata)),
-        "network.elf": elf,
+        "network.elf": bytes(elf),
         # It covers what would be loaded on a card (qpc-format §1.8): nothing, here.
         "network.elf.crc": struct.pack("<I", zlib.crc32(b"")),
         "networkdesc.bin": bytes(network),
     }
+    operations = None if stats is None else stats.operations(lowered.name)
+    if operations is not None:
+        small[OPERATIONS_SEGMENT] = canonical_json(operations)
     sizes = {name: len(data) for name, data in small.items()}
     if options.qpc_crc:
         sizes[CHECKSUMS_SEGMENT] = 4 * (len(small) + (2 if constants_size else 0))
@@ -211,12 +200,55 @@ def _write(
     for name, data in small.items():
         writer.write(name, data)
     if constants_size:
-        _write_constants(writer, lowered, places, constants_size, progress)
+        _write_constants(writer, lowered, content.places, constants_size, progress)
     if options.qpc_crc:
         others = (name for name, _, _ in segments if name != CHECKSUMS_SEGMENT)
         sums = b"".join(struct.pack("<I", writer.crc32(name)) for name in others)
         writer.write(CHECKSUMS_SEGMENT, sums)
     writer.finish()
+
+
+def _metadata(lowered: Lowered, options: CompileOptions, constants_size: int) -> bytes:
+    fields = descriptor.metadata(
+        lowered.name,
+        cores=options.aic_num_cores,
+        constants_size=constants_size,
+        hardware=options.aic_hw_version,
+    )
+    return bytes(_core.encode_metadata(json.dumps(fields)))
+
+
+def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, object]:
+    """Make the entries of the plan that the device works by."""
+    lowered = content.lowered
+    return {
+        "version": _plan_version(lowered, options),
+        "target": "cpu",
+        "producer": f"openqaic {_core.__version__}",
+        "batch": batch,
+        "cores": options.aic_num_cores,
+        "inputs": [_edge(edge) for edge in lowered.inputs],
+        "outputs": [_edge(edge) for edge in lowered.outputs],
+        "initializers": [
+            {
+                "name": weight.name,
+                "dtype": type_name(weight.elem_type),
+                "dims": list(weight.dims),
+                "offset": content.places[weight.name],
+                "size": weight.source.nbytes,
+                **_blocks(weight),
+            }
+            for weight in lowered.weights.values()
+        ],
+        "loops": has_loops(lowered.model),
+        **({"hardware": options.aic_hw_version} if options.aic_hw_version == "ai200" else {}),
+        **_shapes_and_state(lowered, options),
+    }
+
+
+def _stats(stats: StatsSettings | None) -> dict[str, object]:
+    """Tell the device what to measure, and how many records of each kind have room in its buffer."""
+    return {} if stats is None else {"stats": {"level": stats.level, "capacity": stats.capacity()}}
 
 
 def _shapes_and_state(lowered: Lowered, options: CompileOptions) -> dict[str, object]:

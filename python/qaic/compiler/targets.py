@@ -54,4 +54,8 @@ def compile_resolved(
         return compile_for_card(model, resolved)
     if os.environ.get(EXTRA_OPTIONS):
         _log.debug("%s is for the vendor's compiler: ignored for the target cpu", EXTRA_OPTIONS)
-    return compile_model(model, options, resolved.set_compile, output_dir=options.output_dir)
+    set_options = dict(resolved.set_compile)
+    if resolved.run_step.aic_profiling_type:
+        # An option of the run, that asks the compiler for statistics too (stats-profiling §2.1).
+        set_options["aic_profiling_type"] = list(resolved.run_step.aic_profiling_type)
+    return compile_model(model, options, set_options, output_dir=options.output_dir)

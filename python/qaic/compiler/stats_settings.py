@@ -1,0 +1,212 @@
+"""What a program is told to measure, and how much room that takes (stats-profiling §1, §2.1, §8.6).
+
+The level decides what is measured. Whether somebody *asked* decides what callers see: a level that is only
+the default gets its buffer, and no binding that one would have to pass memory for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from qaic.options.models import CompileOptions
+
+#: output binding with the statistics; no tensor of a model may be called so
+BINDING: Final = "aiccyclecounts"
+#: the levels, each of which adds to those below (stats-profiling §1.1)
+INFERENCES: Final = 40
+PORTS: Final = 50
+OPS: Final = 70
+EXTENDED_PMU: Final = 100
+
+#: ticks a millisecond (stats-profiling §8.4)
+_UCYCLES_PER_MS: Final = 19_200
+#: room for what the device says of itself, in bytes of JSON
+_META_BYTES: Final = 4096
+#: one input and one output port, as the device waits for all inputs and for all outputs
+_PORTS: Final = 2
+
+_HEADER_BYTES: Final = 128
+_ENTRY_BYTES: Final = 32
+_RECORD_BYTES: Final = {
+    "CORE": 64,
+    "THREAD": 64,
+    "PORT": 32,
+    "PMU_EVENTS": 32,
+    "PMU": 80,
+    "OP": 48,
+    "META": 1,
+}
+
+#: options that ask for statistics, beside a level
+_REQUESTS: Final = ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "aic_profiling_type")
+
+
+@dataclass(frozen=True, slots=True)
+class OpsTable:
+    """What is known about the operations of a program.
+
+    Parameters
+    ----------
+    ops : sequence
+        Entries of the descriptor, the place of one is its number (stats-profiling §8.6).
+    executions : int
+        How often a run can execute them, all together.
+    """
+
+    ops: Sequence[Mapping[str, Any]]
+    executions: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSettings:
+    """How a program is instrumented.
+
+    Parameters
+    ----------
+    level : int
+        Stats level, at least 40.
+    is_asked : bool
+        Whether statistics were asked for, so that callers get a binding for them.
+    batch : int
+        Samples of an inference, which rates are counted in.
+    counts_ddr : bool
+        Whether the traffic with DDR is to be counted.
+    pmu_events : sequence of int
+        Events to count; empty for those of a recipe, which are not public (stats-profiling §1.4).
+    has_pmu : bool
+        Whether hardware events are to be counted.
+    table : OpsTable or None
+        The operations, from level 70 on.
+    """
+
+    level: int
+    is_asked: bool
+    batch: int
+    counts_ddr: bool = False
+    pmu_events: Sequence[int] = ()
+    has_pmu: bool = False
+    table: OpsTable | None = field(default=None, repr=False)
+
+    @property
+    def measures_ops(self) -> bool:
+        """Whether single operations are measured."""
+        return self.level >= OPS
+
+    @property
+    def op_level(self) -> int:
+        """Level of the statistics of operations; 0 without."""
+        return self.level if self.measures_ops else 0
+
+    def capacity(self) -> dict[str, int]:
+        """Return the records there is room for, by section (stats-profiling §8.2).
+
+        There is none for rings, because no input is pipelined, nor for the events of single operations, which
+        the engine cannot tell.
+        """
+        counts = {"CORE": 1, "THREAD": 1, "META": _META_BYTES}
+        if self.level >= PORTS:
+            counts["PORT"] = _PORTS
+        if self.has_pmu:
+            counts |= {"PMU_EVENTS": 1, "PMU": 1}
+        if self.table is not None:
+            counts["OP"] = self.table.executions
+        return counts
+
+    def buffer_bytes(self) -> int:
+        """Return the size of the stats buffer (stats-profiling §8.6)."""
+        counts = self.capacity()
+        records = (_in_blocks(count * _RECORD_BYTES[name]) for name, count in counts.items())
+        return _HEADER_BYTES + _in_blocks(_ENTRY_BYTES * len(counts)) + sum(records)
+
+    def message(self, buffer: int) -> dict[str, object]:
+        """Make ``Stats`` of the network descriptor (qpc-format §2.2); zero values may be left out of it.
+
+        Parameters
+        ----------
+        buffer : int
+            Number of the DMA buffer with the statistics.
+        """
+        message: dict[str, object] = {
+            "buff_num": buffer,
+            "stats_level": self.level,
+            "op_stats_level": self.op_level,
+            "batch_size": self.batch,
+            "count_ddr_bw": self.counts_ddr,
+            "utimer_freq_ms": _UCYCLES_PER_MS,
+            "pmu_events": list(self.pmu_events),
+            "pmu_stats_level": self.level if self.has_pmu and self.level >= EXTENDED_PMU else 0,
+        }
+        if self.table is not None:
+            kinds = [_name_kind(op) for op in self.table.ops]
+            message["ops_per_core"] = [len(kinds)]
+            message["core_op_name_kinds"] = [{"tg_op_name_kinds": [{"op_name_kinds": kinds}]}]
+        return message
+
+    def operations(self, network: str) -> dict[str, object] | None:
+        """Make the content of segment ``opstatsdesc.open``; None without a table (stats-profiling §8.6).
+
+        Parameters
+        ----------
+        network : str
+            Name of the program.
+        """
+        if self.table is None:
+            return None
+        return {
+            "version": 1,
+            "network": network,
+            "batch_size": self.batch,
+            "ucycles_per_ms": _UCYCLES_PER_MS,
+            "stats_level": self.level,
+            "op_stats_level": self.op_level,
+            "pmu_events": list(self.pmu_events),
+            "groups": ["CPU"],
+            "thread_groups": [0],
+            "cores": [{"slice": 0, "ops": list(self.table.ops)}],
+        }
+
+
+def settings_of(options: CompileOptions, set_options: Mapping[str, object]) -> StatsSettings | None:
+    """Tell how a program is to be instrumented; None where nothing is measured.
+
+    Parameters
+    ----------
+    options : CompileOptions
+        Compile options.
+    set_options : mapping
+        The options that were set. A level that is the default counts as asked for if it is among them.
+    """
+    if options.stats_level < INFERENCES:
+        return None
+    asks = options.stats_level != INFERENCES or "stats_level" in set_options
+    return StatsSettings(
+        level=options.stats_level,
+        is_asked=asks or any(set_options.get(name) or getattr(options, name, None) for name in _REQUESTS),
+        batch=options.stats_batchsize,
+        counts_ddr=options.ddr_stats,
+        pmu_events=options.aic_pmu_events,
+        has_pmu=bool(options.aic_pmu_events) or options.aic_pmu_recipe is not None,
+    )
+
+
+def _in_blocks(size: int) -> int:
+    """Round up to where the next section may begin."""
+    return -(-size // 64) * 64
+
+
+def _name_kind(op: Mapping[str, Any]) -> dict[str, object]:
+    """Make ``OpNameKind`` of an entry, which has more to say than a message can hold."""
+    return {
+        "name": op["name"],
+        "kind": op["kind"],
+        "type": op["types"],
+        "memory": op["memory"],
+        "shape": op.get("shape", ""),
+        "output_size": op["output_bytes"],
+        "attributes": op.get("attributes", ""),
+        "operands": list(op.get("operands", ())),
+    }
