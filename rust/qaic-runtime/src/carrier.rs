@@ -5,12 +5,16 @@
 
 use std::sync::Arc;
 
+use qaic_qpc::network_desc::NetworkDesc;
+
 use crate::buffer::{HostSlice, HostSliceMut};
 use crate::clock;
 use crate::device::{Activation, Canceller, Exec};
 use crate::error::RuntimeError;
+use crate::log;
 use crate::profiling::{Stages, Watch};
 use crate::retained::{Retained, window};
+use crate::tensors;
 use crate::transfer::{BindingTransfer, Place, Route, TransferPlan};
 use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
 
@@ -28,12 +32,33 @@ pub(crate) struct Carrier {
     resize: Vec<u32>,
     // Sources of the present inference, one per input.
     sources: Vec<HostSlice>,
+    stats: Option<StatsPlace>,
+    // Whether the device was told to measure the present inference.
+    is_measured: bool,
+}
+
+/// Where the statistics of a program are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StatsPlace {
+    // DMA buffer.
+    buffer: usize,
+    // The output that is a copy of it, and no tensor of the model.
+    output: Option<usize>,
+}
+
+impl StatsPlace {
+    /// `None` for a program without statistics.
+    pub(crate) fn of(network: &NetworkDesc) -> Option<Self> {
+        let buffer = network.stats.as_ref()?.buff_num as usize;
+        Some(Self { buffer, output: tensors::stats_output(network) })
+    }
 }
 
 impl Carrier {
     pub(crate) fn new(
         activation: &Arc<dyn Activation>,
         variants: &Arc<[Arc<TransferPlan>]>,
+        stats: Option<StatsPlace>,
     ) -> Result<Self, RuntimeError> {
         let exec = activation.create_exec()?;
         // There is at least one variant, and all have the same DMA buffers.
@@ -46,6 +71,8 @@ impl Carrier {
             resize: Vec::new(),
             sources: Vec::with_capacity(first.inputs().len()),
             variants: Arc::clone(variants),
+            stats,
+            is_measured: false,
         })
     }
 
@@ -54,8 +81,21 @@ impl Carrier {
         self.exec.canceller()
     }
 
+    /// Whether the caller wired memory for the statistics.
+    pub(crate) fn has_stats_wired(&self, wiring: &Wiring) -> bool {
+        self.stats_wire(wiring).is_some()
+    }
+
+    fn stats_wire(&self, wiring: &Wiring) -> Option<(usize, HostSliceMut)> {
+        let output = self.stats?.output?;
+        match wiring.outputs.get(output)? {
+            OutputWire::Memory { memory, .. } if !memory.is_empty() => Some((output, *memory)),
+            _ => None,
+        }
+    }
+
     /// Runs one inference on the calling thread. Windows stay wired: who consumes an inference clears them. A watch is
-    /// told when it passes what.
+    /// told when it passes what; without one, the device measures nothing.
     ///
     /// Blocking: as long as the device takes.
     pub(crate) fn run(
@@ -78,6 +118,9 @@ impl Carrier {
         retained: Option<&mut Retained>,
         mut watch: Option<&mut Watch>,
     ) -> Result<(), RuntimeError> {
+        self.is_measured = watch.as_deref().is_some_and(|watch| {
+            self.stats.is_some() && (watch.wants_device || self.has_stats_wired(wiring))
+        });
         let variant = match &wiring.shapes {
             Shapes::Variant(variant) => *variant,
             Shapes::Mismatch(text) => {
@@ -96,12 +139,66 @@ impl Carrier {
         } else {
             self.run_staged(wiring, &transfers, retained, watch.as_deref_mut())?;
         }
-        stamp(watch, |stages| &mut stages.outputs_ready_ns);
+        stamp(watch.as_deref_mut(), |stages| &mut stages.outputs_ready_ns);
+        if let Some(watch) = watch.filter(|_| self.is_measured) {
+            self.deliver_stats(wiring, &transfers, watch);
+        }
         Ok(())
+    }
+
+    /// Tells the device to measure. The time that takes is no part of any stage.
+    fn announce_measuring(&mut self, stages: &mut Stages) -> Result<(), RuntimeError> {
+        let before = clock::now_ns();
+        self.exec.measure()?;
+        let spent = clock::now_ns().saturating_sub(before);
+        for earlier in [&mut stages.enqueued_ns, &mut stages.begun_ns] {
+            if *earlier != 0 {
+                *earlier = earlier.saturating_add(spent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what the device measured to whoever wants it. The inference has succeeded, whatever becomes of it.
+    fn deliver_stats(&mut self, wiring: &Wiring, transfers: &TransferPlan, watch: &mut Watch) {
+        let wired = self.stats_wire(wiring);
+        let delivered = self.try_deliver_stats(wired, transfers, watch);
+        if let Err(error) = delivered {
+            log::global().warn(|| format!("statistics of an inference are lost: {error}"));
+            if let Some((_, memory)) = wired {
+                memory.fill(0);
+            }
+        }
+    }
+
+    fn try_deliver_stats(
+        &mut self,
+        wired: Option<(usize, HostSliceMut)>,
+        transfers: &TransferPlan,
+        watch: &mut Watch,
+    ) -> Result<(), RuntimeError> {
+        let Some(place) = self.stats else { return Ok(()) };
+        self.exec.write_stats(&watch.stages, watch.identity)?;
+        let buffer = self.dma_buffer(place.buffer)?.as_const();
+        if let Some((output, memory)) = wired {
+            transfers.fetch_output(output, buffer, memory)?;
+        }
+        if watch.wants_device {
+            watch.stats = Some(buffer.to_vec().into_boxed_slice());
+        }
+        Ok(())
+    }
+
+    /// Output `index`, if the graph computes it.
+    fn is_computed(&self, index: usize) -> bool {
+        self.stats.and_then(|stats| stats.output) != Some(index)
     }
 
     /// Has the device run what it was given.
     fn execute(&mut self, mut watch: Option<&mut Watch>) -> Result<(), RuntimeError> {
+        if let Some(watch) = watch.as_deref_mut().filter(|_| self.is_measured) {
+            self.announce_measuring(&mut watch.stages)?;
+        }
         stamp(watch.as_deref_mut(), |stages| &mut stages.inputs_ready_ns);
         self.exec.execute()?;
         stamp(watch, |stages| &mut stages.executed_ns);
@@ -168,7 +265,7 @@ impl Carrier {
         transfers.pre_process(&self.sources, &self.staging, &mut self.resize)?;
         self.execute(watch)?;
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
-            let Some(place) = transfer.place() else { continue };
+            let Some(place) = transfer.place().filter(|_| self.is_computed(index)) else { continue };
             let buffer = self.dma_buffer(place.buffer)?.as_const();
             let kept = retained.and_then(|retained| retained.output(index));
             if let Some(tensor) = kept {
@@ -206,7 +303,7 @@ impl Carrier {
             self.exec.bind_input(index, bound)?;
         }
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
-            let Some(place) = transfer.place() else { continue };
+            let Some(place) = transfer.place().filter(|_| self.is_computed(index)) else { continue };
             let kept = retained.and_then(|retained| retained.output(index));
             let bound = match (kept, wire) {
                 (Some(tensor), _) if matches!(transfer.route(), Route::Direct) => tensor.memory,
@@ -221,7 +318,7 @@ impl Carrier {
         }
         self.execute(watch)?;
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
-            let Some(place) = transfer.place() else { continue };
+            let Some(place) = transfer.place().filter(|_| self.is_computed(index)) else { continue };
             let direct = matches!(transfer.route(), Route::Direct);
             let kept = retained.and_then(|retained| retained.output(index));
             if let Some(tensor) = kept.filter(|_| !direct) {

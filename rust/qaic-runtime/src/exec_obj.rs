@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use qaic_qpc::network_desc::IoBinding;
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, StatsPlace};
 use crate::clock;
 use crate::device::Canceller;
 use crate::error::RuntimeError;
@@ -381,8 +381,9 @@ impl Drop for ExecObj {
 
 impl Inference {
     fn new(program: &Program, activated: &Arc<Activated>) -> Result<Self, RuntimeError> {
-        let carrier = Carrier::new(activated.activation(), program.shared_variants())?;
         let network = program.image().network();
+        let stats = StatsPlace::of(network);
+        let carrier = Carrier::new(activated.activation(), program.shared_variants(), stats)?;
         let wiring = Wiring::new(network.inputs.len(), network.outputs.len());
         let check = program.duties().io_crc.map(IoCheck::new);
         let progress = Progress::new(carrier.canceller(), program.time_limit());

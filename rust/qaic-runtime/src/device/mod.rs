@@ -20,6 +20,11 @@
 //! [`Exec::bind_output`]) and
 //! its part of the DMA buffer is never touched.
 //!
+//! **Statistics.** A program whose descriptor has statistics names the DMA buffer that they go to. Only the inference that
+//! was announced by [`Exec::measure`] fills it, so that all others cost nothing; and whatever goes wrong with measuring
+//! is said in the statistics and fails no inference. The output binding of that buffer, where there is one, is never
+//! bound in place.
+//!
 //! **What blocks.** `load`, `activate` and [`Exec::execute`] may take long; nothing else may. `execute` works on the
 //! calling thread where the device is synchronous. It ends early, with [`RuntimeError::Interrupted`], after
 //! [`Canceller::cancel`].
@@ -52,6 +57,7 @@ use std::sync::Arc;
 use crate::buffer::{HostSlice, HostSliceMut};
 use crate::error::RuntimeError;
 use crate::image::Image;
+use crate::profiling::{Identity, Stages};
 
 pub use ledger::{CORES, Ledger};
 pub use placement::Placement;
@@ -228,6 +234,23 @@ pub trait Exec: Debug + Send {
 
     /// Lets the device write output `index` right here; as [`Exec::bind_input`].
     fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<(), RuntimeError>;
+
+    /// Announces that the next [`Self::execute`] is to be measured. Everything is bound; a device may run the inference
+    /// without measuring it first, to know what measuring costs.
+    ///
+    /// Blocking: as [`Self::execute`].
+    fn measure(&mut self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    /// Writes what was measured of the execution that has just ended well into the DMA buffer of the statistics. Called
+    /// when the outputs are where the caller wants them.
+    ///
+    /// Blocking: as long as the statistics take to write. Fails where the buffer could not be had.
+    fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<(), RuntimeError> {
+        let _ = (stages, identity);
+        Ok(())
+    }
 
     /// Runs one inference.
     fn execute(&mut self) -> Result<(), RuntimeError>;

@@ -31,6 +31,7 @@ use super::{
 use crate::buffer::{HostSlice, HostSliceMut, Storage};
 use crate::error::RuntimeError;
 use crate::image::Image;
+use crate::tensors::stats_output;
 use blocks::{BlockBindings, BlockEdges};
 use engine::{Bindings, Graph, GraphOptions, SavePaths, Stop};
 pub use loader::{Engine, MINIMUM_VERSION};
@@ -189,17 +190,19 @@ fn build_graph(
     Ok((Graph::build(engine, image, &plan, graph, constants, options)?, blocks))
 }
 
-/// The plan and the network descriptor must agree, because buffers are sized by one and used by the other.
+/// The plan and the network descriptor must agree, because buffers are sized by one and used by the other. The plan does
+/// not know the output of the statistics.
 fn check_edges(image: &Image, plan: &Plan) -> Result<(), RuntimeError> {
     let network = image.network();
     let disagree = |message| Err(RuntimeError::EngineGraph { message });
-    if plan.inputs.len() != network.inputs.len() || plan.outputs.len() != network.outputs.len() {
+    let computed = stats_output(network).unwrap_or(network.outputs.len());
+    if plan.inputs.len() != network.inputs.len() || plan.outputs.len() != computed {
         return disagree(format!(
             "the plan has {} inputs and {} outputs, the network descriptor {} and {}",
             plan.inputs.len(),
             plan.outputs.len(),
             network.inputs.len(),
-            network.outputs.len()
+            computed
         ));
     }
     if let Some(partial) = network.inputs.iter().find(|binding| binding.is_partial_allowed) {
@@ -239,7 +242,7 @@ fn check_variants(network: &NetworkDesc, plan: &Plan) -> Result<(), RuntimeError
         let dims = variant.inputs.iter().chain(&variant.outputs);
         let same = variant.inputs.len() == plan.inputs.len()
             && variant.outputs.len() == plan.outputs.len()
-            && allowed.shapes.len() == plan.inputs.len() + plan.outputs.len()
+            && allowed.shapes.len() == network.inputs.len() + network.outputs.len()
             && dims
                 .zip(&allowed.shapes)
                 .all(|(dims, shape)| dims.iter().copied().eq(shape.dims.iter().copied().map(i64::from)));
