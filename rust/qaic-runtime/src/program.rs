@@ -453,7 +453,7 @@ impl Program {
                 live_exec_objs: AtomicU32::new(0),
                 completed: Arc::clone(&self.completed),
                 hub: Arc::clone(&self.hub),
-                stats_output: tensors::stats_output(&self.image),
+                stats_output: tensors::stats_output(self.image.network()),
                 program_id: self.id(),
             }))
         };

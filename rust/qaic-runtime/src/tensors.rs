@@ -15,14 +15,6 @@ use crate::image::Image;
 /// Output that carries statistics; users of the high-level interface never see it (python-api §A.2.1).
 const STATS_OUTPUT: &str = "aiccyclecounts";
 
-/// The output of a program's statistics, which no graph computes: the last one, where the program has statistics and the
-/// caller may ask for them. With several devices its name goes on with the name of the slice (stats-profiling §2.1).
-pub(crate) fn stats_output(network: &NetworkDesc) -> Option<usize> {
-    let last = network.outputs.last().filter(|_| network.stats.is_some())?;
-    let slice = last.name.strip_prefix(STATS_OUTPUT)?;
-    (slice.is_empty() || slice.starts_with('_')).then(|| network.outputs.len() - 1)
-}
-
 /// An output with this behind the name of an input is the input's next value (compile-options row 12).
 const RETAINED_SUFFIX: &str = "_RetainedState";
 
@@ -304,12 +296,12 @@ fn tensor(
     })
 }
 
-/// The output through which the device's statistics reach whoever binds memory to it; `None` where the program has
-/// none.
-pub(crate) fn stats_output(image: &Image) -> Option<usize> {
-    let network = image.network();
+/// The output through which the device's statistics reach whoever binds memory to it, the last one; `None` where the
+/// program has none. No graph computes it.
+pub(crate) fn stats_output(network: &NetworkDesc) -> Option<usize> {
     network.stats.as_ref()?;
-    network.outputs.iter().position(|output| is_stats_output(&output.name))
+    let last = network.outputs.len().checked_sub(1)?;
+    network.outputs.get(last).filter(|output| is_stats_output(&output.name)).map(|_| last)
 }
 
 /// Whether an output is known to carry statistics, by its name. Several devices have a suffix each
