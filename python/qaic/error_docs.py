@@ -67,6 +67,15 @@ What is wrong with a file that should be a program container. `qaicrt.Qpc` raise
 |---|---|---|
 """
 
+_STATISTICS = """
+## Statistics
+
+What is wrong with a stats buffer or with the description of its operations.
+
+| code | exception | message |
+|---|---|---|
+"""
+
 _OTHERS = """
 ## Arguments, options, compiler and tools
 
@@ -82,9 +91,10 @@ def render() -> str:
     rows = error_catalogue()
     runtime = [row for row in rows if row[2] and not row[0].startswith("qpc.")]
     containers = [row for row in rows if row[2] and row[0].startswith("qpc.")]
+    statistics = [row for row in rows if row[3] and not row[2]]
     others: defaultdict[str, set[str]] = defaultdict(set)
-    for code, exception, status, _ in rows:
-        if not status:
+    for code, exception, _, message in rows:
+        if not message:
             others[exception].add(code)
     for code, exception in _raised_by_python():
         others[exception].add(code)
@@ -100,6 +110,8 @@ def render() -> str:
             _AFTER_RUNTIME,
             _CONTAINERS,
             *(_row(f"`{code}`", f"`{exception}`", message) for code, exception, _, message in containers),
+            _STATISTICS,
+            *(_row(f"`{code}`", f"`{exception}`", message) for code, exception, _, message in statistics),
             _OTHERS,
             *(
                 _row(f"`{name}`", ", ".join(f"`{code}`" for code in sorted(codes)))

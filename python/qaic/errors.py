@@ -28,6 +28,9 @@ from qaic._core import (
     QpcVersionError,
     StateError,
     StatsError,
+    StatsFormatError,
+    StatsMismatchError,
+    StatsVersionError,
     UnknownOptionError,
     UnknownStatsLayoutError,
 )
@@ -55,6 +58,9 @@ __all__ = [
     "QpcVersionError",
     "StateError",
     "StatsError",
+    "StatsFormatError",
+    "StatsMismatchError",
+    "StatsVersionError",
     "UnknownOptionError",
     "UnknownStatsLayoutError",
 ]

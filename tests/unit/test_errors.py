@@ -41,6 +41,9 @@ BASES = {
     "InferenceError": [RuntimeError],
     "StatsError": [ValueError],
     "UnknownStatsLayoutError": ["StatsError", ValueError],
+    "StatsFormatError": ["StatsError", ValueError],
+    "StatsVersionError": ["StatsError", ValueError],
+    "StatsMismatchError": ["StatsError", ValueError],
     "InternalError": [RuntimeError],
 }
 

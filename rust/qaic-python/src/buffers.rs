@@ -14,8 +14,9 @@ use std::sync::Arc;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
-use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage};
+use qaic_runtime::buffer::{FileBytes, HostSlice, HostSliceMut, Storage};
 use qaic_runtime::image::Image;
 
 pub(crate) use held::{Held, release_dropped};
@@ -221,22 +222,60 @@ pub(crate) fn array_over<'py>(
     asarray.bind(py).call1((owner,))
 }
 
-/// Read-only view of bytes of a container. Keeps the container mapped.
+/// Bytes that views may show for as long as they keep the owner.
+///
+/// # Safety
+///
+/// [`KeptBytes::bytes`] gives the same memory at each call, and nobody writes to it while the owner lives.
+pub(crate) unsafe trait KeptBytes: Send + Sync {
+    /// All of them.
+    fn bytes(&self) -> &[u8];
+}
+
+// SAFETY: an image never lets go of its bytes, which are a private mapping or its own memory.
+unsafe impl KeptBytes for Image {
+    fn bytes(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+/// Memory that nobody writes any more.
+pub(crate) enum Frozen {
+    /// A file.
+    File(FileBytes),
+    /// A Python `bytes`, which is never written to.
+    Python(PyBackedBytes),
+    /// A copy.
+    Owned(Box<[u8]>),
+}
+
+// SAFETY: none of them moves or is written to while it is kept.
+unsafe impl KeptBytes for Frozen {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::File(bytes) => bytes,
+            Self::Python(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// Read-only view of bytes of a container or stats buffer. Keeps its owner, mapped as it is.
 #[pyclass(frozen, module = "qaic._core")]
 pub(crate) struct BytesView {
-    image: Arc<Image>,
+    owner: Arc<dyn KeptBytes>,
     start: usize,
     layout: Arc<ArrayLayout>,
     len: usize,
 }
 
 impl BytesView {
-    /// View of `range` of the container's bytes; `None` when it does not lie inside.
-    pub(crate) fn new(image: &Arc<Image>, range: std::ops::Range<usize>) -> Option<Self> {
-        let len = image.bytes().get(range.clone())?.len();
+    /// View of `range` of the owner's bytes; `None` when it does not lie inside.
+    pub(crate) fn new<T: KeptBytes + 'static>(owner: &Arc<T>, range: std::ops::Range<usize>) -> Option<Self> {
+        let len = owner.bytes().get(range.clone())?.len();
         let shape = [isize::try_from(len).ok()?];
         Some(Self {
-            image: Arc::clone(image),
+            owner: Arc::<T>::clone(owner),
             start: range.start,
             len,
             layout: ArrayLayout::new(&shape, c"B", 1),
@@ -250,11 +289,11 @@ impl BytesView {
     #[allow(clippy::needless_pass_by_value)] // the signature the binding asks for
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        let address = this.image.bytes().as_ptr().wrapping_add(this.start).cast_mut();
-        // SAFETY: the range was checked against the image, which `slf` keeps; the view is marked read-only, so nobody
-        // writes through it.
+        let address = this.owner.bytes().as_ptr().wrapping_add(this.start).cast_mut();
+        // SAFETY: the range was checked against the owner, which `slf` keeps and which always gives the same memory; the
+        // view is marked read-only, so nobody writes through it.
         let memory = unsafe { HostSliceMut::new(address, this.len) };
-        // SAFETY: image and layout belong to `slf`, which the view keeps alive.
+        // SAFETY: owner and layout belong to `slf`, which the view keeps alive.
         unsafe { fill(slf.as_any(), view, flags, memory, &this.layout, true) }
     }
 

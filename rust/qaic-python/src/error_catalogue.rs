@@ -3,12 +3,13 @@
 use pyo3::prelude::*;
 use qaic_qpc::error::QpcError;
 use qaic_runtime::error::RuntimeError;
+use qaic_stats::error::StatsError;
 
 use crate::errors;
 use crate::rt::status::QStatus;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
-const OWN: [(&str, &str); 28] = [
+const OWN: [(&str, &str); 29] = [
     ("CompileError", "compile.engine_refused"),
     ("InputError", "input.unknown_name"),
     ("InputError", "output.array"),
@@ -37,12 +38,13 @@ const OWN: [(&str, &str); 28] = [
     ("StateError", "inference.fetched"),
     ("StateError", "state.not_split"),
     ("StateError", "writer.finished"),
+    ("StatsError", "stats.argument"),
 ];
 
 type Row = (&'static str, String, &'static str, String);
 
-/// (code, exception, status, message of an example) of every error of the runtime and of containers, then the
-/// exceptions of the binding, which have neither status nor example.
+/// (code, exception, status, message of an example) of every error of the runtime and of containers, then of statistics,
+/// which have no status, and last the exceptions of the binding, which have neither status nor example.
 #[pyfunction]
 pub(crate) fn error_catalogue(py: Python<'_>) -> PyResult<Vec<Row>> {
     let containers = QpcError::examples().into_iter().map(RuntimeError::Qpc);
@@ -51,6 +53,10 @@ pub(crate) fn error_catalogue(py: Python<'_>) -> PyResult<Vec<Row>> {
         let (code, status, message) = (error.code(), QStatus::of(&error).name(), error.to_string());
         let exception = errors::from_runtime(py, error).get_type(py).name()?.to_string();
         rows.push((code, exception, status, message));
+    }
+    for error in StatsError::examples() {
+        let exception = errors::from_stats(py, &error, None).get_type(py).name()?.to_string();
+        rows.push((error.code(), exception, "", error.to_string()));
     }
     rows.extend(OWN.map(|(exception, code)| (code, exception.to_owned(), "", String::new())));
     Ok(rows)

@@ -11,9 +11,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_qpc::error::{ErrorKind, QpcError};
 use qaic_runtime::error::RuntimeError;
+use qaic_stats::error::{ErrorKind as StatsKind, StatsError};
 
 /// Names of all classes, base first.
-pub(crate) const CLASSES: [&str; 24] = [
+pub(crate) const CLASSES: [&str; 27] = [
     "QaicError",
     "QpcError",
     "QpcFormatError",
@@ -37,6 +38,9 @@ pub(crate) const CLASSES: [&str; 24] = [
     "InferenceError",
     "StatsError",
     "UnknownStatsLayoutError",
+    "StatsFormatError",
+    "StatsVersionError",
+    "StatsMismatchError",
     "InternalError",
 ];
 
@@ -132,6 +136,39 @@ fn qpc_class(error: &QpcError) -> &'static str {
         ErrorKind::Misuse => "QpcError",
         _ => "QpcFormatError",
     }
+}
+
+/// The exception for an error of statistics; `path` is the file they are in.
+pub(crate) fn from_stats(py: Python<'_>, error: &StatsError, path: Option<&str>) -> PyErr {
+    let class = match (error, error.kind()) {
+        (StatsError::Container(source), _) => qpc_class(source),
+        (_, StatsKind::UnknownLayout) => "UnknownStatsLayoutError",
+        (_, StatsKind::Version) => "StatsVersionError",
+        (_, StatsKind::Mismatch) => "StatsMismatchError",
+        (_, StatsKind::Misuse) => "StatsError",
+        _ => "StatsFormatError",
+    };
+    let text = path.map_or_else(|| error.to_string(), |path| format!("{path}: {error}"));
+    let raise = Raise::new(py, class, error.code(), text);
+    let raise = match path {
+        Some(path) => raise.with("path", path),
+        None => raise,
+    };
+    match error {
+        StatsError::UnknownLayout { bytes, level, cores, threads, ops } => raise
+            .with("bytes", *bytes)
+            .with("level", *level)
+            .with("cores", *cores)
+            .with("threads", *threads)
+            .with("ops", ops.clone())
+            .hint("qaic.stats.register_layout adds a layout of your own"),
+        StatsError::OtherProgram { .. } => {
+            raise.hint("give the container that was running, or force=True to read the buffer anyway")
+        }
+        StatsError::Version { .. } => raise.hint("a newer openqaic may read it"),
+        _ => raise,
+    }
+    .build()
 }
 
 /// The exception for a runtime error.

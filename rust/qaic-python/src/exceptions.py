@@ -129,5 +129,17 @@ class UnknownStatsLayoutError(StatsError):
     """No layout knows these statistics."""
 
 
+class StatsFormatError(StatsError):
+    """The bytes break a rule of their layout."""
+
+
+class StatsVersionError(StatsError):
+    """The statistics have a version this library does not read."""
+
+
+class StatsMismatchError(StatsError):
+    """The statistics are sound and belong to another program."""
+
+
 class InternalError(QaicError, RuntimeError):
     """A bug of openqaic; please report it with the message."""

@@ -15,6 +15,7 @@ mod qpc;
 mod quant;
 mod rt;
 mod session;
+mod stats;
 mod writer;
 
 /// The compiled module.
@@ -46,6 +47,8 @@ mod _core {
     use super::rt::exec_obj::io_crcs;
     #[pymodule_export]
     use super::session::{PyCompletions, PyInference, PyInferenceSet};
+    #[pymodule_export]
+    use super::stats::{PyStatsBuffer, PyStatsDescriptor, encode_stats, stats_capacity, stats_record_fields};
     #[pymodule_export]
     use super::writer::{PyQpcWriter, encode_elf, encode_metadata, encode_network_desc};
 

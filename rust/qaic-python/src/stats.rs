@@ -1,0 +1,166 @@
+//! Stats buffers: `_core.StatsBuffer`, `_core.StatsDescriptor`, and writing buffers.
+
+mod buffer;
+mod run;
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use qaic_runtime::buffer::HostSlice;
+use qaic_stats::descriptor::{self, Fingerprint, OpsDescriptor};
+use qaic_stats::layout::Program;
+use qaic_stats::model::StatsModel;
+use qaic_stats::oqstats;
+use qaic_stats::record::Kind;
+
+use crate::buffers::{Exports, with_bytes};
+use crate::errors::{Raise, from_stats};
+use crate::qpc::PyQpc;
+
+pub(crate) use buffer::PyStatsBuffer;
+
+/// The operations of a program.
+#[pyclass(frozen, name = "StatsDescriptor", module = "qaic._core")]
+pub(crate) struct PyStatsDescriptor {
+    ops: Arc<OpsDescriptor>,
+    fingerprint: Fingerprint,
+}
+
+impl PyStatsDescriptor {
+    /// The operations.
+    pub(crate) fn ops(&self) -> &Arc<OpsDescriptor> {
+        &self.ops
+    }
+
+    /// What a layout is told of the program.
+    fn program(&self) -> Program<'_> {
+        Program { descriptor: self.ops(), fingerprint: self.fingerprint }
+    }
+}
+
+#[pymethods]
+impl PyStatsDescriptor {
+    /// The operations of a container's program; `None` of a program without statistics.
+    #[staticmethod]
+    fn of_qpc(py: Python<'_>, qpc: &PyQpc) -> PyResult<Option<Self>> {
+        let image = qpc.program(py)?;
+        let found = OpsDescriptor::of_container(image.container(), image.bytes());
+        let found = found.map_err(|error| from_stats(py, &error, None))?;
+        Ok(found.map(|(ops, fingerprint)| Self { ops: Arc::new(ops), fingerprint }))
+    }
+
+    /// Reads the JSON of segment `opstatsdesc.open`.
+    #[staticmethod]
+    fn from_json(py: Python<'_>, json: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let json = with_bytes(json, HostSlice::to_vec)?;
+        let ops = OpsDescriptor::from_json(&json).map_err(|error| from_stats(py, &error, None))?;
+        Ok(Self { ops: Arc::new(ops), fingerprint: descriptor::fingerprint(&json) })
+    }
+
+    fn to_json(&self, py: Python<'_>) -> PyResult<String> {
+        serde_json::to_string(&*self.ops)
+            .map_err(|error| Raise::new(py, "InternalError", "internal.json", error.to_string()).build())
+    }
+
+    #[getter]
+    fn fingerprint<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.fingerprint)
+    }
+
+    #[getter]
+    fn network(&self) -> &str {
+        &self.ops.network
+    }
+
+    #[getter]
+    fn stats_level(&self) -> u32 {
+        self.ops.stats_level
+    }
+}
+
+/// (name, numpy type code, elements) of the fields of a section's records, in order.
+#[pyfunction]
+pub(crate) fn stats_record_fields(name: &str) -> PyResult<Vec<(&'static str, &'static str, usize)>> {
+    let kind = kind(name)?;
+    Ok(kind.fields().iter().map(|field| (field.name, field.code, field.count)).collect())
+}
+
+/// Bytes of a buffer with room for these many records of these sections.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // the binding's way to take a dict
+pub(crate) fn stats_capacity(py: Python<'_>, counts: Bound<'_, PyDict>) -> PyResult<u64> {
+    let mut by_kind = Vec::with_capacity(counts.len());
+    for (name, count) in counts {
+        by_kind.push((kind(&name.extract::<String>()?)?, count.extract::<usize>()?));
+    }
+    oqstats::capacity_bytes(&by_kind)
+        .ok_or_else(|| argument(py, "so many records fit into no memory".to_owned()))
+}
+
+/// Writes a buffer in the open layout.
+///
+/// Blocking: copies the records.
+#[pyfunction]
+#[pyo3(signature = (run, sections, fingerprint = None, size = None))]
+pub(crate) fn encode_stats<'py>(
+    py: Python<'py>,
+    run: &Bound<'py, PyDict>,
+    sections: &Bound<'py, PyDict>,
+    fingerprint: Option<&[u8]>,
+    size: Option<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut model = StatsModel::new(run::of_dict(py, run)?);
+    for (name, records) in sections {
+        let (kind, bytes, stride) = section(py, &name, &records)?;
+        model.set(kind, bytes, stride);
+    }
+    let fingerprint: Fingerprint = match fingerprint {
+        None => descriptor::fingerprint(&[]),
+        Some(bytes) => bytes
+            .try_into()
+            .map_err(|_| argument(py, format!("a fingerprint has 16 bytes, not {}", bytes.len())))?,
+    };
+    let failed = |error| from_stats(py, &error, None);
+    let Some(size) = size else {
+        return Ok(PyBytes::new(py, &oqstats::encode_to_vec(&model, fingerprint).map_err(failed)?));
+    };
+    PyBytes::new_with(py, size, |buffer| {
+        oqstats::encode(&model, fingerprint, buffer).map(|_| ()).map_err(failed)
+    })
+}
+
+/// The kind called `name`, and a copy of the records given for it with the distance between two.
+fn section(
+    py: Python<'_>,
+    name: &Bound<'_, PyAny>,
+    records: &Bound<'_, PyAny>,
+) -> PyResult<(Kind, Vec<u8>, usize)> {
+    let name: String = name.extract()?;
+    let kind = kind(&name)?;
+    let mut exports = Exports::with_capacity(1);
+    let Some(exported) = exports.take(records, false) else {
+        let found = records.get_type().name()?;
+        return Err(argument(py, format!("section {name} is a {found}; a contiguous array is expected")));
+    };
+    // Plain bytes hold records of the size this library writes.
+    let stride = exported.item_bytes.max(kind.record_bytes());
+    let bytes = exported.memory.as_const().to_vec();
+    if !bytes.len().is_multiple_of(stride) {
+        let (found, size) = (bytes.len(), stride);
+        let text = format!("section {name} has {found} bytes, which are no whole records of {size}");
+        return Err(argument(py, text));
+    }
+    Ok((kind, bytes, stride))
+}
+
+/// The kind of section called `name`.
+fn kind(name: &str) -> PyResult<Kind> {
+    let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    found.ok_or_else(|| PyKeyError::new_err(name.to_owned()))
+}
+
+fn argument(py: Python<'_>, message: String) -> PyErr {
+    Raise::new(py, "StatsError", "stats.argument", message).build()
+}
