@@ -104,7 +104,8 @@ impl Carrier {
         mut retained: Option<&mut Retained>,
         mut watch: Option<&mut Watch>,
     ) -> Result<(), RuntimeError> {
-        stamp(watch.as_deref_mut(), |stages| &mut stages.begun_ns);
+        // One that its caller runs at once has begun when it came.
+        stamp(watch.as_deref_mut().filter(|watch| watch.stages.begun_ns == 0), |stages| &mut stages.begun_ns);
         let result = self.run_wired(wiring, retained.as_deref_mut(), watch);
         if let (Ok(()), Some(retained)) = (&result, retained) {
             retained.advance();

@@ -223,7 +223,7 @@ impl ExecObj {
             self.sum_inputs()?;
             self.progress.begin(RUNNING)?;
             self.progress.arrived(arrival);
-            let outcome = executor.run_here(|| self.inference.run());
+            let outcome = executor.run_here(|| self.inference.run(true));
             let outcome = self.progress.explained(outcome);
             self.progress.finish(outcome.clone());
             return self.collected(outcome);
@@ -403,7 +403,7 @@ impl Inference {
         let progress = Arc::clone(&inference.progress);
         if which.map_or_else(|| progress.claim_queued(), |which| progress.claim(which)) {
             let observer = inference.observer();
-            let outcome = progress.explained(inference.run());
+            let outcome = progress.explained(inference.run(false));
             drop(inference);
             progress.conclude(outcome, observer);
         }
@@ -417,14 +417,15 @@ impl Inference {
         Some((observer.upgrade()?, *number))
     }
 
-    fn run(&self) -> Result<(), RuntimeError> {
+    /// `at_once`: it was not queued.
+    fn run(&self, at_once: bool) -> Result<(), RuntimeError> {
         if self.progress.reason() != NO_REASON {
             return Err(RuntimeError::Interrupted);
         }
         let run = || {
             let mut core = self.core.lock();
             let Core { carrier, wiring, check } = &mut *core;
-            let mut watched = self.activated.watch(wiring, || self.progress.arrival());
+            let mut watched = self.activated.watch(wiring, || self.progress.arrival(at_once));
             let checked = match &*check {
                 Some(check) => {
                     let network = self.activated.image().network();
@@ -500,15 +501,16 @@ impl Progress {
 
     /// Notes when the inference that was just begun came. Relaxed: published with it.
     fn arrived(&self, arrival: Option<Arrival>) {
-        let Arrival { enqueued_ns, queue_depth } = arrival.unwrap_or_default();
+        let Arrival { enqueued_ns, queue_depth, .. } = arrival.unwrap_or_default();
         self.enqueued_ns.store(enqueued_ns, Ordering::Relaxed);
         if enqueued_ns != 0 {
             self.queue_depth.store(queue_depth, Ordering::Relaxed);
         }
     }
 
-    fn arrival(&self) -> Arrival {
+    fn arrival(&self, is_begin: bool) -> Arrival {
         Arrival {
+            is_begin,
             enqueued_ns: self.enqueued_ns.load(Ordering::Relaxed),
             queue_depth: self.queue_depth.load(Ordering::Relaxed),
         }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use qaic_stats::host::HostSample;
 
-use super::recorder::{Claim, Recorder};
+use super::recorder::{Claim, Enrolment, Recorder};
 use super::stages::{Identity, Watch};
 use crate::clock;
+use crate::fork::Origin;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// One per program; the programs of an inference set, which are activations of the same container, share one.
@@ -14,20 +15,14 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 pub struct Hub {
     name: String,
     has_stats: bool,
-    // Whether there are subscribers. Relaxed: an inference that begins while somebody subscribes may be missed.
+    // Whether any recorder is enrolled. Relaxed: an inference that begins while somebody subscribes may be missed.
     is_on: AtomicBool,
     // Number of the next inference that is looked at.
     next: AtomicU64,
     // Inferences that ended well, per activation.
     completed: Box<[Arc<AtomicU64>]>,
-    subscribers: Mutex<Vec<Subscriber>>,
-}
-
-#[derive(Debug)]
-struct Subscriber {
-    recorder: Arc<Recorder>,
-    // Number of the program among the recorder's.
-    program: u32,
+    enrolled: Mutex<Vec<Arc<Enrolment>>>,
+    origin: Origin,
 }
 
 /// When an inference was put into the queue, and what was there.
@@ -36,13 +31,15 @@ pub(crate) struct Arrival {
     /// 0 where nobody wanted to know at that time.
     pub(crate) enqueued_ns: u64,
     pub(crate) queue_depth: u32,
+    /// Whether it begins at the same time, on the thread of its caller.
+    pub(crate) is_begin: bool,
 }
 
 impl Arrival {
     /// Now, behind `queue_depth` others.
     pub(crate) fn now(queue_depth: usize) -> Self {
         let queue_depth = u32::try_from(queue_depth).unwrap_or(u32::MAX);
-        Self { enqueued_ns: clock::now_ns(), queue_depth }
+        Self { enqueued_ns: clock::now_ns(), queue_depth, is_begin: false }
     }
 }
 
@@ -65,7 +62,8 @@ impl Hub {
             is_on: AtomicBool::new(false),
             next: AtomicU64::new(0),
             completed,
-            subscribers: Mutex::default(),
+            enrolled: Mutex::default(),
+            origin: Origin::here(),
         })
     }
 
@@ -89,22 +87,21 @@ impl Hub {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Has a recorder told of the inferences from now on, under its number of the program.
+    /// Has a recorder take samples from now on, under its number of the program.
     pub(crate) fn subscribe(&self, recorder: &Arc<Recorder>, program: u32) {
-        let mut subscribers = self.subscribers.lock();
-        if subscribers.is_empty() {
+        let mut enrolled = self.enrolled.lock();
+        if enrolled.is_empty() {
             self.catch_up();
         }
-        recorder.open(program, self.next.load(Ordering::Relaxed), self.activations());
-        subscribers.push(Subscriber { recorder: Arc::clone(recorder), program });
+        enrolled.push(recorder.enrol(program, self.next.load(Ordering::Relaxed), self.activations()));
         self.is_on.store(true, Ordering::Relaxed);
     }
 
     /// Ends [`Self::subscribe`].
     pub(crate) fn unsubscribe(&self, recorder: &Arc<Recorder>) {
-        let mut subscribers = self.subscribers.lock();
-        subscribers.retain(|subscriber| !Arc::ptr_eq(&subscriber.recorder, recorder));
-        self.is_on.store(!subscribers.is_empty(), Ordering::Relaxed);
+        let mut enrolled = self.enrolled.lock();
+        enrolled.extract_if(.., |enrolment| enrolment.is_of(recorder)).for_each(|enrolment| enrolment.end());
+        self.is_on.store(!enrolled.is_empty(), Ordering::Relaxed);
     }
 
     /// Counts what ended while nobody numbered it.
@@ -124,10 +121,8 @@ impl Hub {
         let mut is_wanted = is_asked;
         // What was put into the queue before anybody asked has no begin.
         if arrival.enqueued_ns != 0 {
-            for subscriber in self.subscribers.lock().iter() {
-                let Some(claim) = subscriber.recorder.claim(subscriber.program, lane, number) else {
-                    continue;
-                };
+            for enrolment in self.enrolled.lock().iter() {
+                let Some(claim) = enrolment.claim(lane, number) else { continue };
                 is_wanted = true;
                 watched.watch.wants_device |= self.has_stats && claim.wants_device();
                 match watched.claims.iter_mut().find(|slot| slot.is_none()) {
@@ -138,10 +133,20 @@ impl Hub {
         }
         is_wanted.then(|| {
             watched.watch.stages.enqueued_ns = arrival.enqueued_ns;
+            watched.watch.stages.begun_ns = if arrival.is_begin { arrival.enqueued_ns } else { 0 };
             watched.watch.identity = Identity { program, activation: lane, inference: number };
             watched.queue_depth = arrival.queue_depth;
             watched
         })
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        // A lock of a forked process's parent may be held for good.
+        if self.origin.is_here() {
+            self.enrolled.lock().drain(..).for_each(|enrolment| enrolment.end());
+        }
     }
 }
 

@@ -65,7 +65,6 @@ impl Profiler {
         state.programs[number] = Weak::new();
         if state.is_running {
             hub.unsubscribe(&self.recorder);
-            self.recorder.close(u32::try_from(number).unwrap_or(u32::MAX));
         }
         Ok(true)
     }
@@ -78,7 +77,7 @@ impl Profiler {
             return Ok(false);
         }
         state.is_running = true;
-        self.recorder.restart();
+        self.recorder.clear();
         for (number, hub) in (0..).zip(&state.programs) {
             if let Some(hub) = hub.upgrade() {
                 hub.subscribe(&self.recorder, number);
@@ -102,7 +101,6 @@ impl Profiler {
         for hub in state.programs.iter().filter_map(Weak::upgrade) {
             hub.unsubscribe(&self.recorder);
         }
-        self.recorder.close_all();
         true
     }
 

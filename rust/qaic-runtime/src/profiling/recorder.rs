@@ -8,7 +8,7 @@ use qaic_stats::host::HostSample;
 
 use super::book::{Book, Choice};
 use crate::queue::Waiters;
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// What is kept at most; beyond, samples are counted and not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,21 +55,29 @@ pub(crate) struct Recorder {
 
 #[derive(Debug, Default)]
 struct State {
-    // An inference that was claimed before a restart, or before its program was removed, is none of the present ones.
-    generation: u64,
-    // By number of the program; `None` is one that was removed.
-    books: Vec<Option<Book>>,
+    enrolled: Vec<Arc<Enrolment>>,
     collected: Collected,
     stats_bytes: usize,
 }
 
-/// An inference that is going to be a sample of a recorder. Dropped without an end, it gives its place back.
+/// A program of which a recorder takes samples, from its addition or the recorder's start until its removal or the
+/// recorder's stop.
+#[derive(Debug)]
+pub(crate) struct Enrolment {
+    recorder: Arc<Recorder>,
+    // Number of the program among the recorder's.
+    program: u32,
+    book: Book,
+    // Changed with the recorder's state locked.
+    is_over: AtomicBool,
+}
+
+/// An inference that is going to be a sample. Dropped without having been one, it gives its place back.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    recorder: Option<Arc<Recorder>>,
-    generation: u64,
-    program: u32,
+    enrolment: Arc<Enrolment>,
     lane: u32,
+    is_open: bool,
 }
 
 impl Recorder {
@@ -82,46 +90,21 @@ impl Recorder {
         self.wants_device
     }
 
-    /// Forgets everything.
-    pub(crate) fn restart(&self) {
-        let mut state = self.state.lock();
-        let generation = state.generation + 1;
-        *state = State { generation, ..State::default() };
-    }
-
     /// Takes inferences of program `program` from number `begin` on.
-    pub(crate) fn open(&self, program: u32, begin: u64, lanes: u32) {
-        let mut state = self.state.lock();
-        let place = program as usize;
-        if state.books.len() <= place {
-            state.books.resize(place + 1, None);
-        }
-        state.books[place] = Some(Book::new(self.choice, begin, lanes));
+    pub(crate) fn enrol(self: &Arc<Self>, program: u32, begin: u64, lanes: u32) -> Arc<Enrolment> {
+        let enrolment = Arc::new(Enrolment {
+            recorder: Arc::clone(self),
+            program,
+            book: Book::new(self.choice, begin, lanes),
+            is_over: AtomicBool::new(false),
+        });
+        self.state.lock().enrolled.push(Arc::clone(&enrolment));
+        enrolment
     }
 
-    /// Takes no more of it; those under way are not recorded.
-    pub(crate) fn close(&self, program: u32) {
-        if let Some(book) = self.state.lock().books.get_mut(program as usize) {
-            *book = None;
-        }
-        self.complete.wake_all();
-    }
-
-    /// Takes no more of any; what was recorded stays.
-    pub(crate) fn close_all(&self) {
-        let mut state = self.state.lock();
-        state.generation += 1;
-        state.books.clear();
-        drop(state);
-        self.complete.wake_all();
-    }
-
-    /// Whether the inference that begins is wanted.
-    pub(crate) fn claim(self: &Arc<Self>, program: u32, lane: u32, number: u64) -> Option<Claim> {
-        let mut state = self.state.lock();
-        let generation = state.generation;
-        let is_wanted = state.books.get_mut(program as usize)?.as_mut()?.claim(lane, number);
-        is_wanted.then(|| Claim { recorder: Some(Arc::clone(self)), generation, program, lane })
+    /// Forgets what was not fetched.
+    pub(crate) fn clear(&self) {
+        drop(self.drain());
     }
 
     /// What was recorded since the last time.
@@ -134,8 +117,7 @@ impl Recorder {
     /// Whether all samples that were wanted are there; never where no number was given.
     pub(crate) fn is_complete(&self) -> bool {
         let state = self.state.lock();
-        let mut books = state.books.iter().flatten().peekable();
-        books.peek().is_some() && books.all(Book::is_complete)
+        !state.enrolled.is_empty() && state.enrolled.iter().all(|enrolment| enrolment.book.is_complete())
     }
 
     /// Waits until then, for `limit` at most, or until somebody wakes it for nothing.
@@ -144,32 +126,54 @@ impl Recorder {
     }
 }
 
+impl Enrolment {
+    /// Whether it is of this recorder.
+    pub(crate) fn is_of(&self, recorder: &Arc<Recorder>) -> bool {
+        Arc::ptr_eq(&self.recorder, recorder)
+    }
+
+    /// Whether the inference that begins is wanted.
+    pub(crate) fn claim(self: &Arc<Self>, lane: u32, number: u64) -> Option<Claim> {
+        let is_wanted = self.book.claim(lane, number);
+        is_wanted.then(|| Claim { enrolment: Arc::clone(self), lane, is_open: true })
+    }
+
+    /// Takes no more; inferences under way are not recorded. What was recorded stays.
+    pub(crate) fn end(&self) {
+        let mut state = self.recorder.state.lock();
+        self.is_over.store(true, Ordering::Relaxed);
+        state.enrolled.retain(|other| !std::ptr::eq(&raw const **other, self));
+        drop(state);
+        self.recorder.complete.wake_all();
+    }
+}
+
 impl Claim {
     /// Whether the device's stats buffer is wanted.
     pub(crate) fn wants_device(&self) -> bool {
-        self.recorder.as_ref().is_some_and(|recorder| recorder.wants_device)
+        self.enrolment.recorder.wants_device
     }
 
     /// The inference has ended well.
     pub(crate) fn record(mut self, mut host: HostSample, buffer: Option<&Arc<[u8]>>) {
-        let Some(recorder) = self.recorder.take() else { return };
-        host.program = self.program;
+        self.is_open = false;
+        let Enrolment { recorder, program, book, is_over } = &*self.enrolment;
+        host.program = *program;
         let buffer = buffer.filter(|_| recorder.wants_device).cloned();
         let mut state = recorder.state.lock();
-        let State { generation, books, collected, stats_bytes } = &mut *state;
-        let book = books.get_mut(self.program as usize).and_then(Option::as_mut);
-        let Some(book) = book.filter(|_| *generation == self.generation) else { return };
-        book.taken(self.lane);
-        let is_complete = recorder.choice.count.is_some() && book.is_complete();
-        let bytes = stats_bytes.saturating_add(buffer.as_ref().map_or(0, |buffer| buffer.len()));
-        if collected.samples.len() < recorder.limits.samples && bytes <= recorder.limits.stats_bytes {
-            *stats_bytes = bytes;
-            collected.samples.push(Sample { host, stats: buffer });
-        } else {
-            collected.dropped += 1;
+        if is_over.load(Ordering::Relaxed) {
+            return;
         }
+        let bytes = state.stats_bytes.saturating_add(buffer.as_ref().map_or(0, |buffer| buffer.len()));
+        if state.collected.samples.len() < recorder.limits.samples && bytes <= recorder.limits.stats_bytes {
+            state.stats_bytes = bytes;
+            state.collected.samples.push(Sample { host, stats: buffer });
+        } else {
+            state.collected.dropped += 1;
+        }
+        book.taken(self.lane);
         drop(state);
-        if is_complete {
+        if book.is_complete() {
             recorder.complete.wake_all();
         }
     }
@@ -177,12 +181,8 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let Some(recorder) = self.recorder.take() else { return };
-        let mut state = recorder.state.lock();
-        let is_its = state.generation == self.generation;
-        let book = state.books.get_mut(self.program as usize).and_then(Option::as_mut);
-        if let Some(book) = book.filter(|_| is_its) {
-            book.given_back(self.lane);
+        if self.is_open {
+            self.enrolment.book.given_back(self.lane);
         }
     }
 }
@@ -193,25 +193,24 @@ mod tests {
 
     use super::*;
 
-    fn recorder(count: Option<u64>, limits: Limits) -> Arc<Recorder> {
+    fn enrolled(count: Option<u64>, limits: Limits) -> (Arc<Recorder>, Arc<Enrolment>) {
         let recorder = Recorder::new(Choice { count, ..Choice::default() }, limits, true);
-        recorder.restart();
-        recorder.open(0, 0, 1);
-        recorder
+        let enrolment = recorder.enrol(0, 0, 1);
+        (recorder, enrolment)
     }
 
     #[test]
     fn a_full_recorder_counts_what_it_does_not_keep() {
         let limits = Limits { samples: 3, stats_bytes: 100 };
-        let recorder = recorder(None, limits);
+        let (recorder, enrolment) = enrolled(None, limits);
         let stats: Arc<[u8]> = vec![0; 40].into();
         for number in 0..4 {
-            recorder.claim(0, 0, number).unwrap().record(HostSample::default(), Some(&stats));
+            enrolment.claim(0, number).unwrap().record(HostSample::default(), Some(&stats));
         }
         let first = recorder.drain();
         assert_eq!((first.samples.len(), first.dropped), (2, 2));
         for number in 4..9 {
-            recorder.claim(0, 0, number).unwrap().record(HostSample::default(), None);
+            enrolment.claim(0, number).unwrap().record(HostSample::default(), None);
         }
         let next = recorder.drain();
         assert_eq!((next.samples.len(), next.dropped), (3, 2));
@@ -219,27 +218,25 @@ mod tests {
 
     #[test]
     fn what_began_before_a_restart_is_not_recorded_after_it() {
-        let recorder = recorder(Some(1), Limits::default());
-        let old = recorder.claim(0, 0, 0).unwrap();
-        let dropped = recorder.claim(0, 0, 1);
-        assert!(dropped.is_none());
-        recorder.restart();
-        recorder.open(0, 5, 1);
+        let (recorder, first) = enrolled(Some(1), Limits::default());
+        let old = first.claim(0, 0).unwrap();
+        assert!(first.claim(0, 1).is_none());
+        first.end();
+        assert!(!recorder.is_complete());
+        let next = recorder.enrol(0, 5, 1);
         old.record(HostSample::default(), None);
         assert!(!recorder.is_complete());
-        recorder.claim(0, 0, 5).unwrap().record(HostSample::default(), None);
+        next.claim(0, 5).unwrap().record(HostSample::default(), None);
         assert!(recorder.wait(Duration::from_secs(5)));
         assert_eq!(recorder.drain().samples.len(), 1);
     }
 
     #[test]
     fn a_claim_that_is_dropped_gives_its_place_to_another() {
-        let recorder = recorder(Some(1), Limits::default());
-        drop(recorder.claim(0, 0, 0).unwrap());
-        recorder.claim(0, 0, 1).unwrap().record(HostSample::default(), None);
+        let (recorder, enrolment) = enrolled(Some(1), Limits::default());
+        drop(enrolment.claim(0, 0).unwrap());
+        enrolment.claim(0, 1).unwrap().record(HostSample::default(), None);
         assert!(recorder.is_complete());
-        recorder.close(0);
-        assert!(!recorder.is_complete());
-        assert!(recorder.claim(0, 0, 2).is_none());
+        assert!(enrolment.claim(0, 2).is_none());
     }
 }
