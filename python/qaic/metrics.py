@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     import cProfile
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
 _Where = tuple[str, int, str]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PERCENTILES = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P999": 99.9}
+PERCENTILES = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P999": 99.9}
 
 
 class LatencyRecord:
@@ -43,15 +45,19 @@ class LatencyRecord:
                 code="metrics.empty",
                 hints=("call run() first",),
             )
-        values = np.array(latencies)
-        return {
-            "num_of_inferences": len(values),
-            "min_latency": float(values.min()),
-            "max_latency": float(values.max()),
-            **{name: float(np.percentile(values, rank)) for name, rank in _PERCENTILES.items()},
-            "total_inference_time": float(values.sum()),
-            "avg_latency": float(values.mean()),
-        }
+        return summarize(np.array(latencies))
+
+
+def summarize(latencies_s: NDArray[np.float64]) -> dict[str, float | int]:
+    """Count, extremes, mean, sum and percentiles (linear interpolation) of one or more latencies, in seconds."""
+    return {
+        "num_of_inferences": len(latencies_s),
+        "min_latency": float(latencies_s.min()),
+        "max_latency": float(latencies_s.max()),
+        **{name: float(np.percentile(latencies_s, rank)) for name, rank in PERCENTILES.items()},
+        "total_inference_time": float(latencies_s.sum()),
+        "avg_latency": float(latencies_s.mean()),
+    }
 
 
 def format_summary(summary: dict[str, float | int]) -> str:
@@ -59,7 +65,7 @@ def format_summary(summary: dict[str, float | int]) -> str:
     average = f"Average latency / inference time observed is {summary['avg_latency']} s"
     percentiles = [
         f"{name} / {name[1:]}% of inferences observed latency less than {summary[name]} s"
-        for name in _PERCENTILES
+        for name in PERCENTILES
         if name != "P999"
     ]
     return "\n".join(

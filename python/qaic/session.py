@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qaic import _core
-from qaic.errors import OptionConflictError, OptionError, StateError
-from qaic.metrics import CallProfile, LatencyRecord, format_summary
+from qaic.errors import OptionConflictError, OptionError
+from qaic.measurements import Measurements
+from qaic.metrics import CallProfile
 from qaic.model_path import find_model
 from qaic.options import resolve
 from qaic.ordered_map import MapProgress, ordered_map
@@ -36,7 +37,7 @@ _DEFAULT_BENCHMARK_INFERENCES = 40
 _LARGEST_COUNT = 2**64 - 1
 
 
-class Session:
+class Session(Measurements):
     """A compiled model that can be run.
 
     Parameters
@@ -88,20 +89,13 @@ class Session:
             {"backend": backend, **options}, options_path=options_path, model_is_container=model.is_container
         )
         path = model.path if model.is_container else _compile(model.path, resolved)
-        self._qpc = _core.Qpc(path)
+        super().__init__(_core.Qpc(path), resolved.runtime)
         inputs, outputs = self._qpc.tensors()
         self._inputs = ShapeDict.of(inputs)
         self._outputs = ShapeDict.of(outputs)
-        self._runtime = resolved.runtime
         self._submit_limit = _submit_limit(self._runtime)
-        # Guards what changes with setup, reset and update_backend_options; never held while an inference
-        # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
-        self._lock = threading.RLock()
-        self._loaded: _core.InferenceSet | None = None
         self._collector: Collector | None = None
-        self._latencies = LatencyRecord()
         self._warm = False
-        self.profiling_results: list[CallProfile] = []
         _sessions.add(self)
 
     # --- what the model looks like --------------------------------------------------------------------------
@@ -504,52 +498,6 @@ class Session:
                 self._runtime = updated
                 self._submit_limit = _submit_limit(updated)
                 self._unload()
-
-    # --- what was measured ----------------------------------------------------------------------------------
-
-    def get_metrics(self) -> dict[str, float | int]:
-        """Latencies of ``run`` so far, in seconds.
-
-        Returns
-        -------
-        dict
-            ``num_of_inferences``, ``min_latency``, ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``,
-            ``P99``, ``P999``, ``total_inference_time``, ``avg_latency``. The first run after each load is
-            left out, unless it is the only one. Figures accumulate over the life of the session.
-
-        Raises
-        ------
-        qaic.errors.StateError
-            Neither ``enable_metrics`` nor ``enable_profiling`` was passed, or nothing ran yet.
-        """
-        if not (self._runtime.enable_metrics or self._runtime.enable_profiling):
-            raise StateError(
-                "latencies are not recorded",
-                code="metrics.off",
-                hints=("pass enable_metrics=True (or enable_profiling=True) to Session",),
-            )
-        return self._latencies.summary()
-
-    def print_metrics(self) -> None:
-        """Print :meth:`get_metrics` in the documented form."""
-        print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
-
-    def print_profile_data(self, n: int | None = None) -> None:
-        """Print the call profiles of the first ``n`` runs; of all without ``n`` or when there are fewer.
-
-        Raises
-        ------
-        qaic.errors.StateError
-            ``enable_profiling`` was not passed.
-        """
-        if not self._runtime.enable_profiling:
-            raise StateError(
-                "call profiles are not recorded",
-                code="profiling.off",
-                hints=("pass enable_profiling=True to Session",),
-            )
-        for profile in self.profiling_results[:n]:
-            print(profile)  # noqa: T201 (printing is what this method is for)
 
 
 #: every session of the process

@@ -20,6 +20,7 @@ LAYERS = [
     ["cli", "__main__"],
     ["backend"],
     ["session"],
+    ["measurements"],
     ["compat", "compilation"],
     ["configs"],
     ["stats"],

@@ -1,0 +1,82 @@
+"""What a session measures of its own inferences, and how it is asked for it (python-api §A.3, §A.6).
+
+The base of :class:`qaic.Session`, which records; here is what its users read.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from qaic.errors import StateError
+from qaic.metrics import CallProfile, LatencyRecord, format_summary
+
+if TYPE_CHECKING:
+    from qaic import _core
+    from qaic.options import RuntimeOptions
+
+
+class Measurements:
+    """Metrics and call profiles of a session.
+
+    Parameters
+    ----------
+    qpc
+        The container.
+    runtime
+        Run-time options.
+    """
+
+    def __init__(self, qpc: _core.Qpc, runtime: RuntimeOptions) -> None:
+        self._qpc = qpc
+        self._runtime = runtime
+        # Guards what changes with setup, reset and update_backend_options; never held while an inference
+        # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
+        self._lock = threading.RLock()
+        self._loaded: _core.InferenceSet | None = None
+        self._latencies = LatencyRecord()
+        self.profiling_results: list[CallProfile] = []
+
+    def get_metrics(self) -> dict[str, float | int]:
+        """Latencies of ``run`` so far, in seconds.
+
+        Returns
+        -------
+        dict
+            ``num_of_inferences``, ``min_latency``, ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``,
+            ``P99``, ``P999``, ``total_inference_time``, ``avg_latency``. The first run after each load is
+            left out, unless it is the only one. Figures accumulate over the life of the session.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            Neither ``enable_metrics`` nor ``enable_profiling`` was passed, or nothing ran yet.
+        """
+        if not (self._runtime.enable_metrics or self._runtime.enable_profiling):
+            raise StateError(
+                "latencies are not recorded",
+                code="metrics.off",
+                hints=("pass enable_metrics=True (or enable_profiling=True) to Session",),
+            )
+        return self._latencies.summary()
+
+    def print_metrics(self) -> None:
+        """Print :meth:`get_metrics` in the documented form."""
+        print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
+
+    def print_profile_data(self, n: int | None = None) -> None:
+        """Print the call profiles of the first ``n`` runs; of all without ``n`` or when there are fewer.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            ``enable_profiling`` was not passed.
+        """
+        if not self._runtime.enable_profiling:
+            raise StateError(
+                "call profiles are not recorded",
+                code="profiling.off",
+                hints=("pass enable_profiling=True to Session",),
+            )
+        for profile in self.profiling_results[:n]:
+            print(profile)  # noqa: T201 (printing is what this method is for)
