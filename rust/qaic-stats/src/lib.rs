@@ -25,6 +25,7 @@ pub mod check;
 pub mod descriptor;
 pub mod error;
 pub mod host;
+pub mod kpi;
 pub mod layout;
 pub mod model;
 #[allow(dead_code)] // the digits are for the trace
