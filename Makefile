@@ -9,8 +9,10 @@ LOOM := rust/qaic-runtime/loom
 SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
+INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py lint fmt loom fuzz-smoke bench accuracy node-tests docs clean
+.PHONY: help setup demo test test-rust test-py browser lint fmt loom fuzz-smoke bench accuracy node-tests docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,6 +39,15 @@ test-rust: $(BIN)/python
 
 test-py: setup
 	$(BIN)/python -m pytest -q
+
+browser: ## Install the browser that the tests of the pages use, where it is missing and can be installed
+	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; \
+	then :; \
+	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; \
+	then echo 'no chromium, and installing it takes root and apt-get: tests of pages in a browser are skipped'; \
+	else $(INSTALL_BROWSER) || { apt-get update -qq && $(INSTALL_BROWSER); } \
+		|| echo 'chromium could not be installed: tests of pages in a browser are skipped'; \
+	fi
 
 lint: setup ## Check formatting, lints, types and the stub
 	cargo fmt --all --check

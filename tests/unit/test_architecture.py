@@ -23,6 +23,7 @@ LAYERS = [
     ["measurements"],
     ["compat", "compilation"],
     ["configs"],
+    ["page"],
     ["stats"],
     ["qpc", "qpc_extract", "qpc_initializers", "metrics", "shapes", "model_path", "futures", "ordered_map"],
     ["compiler"],

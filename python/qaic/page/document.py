@@ -1,0 +1,102 @@
+"""One HTML file: parts, styles and scripts in it, and nothing that a browser would have to fetch.
+
+The content policy of the page allows exactly the style and the script written here, by their hashes; even
+markup that got past the escaping could run nothing and could send nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.page.text import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SCRIPTS = ("tables", "payload", "tracks", "timeline_model", "timeline_drawing", "timeline", "start")
+
+
+@cache
+def _style() -> str:
+    return "\n" + _source("page.css")
+
+
+@cache
+def _script() -> str:
+    return '\n"use strict";\n{\n' + "\n".join(_source(f"{name}.js") for name in _SCRIPTS) + "}\n"
+
+
+def _source(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() + "'"
+
+
+def section(name: str, title: str, body: str) -> str:
+    """Return one part of a page; ``title`` is text, ``body`` is HTML."""
+    return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>\n{body}\n</section>\n'
+
+
+def document(
+    title: str,
+    subtitle: str,
+    parts: Sequence[tuple[str, str, str]],
+    *,
+    data: str | None = None,
+    foot: str = "",
+) -> str:
+    """Return a page.
+
+    Parameters
+    ----------
+    title, subtitle, foot
+        Text.
+    parts
+        Per section its id, title and HTML.
+    data
+        What :func:`qaic.page.timeline.pack` returned, if the page has a timeline.
+    """
+    policy = (
+        f"default-src 'none'; script-src {_hash(_script())}; style-src {_hash(_style())}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    links = "".join(f'<li><a href="#{escape(name)}">{escape(heading)}</a></li>' for name, heading, _ in parts)
+    sections = "".join(section(*part) for part in parts)
+    carried = "" if data is None else f'<script type="text/plain" id="timeline-data">{data}</script>\n'
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#main">To the content</a>\n'
+        f'<header><h1>{escape(title)}</h1><p class="subtitle">{escape(subtitle)}</p></header>\n'
+        f'<nav aria-label="Parts of this page"><ul>{links}</ul></nav>\n'
+        f'<main id="main">\n{sections}</main>\n'
+        f"<footer>{escape(foot)}</footer>\n"
+        f"{carried}<script>{_script()}</script>\n</body>\n</html>\n"
+    )
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a file aside, then rename it: whoever reads it never sees a half of it."""
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        unfinished.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+    return target

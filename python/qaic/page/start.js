@@ -1,0 +1,35 @@
+// What happens when the page opens. Faults are counted where a test, or a person with the inspector, can see them.
+
+const root = document.documentElement;
+root.dataset.faults = "0";
+const fault = (what) => {
+  root.dataset.faults = String(Number(root.dataset.faults) + 1);
+  root.dataset.fault = String(what).slice(0, 300);
+};
+window.addEventListener("error", (event) => fault(event.message));
+window.addEventListener("unhandledrejection", (event) => fault(event.reason));
+document.addEventListener("securitypolicyviolation", (event) => fault(event.violatedDirective));
+
+tables.enhance(document);
+(async () => {
+  const data = document.getElementById("timeline-data");
+  if (data) {
+    const section = document.getElementById("timeline");
+    try {
+      const timeline = new Timeline(section, new TimelineModel(await payload.read(data)));
+      // Those who look for the data in the document find it once, in the model.
+      data.remove();
+      const { samples, shown } = timeline.model.header;
+      if (samples.length > 1) timeline.showSample(samples[shown]);
+      timeline.draw();
+      section.dataset.state = "drawn";
+    } catch (error) {
+      section.querySelector('[data-part="panel"]').textContent =
+        `This browser cannot draw the timeline (${error}). The tables below are complete; a browser of 2023 or newer draws it.`;
+      section.dataset.state = "failed";
+      throw error;
+    }
+  }
+  root.dataset.requests = String(performance.getEntriesByType("resource").length);
+  root.dataset.state = "ready";
+})();

@@ -1,0 +1,322 @@
+"""Pages of captures: what they carry, what they merge, and that no name can break out of its place."""
+
+import base64
+import html.parser
+import json
+import re
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stats_captures as made
+from page_captures import HOSTILE, card, crowd, one_op
+from qaic import page
+from qaic.page.capture_page import capture_page
+from qaic.page.capture_tracks import timeline_of
+from qaic.page.document import document
+from qaic.page.text import escape, visible
+from qaic.page.timeline import Labels, Merger, Timeline, Track, lanes, pack
+from qaic.stats.reports import Capture, Column, Report, Table
+
+
+def unpacked(text):
+    """What the script of the page reads: header, and per track its columns."""
+    body = zlib.decompress(base64.b64decode(text))
+    (length,) = struct.unpack_from("<I", body)
+    header = json.loads(body[4 : 4 + length])
+    arrays = body[4 + length :]
+    columns = [
+        {
+            name: np.frombuffer(arrays, f"<{code}", track["count"], offset)
+            for name, (code, offset) in track["arrays"].items()
+        }
+        for track in header["tracks"]
+    ]
+    return header, columns
+
+
+class Markup(html.parser.HTMLParser):
+    """Elements of a page, and the text of its cells."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.texts, self._open = [], [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *attribute) for attribute in attrs]
+        if tag in {"td", "li", "h1", "h2", "h3", "dd"}:
+            self.texts.append("")
+            self._open = tag
+
+    def handle_data(self, data):
+        if self._open:
+            self.texts[-1] += data
+
+    def handle_endtag(self, tag):
+        if tag == self._open:
+            self._open = None
+
+
+def report(names, **changed):
+    table = Table(
+        "rows",
+        changed.pop("title", "Rows"),
+        (Column("node"), Column("time", "us", "float"), Column("share", None, "percent")),
+        [(name, 1.5, 50.0) for name in names],
+    )
+    return Report("nodes", "Nodes", changed.pop("verdict", []), [table])
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_name_becomes_markup(name):
+    plain = Markup(capture_page(one_op(), [report(["plain"], verdict=["plain"], title="plain")]))
+    text = capture_page(one_op(name, name), [report([name], verdict=[name], title=name)])
+    page = Markup(text)
+    assert page.tags == plain.tags
+    changed = set(page.attributes) - set(plain.attributes)
+    assert {attribute for _, attribute, _ in changed} <= {"aria-label", "data-title"}
+    assert page.texts.count(visible(name)) >= 3
+    text.encode()
+    assert text.count("</script>") == 2
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=40))
+def test_escaped_text_is_text_of_one_line(text):
+    shown = escape(text)
+    assert not re.search(r"[<>\"'\0-\x08\n-\x1f\u2028-\u202e\ud800-\udfff]", shown)
+    (cell,) = Markup(f"<td title='{shown}'>{shown}</td>").texts
+    assert cell == visible(text)
+    shown.encode()
+
+
+def test_the_page_needs_nothing_from_anywhere():
+    text = capture_page(one_op(), [report(["a"])])
+    assert "default-src 'none'" in text.replace("&#x27;", "'")
+    assert not re.search(r"https?://|\bimport\b *\(|@import|\burl\(|<link|<img|<iframe", text)
+    assert not [
+        where
+        for where in Markup(text).attributes
+        if where[1] in {"src", "style"} or where[1].startswith("on")
+    ]
+
+
+def test_the_policy_allows_the_very_style_and_script():
+    import hashlib
+
+    text = capture_page(one_op(), [])
+    policy = re.search(r'Security-Policy" content="([^"]*)"', text)[1].replace("&#x27;", "'")
+    (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    for content in (style, script):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_overview_comes_first_and_then_the_timeline():
+    overview = Report("overview", "Overview", ["The answer."], [])
+    text = capture_page(one_op(), [report(["a"]), overview])
+    assert re.findall(r'<section id="(\w+)"', text) == ["overview", "timeline", "nodes"]
+
+
+def test_facts_are_tiles_and_what_was_not_measured_is_said():
+    facts = Table(
+        "kpis", "Figures", (Column("metric"), Column("value", None, "float"), Column("unit")),
+        [("DDR traffic", None, "MB"), ("time", 12.5, "us")],
+    )  # fmt: skip
+    text = capture_page(one_op(), [Report("overview", "Overview", [], [facts])])
+    assert "<dt>DDR traffic</dt><dd>N/A</dd>" in text
+    assert "<dt>time</dt><dd>12.500 <small>us</small></dd>" in text
+
+
+def test_cells_hold_the_full_number():
+    table = Table(
+        "t", "T", (Column("a", "us", "float"), Column("b", None, "bytes")), [(1 / 3, 12345678), (None, 0)]
+    )
+    text = capture_page(one_op(), [Report("r", "R", [], [table])])
+    assert re.findall(r'data-v="([^"]*)">([^<]*)<', text) == [
+        (repr(1 / 3), "0.333"),
+        ("12345678", "11.77 MiB"),
+        ("0", "0 B"),
+    ]
+    assert text.count(">N/A<") == 1
+
+
+def test_a_long_table_says_what_it_leaves_out():
+    table = Table("t", "T", (Column("a", None, "int"),), [(row,) for row in range(5000)])
+    text = capture_page(one_op(), [Report("r", "R", [], [table])])
+    assert "the first 2000 of 5000 rows" in text
+    assert text.count("<tr>") == 2001
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**33), st.integers(0, 2**32 - 1), st.integers(0, 70_000)), max_size=60)
+)
+def test_what_is_packed_is_what_is_read(rows):
+    steps, durations, labels = (
+        np.array(column, np.int64) for column in (zip(*rows, strict=True) if rows else ([], [], []))
+    )
+    track = Track("g", "n", np.cumsum(steps), durations, labels, ns_per_unit=2.5, origin_ns=7.0)
+    header, (columns,) = unpacked(pack(Timeline(tracks=[track])))
+    assert header["tracks"][0]["count"] == len(rows)
+    np.testing.assert_array_equal(columns["step"], steps)
+    np.testing.assert_array_equal(columns["duration"], durations)
+    np.testing.assert_array_equal(columns["label"], labels)
+    assert (header["tracks"][0]["ns_per_unit"], header["tracks"][0]["origin_ns"]) == (2.5, 7.0)
+
+
+def test_names_are_packed_once_and_visible():
+    labels = Labels()
+    first = labels.add("a\0", "K", nodes=["n"], output_bytes=3, memory="TCM", types="float", group="HMX")
+    second = labels.add("b", "K")
+    header, _ = unpacked(pack(Timeline(labels=labels)))
+    assert (first, second) == (0, 1)
+    assert header["kinds"] == ["K"]
+    assert header["labels"] == {
+        "name": ["a\\x00", "b"], "kind": [0, 0], "nodes": [["n"], None], "bytes": [3, None],
+        "memory": ["TCM", ""], "types": ["float", ""], "group": ["HMX", ""],
+    }  # fmt: skip
+
+
+intervals = st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 60)), min_size=1, max_size=200).map(
+    sorted
+)
+
+
+def track_of(rows):
+    start, duration = np.array(rows, np.int64).T
+    return Track("g", "n", start, duration, np.arange(len(rows)))
+
+
+@given(intervals)
+def test_lanes_hold_every_operation_and_none_overlap(rows):
+    rows = rows[:14]
+    split = list(lanes(track_of(rows)))
+    assert sorted(np.concatenate([lane.label for lane in split])) == list(range(len(rows)))
+    for lane in split:
+        end = lane.start + lane.duration
+        assert (lane.start[1:] >= np.maximum.accumulate(end)[:-1] - 2).all()
+
+
+def test_rounding_does_not_make_lanes():
+    (only,) = lanes(track_of([(0, 11), (10, 11), (20, 11)]))
+    assert len(only.start) == 3
+
+
+@given(intervals, st.integers(10, 50))
+@settings(max_examples=300)
+def test_merged_boxes_cover_what_they_stand_for(rows, most):
+    track = track_of(rows)
+    extent = int((track.start + track.duration).max()) + 1
+    merger = Merger(len(rows), extent, most=most)
+    merged = merger.apply(track)
+    if len(rows) <= most:
+        assert merged is track
+        return
+    assert merger.merged_away == len(rows) - len(merged.start)
+    assert int(merged.members.sum()) == len(rows)
+    first = 0
+    for start, duration, label, members in zip(
+        merged.start, merged.duration, merged.label, merged.members, strict=True
+    ):
+        own = slice(first, first + int(members))
+        first = own.stop
+        assert start == track.start[own].min()
+        assert start + duration == (track.start[own] + track.duration[own]).max()
+        assert track.duration[label] == track.duration[own].max()
+        if members > 1:
+            assert track.duration[own].max() < merger.cell
+
+
+def test_a_crowd_is_merged_below_the_limit_and_the_page_says_so():
+    timeline = timeline_of(crowd(300_000), most=20_000)
+    assert timeline.operations <= 20_000
+    working = [track for track in timeline.tracks if track.role == "ops"]
+    assert sum(int(track.members.sum()) for track in working) == 300_000
+    assert sum(int((track.duration == 5000).sum()) for track in working) == 300
+    assert "of 300000 operations are too short" in timeline.notes[0]
+
+
+def test_a_page_of_many_operations_is_small():
+    capture = crowd(200_000)
+    assert len(capture_page(capture, [])) < 2_000_000
+    assert timeline_of(capture).notes == []
+
+
+def test_rows_are_threads_with_what_is_inside_and_transfers_apart():
+    program = made.Program(groups=made.CARD_GROUPS, thread_groups=made.CARD_THREADS)
+    loop = program.op(0, "/loop", "Loop")
+    body = program.op(0, "/loop/add", "Add")
+    load = program.op(0, "/load", "aiccopytovtcm")
+    ops = [
+        {"oc": loop, "start_u": 10, "dur_u": 50},
+        {"oc": body, "start_u": 12, "dur_u": 5, "kflags": 9},
+        {"oc": load, "start_u": 15, "dur_u": 70, "kflags": 5},
+        {"oc": body, "start_u": 20, "dur_u": 5, "kflags": 9, "sync_u": 3, "flags": 16},
+    ]
+    buffers = [
+        made.buffer(program, {(0, 4): ops, (1, 0): []}, span=(5, 100), inference=3, epoch_utc_ns=1_000_000),
+        made.buffer(program, {(0, 4): ops}, span=(5, 100), inference=2, epoch_utc_ns=10_000_000),
+    ]
+    timeline = timeline_of(Capture(buffers))
+    names = [(track.group, track.name, len(track.start)) for track in timeline.tracks]
+    assert names == [
+        ("device 0, core 0", "execution", 2),
+        ("device 0, core 0", "HMX", 2),
+        ("device 0, core 0", "HMX inside", 4),
+        ("device 0, core 0", "HMX DMA", 2),
+        ("device 0, core 1", "execution", 1),
+    ]
+    inside = timeline.tracks[2]
+    times = inside.origin_ns + inside.start * inside.ns_per_unit
+    # One tick is 1 us; the second inference came 9 ms after the first, whatever their numbers are.
+    np.testing.assert_allclose(times, [7000, 15000, 9_007_000, 9_015_000])
+    np.testing.assert_array_equal(inside.before, [0, 3, 0, 3])
+    assert [sample.start_ns for sample in timeline.samples] == [9_000_000, 0]
+
+
+def test_devices_without_a_time_of_day_begin_together():
+    program = made.cpu_program([("/a", "Gemm")])
+    ops = {(0, 0): [{"oc": 0, "start_u": 1_000_010, "dur_u": 5}]}
+    first = made.buffer(program, ops, span=(1_000_000, 1_000_020))
+    second = made.buffer(
+        program, {(0, 0): [{"oc": 0, "start_u": 40, "dur_u": 5}]}, span=(30, 60), cores={0: {"slice": 1}}
+    )
+    timeline = timeline_of(Capture([first, second]))
+    assert [(track.group, track.origin_ns) for track in timeline.tracks if track.role == "span"] == [
+        ("device 0, core 0", 0.0),
+        ("device 1, core 0", 0.0),
+    ]
+
+
+def test_inferences_whose_clock_starts_anew_are_shown_in_turn():
+    timeline = timeline_of(card())
+    assert [sample.start_ns for sample in timeline.samples] == [0, 341_000]
+    assert ["one after the other" in note for note in timeline.notes] == [True]
+    assert max(len(track.name) for track in timeline.tracks) == len("execution")
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    target = tmp_path / "page.html"
+    assert page.write(one_op(), [], target) == target
+    before = target.read_text()
+    assert before.endswith("</html>\n")
+    with pytest.raises(FileNotFoundError):
+        page.write(one_op(), [], tmp_path / "missing" / "page.html")
+    monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        page.write(one_op("/other"), [], target)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert target.read_text() == before
+
+
+def test_a_page_without_operations_has_no_timeline():
+    text = document("t", "s", [("a", "A", "<p>x</p>")])
+    assert 'timeline-data">' not in text
+    Markup(text)

@@ -1,0 +1,210 @@
+"""Pages in a browser: tables hold the numbers of the reports, the timeline is drawn, nothing goes wrong."""
+
+import html.parser
+import os
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from page_captures import HOSTILE, card, crowd, one_op
+from qaic import page
+from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="no chromium; `make browser` installs it"),
+    pytest.mark.timeout(300),
+]
+
+# Kept out of the page's own script: what hands do, as events.
+DRIVER = """
+const rows = document.querySelector('[data-part="rows"]');
+const after = (work) => new Promise((done) => setTimeout(() => { work(); done(); }, 50));
+const key = (name) => rows.dispatchEvent(new KeyboardEvent("keydown", { key: name, cancelable: true }));
+const wait = () => document.documentElement.dataset.state === "ready" ? run() : setTimeout(wait, 20);
+"""
+
+
+class Dom(html.parser.HTMLParser):
+    """What a browser wrote of a document: attributes of elements by id or part, cells of tables, texts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.root, self.sections, self.cells, self.parts, self.scripts = {}, {}, {}, {}, 0
+        self._table, self._cell, self._part = None, None, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag == "html":
+            self.root = attributes
+        elif tag == "section":
+            self.sections[attributes["id"]] = attributes
+        elif tag == "table":
+            self._table = self.cells.setdefault(attributes["data-title"], [])
+        elif tag == "tr" and self._table is not None:
+            self._table.append([])
+        elif tag == "td":
+            self._cell = [attributes.get("data-v"), ""]
+        elif tag == "script":
+            self.scripts += 1
+        if "data-part" in attributes:
+            self._part = attributes["data-part"]
+            self.parts[self._part] = ""
+
+    def handle_data(self, data):
+        if self._cell is not None:
+            self._cell[1] += data
+        if self._part:
+            self.parts[self._part] += data
+
+    def handle_endtag(self, tag):
+        if tag == "td":
+            self._table[-1].append(self._cell)
+            self._cell = None
+        elif tag == "table":
+            self._table = None
+
+
+@pytest.fixture(scope="module")
+def show(tmp_path_factory):
+    """Open a page, give back the document after its script has run."""
+    home = tmp_path_factory.mktemp("browser")
+
+    def opened(path, drive=None):
+        if drive is not None:
+            text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text())
+            script = f"{DRIVER}\nasync function run() {{ {drive} }}\nwait();"
+            path = path.with_name("driven.html")
+            path.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
+        done = subprocess.run(
+            [
+                BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND",
+                f"--user-data-dir={home / 'profile'}", "--enable-logging=stderr",
+                "--virtual-time-budget=20000", "--window-size=1280,1000", "--dump-dom", path.as_uri(),
+            ],
+            capture_output=True, timeout=120, env={**os.environ, "HOME": str(home)}, check=False,
+        )  # fmt: skip
+        complaints = [
+            line for line in done.stderr.decode("utf-8", "replace").splitlines() if "CONSOLE" in line
+        ]
+        assert done.returncode == 0, done.stderr
+        assert not complaints
+        return Dom(done.stdout.decode())
+
+    return opened
+
+
+def assert_healthy(dom):
+    assert dom.root["data-state"] == "ready"
+    assert dom.root["data-faults"] == "0", dom.root.get("data-fault")
+    assert dom.root["data-requests"] == "0"
+
+
+def test_tables_hold_the_numbers_of_the_reports(tmp_path, show):
+    capture = card()
+    reports = [make(capture) for make in REPORTS.values()]
+    dom = show(page.write(capture, reports, tmp_path / "page.html"))
+    assert_healthy(dom)
+    seen = 0
+    for table in (table for report in reports for table in report.tables):
+        if table.title not in dom.cells or not table.rows:
+            continue
+        body = [row for row in dom.cells[table.title] if row]
+        assert len(body) == len(table.rows)
+        for shown, row in zip(body, table.rows, strict=True):
+            for (value, text), cell in zip(shown, row, strict=True):
+                if cell is None:
+                    assert text == "N/A"
+                elif isinstance(cell, str):
+                    assert text == cell
+                else:
+                    assert float(value) == cell
+                seen += 1
+    assert seen > 20
+
+
+def test_the_timeline_is_drawn(tmp_path, show):
+    dom = show(page.write(card(), [], tmp_path / "page.html"))
+    assert_healthy(dom)
+    drawn = dom.sections["timeline"]
+    assert drawn["data-state"] == "drawn"
+    # Two inferences of twelve threads with five operations each, and what each core ran as a whole.
+    assert int(drawn["data-operations"]) == 2 * (12 * 5 + 2)
+    assert int(drawn["data-rows"]) == 14
+    assert int(drawn["data-drawn"]) > 20
+    assert "aicconvolutiond32" in dom.parts["legend"]
+
+
+def test_one_operation_and_a_hundred_thousand(tmp_path, show):
+    for capture, count in ((one_op(), 1), (crowd(100_000), 100_000)):
+        dom = show(page.write(capture, [], tmp_path / "page.html"))
+        assert_healthy(dom)
+        assert int(dom.sections["timeline"]["data-operations"]) == count + 1
+        assert int(dom.sections["timeline"]["data-drawn"]) == count + 1
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if "\ud800" not in name])
+def test_hostile_names_are_text(tmp_path, show, name):
+    table = Table("t", "T", (Column("node"),), [(name,)])
+    capture = one_op(name, name)
+    path = page.write(capture, [Report("nodes", "Nodes", [name], [table])], tmp_path / "page.html")
+    dom = show(path)
+    assert_healthy(dom)
+    from qaic.page.text import visible
+
+    assert [row for row in dom.cells["T"] if row] == [[[None, visible(name)]]]
+    assert dom.scripts == 1
+
+
+def test_search_keys_and_choice(tmp_path, show):
+    table = Table(
+        "t", "T", (Column("node"), Column("n", None, "int")), [(f"/other{row}", row) for row in range(9)]
+    )
+    table.rows.append(("/layers.0/aiccopytovtcm", 99))
+    path = page.write(card(), [Report("nodes", "Nodes", [], [table])], tmp_path / "page.html")
+    dom = show(
+        path,
+        """
+        const search = document.querySelector('[data-part="search"]');
+        await after(() => { search.value = "COPYTO layers"; search.dispatchEvent(new Event("input")); });
+        await after(() => key("n"));
+        await after(() => key("n"));
+        await after(() => document.querySelectorAll("thead button")[1].click());
+        """,
+    )
+    assert dom.root["data-faults"] == "0"
+    # Two cores, five turns, two inferences.
+    assert dom.sections["timeline"]["data-hits"] == "20"
+    assert dom.parts["hits"].startswith("20 found")
+    assert "/layers.0/aiccopytovtcm/__2" in dom.parts["panel"]
+    assert "Its row in the tables" in dom.parts["panel"]
+    assert [row[1][0] for row in dom.cells["T"] if row] == ["99", *map(str, range(8, -1, -1))]
+
+
+def test_an_interval_is_measured(tmp_path, show):
+    capture = Capture(card().buffers[:1])
+    dom = show(
+        page.write(capture, [], tmp_path / "page.html"),
+        """
+        rows.setPointerCapture = () => {};
+        const box = rows.getBoundingClientRect();
+        const event = (type, x) => rows.dispatchEvent(new PointerEvent(type, {
+          pointerId: 1, clientX: box.left + x, clientY: box.top + 60, shiftKey: true, bubbles: true }));
+        await after(() => key("Home"));
+        await after(() => event("pointerdown", 185));
+        await after(() => event("pointermove", rows.clientWidth - 1));
+        await after(() => event("pointerup", rows.clientWidth - 1));
+        """,
+    )
+    assert dom.root["data-faults"] == "0"
+    times = sum(int(op["dur_u"]) for op in capture.buffers[0].ops)
+    shown = dict(re.findall(r"(elementadd|aicconvolutiond32|aiccopytovtcm)([\d.,]+) µs", dom.parts["panel"]))
+    assert "operations60" in re.sub(r"\s", "", dom.parts["panel"])
+    total = sum(float(text.replace(",", "")) for text in shown.values())
+    assert np.isclose(total, times, rtol=0.02) or "ms" in dom.parts["panel"]
