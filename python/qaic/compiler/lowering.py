@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,9 +40,12 @@ from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.side_files import SideFile
-from qaic.compiler.stats_settings import BINDING
+from qaic.compiler.stats_names import NodeOrigins
+from qaic.compiler.stats_ops import Instrumentation
+from qaic.compiler.stats_settings import BINDING, OPS
 from qaic.compiler.support_report import Survey
 from qaic.compiler.value_types import collect_types, common_shapes
+from qaic.errors import QaicError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +61,8 @@ if TYPE_CHECKING:
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
     from qaic.options.specializations import Specialization
+
+_log = logging.getLogger("qaic.compiler")
 
 
 @dataclass(slots=True)
@@ -79,6 +85,8 @@ class Lowered:
     profile: Profile | None = None
     #: engine libraries that its operators need
     custom_op_libraries: Sequence[custom_ops.Library] = ()
+    #: what is known about its nodes, where its operations are measured
+    instrumentation: Instrumentation | None = None
 
 
 def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Lowered:
@@ -123,6 +131,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> Low
         [*side_files, *dumped, *templates],
         profile,
         draft.custom.libraries,
+        _instrumented(draft, shapes),
     )
 
 
@@ -141,6 +150,8 @@ class _Draft:
     survey: Survey = field(default_factory=Survey)
     #: whether it calls functions of models that are exported for a card
     has_cloud_functions: bool = False
+    #: its nodes before the passes, where the program's operations are measured
+    origins: NodeOrigins | None = None
 
     def enter(self, stage: str) -> None:
         """Tell about the next stage, and how the one before left the graph."""
@@ -225,10 +236,13 @@ def _settle_shapes(draft: _Draft) -> _Shapes:
         draft.model, options.dynamic_shape_input, defined
     )
     sizes = symbols.bind(draft.model, defined, options.model_inputs, entries)
-    if precision.needs_inlining(draft.model, weights, options):
+    measures_ops = options.stats_level >= OPS
+    if precision.needs_inlining(draft.model, weights, options) or measures_ops:
         draft.expand()
     model = draft.model
     separate_scopes(model.graph, weights)
+    if measures_ops:
+        draft.origins = NodeOrigins(model)
     graph_names = {model.graph.name, *(entry.name for entry in entries), *options.graph_names}
     extra_outputs.add_named(
         model, options.extra_output_tensors, graph_names, was_cut=bool(options.output_node_names)
@@ -310,6 +324,20 @@ def _settle_edges(draft: _Draft, shapes: _Shapes) -> tuple[Interface, list[SideF
         templates.append(template_of(shapes.interface, options.dump_custom_io_config_template_file))
     draft.enter("edges")
     return change_edges(model, weights, shapes.interface, options), templates
+
+
+def _instrumented(draft: _Draft, shapes: _Shapes) -> Instrumentation | None:
+    """Name the nodes of the finished graph, and infer its values once more: passes have added some."""
+    if draft.origins is None:
+        return None
+    owners = draft.origins.settle(draft.model)
+    libraries = [library.path for library in draft.custom.libraries]
+    try:
+        forms, _ = inferred_forms(draft.model, draft.weights, shapes.sizes, shapes.entries, libraries)
+    except QaicError as error:
+        _log.debug("sizes of values that the compiler has added are not known: %s", error)
+        forms = shapes.forms
+    return Instrumentation(owners, forms)
 
 
 def _check_outputs(interface: Interface) -> None:

@@ -91,7 +91,7 @@ def work_of(form: onnx.ModelProto, name: str = "") -> Work:
         if any(True for _ in subgraphs(node)):
             unknown += 1
             continue
-        cost = _macs(node, shapes)
+        cost = macs_of(node, shapes)
         if cost is None:
             unknown += 1
         elif cost:
@@ -137,7 +137,7 @@ def _format(weight: Weight) -> str:
     return type_name(weight.elem_type) if blocks is None else str(blocks.encoding)
 
 
-def _macs(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
+def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
     """Multiply-accumulates of a node; 0 for kinds that are not counted, None when a shape is missing."""
     kind = node.op_type
     counted = kind in _MATMULS or kind in _CONVOLUTIONS or kind in _RECURRENT

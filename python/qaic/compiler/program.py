@@ -11,7 +11,7 @@ import json
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
@@ -20,6 +20,7 @@ from qaic.compiler.elem_types import type_name
 from qaic.compiler.engine_check import without_weights
 from qaic.compiler.graph_walk import has_loops
 from qaic.compiler.refusal import refuse
+from qaic.compiler.stats_ops import describe_operations
 from qaic.compiler.stats_settings import settings_of
 from qaic.errors import CompileError
 
@@ -92,8 +93,17 @@ def write_program(
         # The engine judges beside the writing, which leaves the interpreter to it most of the time.
         with ThreadPoolExecutor(max_workers=1) as engine:
             judged = engine.submit(_engine_accepts, path, form, options)
-            _write(path, _content_of(lowered), options, notes=notes, stats=stats, progress=progress)
-        if not judged.result():
+            content = _content_of(lowered)
+            if stats is not None and lowered.instrumentation is not None:
+                # To learn what its operations are takes a program that the engine can load.
+                _write(path, content, options)
+                if not judged.result():
+                    _core.check_program(str(path))
+                table = describe_operations(path, lowered.model, lowered.instrumentation)
+                stats = replace(stats, table=table)
+                path.unlink()
+            _write(path, content, options, notes=notes, stats=stats, progress=progress)
+        if not judged.result() and lowered.instrumentation is None:
             _core.check_program(str(path))
     except BaseException:
         path.unlink(missing_ok=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from qaic import _core
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -28,18 +30,6 @@ _UCYCLES_PER_MS: Final = 19_200
 _META_BYTES: Final = 4096
 #: one input and one output port, as the device waits for all inputs and for all outputs
 _PORTS: Final = 2
-
-_HEADER_BYTES: Final = 128
-_ENTRY_BYTES: Final = 32
-_RECORD_BYTES: Final = {
-    "CORE": 64,
-    "THREAD": 64,
-    "PORT": 32,
-    "PMU_EVENTS": 32,
-    "PMU": 80,
-    "OP": 48,
-    "META": 1,
-}
 
 #: options that ask for statistics, beside a level
 _REQUESTS: Final = ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "aic_profiling_type")
@@ -117,10 +107,8 @@ class StatsSettings:
         return counts
 
     def buffer_bytes(self) -> int:
-        """Return the size of the stats buffer (stats-profiling §8.6)."""
-        counts = self.capacity()
-        records = (_in_blocks(count * _RECORD_BYTES[name]) for name, count in counts.items())
-        return _HEADER_BYTES + _in_blocks(_ENTRY_BYTES * len(counts)) + sum(records)
+        """Return the size of the stats buffer."""
+        return _core.stats_capacity(self.capacity())
 
     def message(self, buffer: int) -> dict[str, object]:
         """Make ``Stats`` of the network descriptor (qpc-format §2.2); zero values may be left out of it.
@@ -191,11 +179,6 @@ def settings_of(options: CompileOptions, set_options: Mapping[str, object]) -> S
         pmu_events=options.aic_pmu_events,
         has_pmu=bool(options.aic_pmu_events) or options.aic_pmu_recipe is not None,
     )
-
-
-def _in_blocks(size: int) -> int:
-    """Round up to where the next section may begin."""
-    return -(-size // 64) * 64
 
 
 def _name_kind(op: Mapping[str, Any]) -> dict[str, object]:
