@@ -5,8 +5,9 @@
 >>> outputs = session.run({"x": array})  # doctest: +SKIP
 
 ``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``compile`` only compiles.
-``Qpc`` looks into a container, ``Util`` at the devices. ``configs`` has the configuration classes of the
-QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except the system's own about files.
+``Qpc`` looks into a container, ``stats`` at what a device measured, ``Util`` at the devices. ``configs`` has
+the configuration classes of the QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except
+the system's own about files.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from qaic._core import __version__
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from qaic import compat, configs, errors
+    from qaic import compat, configs, errors, stats
     from qaic.compilation import compile  # noqa: A004
     from qaic.qpc import Qpc
     from qaic.session import Session
@@ -35,6 +36,7 @@ __all__ = [
     "compile",
     "configs",
     "errors",
+    "stats",
 ]
 
 # Loaded on first use, so that `import qaic` costs little more than numpy (design.md §5).
@@ -46,7 +48,7 @@ _HOMES = {
     "compile": "qaic.compilation",
 }
 
-_SUBMODULES = frozenset({"compat", "configs", "errors"})
+_SUBMODULES = frozenset({"compat", "configs", "errors", "stats"})
 
 
 def __getattr__(name: str) -> object:

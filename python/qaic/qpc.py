@@ -233,6 +233,11 @@ class Qpc:
     # --- the container --------------------------------------------------------------------------------------
 
     @property
+    def compiled(self) -> _core.Qpc:
+        """The compiled module's object, which other parts of this package take."""
+        return self._core
+
+    @property
     def path(self) -> Path | None:
         """The file, if it came from one."""
         path = self._core.path

@@ -1,0 +1,28 @@
+"""What a device measured: stats buffers as numpy views (stats-profiling §8).
+
+>>> buffer = qaic.stats.open("…-aiccyclecounts.bin", qpc="program/")  # doctest: +SKIP
+>>> kinds = buffer.descriptor.ops(0).kind[buffer.ops["oc"]]  # doctest: +SKIP
+
+A buffer is bytes in some layout. The layout of the ``cpu`` device is built in; the layout of real cards is
+not public, and :func:`register_layout` adds one of your own.
+"""
+
+from __future__ import annotations
+
+from qaic.stats.buffer import Run, StatsBuffer
+from qaic.stats.descriptor import Descriptor, OpColumns
+from qaic.stats.layouts import StatsLayout, register_layout
+from qaic.stats.opening import descriptors, open  # noqa: A004 - as `gzip.open`, `tarfile.open`
+from qaic.stats.records import RECORDS
+
+__all__ = [
+    "RECORDS",
+    "Descriptor",
+    "OpColumns",
+    "Run",
+    "StatsBuffer",
+    "StatsLayout",
+    "descriptors",
+    "open",
+    "register_layout",
+]

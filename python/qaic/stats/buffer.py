@@ -1,0 +1,232 @@
+"""One inference as a device measured it: read-only numpy views of the bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.stats.records import RECORDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from qaic import _core
+    from qaic.stats.descriptor import Descriptor
+
+#: bits of `Run.flags` (stats-profiling §8.1)
+_COMPLETE: Final = 1
+_OPS_TRUNCATED: Final = 2
+_PCYCLES_ESTIMATED: Final = 4
+_PCYCLES_ABSENT: Final = 8
+_COARSE_CLOCK: Final = 16
+_DDR_IS_TENSOR_BYTES: Final = 32
+_INSTRUMENTED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Facts about the whole inference."""
+
+    stats_level: int
+    op_stats_level: int
+    cores: int
+    threads_per_core: int
+    batch_size: int
+    """Samples of an inference, which rates are counted in."""
+    ucycle_hz: int
+    """Ticks a second."""
+    epoch_utc_ns: int
+    """UTC nanoseconds at tick 0; 0 where it is not known."""
+    inference: int
+    program: int
+    activation: int
+    flags: int
+    device: int
+    """What measured: 1 CPU, 2 AI 100, 65535 a test."""
+    device_name: str
+    specialization: int
+
+    @property
+    def complete(self) -> bool:
+        """Everything was recorded."""
+        return bool(self.flags & _COMPLETE)
+
+    @property
+    def ops_truncated(self) -> bool:
+        """There were more operations than room."""
+        return bool(self.flags & _OPS_TRUNCATED)
+
+    @property
+    def pcycles_estimated(self) -> bool:
+        """Processor cycles are estimated."""
+        return bool(self.flags & _PCYCLES_ESTIMATED)
+
+    @property
+    def pcycles_absent(self) -> bool:
+        """There are no processor cycles."""
+        return bool(self.flags & _PCYCLES_ABSENT)
+
+    @property
+    def coarse_clock(self) -> bool:
+        """The clock behind the ticks steps by a microsecond or more."""
+        return bool(self.flags & _COARSE_CLOCK)
+
+    @property
+    def ddr_is_tensor_bytes(self) -> bool:
+        """DDR figures are the bytes of tensors."""
+        return bool(self.flags & _DDR_IS_TENSOR_BYTES)
+
+    @property
+    def instrumented(self) -> bool:
+        """Times contain the cost of measuring."""
+        return bool(self.flags & _INSTRUMENTED)
+
+    def microseconds(self, ticks: float) -> float:
+        """Return ticks as microseconds."""
+        return ticks * 1e6 / self.ucycle_hz
+
+
+class StatsBuffer:
+    """The stats buffer of one inference; :func:`qaic.stats.open` makes it.
+
+    Each section is a structured array of :data:`qaic.stats.RECORDS`, read-only, without a copy, and keeps the
+    bytes by itself. A section that the device did not write is empty; :meth:`has` tells the difference to one
+    without records.
+
+    Header, directory, cores and threads were checked when the buffer was opened. The records of operations
+    are not until :meth:`check`, which summary, trace and reports call: it reads every record.
+    """
+
+    def __init__(self, compiled: _core.StatsBuffer, descriptor: Descriptor | None, layout: str) -> None:
+        self.compiled = compiled
+        self._descriptor = descriptor
+        self._layout = layout
+        self._views: dict[str, NDArray[Any]] = {}
+
+    def _view(self, section: str) -> NDArray[Any]:
+        view = self._views.get(section)
+        if view is None:
+            dtype = RECORDS[section]
+            found = self.compiled.section(section)
+            if found is None or not found[2]:
+                view = np.zeros(0, dtype)
+                view.flags.writeable = False
+            else:
+                memory, stride, count = found
+                # The stub of numpy knows no buffer protocol.
+                view = np.ndarray((count,), dtype, memory, strides=(stride,))  # type: ignore[arg-type]
+            self._views[section] = view
+        return view
+
+    # --- facts ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def run(self) -> Run:
+        """Facts about the whole inference."""
+        return Run(**self.compiled.run)
+
+    @property
+    def layout(self) -> str:
+        """Name of the layout that the bytes have."""
+        return self._layout
+
+    @property
+    def path(self) -> str | None:
+        """The file, if it came from one."""
+        return self.compiled.path
+
+    @property
+    def descriptor(self) -> Descriptor | None:
+        """The operations of the program; ``None`` when it was opened without one."""
+        return self._descriptor
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        """What the producer says of itself; empty where it says nothing, or no JSON object."""
+        try:
+            value = json.loads(self.compiled.meta or "{}")
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd and yet no reason to refuse it; complete after :meth:`check`."""
+        return tuple(self.compiled.warnings)
+
+    def has(self, section: str) -> bool:
+        """Whether the device wrote a section: ``"OP"`` and the other names of stats-profiling §8.2.
+
+        Raises
+        ------
+        KeyError
+            There is no section of this name.
+        """
+        return self.compiled.section(section) is not None
+
+    def check(self) -> None:
+        """Read every record and check it (stats-profiling §8.5). Blocking; the answer is kept.
+
+        Raises
+        ------
+        qaic.errors.StatsError
+            The first defect.
+        """
+        self.compiled.check()
+
+    def __repr__(self) -> str:
+        run = self.run
+        return (
+            f"<StatsBuffer {self._layout}: {run.device_name}, program {run.program} "
+            f"activation {run.activation} inference {run.inference}, {run.cores} cores, "
+            f"{len(self.ops)} operations>"
+        )
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    @property
+    def cores(self) -> NDArray[Any]:
+        """What each core did."""
+        return self._view("CORE")
+
+    @property
+    def threads(self) -> NDArray[Any]:
+        """What each thread did; ``ops[first_op : first_op + op_count]`` are its operations."""
+        return self._view("THREAD")
+
+    @property
+    def ports(self) -> NDArray[Any]:
+        """How long threads waited for input and output ports."""
+        return self._view("PORT")
+
+    @property
+    def rings(self) -> NDArray[Any]:
+        """Rings of pipelined inputs."""
+        return self._view("RING")
+
+    @cached_property
+    def pmu_events(self) -> NDArray[np.uint32]:
+        """Ids of the events that the PMU values count."""
+        events = self._view("PMU_EVENTS")
+        ids: NDArray[np.uint32] = events["event"].reshape(-1)
+        used: NDArray[np.uint32] = ids[ids != 0]
+        return used
+
+    @property
+    def pmu(self) -> NDArray[Any]:
+        """PMU values of threads."""
+        return self._view("PMU")
+
+    @property
+    def ops(self) -> NDArray[Any]:
+        """Executions of operations, by thread."""
+        return self._view("OP")
+
+    @property
+    def op_pmu(self) -> NDArray[Any]:
+        """PMU values of operations."""
+        return self._view("OP_PMU")

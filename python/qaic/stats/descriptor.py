@@ -1,0 +1,198 @@
+"""What the compiler says about the operations of a program, as columns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qaic import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpColumns:
+    """The operations of one core, one array per property; the place in an array is the number ``oc``.
+
+    So ``columns.kind[buffer.ops["oc"]]`` is the kind of each execution. Texts are object arrays of ``str``.
+    """
+
+    name: NDArray[np.object_]
+    """Path of the node it comes from, with ``/__<number>``."""
+    engine_name: NDArray[np.object_]
+    """What the engine calls it; empty where that is ``name``."""
+    kind: NDArray[np.object_]
+    group: NDArray[np.uint32]
+    """Index into :attr:`Descriptor.groups`."""
+    memory: NDArray[np.object_]
+    types: NDArray[np.object_]
+    """Types of the operands, each once, separated by a comma and a blank."""
+    shape: NDArray[np.object_]
+    output_bytes: NDArray[np.uint64]
+    """0 where the shapes are not known before it runs."""
+    macs: NDArray[np.uint64]
+    """Multiplications with addition; 0 where they are not known."""
+    constant_bytes: NDArray[np.uint64]
+    attributes: NDArray[np.object_]
+    nodes: NDArray[np.object_]
+    """Tuples: the nodes of the user's model that it computes."""
+    operands: NDArray[np.object_]
+    """Tuples of texts."""
+    deps: NDArray[np.object_]
+    """Tuples of (core, oc, data): what has to be done before, and whether data flows."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+class Descriptor:
+    """The operations of a program.
+
+    Parameters
+    ----------
+    compiled
+        The compiled module's object, which summary and trace read.
+    """
+
+    def __init__(self, compiled: _core.StatsDescriptor) -> None:
+        self.compiled = compiled
+        self._columns: dict[int, OpColumns] = {}
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Descriptor:
+        """Read the JSON form, as segment ``opstatsdesc.open`` has it.
+
+        Raises
+        ------
+        qaic.errors.StatsFormatError
+            It is none, or of another version.
+        """
+        return cls(_core.StatsDescriptor.from_json(text.encode() if isinstance(text, str) else text))
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads(self.compiled.to_json())
+        return facts
+
+    @property
+    def network(self) -> str:
+        """Name of the network."""
+        return self.compiled.network
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that a buffer of the same program has too."""
+        return self.compiled.fingerprint
+
+    @property
+    def stats_level(self) -> int:
+        """Stats level the program was compiled with."""
+        return self.compiled.stats_level
+
+    @property
+    def op_stats_level(self) -> int:
+        """Level of the statistics of operations."""
+        return int(self._facts["op_stats_level"])
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of an inference, which rates are counted in."""
+        return int(self._facts["batch_size"])
+
+    @property
+    def ucycles_per_ms(self) -> int:
+        """Ticks a millisecond."""
+        return int(self._facts["ucycles_per_ms"])
+
+    @property
+    def pmu_events(self) -> tuple[int, ...]:
+        """Events that the PMU was told to count."""
+        return tuple(self._facts["pmu_events"])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the thread groups."""
+        return tuple(self._facts["groups"])
+
+    @property
+    def thread_groups(self) -> tuple[int, ...]:
+        """Per thread of a core, the index of its group."""
+        return tuple(self._facts["thread_groups"])
+
+    @property
+    def cores(self) -> int:
+        """Cores that have operations listed."""
+        return len(self._facts["cores"])
+
+    def ops(self, core: int) -> OpColumns:
+        """Return the operations of a core; made when first asked for.
+
+        Raises
+        ------
+        IndexError
+            There is no such core.
+        """
+        if not 0 <= core < self.cores:
+            message = f"core {core} of a program with {self.cores} cores"
+            raise IndexError(message)
+        if core not in self._columns:
+            self._columns[core] = _columns(self._facts["cores"][core]["ops"])
+        return self._columns[core]
+
+    def slice_of(self, core: int) -> int:
+        """Return the device of the program that a core belongs to, in program order."""
+        return int(self._facts["cores"][core]["slice"])
+
+    def __repr__(self) -> str:
+        ops = [len(core["ops"]) for core in self._facts["cores"]]
+        return f"<Descriptor {self.network!r}: stats level {self.stats_level}, operations per core {ops}>"
+
+
+def _columns(ops: list[dict[str, Any]]) -> OpColumns:
+    def texts(field: str) -> NDArray[np.object_]:
+        return _objects(op.get(field, "") for op in ops)
+
+    def lists(field: str) -> NDArray[np.object_]:
+        return _objects(tuple(op.get(field, ())) for op in ops)
+
+    def bytes_of(field: str) -> NDArray[np.uint64]:
+        return _frozen(np.array([op.get(field, 0) for op in ops], np.uint64))
+
+    return OpColumns(
+        name=texts("name"),
+        engine_name=texts("engine_name"),
+        kind=texts("kind"),
+        group=_frozen(np.array([op["group"] for op in ops], np.uint32)),
+        memory=texts("memory"),
+        types=texts("types"),
+        shape=texts("shape"),
+        output_bytes=bytes_of("output_bytes"),
+        macs=bytes_of("macs"),
+        constant_bytes=bytes_of("constant_bytes"),
+        attributes=texts("attributes"),
+        nodes=lists("nodes"),
+        operands=lists("operands"),
+        deps=_objects(
+            tuple((dep["core"], dep["oc"], dep["data"]) for dep in op.get("deps", ())) for op in ops
+        ),
+    )
+
+
+def _objects(values: Iterable[object]) -> NDArray[np.object_]:
+    """Return an array of these very objects: tuples of one length do not become a second dimension."""
+    listed = list(values)
+    array = np.empty(len(listed), np.object_)
+    array[:] = listed
+    return _frozen(array)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array

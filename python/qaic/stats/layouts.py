@@ -1,0 +1,178 @@
+"""Layouts of somebody else: how their bytes become records (stats-profiling §8.6).
+
+A layout is an object with a name, a guess and a decoder. It is registered by :func:`register_layout`, or by
+an installed package under the entry point group ``qaic.stats_layouts``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from qaic import _core
+from qaic.errors import StatsError, StatsFormatError
+from qaic.stats.records import RECORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from qaic.stats.descriptor import Descriptor
+
+#: the layout of the `cpu` device, which is compiled in
+OPEN_LAYOUT: Final = "oqstats"
+ENTRY_POINTS: Final = "qaic.stats_layouts"
+
+
+@runtime_checkable
+class StatsLayout(Protocol):
+    """What a layout must have."""
+
+    name: str
+    """How it is asked for by name; unique."""
+
+    def probe(
+        self, buffer: NDArray[np.uint8], descriptor: Descriptor | None
+    ) -> Literal["no", "maybe", "yes"]:
+        """Say whether a buffer has this layout; ``"maybe"`` counts only when it is asked for by name."""
+        ...
+
+    def decode(
+        self, buffer: NDArray[np.uint8], descriptor: Descriptor | None
+    ) -> tuple[Mapping[str, int], Mapping[str, Any]]:
+        """Return facts and records.
+
+        Facts are the integer fields of :class:`qaic.stats.Run`; those left out are 0. Records are arrays by
+        section, of the types of :data:`qaic.stats.RECORDS` or with some of their fields, the others being 0;
+        ``"META"`` is JSON as ``bytes``. Any exception means that the buffer cannot be read.
+        """
+        ...
+
+
+_registered: dict[str, StatsLayout] = {}
+_loaded_entry_points = False
+
+
+def register_layout(layout: StatsLayout) -> None:
+    """Add a layout, for this process; one of the same name is replaced.
+
+    Raises
+    ------
+    qaic.errors.StatsError
+        It is not a :class:`StatsLayout`, or has the name of the built-in one.
+    """
+    if not (isinstance(layout, StatsLayout) and isinstance(layout.name, str)):
+        message = f"{layout!r} is no layout: name, probe and decode are needed"
+        raise StatsError(message, code="stats.not_a_layout")
+    if layout.name == OPEN_LAYOUT:
+        message = f"{OPEN_LAYOUT!r} is the built-in layout; a layout of your own needs another name"
+        raise StatsError(message, code="stats.not_a_layout", context={"name": layout.name})
+    _registered[layout.name] = layout
+
+
+def registered() -> Mapping[str, StatsLayout]:
+    """Return the layouts by name, in the order they are asked; entry points come first.
+
+    Warns
+    -----
+    UserWarning
+        A package's layout cannot be loaded.
+    """
+    global _loaded_entry_points  # noqa: PLW0603 - packages are asked once in a process
+    if not _loaded_entry_points:
+        _loaded_entry_points = True
+        explicit = dict(_registered)
+        _registered.clear()
+        _load_entry_points()
+        _registered.update(explicit)
+    return _registered
+
+
+def _load_entry_points() -> None:
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            layout = entry.load()
+            register_layout(layout() if isinstance(layout, type) else layout)
+        except Exception as error:  # noqa: BLE001 - a broken package must not keep others from being read
+            warnings.warn(f"stats layout {entry.name} of {entry.value} is left out: {error}", stacklevel=2)
+
+
+def find(name: str) -> StatsLayout:
+    """Return the layout of this name.
+
+    Raises
+    ------
+    qaic.errors.StatsError
+        There is none.
+    """
+    layouts = registered()
+    if name not in layouts:
+        known = [OPEN_LAYOUT, *layouts]
+        message = f"no layout is called {name!r}; there is: {', '.join(known)}"
+        raise StatsError(message, code="stats.unknown_layout_name", context={"name": name, "known": known})
+    return layouts[name]
+
+
+def sure_of(buffer: NDArray[np.uint8], descriptor: Descriptor | None) -> StatsLayout | None:
+    """Return the first layout that says yes."""
+    for layout in registered().values():
+        try:
+            if layout.probe(buffer, descriptor) == "yes":
+                return layout
+        except Exception as error:  # noqa: BLE001 - as for entry points
+            warnings.warn(f"stats layout {layout.name} failed to probe: {error}", stacklevel=2)
+    return None
+
+
+def decode(
+    layout: StatsLayout, buffer: NDArray[np.uint8], descriptor: Descriptor | None, *, force: bool
+) -> _core.StatsBuffer:
+    """Decode a buffer in a layout of somebody else.
+
+    Raises
+    ------
+    qaic.errors.StatsFormatError
+        The layout cannot read it, or gave what cannot be records.
+    """
+    try:
+        run, sections = layout.decode(buffer, descriptor)
+        arrays = {name: _records(name, records) for name, records in sections.items()}
+        return _core.StatsBuffer.of_sections(
+            dict(run), arrays, None if descriptor is None else descriptor.compiled, any_program=force
+        )
+    except StatsFormatError:
+        raise
+    except Exception as error:
+        message = f"layout {layout.name}: {type(error).__name__}: {error}"
+        raise StatsFormatError(message, code="stats.layout", context={"layout": layout.name}) from error
+
+
+def _records(section: str, given: Any) -> NDArray[Any] | bytes:
+    """Return records of the very type that the section has."""
+    if section == "META":
+        return bytes(given)
+    dtype = RECORDS[section]
+    array = np.asarray(given)
+    if array.ndim != 1:
+        message = f"section {section} has shape {array.shape}; one dimension is expected"
+        raise ValueError(message)
+    if array.dtype == dtype:
+        return np.ascontiguousarray(array)
+    if array.dtype.names is None:
+        message = f"section {section} has type {array.dtype}; a structured array is expected"
+        raise TypeError(message)
+    unknown = [name for name in array.dtype.names if name not in (dtype.names or ())]
+    if unknown:
+        message = (
+            f"section {section} has no field {unknown[0]!r}; its fields are {', '.join(dtype.names or ())}"
+        )
+        raise ValueError(message)
+    records = np.zeros(len(array), dtype)
+    for name in array.dtype.names:
+        records[name] = array[name]
+    return records

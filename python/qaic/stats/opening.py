@@ -1,0 +1,169 @@
+"""Which layout and which program a stats buffer has: :func:`open`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from qaic import _core
+from qaic.errors import StatsMismatchError, UnknownStatsLayoutError
+from qaic.qpc import Qpc
+from qaic.stats import layouts
+from qaic.stats.buffer import StatsBuffer
+from qaic.stats.descriptor import Descriptor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    Source = str | os.PathLike[str] | Buffer
+
+#: names of stats files (stats-profiling §3.1)
+FILE_NAME: Final = re.compile(
+    r"(?P<prefix>.+)-program-(?P<program>\d+)(?:-activation-(?P<activation>\d+))?-inf-(?P<inference>\d+)"
+    r"-(?P<network>.+?)-(?P<buffer>aiccyclecounts(?:_.+_)?)\.bin"
+)
+
+
+def open(  # noqa: A001 - as `gzip.open`, `tarfile.open`
+    source: str | os.PathLike[str] | Buffer,
+    *,
+    qpc: str | os.PathLike[str] | Qpc | Descriptor | None = None,
+    layout: str | None = None,
+    force: bool = False,
+    opstats_schema: str | os.PathLike[str] | bytes | None = None,
+    check: bool = False,
+) -> StatsBuffer:
+    """Open the stats buffer of one inference.
+
+    Parameters
+    ----------
+    source
+        A file, which is mapped, or the bytes: ``bytes`` are kept, other buffers are copied.
+    qpc
+        The container of the program that was running, opened or not, or its operations. Without one there are
+        times, but no names.
+    layout
+        Name of the layout; found by itself when the bytes are sure to have one.
+    force
+        Take a buffer that another program wrote. Its numbers of operations may mean other operations.
+    opstats_schema
+        A ``FileDescriptorSet``, or a file with one, to read the operations of containers of newer vendor SDKs
+        (:mod:`qaic.stats.card_descriptor`).
+    check
+        Read every record to check it now. Otherwise :meth:`StatsBuffer.check` does, which summary, trace and
+        reports call; opening then takes microseconds, however large the buffer is.
+
+    Raises
+    ------
+    FileNotFoundError
+        Nothing is there.
+    qaic.errors.UnknownStatsLayoutError
+        No layout is sure of the bytes.
+    qaic.errors.StatsMismatchError
+        Another program wrote the buffer, or the program has no statistics.
+    qaic.errors.StatsFormatError, qaic.errors.StatsVersionError
+        The bytes are damaged, or of a newer version.
+
+    Examples
+    --------
+    >>> buffer = qaic.stats.open("x-aiccyclecounts.bin", qpc="program/")  # doctest: +SKIP
+    >>> buffer.ops["dur_u"].sum()  # doctest: +SKIP
+    """
+    if qpc is None:
+        candidates: list[Descriptor | None] = [None]
+    else:
+        candidates = list(descriptors(qpc, opstats_schema=opstats_schema))
+        if not candidates and not force:
+            message = "the program was compiled without statistics, so no stats buffer can be of it"
+            hints = ("compile it with a stats level of 40 or more (70 for operations)",)
+            raise StatsMismatchError(message, code="stats.no_descriptor", hints=hints)
+        candidates = _by_likeliness(candidates, source) or [None]
+    opened = _open_one_of(source, candidates, layout, force=force)
+    if check:
+        opened.check()
+    return opened
+
+
+def descriptors(
+    qpc: str | os.PathLike[str] | Qpc | Descriptor,
+    *,
+    opstats_schema: str | os.PathLike[str] | bytes | None = None,
+) -> list[Descriptor]:
+    """Return the operations of the programs of a container: one per device, none without statistics.
+
+    Raises
+    ------
+    qaic.errors.QpcError
+        It is not a well-formed container.
+    qaic.errors.StatsFormatError
+        The operations are not described as they should be.
+    """
+    if isinstance(qpc, Descriptor):
+        return [qpc]
+    container = qpc if isinstance(qpc, Qpc) else Qpc(qpc)
+    programs = [container] if container.is_program else list(container.slices.values())
+    if opstats_schema is not None:
+        from qaic.stats.card_descriptor import card_descriptors
+
+        found = [
+            descriptor for program in programs for descriptor in card_descriptors(program, opstats_schema)
+        ]
+        if found:
+            return found
+    compiled = (_core.StatsDescriptor.of_qpc(program.compiled) for program in programs)
+    return [Descriptor(descriptor) for descriptor in compiled if descriptor is not None]
+
+
+def _by_likeliness(candidates: list[Descriptor | None], source: Source) -> list[Descriptor | None]:
+    """Sort the program first whose network the file is named after."""
+    if len(candidates) < 2 or not isinstance(source, str | os.PathLike):
+        return candidates
+    match = FILE_NAME.fullmatch(Path(source).name)
+    network = match["network"] if match else None
+    return sorted(candidates, key=lambda one: one is None or one.network != network)
+
+
+def _open_one_of(
+    source: Source, candidates: list[Descriptor | None], layout: str | None, *, force: bool
+) -> StatsBuffer:
+    if layout is not None and layout != layouts.OPEN_LAYOUT:
+        return _foreign(layouts.find(layout), _bytes_of(source), candidates[0], force=force)
+    mismatches = []
+    for descriptor in candidates:
+        compiled = None if descriptor is None else descriptor.compiled
+        try:
+            opened = _core.StatsBuffer(source, compiled, layout=layout, any_program=force)
+        except StatsMismatchError as error:
+            mismatches.append(error)
+        except UnknownStatsLayoutError:
+            buffer = _bytes_of(source)
+            other = layouts.sure_of(buffer, descriptor)
+            if other is None:
+                raise
+            return _foreign(other, buffer, descriptor, force=force)
+        else:
+            return StatsBuffer(opened, descriptor, layouts.OPEN_LAYOUT)
+    raise mismatches[0]
+
+
+def _foreign(
+    layout: layouts.StatsLayout, buffer: NDArray[np.uint8], descriptor: Descriptor | None, *, force: bool
+) -> StatsBuffer:
+    return StatsBuffer(layouts.decode(layout, buffer, descriptor, force=force), descriptor, layout.name)
+
+
+def _bytes_of(source: Source) -> NDArray[Any]:
+    """Return the bytes, read-only."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if not path.stat().st_size:
+            return np.frombuffer(b"\0", np.uint8)[:0]
+        return np.memmap(path, np.uint8, mode="r")
+    return np.frombuffer(memoryview(source).toreadonly().cast("B"), np.uint8)
