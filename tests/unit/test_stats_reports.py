@@ -40,3 +40,12 @@ def test_text_and_csv_show_the_same_rows(mlp):
         .splitlines()[1]
         .startswith("FusedGemm,CPU,HOST,float,compute,2,80.0,88.8")
     )
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_report_tells_of_a_small_run(name, mlp):
+    report = REPORTS[name](capture(mlp))
+    assert report.name == name
+    assert to_text(report).startswith(f"== {report.title} ==")
+    for table in report.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)

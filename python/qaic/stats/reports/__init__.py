@@ -10,13 +10,47 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from qaic.stats.reports.capture import Capture, Sample
+from qaic.stats.reports.cores import cores, devices
+from qaic.stats.reports.critical_path import critical_path
+from qaic.stats.reports.diff import diff
+from qaic.stats.reports.dma import dma
+from qaic.stats.reports.engines import engines
+from qaic.stats.reports.gaps import gaps
+from qaic.stats.reports.host_latency import HostLatencies, host_latency
+from qaic.stats.reports.layers import layers
+from qaic.stats.reports.memory import memory
+from qaic.stats.reports.nodes import nodes
 from qaic.stats.reports.ops import ops
+from qaic.stats.reports.overhead import overhead
+from qaic.stats.reports.overview import overview
+from qaic.stats.reports.p2p import p2p
+from qaic.stats.reports.roofline import roofline
 from qaic.stats.reports.table import Column, Report, Table
+from qaic.stats.reports.waits import waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["REPORTS", "Capture", "Column", "Report", "Sample", "Table"]
+__all__ = ["REPORTS", "Capture", "Column", "HostLatencies", "Report", "Sample", "Table", "diff"]
 
 #: every report of one capture, in the order in which they are shown
-REPORTS: Mapping[str, Callable[[Capture], Report]] = MappingProxyType({"ops": ops})
+REPORTS: Mapping[str, Callable[[Capture], Report]] = MappingProxyType(
+    {
+        "overview": overview,
+        "ops": ops,
+        "nodes": nodes,
+        "layers": layers,
+        "engines": engines,
+        "waits": waits,
+        "critical-path": critical_path,
+        "cores": cores,
+        "devices": devices,
+        "p2p": p2p,
+        "memory": memory,
+        "dma": dma,
+        "gaps": gaps,
+        "roofline": roofline,
+        "host-latency": host_latency,
+        "overhead": overhead,
+    }
+)

@@ -76,7 +76,6 @@ class Capture:
             )
         self._facts: dict[str | None, OpFacts] = {}
         self._samples: tuple[Sample, ...] | None = None
-        self.network = ""
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -112,6 +111,12 @@ class Capture:
     def is_cpu(self) -> bool:
         """Whether the CPU device measured."""
         return any(_device_code(buffer.run.device) == 1 for buffer in self.buffers)
+
+    def binaries(self) -> frozenset[str | None]:
+        """Return the descriptors: equal for captures of one binary."""
+        return frozenset(
+            None if buffer.descriptor is None else buffer.descriptor.to_json() for buffer in self.buffers
+        )
 
     def each(self) -> list[Reading]:
         """Return all readings."""

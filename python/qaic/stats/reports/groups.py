@@ -60,10 +60,14 @@ def grouped(
     key
         Column of keys.
     weights
-        Per name the column that is summed; ``count`` (executions) is always there.
+        Per name the column that is summed; ``count`` (executions, transfers left out) is always there.
     """
     found: dict[Hashable, dict[str, float]] = {}
-    columns = {"count": lambda reading: reading.ops.count + reading.ops.transfer_count, **weights}
+    columns = {
+        "count": lambda reading: reading.ops.count,
+        "present": lambda reading: reading.ops.count + reading.ops.transfer_count,
+        **weights,
+    }
     for readings in capture.by_device():
         coded = key(readings[0].facts)
         for name, column in columns.items():
@@ -71,7 +75,7 @@ def grouped(
             for value, amount in zip(coded.values, sums, strict=True):
                 row = found.setdefault(value, dict.fromkeys(columns, 0.0))
                 row[name] += float(amount)
-    return [Group(value, row) for value, row in found.items() if row["count"]]
+    return [Group(value, row) for value, row in found.items() if row["present"]]
 
 
 def share(part: float, whole: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 #: rows of a table that are shown; CSV and JSON have them all
 MOST_ROWS: Final = 40
 #: a text column is not made narrower than this
-_NARROWEST: Final = 12
+_NARROWEST: Final = 24
+_GAP: Final = 2
 _ABSENT: Final = "N/A"
 
 
@@ -33,10 +35,12 @@ def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_RO
 
 def _lines(report: Report, width: int, most_rows: int | None) -> Iterator[str]:
     yield f"== {report.title} =="
-    yield from (_printable(line) for line in report.verdict)
+    for line in report.verdict:
+        yield from _wrapped(line, width, "")
     for table in report.tables:
-        yield ""
-        yield from _table(table, width, most_rows)
+        if table.rows or table.note:
+            yield ""
+            yield from _table(table, width, most_rows)
 
 
 def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
@@ -48,25 +52,61 @@ def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
         shown = [
             place for place, texts in enumerate(columns) if any(text not in {"", _ABSENT} for text in texts)
         ]
+        fitting = _fitting(table, columns, shown, width)
         yield from _aligned(
-            [table.columns[place] for place in shown], [columns[place] for place in shown], table.faint, width
+            [table.columns[place] for place in fitting],
+            [columns[place] for place in fitting],
+            table.faint,
+            width,
         )
+        if len(fitting) < len(shown):
+            left_out = ", ".join(table.columns[place].name for place in shown[len(fitting) :])
+            yield from _wrapped(f"in csv, json and wider terminals: {left_out}", width, "  ")
         if len(rows) < len(table.rows):
             yield f"  ... and {len(table.rows) - len(rows)} more; csv and json have them all"
         missing = [column.name for place, column in enumerate(table.columns) if place not in set(shown)]
         if missing:
-            yield f"  {_ABSENT}: {', '.join(missing)}"
+            yield from _wrapped(f"{_ABSENT}: {', '.join(missing)}", width, "  ")
     if table.note:
-        yield f"  {_printable(table.note)}"
+        yield from _wrapped(table.note, width, "  ")
+
+
+def _fitting(table: Table, columns: Sequence[Sequence[str]], shown: list[int], width: int) -> list[int]:
+    """Choose the columns, from the left, that fit when texts are as narrow as they may be."""
+    fitting: list[int] = []
+    used = 0
+    for place in shown:
+        column = table.columns[place]
+        widest = max(len(_head(column)), *map(len, columns[place]))
+        used += _GAP + (min(widest, _NARROWEST) if column.kind == "text" else widest)
+        if used > width and fitting:
+            break
+        fitting.append(place)
+    return fitting
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        _printable(text),
+        max(width, 40),
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _head(column: Column) -> str:
+    """Title of a column whose cells may carry the unit themselves."""
+    return column.name if column.kind == "bytes" else column.title
 
 
 def _aligned(
     columns: Sequence[Column], texts: Sequence[Sequence[str]], faint: frozenset[int], width: int
 ) -> Iterator[str]:
-    widths = [max(len(column.title), *map(len, cells)) for column, cells in zip(columns, texts, strict=True)]
-    gap = 2
+    widths = [max(len(_head(column)), *map(len, cells)) for column, cells in zip(columns, texts, strict=True)]
     # Long texts give way first, the longest most.
-    while sum(widths) + gap * len(widths) > width:
+    while sum(widths) + _GAP * len(widths) > width:
         longest = max(
             (
                 place
@@ -87,7 +127,7 @@ def _aligned(
         ]
         return f"{mark} {'  '.join(parts)}".rstrip()
 
-    yield line([column.title for column in columns], " ")
+    yield line([_head(column) for column in columns], " ")
     for place in range(len(texts[0]) if texts else 0):
         yield line([cells[place] for cells in texts], "~" if place in faint else " ")
 

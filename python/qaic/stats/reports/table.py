@@ -38,6 +38,8 @@ class Column:
         """Name and unit."""
         if self.kind == "percent":
             return f"{self.name} %"
+        if self.unit == self.name:
+            return self.name
         return f"{self.name} {self.unit}" if self.unit else self.name
 
 

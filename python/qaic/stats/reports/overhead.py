@@ -1,0 +1,137 @@
+"""What measuring itself costs, and which numbers it makes meaningless."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.stats.reports.capture import median, median_rows
+from qaic.stats.reports.groups import own_time_us, share
+from qaic.stats.reports.table import Column, Report, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.table import Cell
+
+#: operations listed
+_MOST: Final = 200
+_INSTRUMENTED_TIMES: Final = 64
+
+_FIGURES = (Column("figure"), Column("value", kind="float"), Column("unit"))
+_OPS = (
+    Column("operation"),
+    Column("kind"),
+    Column("count", kind="int"),
+    Column("time", "us", "float"),
+    Column("time per execution", "us", "float"),
+)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the producer says about the cost of measuring."""
+
+    plain_us: float | None = None
+    measured_us: float | None = None
+    floor_us: float | None = None
+
+    @property
+    def factor(self) -> float | None:
+        """How many times longer a measured inference takes."""
+        if self.plain_us and self.measured_us:
+            return self.measured_us / self.plain_us
+        return None
+
+
+def calibration(capture: Capture) -> Calibration:
+    """Medians of what the samples' META sections say."""
+    found = [_of_meta(reading.buffer.meta) for reading in capture.each()]
+    return Calibration(
+        median([one.plain_us for one in found]),
+        median([one.measured_us for one in found]),
+        median([one.floor_us for one in found]),
+    )
+
+
+def _of_meta(meta: Mapping[str, Any] | None) -> Calibration:
+    described = (meta or {}).get("calibration")
+    if not isinstance(described, dict):
+        return Calibration()
+
+    def number(key: str) -> float | None:
+        value = described.get(key)
+        return float(value) if isinstance(value, int | float) and value > 0 else None
+
+    return Calibration(number("plain_us"), number("measured_us"), number("floor_us"))
+
+
+def overhead(capture: Capture) -> Report:
+    """Measured against unmeasured inferences, the floor of one operation, and writing the statistics."""
+    known = calibration(capture)
+    flush = median([reading.flush_us() for reading in capture.each()]) or 0.0
+    figures: list[tuple[Cell, ...]] = [
+        ("inference, not measured", known.plain_us, "us"),
+        ("inference, measured", known.measured_us, "us"),
+        ("measured / not measured", known.factor, "x"),
+        ("least time of an operation", known.floor_us, "us"),
+    ]
+    if any(reading.ops.count.any() for reading in capture.each()):
+        figures.append(("writing the statistics (aicendcyclestats)", flush or None, "us"))
+    saturated = sum(thread.saturated for reading in capture.each() for thread in reading.threads)
+    if saturated:
+        figures.append(("durations too long for their field", saturated, "operations"))
+    verdict = []
+    if known.factor is not None:
+        verdict.append(f"measured inferences take {known.factor:.2f} x the time of others")
+    elif any(int(reading.run.flags) & _INSTRUMENTED_TIMES for reading in capture.each()):
+        verdict.append("times contain the cost of measuring; the producer does not say how much")
+    tables = [
+        Table(
+            "figures", "Cost of measuring", _FIGURES, figures, "compare measured runs only with measured runs"
+        )
+    ]
+    if known.floor_us is not None:
+        rows, part = _at_floor(capture, known.floor_us)
+        verdict.append(
+            f"{len(rows)} operations take no longer than the floor of {known.floor_us:g} us"
+            f" and hold {part:.1f} % of the time: their numbers say little"
+        )
+        faint = frozenset(range(min(len(rows), _MOST)))
+        tables.append(Table("at-floor", "Operations at the floor", _OPS, rows[:_MOST], faint=faint))
+    return Report("overhead", "Cost of measuring", verdict, tables)
+
+
+def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]], float]:
+    rows: list[tuple[Cell, ...]] = []
+    total = under = 0.0
+    for readings in capture.by_device():
+        facts = readings[0].facts
+        times = median_rows([own_time_us(reading) for reading in readings])
+        counts = median_rows([reading.ops.count for reading in readings])
+        total += float(times.sum())
+        low = at_floor(times, counts, floor_us)
+        under += float(times[low].sum())
+        order = sorted(np.flatnonzero(low).tolist(), key=lambda op: (-times[op], op))
+        rows += [
+            (
+                facts.names[op],
+                facts.kinds.values[facts.kinds.codes[op]],
+                round(float(counts[op])),
+                float(times[op]),
+                float(times[op] / counts[op]),
+            )
+            for op in order
+        ]
+    return rows, share(under, total) or 0.0
+
+
+def at_floor(
+    times_us: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], floor_us: float
+) -> np.ndarray[Any, Any]:
+    """Which operations take, per execution, no longer than measuring one costs."""
+    low: np.ndarray[Any, Any] = (counts > 0) & (times_us <= floor_us * counts * (1 + 1e-9))
+    return low
