@@ -49,7 +49,7 @@ class LatencyRecord:
 
 
 def summarize(latencies_s: NDArray[np.float64]) -> dict[str, float | int]:
-    """Count, extremes, mean, sum and percentiles (linear interpolation) of at least one latency, in seconds."""
+    """Count, extremes, mean, sum and percentiles (linear interpolation) of latencies, in seconds."""
     return {
         "num_of_inferences": len(latencies_s),
         "min_latency": float(latencies_s.min()),
