@@ -11,6 +11,7 @@ mod error_catalogue;
 mod errors;
 mod gil;
 mod noop_control;
+mod profiling;
 mod qpc;
 mod quant;
 mod rt;
@@ -34,6 +35,8 @@ mod _core {
     use super::error_catalogue::error_catalogue;
     #[pymodule_export]
     use super::noop_control::PyNoopControl;
+    #[pymodule_export]
+    use super::profiling::{PyProfiler, PySamples, device_kpi, profiling_clock};
     #[pymodule_export]
     use super::qpc::{PyQpc, PyTensor, validate_container};
     #[pymodule_export]

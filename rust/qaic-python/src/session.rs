@@ -277,6 +277,11 @@ fn overlap(one: HostSliceMut, other: HostSliceMut) -> bool {
 }
 
 impl PyInferenceSet {
+    /// The runtime's set.
+    pub(crate) fn inner(&self) -> &Arc<InferenceSet> {
+        &self.set
+    }
+
     fn take_scratch(&self, py: Python<'_>) -> PyResult<Scratch> {
         // The lock below may be held by a thread that exists in the parent only.
         self.origin.check().map_err(|error| from_runtime(py, error))?;

@@ -13,7 +13,7 @@ use crate::error::RuntimeError;
 use crate::executor::{Executor, ExecutorOptions};
 use crate::fork::Origin;
 use crate::image::Image;
-use crate::profiling::{Arrival, Hub, Watch, Watched};
+use crate::profiling::{Arrival, Hub, Watch, Watched, newcomers};
 use crate::retained::Retained;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::tensors::{self, Duties, RetainedPair};
@@ -154,17 +154,19 @@ impl Program {
         placement: &Placement,
         options: &ProgramOptions,
     ) -> Result<Arc<Self>, RuntimeError> {
-        let mut programs = Self::lanes(context, image, placement, options, 1)?;
+        let mut programs = Self::lanes(context, image, placement, options, 1, None)?;
         programs.pop().ok_or_else(|| RuntimeError::Internal { what: "no program was made".to_owned() })
     }
 
-    /// `count` programs that share the threads which run their inferences.
+    /// `count` programs that share the threads which run their inferences; `set_size` is what an inference set has of exec
+    /// objects for each.
     pub(crate) fn lanes(
         context: &Arc<Context>,
         image: &Arc<Image>,
         placement: &Placement,
         options: &ProgramOptions,
         count: u32,
+        set_size: Option<u32>,
     ) -> Result<Vec<Arc<Self>>, RuntimeError> {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let devices = context.placed_on(placement)?;
@@ -183,8 +185,8 @@ impl Program {
             device: Arc::clone(first),
         });
         let completed: Box<[Arc<AtomicU64>]> = (0..count).map(|_| Arc::default()).collect();
-        let network = image.network();
-        let hub = Hub::new(network.network_name.clone(), network.stats.is_some(), completed.clone());
+        let hub = Hub::new(image, set_size, completed.clone());
+        newcomers::announce(&hub);
         Ok((0..count)
             .zip(completed)
             .map(|(lane, completed)| {

@@ -97,7 +97,7 @@ impl InferenceSet {
                 ),
             });
         }
-        let programs = Program::lanes(context, image, placement, &options, num_activations)?;
+        let programs = Program::lanes(context, image, placement, &options, num_activations, Some(set_size))?;
         let Some(first) = programs.first() else {
             return Err(RuntimeError::Internal { what: "a set without programs".to_owned() });
         };

@@ -8,13 +8,14 @@ use super::recorder::{Claim, Enrolment, Recorder};
 use super::stages::{Identity, Watch};
 use crate::clock;
 use crate::fork::Origin;
+use crate::image::Image;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// One per program; the programs of an inference set, which are activations of the same container, share one.
 #[derive(Debug)]
 pub struct Hub {
-    name: String,
-    has_stats: bool,
+    image: Arc<Image>,
+    set_size: Option<u32>,
     // Whether any recorder is enrolled. Relaxed: an inference that begins while somebody subscribes may be missed.
     is_on: AtomicBool,
     // Number of the next inference that is looked at.
@@ -54,11 +55,15 @@ pub(crate) struct Watched {
 }
 
 impl Hub {
-    /// Of `completed.len()` activations.
-    pub(crate) fn new(name: String, has_stats: bool, completed: Box<[Arc<AtomicU64>]>) -> Arc<Self> {
+    /// Of a program with `completed.len()` activations, each with `set_size` exec objects where it is of an inference set.
+    pub(crate) fn new(
+        image: &Arc<Image>,
+        set_size: Option<u32>,
+        completed: Box<[Arc<AtomicU64>]>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            name,
-            has_stats,
+            image: Arc::clone(image),
+            set_size,
             is_on: AtomicBool::new(false),
             next: AtomicU64::new(0),
             completed,
@@ -67,14 +72,24 @@ impl Hub {
         })
     }
 
+    /// The container.
+    pub fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+
     /// Name of the network.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.image.network().network_name
     }
 
     /// Whether the program has device statistics.
     pub fn has_stats(&self) -> bool {
-        self.has_stats
+        self.image.network().stats.is_some()
+    }
+
+    /// Exec objects of an activation of an inference set; `None` of other programs.
+    pub fn set_size(&self) -> Option<u32> {
+        self.set_size
     }
 
     /// Activations.
@@ -124,7 +139,7 @@ impl Hub {
             for enrolment in self.enrolled.lock().iter() {
                 let Some(claim) = enrolment.claim(lane, number) else { continue };
                 is_wanted = true;
-                watched.watch.wants_device |= self.has_stats && claim.wants_device();
+                watched.watch.wants_device |= self.has_stats() && claim.wants_device();
                 match watched.claims.iter_mut().find(|slot| slot.is_none()) {
                     Some(slot) => *slot = Some(claim),
                     None => watched.more.push(claim),

@@ -6,6 +6,7 @@
 
 mod book;
 mod hub;
+pub mod newcomers;
 mod profiler;
 mod recorder;
 mod stages;
