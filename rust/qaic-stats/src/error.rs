@@ -377,6 +377,12 @@ pub enum StatsError {
         /// What is wrong.
         what: String,
     },
+    /// A trace of the host that is to be shown beside the devices is not one.
+    #[error("{what}")]
+    HostTrace {
+        /// What is wrong.
+        what: String,
+    },
     /// The container cannot be read.
     #[error(transparent)]
     Container(#[from] QpcError),
@@ -431,6 +437,7 @@ impl StatsError {
             Self::BufferTooSmall { .. } => "stats.buffer_too_small",
             Self::TooManyRecords { .. } => "stats.too_many_records",
             Self::Descriptor { .. } => "stats.descriptor",
+            Self::HostTrace { .. } => "stats.host_trace",
             Self::Container(error) => error.code(),
         }
     }

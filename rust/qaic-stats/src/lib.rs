@@ -28,11 +28,10 @@ pub mod host;
 pub mod kpi;
 pub mod layout;
 pub mod model;
-#[allow(dead_code)] // the digits are for the trace
 mod number;
 pub mod oqstats;
 pub mod record;
 pub mod summary;
-#[allow(dead_code)]
+pub mod trace;
 mod walk;
 pub use walk::Watch;

@@ -139,21 +139,26 @@ impl<'a> ThreadOps<'a> {
     }
 
     /// Passes the next `limit` operations on, at least those of them that were executed.
-    fn turn(&mut self, limit: usize, watch: Option<&dyn Watch>, each: &mut impl FnMut(Op)) -> io::Result<()> {
+    fn turn(
+        &mut self,
+        limit: usize,
+        watch: Option<&dyn Watch>,
+        each: &mut impl FnMut(Op) -> io::Result<()>,
+    ) -> io::Result<()> {
         let end = self.next.saturating_add(limit).min(self.len);
         for op in self.records().slice(self.next..end).iter() {
             if op.kflags & op_kind_flags::EXECUTED == 0 {
                 continue;
             }
             match self.times {
-                Times::Whole => each(op),
-                Times::Own => self.own_times(op, each),
+                Times::Whole => each(op)?,
+                Times::Own => self.own_times(op, each)?,
             }
         }
         self.next = end;
         if end == self.len {
             while let Some((_, op)) = self.open.pop() {
-                each(op);
+                each(op)?;
             }
         }
         if end == self.len || end.saturating_sub(self.passed) >= BLOCK_RECORDS {
@@ -166,12 +171,12 @@ impl<'a> ThreadOps<'a> {
         Ok(())
     }
 
-    fn own_times(&mut self, op: Op, each: &mut impl FnMut(Op)) {
+    fn own_times(&mut self, op: Op, each: &mut impl FnMut(Op) -> io::Result<()>) -> io::Result<()> {
         while let Some(&(end_u, done)) = self.open.last()
             && end_u <= op.start_u
         {
             self.open.pop();
-            each(done);
+            each(done)?;
         }
         if op.kflags & op_kind_flags::NESTED != 0
             && let Some((_, around)) = self.open.last_mut()
@@ -180,6 +185,7 @@ impl<'a> ThreadOps<'a> {
             around.pcycles = around.pcycles.saturating_sub(op.pcycles);
         }
         self.open.push((op.start_u.saturating_add(u64::from(op.dur_u)), op));
+        Ok(())
     }
 }
 
@@ -192,7 +198,7 @@ pub(crate) fn executions(
     times: Times,
     watch: Option<&dyn Watch>,
     mut alone: impl FnMut(usize, &Op),
-    mut each: impl FnMut(Execution),
+    mut each: impl FnMut(Execution) -> io::Result<()>,
 ) -> io::Result<()> {
     let Some((bytes, stride)) = model.section(Kind::Op) else { return Ok(()) };
     let mut left: Vec<ThreadOps<'_>> =
@@ -201,7 +207,7 @@ pub(crate) fn executions(
         while only.next < only.len {
             only.turn(BLOCK_RECORDS, watch, &mut |op| {
                 alone(0, &op);
-                each(Execution::of(op));
+                each(Execution::of(op))
             })?;
         }
         return Ok(());
@@ -216,11 +222,10 @@ pub(crate) fn executions(
     {
         thread.turn(TURN_RECORDS, watch, &mut |op| {
             alone(place, &op);
-            waiting.add(place, op, &mut each);
+            waiting.add(place, op, &mut each)
         })?;
     }
-    waiting.finish(&mut each);
-    Ok(())
+    waiting.finish(&mut each)
 }
 
 /// Executions that not all threads of the group have shown yet.
@@ -258,7 +263,12 @@ impl Waiting {
         usize::try_from(oc).unwrap_or(usize::MAX).min(self.heads.len().saturating_sub(1))
     }
 
-    fn add(&mut self, thread: usize, op: Op, each: &mut impl FnMut(Execution)) {
+    fn add(
+        &mut self,
+        thread: usize,
+        op: Op,
+        each: &mut impl FnMut(Execution) -> io::Result<()>,
+    ) -> io::Result<()> {
         let execution = Execution::of(op);
         let Some(bit) = u32::try_from(thread).ok().and_then(|place| 1_u64.checked_shl(place)) else {
             // More threads than a real group ever has: the rest of them counts for itself.
@@ -279,9 +289,9 @@ impl Waiting {
                 if entry.seen == self.everybody {
                     let (done, next) = (entry.execution, entry.next);
                     self.remove(slot, before, at, next);
-                    each(done);
+                    return each(done);
                 }
-                return;
+                return Ok(());
             }
             before = at;
             at = entry.next;
@@ -295,7 +305,7 @@ impl Waiting {
                 if before == oldest {
                     before = NONE;
                 }
-                each(done);
+                each(done)?;
             }
         }
         let entry = Entry { execution, seen: bit, next: NONE };
@@ -310,6 +320,7 @@ impl Waiting {
             place
         };
         self.link(slot, before, place);
+        Ok(())
     }
 
     fn remove(&mut self, slot: usize, before: u32, at: u32, next: u32) {
@@ -326,7 +337,7 @@ impl Waiting {
     }
 
     /// Passes on what some threads never showed, in the order of the starts.
-    fn finish(&mut self, each: &mut impl FnMut(Execution)) {
+    fn finish(&mut self, each: &mut impl FnMut(Execution) -> io::Result<()>) -> io::Result<()> {
         let mut rest: Vec<Execution> = Vec::new();
         for head in &self.heads {
             let mut at = *head;
@@ -336,7 +347,7 @@ impl Waiting {
             }
         }
         rest.sort_by_key(|execution| execution.op.start_u);
-        rest.into_iter().for_each(each);
+        rest.into_iter().try_for_each(each)
     }
 }
 

@@ -44,6 +44,10 @@ impl StatsError {
             Self::Descriptor {
                 what: "segment opstatsdesc.open has version 2, this library reads version 1".to_owned(),
             },
+            Self::HostTrace {
+                what: "a host trace is a Chrome trace in JSON, but the object has no `traceEvents`"
+                    .to_owned(),
+            },
         ]
     }
 }

@@ -190,7 +190,10 @@ impl Table {
                         *sum = sum.zip(measured).map(|(sum, pcycles)| sum.saturating_add(pcycles));
                     }
                 },
-                |execution| builder.add(&execution),
+                |execution| {
+                    builder.add(&execution);
+                    Ok(())
+                },
             )?;
             let waits = [builder.sync, builder.barrier];
             table.rows.extend(waits.into_iter().filter(|row| row.count > 0));

@@ -1,0 +1,102 @@
+//! What a trace consists of, independent of how it is written down.
+
+use std::io;
+
+use serde_json::{Map, Value};
+
+use crate::descriptor::OpDesc;
+
+/// One line of a viewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Track {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+}
+
+/// One execution of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpEvent {
+    pub(super) oc: u32,
+    pub(super) iteration: u16,
+    pub(super) start_ns: i64,
+    pub(super) dur_ns: u64,
+    pub(super) ucycles: u64,
+    pub(super) pcycles: Option<u64>,
+    /// Where it is not what the descriptor says.
+    pub(super) out_bytes: Option<u64>,
+    pub(super) saturated: bool,
+}
+
+/// A wait of a thread: before an operation, or after it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    pub(super) oc: u32,
+    pub(super) start_ns: i64,
+    pub(super) dur_ns: u64,
+}
+
+/// A dependency between two executions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    pub(super) id: u64,
+    pub(super) data: bool,
+    pub(super) from: FlowEnd,
+    pub(super) to: FlowEnd,
+}
+
+/// One of its ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowEnd {
+    pub(super) track: Track,
+    pub(super) oc: u32,
+    pub(super) at_ns: i64,
+}
+
+/// Anything else that takes time, such as a core's whole execution or what the host did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span<'a> {
+    pub(super) track: Track,
+    pub(super) name: &'a str,
+    pub(super) start_ns: i64,
+    pub(super) dur_ns: u64,
+    pub(super) args: &'a [(&'a str, u64)],
+}
+
+/// A form of trace files. Nothing is written before [`Sink::relieve`], which is called often.
+pub(super) trait Sink {
+    /// The first thing in the file.
+    fn begin(&mut self, origin_utc_ns: Option<i128>);
+
+    /// Names a process, and the track that comes first in it.
+    fn process(&mut self, first: Track, name: &str);
+
+    /// Names a track; comes before anything on it.
+    fn track(&mut self, track: Track, name: &str);
+
+    /// Operations that follow are those of another core.
+    fn ops_of_core(&mut self, ops: &[OpDesc]);
+
+    /// Operations that follow are of threads of this engine, with this many ticks a second.
+    fn engine(&mut self, engine: &str, ucycle_hz: u64);
+
+    fn op(&mut self, track: Track, desc: &OpDesc, event: &OpEvent);
+
+    /// A wait for what an operation needs; it ends when the operation begins.
+    fn sync(&mut self, track: Track, wait: Wait);
+
+    /// A wait for the other threads of the group.
+    fn barrier(&mut self, track: Track, wait: Wait);
+
+    fn span(&mut self, span: &Span<'_>);
+
+    fn flow(&mut self, flow: &Flow);
+
+    /// An event of another tool; `start_ns` is its place in this trace.
+    fn foreign(&mut self, track: Track, start_ns: Option<i64>, event: &Map<String, Value>);
+
+    /// Gives away what has piled up.
+    fn relieve(&mut self) -> io::Result<()>;
+
+    /// The last thing in the file.
+    fn finish(&mut self) -> io::Result<()>;
+}
