@@ -12,16 +12,21 @@ from __future__ import annotations
 from qaic.stats.buffer import Run, StatsBuffer
 from qaic.stats.descriptor import Descriptor, OpColumns
 from qaic.stats.layouts import StatsLayout, register_layout
+from qaic.stats.model import Core, Engine, Model, Thread
 from qaic.stats.opening import descriptors, open  # noqa: A004 - as `gzip.open`, `tarfile.open`
 from qaic.stats.records import RECORDS
 
 __all__ = [
     "RECORDS",
+    "Core",
     "Descriptor",
+    "Engine",
+    "Model",
     "OpColumns",
     "Run",
     "StatsBuffer",
     "StatsLayout",
+    "Thread",
     "descriptors",
     "open",
     "register_layout",

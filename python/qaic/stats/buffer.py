@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from qaic import _core
     from qaic.stats.descriptor import Descriptor
+    from qaic.stats.model import Model
 
 #: bits of `Run.flags` (stats-profiling §8.1)
 _COMPLETE: Final = 1
@@ -185,6 +186,13 @@ class StatsBuffer:
             f"activation {run.activation} inference {run.inference}, {run.cores} cores, "
             f"{len(self.ops)} operations>"
         )
+
+    @cached_property
+    def model(self) -> Model:
+        """Cores, engines, threads and their operations as objects."""
+        from qaic.stats.model import model_of
+
+        return model_of(self)
 
     # --- records --------------------------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class Capture:
     def _read(self) -> tuple[Sample, ...]:
         groups: dict[tuple[int, int, int], list[Reading]] = {}
         for buffer in self.buffers:
+            buffer.check()
             run = buffer.run
             key = (int(run.program), int(run.activation), int(run.inference))
             groups.setdefault(key, []).append(Reading(buffer, self._facts_of(buffer)))
@@ -96,7 +97,7 @@ class Capture:
         )
 
     def _facts_of(self, buffer: Measured) -> OpFacts:
-        text = None if buffer.descriptor is None else buffer.descriptor.to_json()
+        text = _json_of(buffer)
         facts = self._facts.get(text)
         if facts is None:
             facts = self._facts[text] = facts_of(text, _ops_per_core(buffer) if text is None else ())
@@ -114,9 +115,7 @@ class Capture:
 
     def binaries(self) -> frozenset[str | None]:
         """Return the descriptors: equal for captures of one binary."""
-        return frozenset(
-            None if buffer.descriptor is None else buffer.descriptor.to_json() for buffer in self.buffers
-        )
+        return frozenset(_json_of(buffer) for buffer in self.buffers)
 
     def each(self) -> list[Reading]:
         """Return all readings."""
@@ -147,6 +146,11 @@ def median_rows(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         return rows[0]
     result: NDArray[np.float64] = np.median(np.stack(rows), axis=0)
     return result
+
+
+def _json_of(buffer: Measured) -> str | None:
+    descriptor = buffer.descriptor
+    return None if descriptor is None else str(descriptor.compiled.to_json())
 
 
 def _device_code(device: Any) -> int:

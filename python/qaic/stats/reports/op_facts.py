@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_ENGINES: Final = {0: "HVX", 1: "HMX", 2: "DMAIssue", 3: "Scalar", 16: "CPU"}
 _LOWERED: Final = re.compile(r"/__\d+$")
-
-
-def engine_name(code: int) -> str:
-    """Name of an engine where no descriptor names its thread group."""
-    return _ENGINES.get(code, f"engine{code}")
 
 
 def node_path(op_name: str) -> str:

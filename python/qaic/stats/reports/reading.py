@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from qaic.stats.model import engine_name
 from qaic.stats.reports.buckets import BOOKKEEPING, FLUSH
 from qaic.stats.reports.nesting import OpenOps
 
@@ -60,7 +61,10 @@ class Measured(Protocol):
 
     @property
     def descriptor(self) -> Any:
-        """Descriptor with ``to_json()``, or None."""
+        """Descriptor (``qaic.stats.Descriptor``), or None."""
+
+    def check(self) -> None:
+        """Refuse damaged records."""
 
 
 class OpSums:
@@ -206,8 +210,6 @@ class Reading:
         return sums
 
     def _engine(self, record: NDArray[Any]) -> str:
-        from qaic.stats.reports.op_facts import engine_name
-
         thread, groups = int(record["thread"]), self.facts.thread_groups
         if thread < len(groups) and groups[thread] < len(self.facts.groups):
             return self.facts.groups[groups[thread]]
