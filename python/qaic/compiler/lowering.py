@@ -40,7 +40,7 @@ from qaic.compiler.refusal import refuse
 from qaic.compiler.retained import check_retained
 from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.side_files import SideFile
-from qaic.compiler.stats_names import NodeOrigins
+from qaic.compiler.stats_names import UserNodes
 from qaic.compiler.stats_ops import Instrumentation
 from qaic.compiler.stats_settings import BINDING, OPS
 from qaic.compiler.support_report import Survey
@@ -151,7 +151,7 @@ class _Draft:
     #: whether it calls functions of models that are exported for a card
     has_cloud_functions: bool = False
     #: its nodes before the passes, where the program's operations are measured
-    origins: NodeOrigins | None = None
+    user_nodes: UserNodes | None = None
 
     def enter(self, stage: str) -> None:
         """Tell about the next stage, and how the one before left the graph."""
@@ -242,7 +242,7 @@ def _settle_shapes(draft: _Draft) -> _Shapes:
     model = draft.model
     separate_scopes(model.graph, weights)
     if measures_ops:
-        draft.origins = NodeOrigins(model)
+        draft.user_nodes = UserNodes(model)
     graph_names = {model.graph.name, *(entry.name for entry in entries), *options.graph_names}
     extra_outputs.add_named(
         model, options.extra_output_tensors, graph_names, was_cut=bool(options.output_node_names)
@@ -327,17 +327,16 @@ def _settle_edges(draft: _Draft, shapes: _Shapes) -> tuple[Interface, list[SideF
 
 
 def _instrumented(draft: _Draft, shapes: _Shapes) -> Instrumentation | None:
-    """Name the nodes of the finished graph, and infer its values once more: passes have added some."""
-    if draft.origins is None:
+    """Infer the values of the finished graph once more: passes have added some."""
+    if draft.user_nodes is None:
         return None
-    owners = draft.origins.settle(draft.model)
     libraries = [library.path for library in draft.custom.libraries]
     try:
         forms, _ = inferred_forms(draft.model, draft.weights, shapes.sizes, shapes.entries, libraries)
     except QaicError as error:
         _log.debug("sizes of values that the compiler has added are not known: %s", error)
         forms = shapes.forms
-    return Instrumentation(owners, forms)
+    return Instrumentation(draft.user_nodes, forms)
 
 
 def _check_outputs(interface: Interface) -> None:

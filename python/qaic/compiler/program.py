@@ -20,18 +20,22 @@ from qaic.compiler.elem_types import type_name
 from qaic.compiler.engine_check import without_weights
 from qaic.compiler.graph_walk import has_loops
 from qaic.compiler.refusal import refuse
-from qaic.compiler.stats_ops import describe_operations
+from qaic.compiler.stats_ops import describe_operations, engine_graph, named_throughout
 from qaic.compiler.stats_settings import settings_of
 from qaic.errors import CompileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
     from pathlib import Path
+
+    import onnx
 
     from qaic.compiler.edges import Edge
     from qaic.compiler.lowering import Lowered
     from qaic.compiler.progress import Progress
-    from qaic.compiler.stats_settings import StatsSettings
+    from qaic.compiler.stats_ops import Instrumentation
+    from qaic.compiler.stats_settings import OpsTable, StatsSettings
     from qaic.compiler.weights import Weight
     from qaic.options.models import CompileOptions
 
@@ -48,6 +52,8 @@ OPERATIONS_SEGMENT: Final = "opstatsdesc.open"
 
 #: alignment of payloads in the container and of initializers in `constants.bin`
 _ALIGNMENT: Final = 64
+#: how deep the standard functions are nested that an engine has no kernel for
+_FUNCTION_DEPTH: Final = 4
 #: protobuf cannot read a message larger than this
 _GRAPH_LIMIT: Final = (1 << 31) - 1
 
@@ -93,15 +99,11 @@ def write_program(
         # The engine judges beside the writing, which leaves the interpreter to it most of the time.
         with ThreadPoolExecutor(max_workers=1) as engine:
             judged = engine.submit(_engine_accepts, path, form, options)
-            content = _content_of(lowered)
             if stats is not None and lowered.instrumentation is not None:
-                # To learn what its operations are takes a program that the engine can load.
-                _write(path, content, options)
-                if not judged.result():
-                    _core.check_program(str(path))
-                table = describe_operations(path, lowered.model, lowered.instrumentation)
+                content, table = _operations(path, lowered, lowered.instrumentation, options, judged)
                 stats = replace(stats, table=table)
-                path.unlink()
+            else:
+                content = _content_of(lowered)
             _write(path, content, options, notes=notes, stats=stats, progress=progress)
         if not judged.result() and lowered.instrumentation is None:
             _core.check_program(str(path))
@@ -123,6 +125,39 @@ def write_unchecked(path: Path, lowered: Lowered, options: CompileOptions) -> No
         Compile options.
     """
     _write(path, _content_of(lowered), options)
+
+
+def _operations(
+    path: Path,
+    lowered: Lowered,
+    known: Instrumentation,
+    options: CompileOptions,
+    judged: Future[bool],
+) -> tuple[_Content, OpsTable]:
+    """Describe the operations of a program; takes a container that the engine loads, for each try.
+
+    The graph is changed where that is needed to have a name for each of them.
+    """
+
+    def tried(content: _Content) -> onnx.ModelProto:
+        _write(path, content, options)
+        if not judged.result():
+            _core.check_program(str(path))
+        optimized = engine_graph(path)
+        path.unlink()
+        return optimized
+
+    owners = known.user_nodes.settle(lowered.model)
+    content = _content_of(lowered)
+    optimized = tried(content)
+    for _ in range(_FUNCTION_DEPTH):
+        written_out = named_throughout(lowered.model, optimized)
+        if written_out is None:
+            break
+        owners = known.user_nodes.settle(written_out)
+        lowered.model, content = written_out, replace(content, graph=_serialized(written_out))
+        optimized = tried(content)
+    return content, describe_operations(lowered.model, optimized, owners, known.forms)
 
 
 def _engine_accepts(path: Path, form: Lowered | None, options: CompileOptions) -> bool:
@@ -350,7 +385,11 @@ def _graph_bytes(lowered: Lowered, places: Mapping[str, int]) -> bytes:
         ):
             tensor.external_data.add(key=key, value=value)
         graph.initializer.append(tensor)
-    size = lowered.model.ByteSize()
+    return _serialized(lowered.model)
+
+
+def _serialized(model: onnx.ModelProto) -> bytes:
+    size = model.ByteSize()
     if size > _GRAPH_LIMIT:
         raise refuse(
             "graph without its large initializers",
@@ -359,7 +398,7 @@ def _graph_bytes(lowered: Lowered, places: Mapping[str, int]) -> bytes:
             expected=f"at most {_GRAPH_LIMIT}",
             fix="move constants out of control-flow bodies and functions to the main graph",
         )
-    serialized: bytes = lowered.model.SerializeToString(deterministic=True)
+    serialized: bytes = model.SerializeToString(deterministic=True)
     return serialized
 
 

@@ -7,6 +7,7 @@ another processor, may optimize otherwise; what it runs that is not in the list 
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import onnx
+
+    from qaic.compiler.stats_names import UserNodes
+
+_log = logging.getLogger("qaic.compiler")
 
 #: what a loop is taken to repeat where that is not known before it runs; who repeats more gets the begin
 _UNKNOWN_TRIPS: Final = 100
@@ -43,18 +48,18 @@ class Instrumentation:
 
     Parameters
     ----------
-    owners : mapping
-        Name of a node of the graph -> the user's nodes that it does the work of.
+    user_nodes : UserNodes
+        The nodes before the passes.
     forms : sequence of onnx.ModelProto
         The program with inferred types and shapes, once for each set of sizes.
     """
 
-    owners: Mapping[str, tuple[str, ...]]
+    user_nodes: UserNodes
     forms: Sequence[onnx.ModelProto]
 
 
-def describe_operations(program: Path, model: onnx.ModelProto, known: Instrumentation) -> OpsTable:
-    """Ask the engine what it runs for a program, and describe that.
+def engine_graph(program: Path) -> onnx.ModelProto:
+    """Ask the engine for the graph that it runs for a program; larger constants have no values in it.
 
     Blocking: as long as a load of the program.
 
@@ -62,10 +67,6 @@ def describe_operations(program: Path, model: onnx.ModelProto, known: Instrument
     ----------
     program : Path
         Container with the program.
-    model : onnx.ModelProto
-        Its graph.
-    known : Instrumentation
-        Where its nodes come from, and what its values are.
 
     Raises
     ------
@@ -75,19 +76,81 @@ def describe_operations(program: Path, model: onnx.ModelProto, known: Instrument
     import onnx
 
     with tempfile.TemporaryDirectory(prefix="openqaic-ops-") as folder:
-        path = _core.save_optimized_graph(program, folder)
-        optimized = onnx.load(path, load_external_data=False)
-    return _Table(model.graph, optimized, known).made()
+        return onnx.load(_core.save_optimized_graph(program, folder), load_external_data=False)
+
+
+def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Write out the standard functions that the engine writes out, for it leaves their nodes without names.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Graph of the program.
+    optimized : onnx.ModelProto
+        What the engine made of it.
+
+    Returns
+    -------
+    onnx.ModelProto or None
+        A graph that computes the same by the same operators; None where there is nothing to write out.
+    """
+    from onnx import defs, inliner
+
+    origins = Origins(model.graph, optimized.graph)
+    kinds = {node.name: node for node in all_nodes(model.graph.node)}
+    nameless = (place for place, node in enumerate(origins.engine_nodes) if not node.name)
+    sources = [kinds[name] for place in nameless for name in origins.computed[place]]
+    functions = sorted(
+        {(node.domain, node.op_type) for node in sources if defs.has(node.op_type, node.domain)}
+    )
+    if not functions:
+        return None
+    try:
+        written_out: onnx.ModelProto = inliner.inline_selected_functions(
+            model, functions, inline_schema_functions=True
+        )
+    except Exception as error:  # noqa: BLE001 - of any kind; what has no name is then counted to the last operation
+        _log.debug("standard functions cannot be written out: %s", error)
+        return None
+    return written_out
+
+
+def describe_operations(
+    model: onnx.ModelProto,
+    optimized: onnx.ModelProto,
+    owners: Mapping[str, tuple[str, ...]],
+    forms: Sequence[onnx.ModelProto],
+) -> OpsTable:
+    """Describe what the engine runs for a program.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Graph of the program.
+    optimized : onnx.ModelProto
+        What the engine made of it.
+    owners : mapping
+        Name of a node of the program -> the user's nodes that it does the work of.
+    forms : sequence of onnx.ModelProto
+        The program with inferred types and shapes, once for each set of sizes.
+    """
+    return _Table(model.graph, optimized, owners, forms).made()
 
 
 class _Table:
-    def __init__(self, graph: onnx.GraphProto, program: onnx.ModelProto, known: Instrumentation) -> None:
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        program: onnx.ModelProto,
+        owners: Mapping[str, tuple[str, ...]],
+        forms: Sequence[onnx.ModelProto],
+    ) -> None:
         self._graph = graph
         self._optimized = optimized = program.graph
-        self._owners = known.owners
+        self._owners = owners
         self._sources = {node.name: node for node in all_nodes(graph.node)}
         self._origins = Origins(graph, optimized)
-        self._values = ValueTable(known.forms)
+        self._values = ValueTable(forms)
         self._constants = {tensor.name for inner in all_graphs(optimized) for tensor in inner.initializer}
         for inner in all_graphs(optimized):
             self._values.add_constants(inner.initializer)

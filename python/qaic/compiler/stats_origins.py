@@ -86,10 +86,9 @@ class Origins:
             made = [renamed.get(name, name) for name in values]
             names = self._between([name for name in made if name in self._makers])
             if not names:
-                # A helper, as one that changes the layout, works for those who read its result.
-                names = [
-                    name for value in values for reader in readers.get(value, ()) for name in found[reader]
-                ]
+                # A helper, as one that changes the layout, works for the first who reads its result.
+                beside = (found[reader] for value in values for reader in readers.get(value, ()))
+                names = next((others for others in beside if others), [])
             chief = self._named(node, names)
             if not names and chief is not None:
                 names = [chief]

@@ -1,0 +1,134 @@
+"""Programs that measure their operations compute the same, and their descriptors tell the whole graph."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_quantize_graphs import graphs
+from test_session_models import models
+from test_specialization_models import dynamic_models, feeds_of
+
+import qaic
+import session_models
+from qaic import _core
+from qaic.errors import CompileError, InferenceError
+
+#: what a graph is lowered with
+PRECISIONS = [{}, {"convert_to_fp16": True}]
+
+
+def nodes_of(graph):
+    """Every node, those of nested graphs behind the one that has them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from nodes_of(attribute.g)
+
+
+def name_of(node):
+    return node.name or next(name for name in node.output if name)
+
+
+def check_descriptor(program, built):
+    """Compare the descriptor of a program with the engine's graph and the user's model."""
+    qpc = qaic.Qpc(program)
+    descriptor = json.loads(bytes(qpc.segments["opstatsdesc.open"].data))
+    ops = descriptor["cores"][0]["ops"]
+    given_nodes = list(nodes_of(onnx.load_from_string(bytes(qpc.graph)).graph))
+    names = [node.name for node in given_nodes]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert name
+        assert name.isprintable()
+        assert not set(name) & set('"\\')
+    with tempfile.TemporaryDirectory() as folder:
+        engine = onnx.load(_core.save_optimized_graph(program, folder), load_external_data=False).graph
+    run = list(nodes_of(engine))
+    assert [(op["engine_name"], op["kind"]) for op in ops] == [
+        *((node.name, node.op_type) for node in run),
+        ("*", "engine"),
+    ]
+    assert [op["name"].rpartition("/__")[2] for op in ops] == [str(place) for place in range(len(ops))]
+    makers = {name: place for place, node in enumerate(run) for name in node.output if name}
+    for place, node in enumerate(run):
+        deps = {dep["oc"] for dep in ops[place].get("deps", ())}
+        assert deps == {makers[name] for name in node.input if name in makers}
+        # Those before are before: no circle is possible.
+        assert max(deps, default=-1) < place
+    check_every_node_is_told(ops, built.graph)
+    assert qpc.plan["stats"]["capacity"]["OP"] >= len(ops)
+    return ops
+
+
+def check_every_node_is_told(ops, graph):
+    """A node is in an operation, or needs no time: its result is constant, or nobody's."""
+    told = {name for op in ops for name in op.get("nodes", ())}
+    made = {name for node in graph.node for name in node.output}
+    varying = {value.name for value in graph.input}
+    for node in graph.node:
+        if varying & set(node.input):
+            varying.update(node.output)
+    wanted = {value.name for value in graph.output}
+    for node in reversed(graph.node):
+        if wanted & set(node.output):
+            wanted.update(node.input)
+    for node in graph.node:
+        if wanted & varying & set(node.output):
+            assert name_of(node) in told, node
+    assert told <= {name_of(node) for node in graph.node}
+    assert varying & made or not told
+
+
+def outcome(path, arrays, folder, **options):
+    """Results, or the code of the error."""
+    try:
+        with qaic.Session(path, output_dir=folder, **options) as session:
+            return session.run(arrays)
+    except (CompileError, InferenceError) as error:
+        return error.code
+
+
+def check_program(built, feeds, options):
+    with tempfile.TemporaryDirectory() as folder:
+        path = session_models.save(Path(folder), built)
+        plain = outcome(path, feeds, f"{folder}/plain", stats_level=0, **options)
+        measured = outcome(path, feeds, f"{folder}/measured", stats_level=70, **options)
+        if isinstance(plain, str):
+            assert measured == plain
+            return
+        assert list(measured) == list(plain)
+        for name, array in plain.items():
+            assert array.tobytes() == measured[name].tobytes()
+        check_descriptor(Path(folder, "measured", "programqpc.bin"), built)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(models(), st.sampled_from(PRECISIONS))
+def test_random_models(drawn, options):
+    built, arrays = drawn
+    check_program(built, arrays, options)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(graphs(), st.sampled_from([*PRECISIONS, {"convert_to_quantize": True}]))
+def test_convolutions_and_their_neighbours(drawn, options):
+    built, seed = drawn
+    array = np.random.default_rng(seed).standard_normal((1, 3, 6, 6)).astype(np.float32)
+    if options.get("convert_to_quantize"):
+        options = {**options, "calibration_data": [{"x": array}]}
+    check_program(built, {"x": array}, options)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(dynamic_models(), st.integers(0, 2**32))
+def test_specializations(drawn, seed):
+    built, symbols = drawn
+    feeds = feeds_of(built, symbols[0], np.random.default_rng(seed))
+    check_program(built, feeds, {"network_specialization_config": symbols})
