@@ -75,6 +75,7 @@ class Capture:
                 hints=("give at least one buffer",),
             )
         self._facts: dict[str | None, OpFacts] = {}
+        self._json = _Texts()
         self._samples: tuple[Sample, ...] | None = None
 
     @property
@@ -97,7 +98,7 @@ class Capture:
         )
 
     def _facts_of(self, buffer: Measured) -> OpFacts:
-        text = _json_of(buffer)
+        text = self._json.of(buffer)
         facts = self._facts.get(text)
         if facts is None:
             facts = self._facts[text] = facts_of(text, _ops_per_core(buffer) if text is None else ())
@@ -115,7 +116,7 @@ class Capture:
 
     def binaries(self) -> frozenset[str | None]:
         """Return the descriptors: equal for captures of one binary."""
-        return frozenset(_json_of(buffer) for buffer in self.buffers)
+        return frozenset(self._json.of(buffer) for buffer in self.buffers)
 
     def each(self) -> list[Reading]:
         """Return all readings."""
@@ -148,9 +149,20 @@ def median_rows(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return result
 
 
-def _json_of(buffer: Measured) -> str | None:
-    descriptor = buffer.descriptor
-    return None if descriptor is None else str(descriptor.compiled.to_json())
+class _Texts:
+    """Descriptors as JSON, each written once: buffers of one program share theirs."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def of(self, buffer: Measured) -> str | None:
+        """Return the descriptor of a buffer, which keeps it alive and so its identity."""
+        descriptor = buffer.descriptor
+        if descriptor is None:
+            return None
+        if id(descriptor) not in self._known:
+            self._known[id(descriptor)] = str(descriptor.compiled.to_json())
+        return self._known[id(descriptor)]
 
 
 def _device_code(device: Any) -> int:

@@ -28,7 +28,7 @@ _CORES = (
     Column("device", kind="int"),
     Column("core", kind="int"),
     Column("transferring", "us", "float"),
-    Column("transferring", kind="percent"),
+    Column("transferring share", kind="percent"),
     Column("one after the other", "us", "float"),
 )
 _COPIES = (

@@ -19,7 +19,7 @@ _CORES = (
     Column("core", kind="int"),
     Column("span", "us", "float"),
     Column("working", "us", "float"),
-    Column("working", kind="percent"),
+    Column("working share", kind="percent"),
     Column("gaps", kind="int"),
     Column("in gaps", "us", "float"),
     Column("longest", "us", "float"),

@@ -7,6 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qaic.stats.reports.table import Cell, Report
 
 
@@ -36,7 +38,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def to_json(reports: list[Report]) -> str:
+def to_json(reports: Sequence[Report]) -> str:
     """Several reports as one JSON text."""
     return json.dumps([as_json(report) for report in reports], indent=1, ensure_ascii=False, allow_nan=False)
 

@@ -68,6 +68,11 @@ class Table:
     note: str | None = None
     faint: frozenset[int] = frozenset()
 
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names):
+            raise ValueError(f"table {self.name}: columns of the same name: {names}")
+
     def column(self, name: str) -> list[Cell]:
         """Return the cells of one column, in the order of the rows."""
         place = [column.name for column in self.columns].index(name)

@@ -1,0 +1,221 @@
+"""``qaic-opstats report``: what measured inferences say, as text, CSV, JSON or a page."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.cli import _common
+from qaic.cli._common import FAILURE, SUCCESS, complain, show
+from qaic.errors import QaicError, StatsError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from qaic.stats.descriptor import Descriptor
+    from qaic.stats.reports import Capture, HostLatencies, Report
+
+#: what is shown when nobody says what
+_FIRST: Final = ("overview", "ops", "nodes")
+_PIPE_WIDTH: Final = 120
+_PATTERN: Final = "*-program-<P>[-activation-<A>]-inf-<I>-<network>-aiccyclecounts*.bin"
+
+
+def report(argv: Sequence[str]) -> int:
+    """Run the sub-command with the arguments after its name; returns its exit code."""
+    from qaic.stats.reports import REPORTS, diff
+
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    names, files = _split(parser, arguments)
+    capture, failed = _capture(arguments, files, arguments.input_dir, arguments.qpc)
+    if capture is None:
+        return FAILURE
+    made: list[Report] = [REPORTS[name](capture) for name in names if name != "diff"]
+    if arguments.against is not None:
+        other, other_failed = _capture(
+            arguments, [], arguments.against, arguments.against_qpc or arguments.qpc
+        )
+        failed |= other_failed
+        if other is None:
+            return FAILURE
+        made.append(diff(capture, other))
+    _put_out(arguments, capture, made)
+    return FAILURE if failed else SUCCESS
+
+
+def _parser() -> _common.Parser:
+    from qaic.stats.reports import REPORTS
+
+    parser = _common.Parser(
+        prog="qaic-opstats report",
+        description="Say what measured inferences tell: what bounds them, and where the time goes.",
+        epilog=f"NAME is one of {', '.join(REPORTS)}, diff, or all; without one: {', '.join(_FIRST)}"
+        " (all with --format json, csv or html)",
+    )
+    parser.add_argument("things", nargs="*", metavar="NAME|FILE", help="a report, or a stats buffer to read")
+    parser.add_argument("-q", "--qpc", metavar="FILE", help="programqpc.bin, for the names of operations")
+    parser.add_argument("-i", "--input-dir", metavar="DIR", help="read the stats buffers of this directory")
+    parser.add_argument(
+        "-a", "--against", metavar="PATH", help="compare: buffers of a directory, or a buffer"
+    )
+    parser.add_argument("--against-qpc", metavar="FILE", help="program of --against, when it is another")
+    parser.add_argument("--latency", metavar="FILE", help="latency report of qaic-runner, for host-latency")
+    parser.add_argument("--format", choices=["text", "csv", "json", "html"], default="text", help="text")
+    parser.add_argument("-o", "--output-dir", metavar="DIR", help="write files there; made if needed")
+    parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, when none is sure")
+    parser.add_argument("--force", action="store_true", help="read buffers of another program too")
+    parser.add_argument("--opstats-schema", metavar="FILE", help="FileDescriptorSet of opstatsdesc.bin")
+    return parser
+
+
+def _split(parser: _common.Parser, arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
+    """Tell names of reports from files."""
+    from qaic.stats.reports import REPORTS
+
+    names: list[str] = []
+    files: list[Path] = []
+    known = [*REPORTS, "diff", "all"]
+    for thing in arguments.things:
+        if thing in known:
+            names += list(REPORTS) if thing == "all" else [thing]
+        elif Path(thing).exists() or "/" in thing or thing.endswith(".bin"):
+            files.append(Path(thing))
+        else:
+            near = get_close_matches(thing, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            parser.error(f"{thing} is neither a report nor a file{hint}")
+    if not files and arguments.input_dir is None and (arguments.latency is None or arguments.against):
+        parser.error("no stats buffer: give files, or a directory with --input-dir")
+    if "diff" in names and arguments.against is None:
+        parser.error("diff compares with --against PATH, which is missing")
+    if arguments.format == "html" and arguments.output_dir is None:
+        parser.error("--format html writes a file: --output-dir says where")
+    if not names and not arguments.against:
+        names = list(REPORTS) if arguments.format != "text" else list(_FIRST)
+    if not files and arguments.input_dir is None:
+        names = ["host-latency"]
+    return list(dict.fromkeys(names)), files
+
+
+def _capture(
+    arguments: argparse.Namespace, files: list[Path], place: str | None, qpc: str | None
+) -> tuple[Capture | None, bool]:
+    """Open all buffers; those that cannot be are told of, and whether there were such is returned."""
+    import qaic.stats
+    from qaic.stats.reports import Capture
+
+    paths = [*files, *(_found(Path(place)) if place is not None else [])]
+    programs: list[Descriptor] | None = None
+    if qpc is not None:
+        programs = qaic.stats.descriptors(qpc, opstats_schema=arguments.opstats_schema)
+    buffers = []
+    failed = False
+    for path in paths:
+        try:
+            buffers.append(_opened(path, programs, arguments))
+        except (QaicError, OSError) as error:
+            failed = True
+            _complain_of(path, error)
+    host = _latencies(arguments.latency, place)
+    if not buffers and paths:
+        complain("error", f"none of {len(paths)} stats buffers could be read")
+        return None, True
+    return Capture(buffers, host=host, name=str(place or files[0]) if paths else ""), failed
+
+
+def _found(place: Path) -> list[Path]:
+    """Stats buffers of a directory by name, or the file itself."""
+    from qaic.stats.opening import FILE_NAME
+
+    if place.is_file():
+        return [place]
+    found = sorted(path for path in place.iterdir() if FILE_NAME.fullmatch(path.name))
+    if not found:
+        raise StatsError(
+            f"{place}: no file is named {_PATTERN}",
+            code="stats.no_buffers",
+            hints=("qaic-runner --aic-profiling-type raw_device_stats writes such files",),
+        )
+    return found
+
+
+def _opened(path: Path, programs: list[Descriptor] | None, arguments: argparse.Namespace) -> Any:
+    """Open a buffer with the program it is of, which of several devices' is told by the buffer."""
+    import qaic.stats
+    from qaic.errors import StatsMismatchError
+    from qaic.stats.opening import FILE_NAME
+
+    def attempt(program: Descriptor | None) -> Any:
+        return qaic.stats.open(path, qpc=program, layout=arguments.layout, force=arguments.force, check=True)
+
+    if programs is None:
+        return attempt(None)
+    if not programs:
+        raise StatsMismatchError(
+            "the program was compiled without statistics, so no stats buffer can be of it",
+            code="stats.no_descriptor",
+            hints=("compile it with a stats level of 40 or more (70 for operations)",),
+        )
+    # Files are named after the network of their device; the buffers themselves tell for sure.
+    match = FILE_NAME.fullmatch(path.name)
+    likely = sorted(programs, key=lambda program: match is None or program.network != match["network"])
+    for program in likely:
+        try:
+            return qaic.stats.open(path, qpc=program, layout=arguments.layout, check=True)
+        except StatsMismatchError:
+            continue
+    return attempt(likely[0])
+
+
+def _complain_of(path: Path, error: QaicError | OSError) -> None:
+    if isinstance(error, OSError) and not isinstance(error, QaicError):
+        complain("error", f"{path}: {error.strerror or error}")
+        return
+    where = "" if str(path) in error.message else f"{path}: "
+    complain("error", f"{where}{error.message} [{error.code}]")
+    for hint in error.hints:
+        complain("hint", hint)
+
+
+def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
+    """Read the latency report that was given, or the only one beside the buffers."""
+    from qaic.stats.reports import HostLatencies
+
+    if given is not None:
+        return HostLatencies.of_file(given)
+    beside = sorted(Path(place).glob("*-latency.txt")) if place is not None and Path(place).is_dir() else []
+    if len(beside) != 1:
+        return None
+    try:
+        return HostLatencies.of_file(beside[0])
+    except (StatsError, OSError) as error:
+        # Nobody asked for it.
+        complain(
+            "warning", error.message if isinstance(error, StatsError) else f"{beside[0]}: {error.strerror}"
+        )
+        return None
+
+
+def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Report]) -> None:
+    from qaic.stats.reports.output import rendered, write_files
+
+    if arguments.output_dir is None:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+        sys.stdout.write(rendered(reports, arguments.format, width=width))
+        return
+    folder = Path(arguments.output_dir)
+    folder.mkdir(exist_ok=True)
+    if arguments.format == "html":
+        from qaic import page
+
+        written = [page.write(capture, reports, folder / "report.html")]
+    else:
+        written = write_files(reports, arguments.format, folder)
+    show("Generated report outputs:")
+    for path in written:
+        show(f" {path}")

@@ -1,0 +1,71 @@
+"""Reports as files or as one text: which form has which files."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic.stats.reports.render_csv import to_csv
+from qaic.stats.reports.render_json import to_json
+from qaic.stats.reports.render_text import to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from qaic.stats.reports.table import Report
+
+#: forms that are text, and can go to a terminal
+FORMS: Final = ("text", "csv", "json")
+_FILE_WIDTH: Final = 160
+
+
+def rendered(reports: Sequence[Report], form: str, *, width: int) -> str:
+    """Return all reports as one text."""
+    if form == "json":
+        return to_json(reports) + "\n"
+    if form == "csv":
+        return "\n".join(
+            f"# {report.name}: {table.title}\n{to_csv(table)}"
+            for report in reports
+            for table in report.tables
+        )
+    return "\n".join(to_text(report, width=width) for report in reports)
+
+
+def write_files(reports: Sequence[Report], form: str, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write the files of a form; each appears whole or not at all.
+
+    Text has a file per report, CSV one per table, JSON one for all.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written.
+    """
+    written = []
+    for name, text in _files(reports, form):
+        path = Path(folder) / name
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+            unfinished.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise
+        written.append(path)
+    return written
+
+
+def _files(reports: Sequence[Report], form: str) -> Iterator[tuple[str, str]]:
+    if form == "json":
+        yield "reports.json", to_json(reports) + "\n"
+    elif form == "csv":
+        for report in reports:
+            for table in report.tables:
+                yield f"{report.name}.{table.name}.csv", to_csv(table)
+    else:
+        for report in reports:
+            yield f"{report.name}.txt", to_text(report, width=_FILE_WIDTH, most_rows=None)
