@@ -20,6 +20,7 @@ use super::encoded::{self, Elements};
 use super::loader::{Engine, check};
 use super::plan::{Dtype, Edge, Plan, Variant, dense_bytes};
 use crate::buffer::{HostSlice, HostSliceMut};
+use crate::clock;
 use crate::device::LoadToken;
 use crate::error::RuntimeError;
 use crate::image::Image;
@@ -299,6 +300,13 @@ impl Graph {
     }
 }
 
+impl Graph {
+    /// The engine that it is for.
+    pub(super) fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+}
+
 impl Drop for Graph {
     fn drop(&mut self) {
         // A forked process has no worker threads, and the release would wait for them to end forever.
@@ -543,6 +551,9 @@ pub(super) struct Bindings {
     outputs: Vec<Option<Bound>>,
     // The specialization of the next execution.
     variant: usize,
+    // Whether the begin and end of executions are noted.
+    is_timed: bool,
+    ran_ns: (u64, u64),
     stop: Arc<Stop>,
 }
 
@@ -565,6 +576,8 @@ impl Bindings {
             inputs: unbound(graph.inputs.len()),
             outputs: unbound(graph.outputs.len()),
             variant: 0,
+            is_timed: false,
+            ran_ns: (0, 0),
             graph: Arc::clone(graph),
             stop,
         })
@@ -646,6 +659,46 @@ impl Bindings {
         Ok(())
     }
 
+    /// Has the engine write a profile of every execution until [`Self::end_profiling`], to a file whose name begins so.
+    pub(super) fn begin_profiling(&mut self, prefix: &CStr) -> Result<(), String> {
+        let engine = self.graph.engine;
+        let profiling = engine.run_profiling().ok_or_else(|| {
+            format!("onnxruntime {} cannot profile single runs, 1.25 or newer can", engine.version())
+        })?;
+        // SAFETY: the options are live, nobody runs with them now, and the text is NUL-terminated.
+        let status = unsafe { (profiling.enable)(self.stop.run_options, prefix.as_ptr()) };
+        check(engine.api(), status)
+    }
+
+    /// Undoes [`Self::begin_profiling`].
+    pub(super) fn end_profiling(&mut self) {
+        let Some(profiling) = self.graph.engine.run_profiling() else { return };
+        // SAFETY: the options are live, and nobody runs with them now.
+        let status = unsafe { (profiling.disable)(self.stop.run_options) };
+        // Clearing a flag has no failure mode; the check releases the status.
+        let _ = check(self.graph.engine.api(), status);
+    }
+
+    /// Whether the begin and end of executions are noted; they cost two looks at the clock.
+    pub(super) fn is_timed(&self) -> bool {
+        self.is_timed
+    }
+
+    /// Has them noted, or not.
+    pub(super) fn set_timed(&mut self, is_timed: bool) {
+        self.is_timed = is_timed;
+    }
+
+    /// When the last execution that was timed began and ended, on [`clock`].
+    pub(super) fn ran_ns(&self) -> (u64, u64) {
+        self.ran_ns
+    }
+
+    /// The specialization of the next execution.
+    pub(super) fn variant(&self) -> usize {
+        self.variant
+    }
+
     /// Runs the graph once on the calling thread, from the bound inputs into the bound outputs.
     ///
     /// Blocking: as long as the graph takes. Ends early with [`RuntimeError::Interrupted`] after [`Stop::request`].
@@ -654,6 +707,16 @@ impl Bindings {
             return Err(RuntimeError::Internal { what: "a binding has no memory".to_owned() });
         }
         self.stop.clear();
+        if !self.is_timed {
+            return self.execute_bound();
+        }
+        let begin_ns = clock::now_ns();
+        let outcome = self.execute_bound();
+        self.ran_ns = (begin_ns, clock::now_ns());
+        outcome
+    }
+
+    fn execute_bound(&mut self) -> Result<(), RuntimeError> {
         let engine = self.graph.engine;
         // SAFETY: session, options and binding are live; every bound memory is valid for the duration of the call by
         // the contract of `HostSliceMut`.

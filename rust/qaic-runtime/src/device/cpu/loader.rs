@@ -11,7 +11,7 @@ use std::ptr;
 use libloading::Library;
 use ort_sys::{
     ORT_API_VERSION, OrtAllocatorType, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemType,
-    OrtMemoryInfo, OrtStatusPtr,
+    OrtMemoryInfo, OrtRunOptions, OrtStatusPtr,
 };
 
 use crate::error::RuntimeError;
@@ -26,9 +26,26 @@ pub struct Engine {
     api: &'static OrtApi,
     env: *mut OrtEnv,
     host_memory: *mut OrtMemoryInfo,
+    run_profiling: Option<RunProfiling>,
     path: PathBuf,
     version: String,
 }
+
+/// The functions that have the engine write a profile of single runs. They are the first of version 25 of the table, behind
+/// the part of it that every engine has which we use.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct RunProfiling {
+    /// Has the runs with these options write to files whose names begin so.
+    pub(super) enable: unsafe extern "system" fn(*mut OrtRunOptions, *const c_char) -> OrtStatusPtr,
+    /// Ends that.
+    pub(super) disable: unsafe extern "system" fn(*mut OrtRunOptions) -> OrtStatusPtr,
+}
+
+/// The version of the table that ends with [`RunProfiling`].
+const RUN_PROFILING_VERSION: u32 = 25;
+// Their places are 415 and 416 (stats-profiling §9.1), which is where the table of version 24 ends.
+const _: () = assert!(ORT_API_VERSION == 24 && size_of::<OrtApi>() == 415 * size_of::<usize>());
 
 // SAFETY: ONNX Runtime documents its environment, memory-info and function table as usable from any thread;
 // all three are created once, never changed and never released.
@@ -74,6 +91,11 @@ impl Engine {
         self.api
     }
 
+    /// `None` of an engine before 1.25.
+    pub(super) fn run_profiling(&self) -> Option<RunProfiling> {
+        self.run_profiling
+    }
+
     pub(super) fn env(&self) -> *mut OrtEnv {
         self.env
     }
@@ -115,6 +137,15 @@ impl Engine {
             unusable(&version, format!("version {version} is too old, {MINIMUM_VERSION} or newer is needed"))
         })?;
 
+        // SAFETY: as above.
+        let newer = unsafe { (base.GetApi)(RUN_PROFILING_VERSION) };
+        let run_profiling = (!newer.is_null()).then(|| {
+            // SAFETY: tables only ever grow at their ends, so one of this version goes on behind the one before.
+            let functions = unsafe { newer.add(1) }.cast::<RunProfiling>();
+            // SAFETY: with two functions of these types.
+            unsafe { functions.read() }
+        });
+
         let mut env = ptr::null_mut();
         // SAFETY: the logging function is a plain function without state, the id is NUL-terminated, `env` is writable.
         let status = unsafe {
@@ -141,7 +172,7 @@ impl Engine {
             )
         };
         check(api, status).map_err(|message| unusable(&version, message))?;
-        Ok(Self { api, env, host_memory, path: path.to_owned(), version })
+        Ok(Self { api, env, host_memory, run_profiling, path: path.to_owned(), version })
     }
 }
 

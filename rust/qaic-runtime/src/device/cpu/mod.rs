@@ -4,6 +4,7 @@
 //! many threads at once, so weights, their prepacked forms and the worker threads exist once (docs/adr/0005).
 
 pub mod blocks;
+mod calibration;
 pub mod custom_ops;
 mod encoded;
 #[allow(unsafe_code)] // calls of the engine's C functions
@@ -11,6 +12,8 @@ mod engine;
 #[allow(unsafe_code)] // loads a library and its function table
 mod loader;
 pub mod plan;
+mod profile;
+mod stats;
 
 use std::ffi::CString;
 use std::fs;
@@ -29,13 +32,16 @@ use super::{
     Resources,
 };
 use crate::buffer::{HostSlice, HostSliceMut, Storage};
+use crate::clock;
 use crate::error::RuntimeError;
 use crate::image::Image;
+use crate::profiling::{Identity, Stages};
 use crate::tensors::stats_output;
 use blocks::{BlockBindings, BlockEdges};
 use engine::{Bindings, Graph, GraphOptions, SavePaths, Stop};
 pub use loader::{Engine, MINIMUM_VERSION};
 use plan::Plan;
+use stats::{ExecStats, ProgramStats};
 
 /// One virtual card.
 #[derive(Debug)]
@@ -86,9 +92,10 @@ impl Device for CpuDevice {
         image: &Arc<Image>,
         options: &LoadOptions,
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+        let begun_ns = clock::now_ns();
         let cores = image.network().num_cores.max(1);
         let intra_op_threads = session_threads(cores, options.activations, usable_cpus());
-        let (graph, blocks) = build_graph(
+        let Built { graph, blocks, is_repeatable } = build_graph(
             image,
             self.id(),
             &self.engine_candidates,
@@ -100,7 +107,8 @@ impl Device for CpuDevice {
                 token: &options.token,
             },
         )?;
-        Ok(Arc::new(CpuProgram { image: Arc::clone(image), graph: Arc::new(graph), blocks }))
+        let stats = ProgramStats::new(image, graph.engine(), is_repeatable, begun_ns);
+        Ok(Arc::new(CpuProgram { image: Arc::clone(image), graph: Arc::new(graph), blocks, stats }))
     }
 }
 
@@ -148,12 +156,20 @@ pub fn save_optimized(
     built.map(|_| graph_path)
 }
 
+/// What a program runs with.
+struct Built {
+    graph: Graph,
+    blocks: Option<Arc<BlockEdges>>,
+    // Whether an inference can be run twice without anybody noticing.
+    is_repeatable: bool,
+}
+
 fn build_graph(
     image: &Arc<Image>,
     device: DeviceId,
     engine_candidates: &[PathBuf],
     options: GraphOptions<'_>,
-) -> Result<(Graph, Option<Arc<BlockEdges>>), RuntimeError> {
+) -> Result<Built, RuntimeError> {
     let elf_bytes = image.segment(names::NETWORK_ELF).unwrap_or_default();
     let section = |name| -> Result<Option<&[u8]>, RuntimeError> {
         Ok(elf::section(elf_bytes, name)?.and_then(|range| elf_bytes.get(range)))
@@ -187,7 +203,9 @@ fn build_graph(
     let blocks = BlockEdges::of(&mut plan)?;
     let constants = image.segment(names::CONSTANTS).unwrap_or_default();
     let engine = Engine::get(engine_candidates)?;
-    Ok((Graph::build(engine, image, &plan, graph, constants, options)?, blocks))
+    let is_repeatable = !plan.retained_state && !plan.loops;
+    let graph = Graph::build(engine, image, &plan, graph, constants, options)?;
+    Ok(Built { graph, blocks, is_repeatable })
 }
 
 /// The plan and the network descriptor must agree, because buffers are sized by one and used by the other. The plan does
@@ -275,6 +293,7 @@ struct CpuProgram {
     image: Arc<Image>,
     graph: Arc<Graph>,
     blocks: Option<Arc<BlockEdges>>,
+    stats: Option<Arc<ProgramStats>>,
 }
 
 impl LoadedProgram for CpuProgram {
@@ -283,6 +302,7 @@ impl LoadedProgram for CpuProgram {
             image: Arc::clone(&self.image),
             graph: Arc::clone(&self.graph),
             blocks: self.blocks.clone(),
+            stats: self.stats.clone(),
         }))
     }
 }
@@ -292,14 +312,19 @@ struct CpuActivation {
     image: Arc<Image>,
     graph: Arc<Graph>,
     blocks: Option<Arc<BlockEdges>>,
+    stats: Option<Arc<ProgramStats>>,
 }
 
 impl Activation for CpuActivation {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
         let dma_buffers = self.image.network().dma_buffers.iter().map(|_| None).collect();
+        let mut bindings = Bindings::new(&self.graph)?;
+        bindings.set_timed(self.stats.as_ref().is_some_and(|stats| stats.measures_ops()));
         Ok(Box::new(CpuExec {
             image: Arc::clone(&self.image),
-            bindings: Bindings::new(&self.graph)?,
+            bindings,
+            stats: self.stats.as_ref().map(ExecStats::new),
+            is_announced: false,
             blocks: self.blocks.as_ref().map(BlockBindings::new),
             dma_buffers,
         }))
@@ -313,6 +338,58 @@ struct CpuExec {
     blocks: Option<BlockBindings>,
     // Most programs bind everything in place, so these are made on first use.
     dma_buffers: Vec<Option<Storage>>,
+    stats: Option<ExecStats>,
+    // Whether the next execution is to be measured.
+    is_announced: bool,
+}
+
+impl CpuExec {
+    fn run(&mut self) -> Result<(), RuntimeError> {
+        match &mut self.blocks {
+            None => self.bindings.execute(),
+            Some(blocks) => blocks.execute(&mut self.bindings),
+        }
+    }
+
+    /// Runs the inference that is going to be measured without measuring it, where there is no other way to know what
+    /// measuring costs. Whatever it computes is computed again.
+    fn repeat(&mut self) -> Result<(), RuntimeError> {
+        let mut total_ns = 0;
+        for _ in 0..calibration::REPEATS {
+            match self.run() {
+                Ok(()) => total_ns += self.note_plain(),
+                Err(RuntimeError::Interrupted) => return Err(RuntimeError::Interrupted),
+                // The inference itself is going to say so.
+                Err(_) => break,
+            }
+            if total_ns > calibration::REPEATING_NS {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes how long an execution took that was not measured, and tells it.
+    fn note_plain(&self) -> u64 {
+        let (begin_ns, end_ns) = self.bindings.ran_ns();
+        let duration_ns = end_ns.saturating_sub(begin_ns);
+        if let Some(stats) = &self.stats {
+            stats.program.add_plain(self.bindings.variant(), duration_ns);
+        }
+        duration_ns
+    }
+
+    #[cold]
+    fn execution_ended(&mut self, succeeded: bool) {
+        let Some(stats) = &mut self.stats else { return };
+        if self.is_announced {
+            self.is_announced = false;
+            stats.end(&mut self.bindings, succeeded);
+            self.bindings.set_timed(stats.program.measures_ops());
+        } else if succeeded {
+            self.note_plain();
+        }
+    }
 }
 
 impl Exec for CpuExec {
@@ -355,11 +432,35 @@ impl Exec for CpuExec {
         self.bindings.bind_output(index, memory)
     }
 
-    fn execute(&mut self) -> Result<(), RuntimeError> {
-        match &mut self.blocks {
-            None => self.bindings.execute(),
-            Some(blocks) => blocks.execute(&mut self.bindings),
+    fn measure(&mut self) -> Result<(), RuntimeError> {
+        let Some(stats) = &self.stats else { return Ok(()) };
+        let repeats = stats.program.claim_repeats(self.bindings.variant());
+        self.bindings.set_timed(true);
+        if repeats {
+            self.repeat()?;
         }
+        if let Some(stats) = &mut self.stats {
+            stats.begin(&mut self.bindings);
+            self.is_announced = true;
+        }
+        Ok(())
+    }
+
+    fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<(), RuntimeError> {
+        let Some(buffer) = self.stats.as_ref().map(|stats| stats.program.buffer) else { return Ok(()) };
+        let memory = self.dma_buffer(buffer)?;
+        if let Some(stats) = &mut self.stats {
+            stats.write(&self.bindings, stages, identity, memory);
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self) -> Result<(), RuntimeError> {
+        let outcome = self.run();
+        if self.bindings.is_timed() {
+            self.execution_ended(outcome.is_ok());
+        }
+        outcome
     }
 
     fn canceller(&self) -> Arc<dyn Canceller> {

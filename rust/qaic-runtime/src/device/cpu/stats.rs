@@ -1,0 +1,443 @@
+//! The statistics of measured inferences, in the open layout (stats-profiling §8, §9).
+//!
+//! What the host can measure is recorded: when the engine ran, when the program was loaded, how long inputs and outputs took,
+//! and from the engine's own profile what each node took. What it cannot measure is marked as not valid: processor cycles,
+//! waits of operations, memory traffic. Whatever goes wrong is a note in the buffer and fails nothing.
+
+use std::fs;
+use std::sync::{Arc, OnceLock};
+
+use qaic_qpc::container::names;
+use qaic_stats::descriptor::{self, Fingerprint, OpsDescriptor};
+use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
+use qaic_stats::oqstats;
+use qaic_stats::record::{
+    Core, EngineKind, Kind, Op, Port, Thread, op_flags, op_kind_flags, port_directions, thread_flags,
+};
+use serde::Serialize;
+
+use super::calibration::{Calibration, Medians};
+use super::engine::Bindings;
+use super::loader::Engine;
+use super::profile::{NodeEvent, OpNames, Profile, ProfileFolder};
+use crate::buffer::HostSliceMut;
+use crate::clock::{self, UCYCLE_HZ, ucycles};
+use crate::image::Image;
+use crate::log;
+use crate::profiling::{Identity, Stages};
+
+/// From here on, waits for ports are recorded, and operations (stats-profiling §1.1).
+const PORTS_LEVEL: i32 = 50;
+const OPS_LEVEL: i32 = 70;
+
+/// Ports of the host.
+const INPUT_PORT: u16 = 100;
+const OUTPUT_PORT: u16 = 101;
+
+/// Bytes of one note in the buffer.
+const LONGEST_NOTE_BYTES: usize = 300;
+
+/// What all inferences of a loaded program have in common.
+#[derive(Debug)]
+pub(super) struct ProgramStats {
+    image: Arc<Image>,
+    engine: &'static Engine,
+    level: i32,
+    op_level: i32,
+    /// DMA buffer of the statistics.
+    pub(super) buffer: usize,
+    /// Whether an inference may be run twice: it keeps no state and ends soon.
+    is_repeatable: bool,
+    // Begin and end of the load.
+    loaded_ns: (u64, u64),
+    calibration: Calibration,
+    // Made by the first measured inference.
+    facts: OnceLock<Facts>,
+}
+
+#[derive(Debug)]
+struct Facts {
+    fingerprint: Fingerprint,
+    batch_size: u32,
+    ops: OpNames,
+    host_cpu: String,
+    note: Option<String>,
+}
+
+impl ProgramStats {
+    /// `None` of a program without statistics. It was loaded from `begun_ns` until now.
+    pub(super) fn new(
+        image: &Arc<Image>,
+        engine: &'static Engine,
+        is_repeatable: bool,
+        begun_ns: u64,
+    ) -> Option<Arc<Self>> {
+        let stats = image.network().stats.as_ref()?;
+        Some(Arc::new(Self {
+            image: Arc::clone(image),
+            engine,
+            level: stats.stats_level,
+            op_level: stats.op_stats_level,
+            buffer: stats.buff_num as usize,
+            is_repeatable,
+            loaded_ns: (begun_ns, clock::now_ns()),
+            calibration: Calibration::default(),
+            facts: OnceLock::new(),
+        }))
+    }
+
+    /// Whether operations are measured.
+    pub(super) fn measures_ops(&self) -> bool {
+        self.op_level >= OPS_LEVEL
+    }
+
+    /// Whether this inference is to be repeated without a profile first.
+    pub(super) fn claim_repeats(&self, variant: usize) -> bool {
+        self.is_repeatable && self.measures_ops() && self.calibration.claim_repeats(variant)
+    }
+
+    /// Notes an inference that was not measured.
+    pub(super) fn add_plain(&self, variant: usize, duration_ns: u64) {
+        self.calibration.add_plain(variant, duration_ns);
+    }
+
+    fn facts(&self) -> &Facts {
+        self.facts.get_or_init(|| Facts::of(&self.image, self.measures_ops()))
+    }
+}
+
+impl Facts {
+    fn of(image: &Image, measures_ops: bool) -> Self {
+        let container = image.container();
+        let segment = image.segment(descriptor::SEGMENT).or_else(|| image.segment(names::NETWORK_DESC));
+        let (descriptor, note) = match OpsDescriptor::of_container(container, image.bytes()) {
+            Ok(found) => (found.map(|(descriptor, _)| descriptor).unwrap_or_default(), None),
+            Err(error) => (OpsDescriptor::default(), Some(format!("operations are not known: {error}"))),
+        };
+        Self {
+            fingerprint: descriptor::fingerprint(segment.unwrap_or_default()),
+            batch_size: descriptor.batch_size.max(1),
+            ops: if measures_ops { OpNames::new(descriptor.by_engine_name(0)) } else { OpNames::default() },
+            host_cpu: host_cpu(),
+            note,
+        }
+    }
+}
+
+/// The statistics of the inferences of one exec object.
+#[derive(Debug)]
+pub(super) struct ExecStats {
+    pub(super) program: Arc<ProgramStats>,
+    // Where the engine writes the profile of the measured inference.
+    folder: Option<ProfileFolder>,
+    notes: Vec<String>,
+    // As large as the DMA buffer, from the first measured inference on.
+    encoded: Vec<u8>,
+}
+
+/// What the producer says of itself and of this inference.
+#[derive(Debug, Serialize)]
+struct Meta<'a> {
+    producer: &'static str,
+    version: &'static str,
+    engine: String,
+    host_cpu: &'a str,
+    clock: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    op_clock: Option<&'static str>,
+    activation: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibration: Option<Cost>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    notes: &'a [String],
+}
+
+/// What the engine's profile costs.
+#[derive(Debug, Serialize)]
+struct Cost {
+    #[serde(flatten)]
+    medians: Medians,
+    /// The call of the engine, with the time in which it writes the profile.
+    call_us: f64,
+    /// What an operation takes longer than without a profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per_op_us: Option<f64>,
+}
+
+impl ExecStats {
+    pub(super) fn new(program: &Arc<ProgramStats>) -> Self {
+        Self { program: Arc::clone(program), folder: None, notes: Vec::new(), encoded: Vec::new() }
+    }
+
+    /// Has the engine profile the next execution, where operations are measured.
+    pub(super) fn begin(&mut self, bindings: &mut Bindings) {
+        self.folder = None;
+        self.notes.clear();
+        if !self.program.measures_ops() {
+            return;
+        }
+        let mut begin = || -> Result<_, String> {
+            let folder = ProfileFolder::new().map_err(|error| error.to_string())?;
+            let prefix = folder.prefix().map_err(|error| error.to_string())?;
+            bindings.begin_profiling(&prefix)?;
+            Ok(folder)
+        };
+        match begin() {
+            Ok(folder) => self.folder = Some(folder),
+            Err(reason) => self.note_unprofiled(&reason),
+        }
+    }
+
+    /// The execution has ended; a failed one leaves nothing behind.
+    pub(super) fn end(&mut self, bindings: &mut Bindings, succeeded: bool) {
+        if self.folder.is_some() {
+            bindings.end_profiling();
+        }
+        if !succeeded {
+            self.folder = None;
+        }
+    }
+
+    fn note_unprofiled(&mut self, reason: &str) {
+        self.note(format!("operations were not measured: {reason}"));
+    }
+
+    fn note(&mut self, mut note: String) {
+        if let Some(end) =
+            (0..=LONGEST_NOTE_BYTES.min(note.len())).rev().find(|&end| note.is_char_boundary(end))
+        {
+            note.truncate(end);
+        }
+        self.notes.push(note);
+    }
+
+    /// Writes the statistics of the execution that ended last to `memory`.
+    pub(super) fn write(
+        &mut self,
+        bindings: &Bindings,
+        stages: &Stages,
+        identity: Identity,
+        memory: HostSliceMut,
+    ) {
+        let profile = self.take_profile();
+        let program = Arc::clone(&self.program);
+        let facts = program.facts();
+        if let Some(note) = &facts.note {
+            self.note(note.clone());
+        }
+        let ran_ns = bindings.ran_ns();
+        let measured = Measured { ran_ns, variant: bindings.variant(), profile };
+        let model = measured.model(&program, facts, stages, identity, &self.notes);
+        self.encoded.resize(memory.len(), 0);
+        let used = oqstats::encode(&model, facts.fingerprint, &mut self.encoded);
+        if let Err(error) = used {
+            log::global().warn(|| format!("statistics of an inference are lost: {error}"));
+            self.encoded.fill(0);
+        }
+        // It has the size of the memory.
+        let _ = memory.write_from(0, &self.encoded);
+    }
+
+    /// Reads and removes the profile of the last execution, which is `None` where there is none to be had.
+    fn take_profile(&mut self) -> Option<Profile> {
+        let folder = self.folder.take()?;
+        let file = folder.file();
+        let profile = file.and_then(|file| Profile::read(file, &self.program.facts().ops));
+        match profile {
+            Ok(profile) => {
+                if !profile.is_whole {
+                    self.note(
+                        "the engine's profile is cut off; is there room among the temporary files?"
+                            .to_owned(),
+                    );
+                }
+                for (count, what) in [
+                    (profile.unexpected, "executions are of nodes that the compiler's engine did not have"),
+                    (profile.dropped, "executions are of no known operation and left out"),
+                    (profile.unreadable, "lines of the engine's profile could not be read"),
+                ] {
+                    if count != 0 {
+                        self.note(format!("{count} {what}"));
+                    }
+                }
+                Some(profile)
+            }
+            Err(error) => {
+                self.note_unprofiled(&format!("the engine's profile cannot be read: {error}"));
+                None
+            }
+        }
+    }
+}
+
+/// One execution.
+struct Measured {
+    // Begin and end of the engine's call.
+    ran_ns: (u64, u64),
+    variant: usize,
+    profile: Option<Profile>,
+}
+
+impl Measured {
+    /// When the engine ran the graph. A profile leaves out the time in which it was written itself.
+    fn interval_ns(&self) -> (u64, u64) {
+        let profiled = self.profile.as_ref().and_then(|profile| profile.run_us);
+        profiled.map_or(self.ran_ns, |(start_us, end_us)| (self.at_ns(start_us), self.at_ns(end_us)))
+    }
+
+    /// A time of the profile, which begins with the engine's call.
+    fn at_ns(&self, profile_us: u64) -> u64 {
+        self.ran_ns.0.saturating_add(profile_us.saturating_mul(1000))
+    }
+
+    fn model(
+        &self,
+        program: &ProgramStats,
+        facts: &Facts,
+        stages: &Stages,
+        identity: Identity,
+        notes: &[String],
+    ) -> StatsModel<'static> {
+        let events = self.profile.as_ref().map(|profile| &*profile.events);
+        let interval_ns = self.interval_ns();
+        let end_ns = |event: &NodeEvent| self.at_ns(event.start_us.saturating_add(event.dur_us));
+        let (mut start_u, mut end_u) = (ucycles(interval_ns.0), ucycles(interval_ns.1));
+        for event in events.unwrap_or_default() {
+            start_u = start_u.min(ucycles(self.at_ns(event.start_us)));
+            end_u = end_u.max(ucycles(end_ns(event)));
+        }
+        let mut model = StatsModel::new(self.run(program, facts, identity));
+        model.set_records([Core { start_u, end_u, ..Core::default() }]);
+        model.set_records([Thread {
+            engine: EngineKind::Cpu.code(),
+            flags: thread_flags::ACTIVATION,
+            start_u,
+            end_u,
+            act_start_u: ucycles(program.loaded_ns.0),
+            act_end_u: ucycles(program.loaded_ns.1),
+            op_count: u32::try_from(events.unwrap_or_default().len()).unwrap_or(u32::MAX),
+            ..Thread::default()
+        }]);
+        if program.level >= PORTS_LEVEL {
+            model.set_records(ports(stages));
+        }
+        if let Some(events) = events {
+            model.set_records(
+                events
+                    .iter()
+                    .map(|event| op(event, ucycles(self.at_ns(event.start_us)), ucycles(end_ns(event)))),
+            );
+        }
+        let meta = Meta {
+            producer: "openqaic",
+            version: env!("CARGO_PKG_VERSION"),
+            engine: format!("onnxruntime {}", program.engine.version()),
+            host_cpu: &facts.host_cpu,
+            clock: "monotonic",
+            op_clock: events.map(|_| "microseconds of the engine"),
+            activation: "load and preparation of the graph",
+            calibration: events.map(|events| self.cost(program, events)),
+            notes,
+        };
+        // A structure of texts and finite numbers has a JSON form.
+        model.set(Kind::Meta, serde_json::to_vec(&meta).unwrap_or_default(), 1);
+        model
+    }
+
+    fn run(&self, program: &ProgramStats, facts: &Facts, identity: Identity) -> Run {
+        let mut flags = run_flags::PCYCLES_ABSENT;
+        let is_complete = match &self.profile {
+            Some(profile) => {
+                flags |= run_flags::COARSE_CLOCK | run_flags::INSTRUMENTED_TIMES;
+                if !profile.is_whole {
+                    flags |= run_flags::OPS_TRUNCATED;
+                }
+                profile.is_whole && profile.dropped == 0 && profile.unreadable == 0
+            }
+            None => !program.measures_ops(),
+        };
+        if is_complete {
+            flags |= run_flags::COMPLETE;
+        }
+        let level = |level: i32| u16::try_from(level.max(0)).unwrap_or(u16::MAX);
+        Run {
+            stats_level: level(program.level),
+            op_stats_level: level(program.op_level),
+            cores: 1,
+            threads_per_core: 1,
+            batch_size: facts.batch_size,
+            ucycle_hz: UCYCLE_HZ,
+            epoch_utc_ns: clock::epoch_utc_ns(),
+            inference: identity.inference,
+            program: identity.program,
+            activation: identity.activation,
+            flags,
+            device: DeviceKind::Cpu,
+            specialization: u32::try_from(self.variant).unwrap_or(u32::MAX),
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss)] // nanoseconds of three months fit
+    fn cost(&self, program: &ProgramStats, events: &[NodeEvent]) -> Cost {
+        let (start_ns, end_ns) = self.interval_ns();
+        let inside_ns = end_ns.saturating_sub(start_ns);
+        let medians = program.calibration.add_profiled(self.variant, inside_ns);
+        let per_op_us = medians
+            .plain_us
+            .zip(medians.profiled_us)
+            .map(|(plain_us, profiled_us)| (profiled_us - plain_us).max(0.0) / events.len().max(1) as f64);
+        let (begin_ns, end_ns) = self.ran_ns;
+        Cost { medians, call_us: end_ns.saturating_sub(begin_ns) as f64 / 1000.0, per_op_us }
+    }
+}
+
+/// How long the device waited: for its inputs since the inference was taken up, and after its end until the outputs were
+/// where they were wanted.
+fn ports(stages: &Stages) -> [Port; 2] {
+    let port = |direction, port, from_ns: u64, until_ns: u64| {
+        let (from_u, until_u) = (ucycles(from_ns), ucycles(until_ns));
+        let is_known = from_ns != 0 && until_ns >= from_ns;
+        Port {
+            direction,
+            port,
+            wait_u: if is_known { until_u - from_u } else { 0 },
+            first_ring_u: until_u,
+            last_ring_u: until_u,
+            ..Port::default()
+        }
+    };
+    [
+        port(port_directions::IN, INPUT_PORT, stages.begun_ns, stages.inputs_ready_ns),
+        port(port_directions::OUT, OUTPUT_PORT, stages.executed_ns, stages.outputs_ready_ns),
+    ]
+}
+
+fn op(event: &NodeEvent, start_u: u64, end_u: u64) -> Op {
+    let (dur_u, saturated) = match u32::try_from(end_u.saturating_sub(start_u)) {
+        Ok(dur_u) => (dur_u, 0),
+        Err(_) => (u32::MAX, op_flags::DUR_SATURATED),
+    };
+    let nested = if event.is_nested { op_kind_flags::NESTED } else { 0 };
+    let counted = if event.out_bytes.is_some() { op_flags::OUT_BYTES } else { 0 };
+    Op {
+        oc: event.oc,
+        kflags: op_kind_flags::EXECUTED | nested,
+        start_u,
+        dur_u,
+        flags: saturated | counted,
+        iteration: event.iteration,
+        out_bytes: event.out_bytes.unwrap_or(0),
+        ..Op::default()
+    }
+}
+
+/// The processor's name for people.
+fn host_cpu() -> String {
+    let described = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let value = |key: &str| {
+        let line = described.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let part = || Some(format!("implementer {} part {}", value("CPU implementer")?, value("CPU part")?));
+    value("model name").or_else(part).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
