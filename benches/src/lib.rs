@@ -1,3 +1,4 @@
 //! What the benchmarks of the openqaic crates share; see `benches/README.md`.
 
 pub mod containers;
+pub mod stats_buffers;

@@ -22,6 +22,7 @@
 )]
 
 pub mod check;
+pub mod columns;
 pub mod descriptor;
 pub mod error;
 pub mod host;
