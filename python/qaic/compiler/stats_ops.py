@@ -96,6 +96,8 @@ def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx
     """
     from onnx import defs, inliner
 
+    if all(node.name for node in all_nodes(optimized.graph.node)):
+        return None
     origins = Origins(model.graph, optimized.graph)
     kinds = {node.name: node for node in all_nodes(model.graph.node)}
     nameless = (place for place, node in enumerate(origins.engine_nodes) if not node.name)

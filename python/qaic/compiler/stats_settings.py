@@ -125,7 +125,8 @@ class StatsSettings:
             "batch_size": self.batch,
             "count_ddr_bw": self.counts_ddr,
             "utimer_freq_ms": _UCYCLES_PER_MS,
-            "pmu_events": list(self.pmu_events),
+            # The field has a sign, the numbers of events have none.
+            "pmu_events": [(event + 2**31) % 2**32 - 2**31 for event in self.pmu_events],
             "pmu_stats_level": self.level if self.has_pmu and self.level >= EXTENDED_PMU else 0,
         }
         if self.table is not None:
