@@ -18,7 +18,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
-use qaic_runtime::profiling::{Choice, Limits, Profiler};
+use qaic_runtime::profiling::{Choice, DeviceStats, Limits, Profiler};
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::queue::{IndexStack, Ring, Roster, Waiters};
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
@@ -185,7 +185,8 @@ fn profiled(criterion: &mut Criterion) {
     let wired = Wired::new(1, 1);
     group.bench_function("not at all", |b| b.iter(|| wired.batch(1, in_order)));
     for (name, every) in [("latency", 1), ("latency, one in 16", 16)] {
-        let profiler = Profiler::new(Choice { every, ..Choice::default() }, Limits::default(), false);
+        let profiler =
+            Profiler::new(Choice { every, ..Choice::default() }, Limits::default(), DeviceStats::Never);
         profiler.add(wired.set.programs()[0].hub()).unwrap();
         profiler.start().unwrap();
         group.bench_function(name, |b| {

@@ -10,7 +10,7 @@ use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::profiling::newcomers::{self, Newcomers};
-use qaic_runtime::profiling::{Choice, Collected, Hub, Limits, Profiler};
+use qaic_runtime::profiling::{Choice, Collected, DeviceStats, Hub, Limits, Profiler};
 use qaic_stats::descriptor::{Fingerprint, OpsDescriptor};
 use qaic_stats::error::StatsError;
 use qaic_stats::host::{HostSample, ProgramFacts, write_latency_report};
@@ -23,13 +23,26 @@ use crate::gil::{Deadline, Door, signal_pending};
 use crate::rt::inference_set::PyQaicInferenceSet;
 use crate::rt::program::PyProgram;
 use crate::session::PyInferenceSet;
-use crate::stats::PyStatsBuffer;
+use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
 
 /// What is kept of a program for its reports, after it is gone.
 #[derive(Clone, Debug)]
 struct Known {
     facts: ProgramFacts,
     image: Arc<Image>,
+}
+
+impl Known {
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let facts = PyDict::new(py);
+        facts.set_item("network", &self.facts.network)?;
+        facts.set_item("activations", self.facts.activations)?;
+        facts.set_item("set_size", self.facts.set_size)?;
+        facts.set_item("cores", self.facts.cores)?;
+        facts.set_item("batch", self.facts.batch)?;
+        facts.set_item("has_stats", self.image.network().stats.is_some())?;
+        Ok(facts)
+    }
 }
 
 /// Takes samples of programs, and knows what the reports say of these.
@@ -90,11 +103,12 @@ pub(crate) struct PyProfiler {
 #[pymethods]
 impl PyProfiler {
     /// `first` inferences of a program are let pass after each start, then `count` of each activation are taken, one in
-    /// `sampling`. With `device_stats` the stats buffers are kept as well. `pattern`: a compiled regular expression; a program
+    /// `sampling`. With `device_stats` the stats buffers are kept as well; `None` keeps those of programs that were compiled with an
+    /// output for them. `pattern`: a compiled regular expression; a program
     /// that is made from now on and whose whole name matches is added.
     #[new]
     #[pyo3(signature = (
-        programs = None, *, first = 0, count = None, sampling = 1, device_stats = false,
+        programs = None, *, first = 0, count = None, sampling = 1, device_stats = Some(false),
         max_samples = None, max_stats_bytes = None, pattern = None,
     ))]
     #[allow(clippy::too_many_arguments)] // keywords
@@ -104,7 +118,7 @@ impl PyProfiler {
         first: u64,
         count: Option<u64>,
         sampling: u32,
-        device_stats: bool,
+        device_stats: Option<bool>,
         max_samples: Option<usize>,
         max_stats_bytes: Option<usize>,
         pattern: Option<Py<PyAny>>,
@@ -114,7 +128,12 @@ impl PyProfiler {
             samples: max_samples.unwrap_or(limits.samples),
             stats_bytes: max_stats_bytes.unwrap_or(limits.stats_bytes),
         };
-        let profiler = Profiler::new(Choice { first, count, every: sampling.max(1) }, limits, device_stats);
+        let device = match device_stats {
+            None => DeviceStats::WhereAskedFor,
+            Some(false) => DeviceStats::Never,
+            Some(true) => DeviceStats::Always,
+        };
+        let profiler = Profiler::new(Choice { first, count, every: sampling.max(1) }, limits, device);
         let listens = pattern.is_some();
         let collector = Arc::new(Collector { profiler, known: Mutex::default(), pattern });
         let this = Self { collector };
@@ -150,6 +169,12 @@ impl PyProfiler {
     /// Ends; inferences under way are no samples. False when it does not run.
     fn stop(&self, py: Python<'_>) -> PyResult<bool> {
         py.detached(|| self.collector.profiler.stop())
+    }
+
+    /// Facts about the programs, by their numbers.
+    #[getter]
+    fn programs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.collector.known().clone().iter().map(|known| known.to_dict(py)).collect()
     }
 
     #[getter]
@@ -226,16 +251,7 @@ impl PySamples {
     /// Facts about the profiled programs, by their numbers.
     #[getter]
     fn programs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let facts = |known: &Known| {
-            let facts = PyDict::new(py);
-            facts.set_item("network", &known.facts.network)?;
-            facts.set_item("activations", known.facts.activations)?;
-            facts.set_item("set_size", known.facts.set_size)?;
-            facts.set_item("cores", known.facts.cores)?;
-            facts.set_item("batch", known.facts.batch)?;
-            Ok(facts)
-        };
-        self.known.iter().map(facts).collect()
+        self.known.iter().map(|known| known.to_dict(py)).collect()
     }
 
     /// The samples as a numpy array with a field for each figure.
@@ -281,15 +297,27 @@ impl PySamples {
             .collect()
     }
 
-    /// The latency report of one program, or `None` where it has no sample.
+    /// The samples of one program, which keeps its number.
+    fn of_program(&self, program: u32) -> Self {
+        let of_it = self.collected.samples.iter().filter(|sample| sample.host.program == program);
+        let collected = Collected { samples: of_it.cloned().collect(), dropped: self.collected.dropped };
+        Self { collected, known: self.known.clone() }
+    }
+
+    /// The operations of a program; `None` of a program without statistics.
+    fn descriptor(&self, py: Python<'_>, program: u32) -> PyResult<Option<PyStatsDescriptor>> {
+        PyStatsDescriptor::of_image(py, &self.known(program)?.image)
+    }
+
+    /// The latency report of one program; of one without samples `None`, or its head with `always`.
     ///
     /// Blocking, without the interpreter lock.
-    #[pyo3(signature = (program = 0))]
-    fn latency_report(&self, py: Python<'_>, program: u32) -> PyResult<Option<String>> {
+    #[pyo3(signature = (program = 0, *, always = false))]
+    fn latency_report(&self, py: Python<'_>, program: u32, always: bool) -> PyResult<Option<String>> {
         let known = self.known(program)?.clone();
         let written = py.detached(|| {
             Ok(self.decoded(program, &known).map(|rows| {
-                if rows.is_empty() {
+                if rows.is_empty() && !always {
                     return None;
                 }
                 let facts = ProgramFacts { dropped: self.collected.dropped, ..known.facts };

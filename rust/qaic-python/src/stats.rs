@@ -9,6 +9,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use qaic_runtime::buffer::HostSlice;
+use qaic_runtime::image::Image;
 use qaic_stats::descriptor::{self, Fingerprint, OpsDescriptor};
 use qaic_stats::layout::Program;
 use qaic_stats::model::StatsModel;
@@ -34,6 +35,13 @@ impl PyStatsDescriptor {
         &self.ops
     }
 
+    /// The operations of a container's program; `None` of a program without statistics.
+    pub(crate) fn of_image(py: Python<'_>, image: &Image) -> PyResult<Option<Self>> {
+        let found = OpsDescriptor::of_container(image.container(), image.bytes());
+        let found = found.map_err(|error| from_stats(py, &error, None))?;
+        Ok(found.map(|(ops, fingerprint)| Self { ops: Arc::new(ops), fingerprint }))
+    }
+
     /// What a layout is told of the program.
     fn program(&self) -> Program<'_> {
         Program { descriptor: self.ops(), fingerprint: self.fingerprint }
@@ -45,10 +53,7 @@ impl PyStatsDescriptor {
     /// The operations of a container's program; `None` of a program without statistics.
     #[staticmethod]
     fn of_qpc(py: Python<'_>, qpc: &PyQpc) -> PyResult<Option<Self>> {
-        let image = qpc.program(py)?;
-        let found = OpsDescriptor::of_container(image.container(), image.bytes());
-        let found = found.map_err(|error| from_stats(py, &error, None))?;
-        Ok(found.map(|(ops, fingerprint)| Self { ops: Arc::new(ops), fingerprint }))
+        Self::of_image(py, qpc.program(py)?)
     }
 
     /// Reads the JSON of segment `opstatsdesc.open`.

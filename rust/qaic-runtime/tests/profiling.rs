@@ -14,7 +14,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::profiling::{Choice, Collected, Limits, Profiler};
+use qaic_runtime::profiling::{Choice, Collected, DeviceStats, Limits, Profiler};
 use qaic_runtime::program::ProgramOptions;
 use transfer_support::{view, view_mut};
 
@@ -50,7 +50,7 @@ fn run(set: &InferenceSet, count: usize) {
 }
 
 fn profiler(set: &InferenceSet, choice: Choice) -> Arc<Profiler> {
-    let profiler = Profiler::new(choice, Limits::default(), false);
+    let profiler = Profiler::new(choice, Limits::default(), DeviceStats::Never);
     profiler.add(set.programs()[0].hub()).unwrap();
     assert!(profiler.start().unwrap());
     profiler

@@ -307,6 +307,11 @@ impl PyQaicInferenceSet {
         reply(py, &self.context, ORIGIN, waited)
     }
 
+    /// The context it was made with.
+    fn _context(&self, py: Python<'_>) -> Option<Py<RtContext>> {
+        self.core().places().first().map(|place| place.parent.clone_ref(py))
+    }
+
     fn __repr__(&self) -> String {
         format!("InferenceSet({} handles)", self.handles.len())
     }

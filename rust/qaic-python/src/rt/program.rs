@@ -197,6 +197,11 @@ impl PyProgram {
         }
     }
 
+    /// The context it was made with.
+    fn _context(&self, py: Python<'_>) -> Py<RtContext> {
+        self.context.clone_ref(py)
+    }
+
     fn __repr__(&self) -> String {
         let name = &self.program.image().network().network_name;
         format!("Program('{name}' on device {})", self.program.placement())

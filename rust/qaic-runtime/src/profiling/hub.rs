@@ -10,6 +10,7 @@ use crate::clock;
 use crate::fork::Origin;
 use crate::image::Image;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::tensors;
 
 /// One per program; the programs of an inference set, which are activations of the same container, share one.
 #[derive(Debug)]
@@ -108,7 +109,9 @@ impl Hub {
         if enrolled.is_empty() {
             self.catch_up();
         }
-        enrolled.push(recorder.enrol(program, self.next.load(Ordering::Relaxed), self.activations()));
+        let stats = (self.has_stats(), tensors::stats_output(self.image.network()).is_some());
+        let begin = self.next.load(Ordering::Relaxed);
+        enrolled.push(recorder.enrol(program, begin, self.activations(), stats));
         self.is_on.store(true, Ordering::Relaxed);
     }
 
@@ -139,7 +142,7 @@ impl Hub {
             for enrolment in self.enrolled.lock().iter() {
                 let Some(claim) = enrolment.claim(lane, number) else { continue };
                 is_wanted = true;
-                watched.watch.wants_device |= self.has_stats() && claim.wants_device();
+                watched.watch.wants_device |= claim.wants_device();
                 match watched.claims.iter_mut().find(|slot| slot.is_none()) {
                     Some(slot) => *slot = Some(claim),
                     None => watched.more.push(claim),

@@ -14,7 +14,7 @@ mod stages;
 pub use book::Choice;
 pub use hub::Hub;
 pub use profiler::Profiler;
-pub use recorder::{Collected, Limits, Sample};
+pub use recorder::{Collected, DeviceStats, Limits, Sample};
 pub use stages::{Identity, Stages, Watch};
 
 pub(crate) use hub::{Arrival, Watched};

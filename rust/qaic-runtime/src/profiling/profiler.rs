@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::book::Choice;
 use super::hub::Hub;
-use super::recorder::{Collected, Limits, Recorder};
+use super::recorder::{Collected, DeviceStats, Limits, Recorder};
 use crate::error::RuntimeError;
 use crate::exec_obj::until;
 use crate::fork::Origin;
@@ -28,15 +28,10 @@ struct State {
 }
 
 impl Profiler {
-    /// Of no program yet. `wants_device`: whether stats buffers of devices are wanted, where a program has one.
-    pub fn new(choice: Choice, limits: Limits, wants_device: bool) -> Arc<Self> {
-        let recorder = Recorder::new(choice, limits, wants_device);
+    /// Of no program yet.
+    pub fn new(choice: Choice, limits: Limits, device: DeviceStats) -> Arc<Self> {
+        let recorder = Recorder::new(choice, limits, device);
         Arc::new(Self { recorder, state: Mutex::default(), origin: Origin::here() })
-    }
-
-    /// Whether stats buffers of devices are wanted.
-    pub fn wants_device(&self) -> bool {
-        self.recorder.wants_device()
     }
 
     /// Adds a program, from now on where it runs, and returns its number. One that is there keeps its number.

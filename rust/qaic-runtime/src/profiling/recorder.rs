@@ -25,6 +25,18 @@ impl Default for Limits {
     }
 }
 
+/// Whose stats buffers are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceStats {
+    /// Nobody's: that costs least.
+    #[default]
+    Never,
+    /// Those of programs that were compiled with an output for them.
+    WhereAskedFor,
+    /// Those of all programs that have one.
+    Always,
+}
+
 /// One inference of a profile.
 #[derive(Clone, Debug)]
 pub struct Sample {
@@ -47,7 +59,7 @@ pub struct Collected {
 pub(crate) struct Recorder {
     choice: Choice,
     limits: Limits,
-    wants_device: bool,
+    device: DeviceStats,
     state: Mutex<State>,
     // Threads that wait for all samples.
     complete: Waiters,
@@ -68,6 +80,8 @@ pub(crate) struct Enrolment {
     // Number of the program among the recorder's.
     program: u32,
     book: Book,
+    // Whether the stats buffers of this program are kept.
+    wants_device: bool,
     // Changed with the recorder's state locked.
     is_over: AtomicBool,
 }
@@ -81,21 +95,29 @@ pub(crate) struct Claim {
 }
 
 impl Recorder {
-    pub(crate) fn new(choice: Choice, limits: Limits, wants_device: bool) -> Arc<Self> {
-        Arc::new(Self { choice, limits, wants_device, state: Mutex::default(), complete: Waiters::new() })
+    pub(crate) fn new(choice: Choice, limits: Limits, device: DeviceStats) -> Arc<Self> {
+        Arc::new(Self { choice, limits, device, state: Mutex::default(), complete: Waiters::new() })
     }
 
-    /// Whether the device's stats buffers are wanted.
-    pub(crate) fn wants_device(&self) -> bool {
-        self.wants_device
-    }
-
-    /// Takes inferences of program `program` from number `begin` on.
-    pub(crate) fn enrol(self: &Arc<Self>, program: u32, begin: u64, lanes: u32) -> Arc<Enrolment> {
+    /// Takes inferences of program `program` from number `begin` on. `stats` says where the program has a stats buffer:
+    /// at all, and as an output.
+    pub(crate) fn enrol(
+        self: &Arc<Self>,
+        program: u32,
+        begin: u64,
+        lanes: u32,
+        stats: (bool, bool),
+    ) -> Arc<Enrolment> {
+        let (has_buffer, has_output) = stats;
         let enrolment = Arc::new(Enrolment {
             recorder: Arc::clone(self),
             program,
             book: Book::new(self.choice, begin, lanes),
+            wants_device: match self.device {
+                DeviceStats::Never => false,
+                DeviceStats::WhereAskedFor => has_output,
+                DeviceStats::Always => has_buffer,
+            },
             is_over: AtomicBool::new(false),
         });
         self.state.lock().enrolled.push(Arc::clone(&enrolment));
@@ -151,15 +173,15 @@ impl Enrolment {
 impl Claim {
     /// Whether the device's stats buffer is wanted.
     pub(crate) fn wants_device(&self) -> bool {
-        self.enrolment.recorder.wants_device
+        self.enrolment.wants_device
     }
 
     /// The inference has ended well.
     pub(crate) fn record(mut self, mut host: HostSample, buffer: Option<&Arc<[u8]>>) {
         self.is_open = false;
-        let Enrolment { recorder, program, book, is_over } = &*self.enrolment;
+        let Enrolment { recorder, program, book, wants_device, is_over } = &*self.enrolment;
         host.program = *program;
-        let buffer = buffer.filter(|_| recorder.wants_device).cloned();
+        let buffer = buffer.filter(|_| *wants_device).cloned();
         let mut state = recorder.state.lock();
         if is_over.load(Ordering::Relaxed) {
             return;
@@ -194,8 +216,8 @@ mod tests {
     use super::*;
 
     fn enrolled(count: Option<u64>, limits: Limits) -> (Arc<Recorder>, Arc<Enrolment>) {
-        let recorder = Recorder::new(Choice { count, ..Choice::default() }, limits, true);
-        let enrolment = recorder.enrol(0, 0, 1);
+        let recorder = Recorder::new(Choice { count, ..Choice::default() }, limits, DeviceStats::Always);
+        let enrolment = recorder.enrol(0, 0, 1, (true, false));
         (recorder, enrolment)
     }
 
@@ -223,7 +245,7 @@ mod tests {
         assert!(first.claim(0, 1).is_none());
         first.end();
         assert!(!recorder.is_complete());
-        let next = recorder.enrol(0, 5, 1);
+        let next = recorder.enrol(0, 5, 1, (true, true));
         old.record(HostSample::default(), None);
         assert!(!recorder.is_complete());
         next.claim(0, 5).unwrap().record(HostSample::default(), None);
