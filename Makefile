@@ -24,7 +24,7 @@ $(BIN)/python:
 
 $(VENV)/.installed: $(BIN)/python $(SOURCES)
 	@echo 'building and installing openqaic and its tools into $(VENV): a minute or two'
-	@$(BIN)/python -m pip install --quiet '.[demo,test,dev]'
+	@$(BIN)/python -m pip install --quiet '.[demo,plot,test,dev]'
 	@touch $@
 
 setup: $(VENV)/.installed ## Build the package and install it with all its tools into .venv

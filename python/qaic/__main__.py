@@ -1,4 +1,4 @@
-"""Front door: ``python -m qaic info | demo | shims``."""
+"""Front door: ``python -m qaic info | demo | plot | shims``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ def _parser() -> _common.Parser:
         "paths", nargs="*", metavar="PATH", help="files or folders; default: the present folder"
     )
     demo.add_argument("--limit", type=int, default=12, help="files shown one by one (default %(default)s)")
+    plot = commands.add_parser("plot", help="draw a latency report, a trace, a stats buffer or metrics")
+    plot.add_argument("file", metavar="FILE", help="what was measured; its kind is seen from its content")
+    plot.add_argument(
+        "-o", "--output", metavar="OUT", help="picture, .html or .png; without it figures in the terminal"
+    )
+    plot.add_argument("-q", "--qpc", metavar="QPC", help="the program that a stats buffer is of")
     shims = commands.add_parser("shims", help="lay the tools at the vendor's paths, or take them away")
     shims.add_argument("action", choices=("install", "remove"))
     shims.add_argument(
@@ -37,6 +43,10 @@ def _front_door(argv: Sequence[str]) -> int:
         from qaic.cli.info import info
 
         return info(as_json=arguments.json)
+    if arguments.command == "plot":
+        from qaic.cli.plot import plot
+
+        return plot(arguments.file, output=arguments.output, qpc=arguments.qpc)
     if arguments.command == "shims":
         from qaic.cli import shims
 

@@ -12,6 +12,9 @@ from qaic.errors import StateError
 from qaic.metrics import CallProfile, LatencyRecord, format_summary
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     from qaic import _core
     from qaic.options import RuntimeOptions
 
@@ -52,17 +55,58 @@ class Measurements:
         qaic.errors.StateError
             Neither ``enable_metrics`` nor ``enable_profiling`` was passed, or nothing ran yet.
         """
+        self._require_latencies()
+        return self._latencies.summary()
+
+    def print_metrics(self) -> None:
+        """Print :meth:`get_metrics` in the documented form."""
+        print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
+
+    def plot_latency(self, path: str | os.PathLike[str] | None = None) -> Path | None:
+        """Draw the latencies of ``run`` so far: histogram, percentiles, and their course.
+
+        Blocking while the file is written. Which runs count is as for :meth:`get_metrics`.
+
+        Parameters
+        ----------
+        path
+            Picture to write: ``.html``, a page that needs no network, or ``.png``, which takes matplotlib
+            (``pip install 'openqaic[plot]'``). ``None``: a histogram and figures are printed.
+
+        Returns
+        -------
+        pathlib.Path or None
+            The file; None when there is none.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            Neither ``enable_metrics`` nor ``enable_profiling`` was passed, nothing ran yet, or matplotlib is
+            missing.
+        qaic.errors.InputError
+            ``path`` ends in something else.
+        OSError
+            The file cannot be written.
+        """
+        self._require_latencies()
+        latencies = self._latencies.seconds()
+        if path is None:
+            from qaic.page.distribution import Distribution
+            from qaic.page.latency_text import latency_text
+
+            print(latency_text(Distribution.of(latencies)))  # noqa: T201 (asked for)
+            return None
+        from qaic import page
+
+        return page.write_latency(latencies, path, title="Latency of Session.run")
+
+    def _require_latencies(self) -> None:
         if not (self._runtime.enable_metrics or self._runtime.enable_profiling):
             raise StateError(
                 "latencies are not recorded",
                 code="metrics.off",
                 hints=("pass enable_metrics=True (or enable_profiling=True) to Session",),
             )
-        return self._latencies.summary()
-
-    def print_metrics(self) -> None:
-        """Print :meth:`get_metrics` in the documented form."""
-        print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
 
     def print_profile_data(self, n: int | None = None) -> None:
         """Print the call profiles of the first ``n`` runs; of all without ``n`` or when there are fewer.

@@ -38,6 +38,10 @@ class LatencyRecord:
 
     def summary(self) -> dict[str, float | int]:
         """Count, extremes, mean, sum and percentiles (linear interpolation); times in seconds."""
+        return summarize(self.seconds())
+
+    def seconds(self) -> NDArray[np.float64]:
+        """Latencies that count, in the order in which the runs ended."""
         latencies = self._latencies_s or self._warm_up
         if not latencies:
             raise StateError(
@@ -45,7 +49,7 @@ class LatencyRecord:
                 code="metrics.empty",
                 hints=("call run() first",),
             )
-        return summarize(np.array(latencies))
+        return np.array(latencies)
 
 
 def summarize(latencies_s: NDArray[np.float64]) -> dict[str, float | int]:

@@ -41,6 +41,37 @@ def measured(path):
         yield session
 
 
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def test_latencies_are_printed_or_drawn(measured, tmp_path, capsys):
+    for _ in range(6):
+        measured.run({"x": X})
+    assert measured.plot_latency() is None
+    printed = capsys.readouterr().out
+    # The first run is a warm-up.
+    assert printed.startswith("Latency of 5 runs\n")
+    target = tmp_path / "latency.html"
+    assert measured.plot_latency(str(target)) == target
+    middle = measured.get_metrics()["P50"]
+    shown = re.search(r"<dt>P50</dt><dd>([\d.,]+) <small>(us|ms|s)</small>", target.read_text())
+    seconds = float(shown[1].replace(",", "")) / {"us": 1e6, "ms": 1e3, "s": 1}[shown[2]]
+    assert seconds == pytest.approx(middle, rel=1e-2)
+
+
+def test_latencies_that_were_not_recorded_are_not_drawn(path, tmp_path):
+    with qaic.Session(path) as session:
+        session.run({"x": X})
+        with pytest.raises(StateError, match="latencies are not recorded"):
+            session.plot_latency(tmp_path / "latency.html")
+    with (
+        qaic.Session(path, enable_metrics=True) as session,
+        pytest.raises(StateError, match="no run was recorded yet"),
+    ):
+        session.plot_latency()
+    assert not list(tmp_path.iterdir())
+
+
 # --- metrics --------------------------------------------------------------------------------------
 
 

@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import qaic.stats
+import stats_buffers
 import stats_captures as made
 from page_captures import HOSTILE, card, crowd, one_op
-from qaic import page
+from qaic import _core, page
 from qaic.page.capture_page import capture_page
 from qaic.page.capture_tracks import timeline_of
 from qaic.page.document import document
 from qaic.page.text import escape, visible
 from qaic.page.timeline import Labels, Merger, Timeline, Track, lanes, pack
-from qaic.stats.reports import Capture, Column, Report, Table
+from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
 
 
 def unpacked(text):
@@ -128,11 +130,12 @@ def test_the_overview_comes_first_and_then_the_timeline():
 def test_facts_are_tiles_and_what_was_not_measured_is_said():
     facts = Table(
         "kpis", "Figures", (Column("metric"), Column("value", None, "float"), Column("unit")),
-        [("DDR traffic", None, "MB"), ("time", 12.5, "us")],
+        [("DDR traffic", None, "MB"), ("time", 12.5, "us"), ("read", 2048, "bytes")],
     )  # fmt: skip
     text = capture_page(one_op(), [Report("overview", "Overview", [], [facts])])
     assert "<dt>DDR traffic</dt><dd>N/A</dd>" in text
     assert "<dt>time</dt><dd>12.500 <small>us</small></dd>" in text
+    assert "<dt>read</dt><dd>2.00 KiB</dd>" in text
 
 
 def test_cells_hold_the_full_number():
@@ -300,6 +303,25 @@ def test_inferences_whose_clock_starts_anew_are_shown_in_turn():
     assert [sample.start_ns for sample in timeline.samples] == [0, 341_000]
     assert ["one after the other" in note for note in timeline.notes] == [True]
     assert max(len(track.name) for track in timeline.tracks) == len("execution")
+
+
+@given(stats_buffers.contents(), st.integers(1, 40))
+@settings(max_examples=50, deadline=None)
+def test_any_buffer_becomes_a_page_with_every_operation(content, most):
+    run, sections, facts = content
+    descriptor = _core.StatsDescriptor.from_json(json.dumps(facts).encode())
+    encoded = _core.encode_stats(run, sections, descriptor.fingerprint)
+    buffer = qaic.stats.open(encoded, qpc=qaic.stats.Descriptor(descriptor))
+    capture = Capture([buffer])
+    text = capture_page(capture, [make(capture) for make in REPORTS.values()])
+    Markup(text)
+    count = len(sections["OP"])
+    full = timeline_of(capture)
+    assert sum(len(track.start) for track in full.tracks if track.role == "ops") == count
+    few = timeline_of(capture, most=most)
+    drawn = [track for track in few.tracks if track.role == "ops"]
+    members = [len(track.start) if track.members is None else int(track.members.sum()) for track in drawn]
+    assert sum(members) == count
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -119,6 +119,15 @@ def test_code_of_the_guide_to_shapes_runs(folder):
         assert namespace["session"].run({"input_ids": np.ones((1, size), np.int32)})["y"].shape == (1, size)
 
 
+def test_code_of_the_guide_to_profiling_runs(folder, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (GUIDES / "profiling.md").read_text(), re.DOTALL)
+    namespace = {}
+    for block in blocks:
+        exec(block, namespace)
+    assert "Latency of 49 runs" in capsys.readouterr().out
+    assert (folder / "latency.html").read_text().count("<svg") == 3
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_says_each_thing_once(page):
     titles = re.findall(r"^##+ .*", page.read_text(), re.MULTILINE)

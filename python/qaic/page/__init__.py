@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from numpy.typing import ArrayLike
+
     from qaic.stats.reports import Capture, Report
 
-__all__ = ["write"]
+__all__ = ["write", "write_latency", "write_trace"]
 
 
 def write(capture: Capture, reports: Sequence[Report], path: str | os.PathLike[str]) -> Path:
@@ -43,6 +45,83 @@ def write(capture: Capture, reports: Sequence[Report], path: str | os.PathLike[s
         The file cannot be written.
     """
     from qaic.page.capture_page import capture_page
-    from qaic.page.document import write_text
+    from qaic.page.document import write_bytes
 
-    return write_text(path, capture_page(capture, reports))
+    return write_bytes(path, capture_page(capture, reports).encode())
+
+
+def write_latency(
+    latencies: ArrayLike, path: str | os.PathLike[str], *, title: str = "Latency", what: str = "run"
+) -> Path:
+    """Write a picture of latencies: histogram, percentiles, and the course over time. Blocking.
+
+    Parameters
+    ----------
+    latencies
+        Seconds, in the order in which they were measured.
+    path
+        File to write: ``.html``, or ``.png`` where matplotlib is installed. It appears complete or not at
+        all.
+    title
+        Title of the picture.
+    what
+        What each latency is of, as ``run`` or ``inference``.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        There are no latencies, one is no number or negative, or the name of the file ends in something else.
+    StateError
+        matplotlib is not installed.
+    OSError
+        The file cannot be written.
+    """
+    from qaic.page.distribution import Distribution
+    from qaic.page.drawing import draw_latencies, suffix_of
+
+    suffix_of(path)
+    return draw_latencies(Distribution.of(latencies, what=what), path, title=title)
+
+
+def write_trace(
+    trace: str | os.PathLike[str], path: str | os.PathLike[str], *, title: str | None = None
+) -> Path:
+    """Write a picture of a Chrome trace, as ``qaic-opstats`` and the runtime write it. Blocking.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    path
+        File to write: ``.html``, or ``.png`` where matplotlib is installed. It appears complete or not at
+        all.
+    title
+        Title of the picture; the name of the trace without one.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        The trace is none, or the name of the file ends in something else.
+    StateError
+        matplotlib is not installed.
+    OSError
+        A file cannot be read or written.
+    """
+    from pathlib import Path
+
+    from qaic.page.drawing import draw_timeline, suffix_of
+    from qaic.page.trace_tracks import timeline_of_trace
+
+    suffix_of(path)
+    source = Path(trace)
+    return draw_timeline(timeline_of_trace(source), path, title=source.name if title is None else title)

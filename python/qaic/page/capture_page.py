@@ -34,7 +34,7 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
         data = pack(timeline)
     networks = dict.fromkeys(reading.facts.network for reading in capture.each() if reading.facts.network)
     title = capture.name or ", ".join(networks) or "What was measured"
-    return document(title, _subtitle(capture), parts, data=data, foot=_foot(capture))
+    return document(title, _subtitle(capture), parts, data=data, by=_producers(capture))
 
 
 def _subtitle(capture: Capture) -> str:
@@ -61,11 +61,8 @@ def _subtitle(capture: Capture) -> str:
     return " \u00b7 ".join(facts)
 
 
-def _foot(capture: Capture) -> str:
-    from qaic import __version__
-
+def _producers(capture: Capture) -> str:
     producers = dict.fromkeys(
         str(buffer.meta.get("producer")) for buffer in capture.buffers if buffer.meta.get("producer")
     )
-    by = f"; measured by {', '.join(producers)}" if producers else ""
-    return f"Written by openqaic {__version__}{by}. This file needs no network and holds all of its data."
+    return ", ".join(producers)

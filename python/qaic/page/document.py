@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qaic import __version__
 from qaic.page.text import escape
 
 if TYPE_CHECKING:
@@ -52,22 +53,28 @@ def document(
     parts: Sequence[tuple[str, str, str]],
     *,
     data: str | None = None,
-    foot: str = "",
+    by: str = "",
 ) -> str:
     """Return a page.
 
     Parameters
     ----------
-    title, subtitle, foot
+    title, subtitle
         Text.
     parts
         Per section its id, title and HTML.
     data
         What :func:`qaic.page.timeline.pack` returned, if the page has a timeline.
+    by
+        What measured, as text.
     """
     policy = (
         f"default-src 'none'; script-src {_hash(_script())}; style-src {_hash(_style())}; "
         "base-uri 'none'; form-action 'none'"
+    )
+    measured = f"; measured by {by}" if by else ""
+    foot = (
+        f"Written by openqaic {__version__}{measured}. This file needs no network and holds all of its data."
     )
     links = "".join(f'<li><a href="#{escape(name)}">{escape(heading)}</a></li>' for name, heading, _ in parts)
     sections = "".join(section(*part) for part in parts)
@@ -88,12 +95,12 @@ def document(
     )
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     """Write a file aside, then rename it: whoever reads it never sees a half of it."""
     target = Path(path)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        unfinished.write_bytes(content)
         unfinished.replace(target)
     except BaseException:
         with suppress(OSError):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.page.text import escape
+from qaic.stats.reports.table import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qaic.stats.reports.table import Cell, Column, Report, Table
+    from qaic.stats.reports.table import Cell, Report, Table
 
 #: rows of a table that a page shows
 MOST_ROWS = 2000
@@ -32,18 +33,28 @@ def verdict_html(sentences: Sequence[str]) -> str:
 
 
 def is_facts(table: Table) -> bool:
-    """Whether a table is a list of names and single values, with a unit at most."""
-    names = [column.name for column in table.columns]
-    return names in (["metric", "value"], ["metric", "value", "unit"]) and 0 < len(table.rows) <= _MOST_TILES
+    """Whether a table is a list of names and values: a figure, its value (and least and most), its unit."""
+    kinds = [column.kind for column in table.columns]
+    return (
+        0 < len(table.rows) <= _MOST_TILES
+        and table.columns[-1].name == "unit"
+        and kinds in (["text", "float", "text"], ["text", "float", "float", "float", "text"])
+    )
 
 
 def tiles_html(table: Table) -> str:
     """Return names and values as tiles."""
     tiles = []
-    for name, value, *unit in table.rows:
-        shown = cell_text(table.columns[1], value)
-        suffix = f" <small>{escape(unit[0])}</small>" if unit and unit[0] and value is not None else ""
-        tiles.append(f"<div><dt>{escape(name)}</dt><dd>{escape(shown)}{suffix}</dd></div>")
+    for name, value, *extremes, unit in table.rows:
+        sized = isinstance(value, int | float) and unit == "bytes"
+        column = Column("value", kind="bytes") if sized else table.columns[1]
+        shown = escape(cell_text(column, value))
+        if unit and value is not None and not sized:
+            shown += f" <small>{escape(unit)}</small>"
+        if extremes and value is not None and extremes[0] != extremes[1]:
+            low, high = (escape(cell_text(column, extreme)) for extreme in extremes)
+            shown += f"<br><small>{low} to {high}</small>"
+        tiles.append(f"<div><dt>{escape(name)}</dt><dd>{shown}</dd></div>")
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return f'<dl class="tiles" data-table="{escape(table.name)}">{"".join(tiles)}</dl>{note}'
 

@@ -1,0 +1,156 @@
+"""``python -m qaic plot FILE``: what was measured as a picture, or in figures in the terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.cli._common import show, table
+from qaic.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from qaic.page.distribution import Distribution
+    from qaic.page.timeline import Timeline
+    from qaic.stats.reports import Capture, Report
+
+SUFFIXES: Final = (".html", ".png")
+_MAGIC: Final = b"OQSTATS1"
+# What is looked at to tell what a file is.
+_HEAD_BYTES: Final = 1 << 16
+_LARGEST_METRICS_BYTES: Final = 1 << 20
+_SHOWN_ROWS: Final = 40
+_EXPECTED: Final = (
+    "a latency report (.txt), a trace (.json), a stats buffer (.bin) or what get_metrics() returned as JSON "
+    "is expected"
+)
+
+
+def plot(file: str, *, output: str | None, qpc: str | None) -> int:
+    """Draw a file, or show its figures. Blocking."""
+    path = Path(file)
+    target = None if output is None else Path(output)
+    if target is not None and target.suffix.lower() not in SUFFIXES:
+        raise OptionError(
+            f"{output}: a picture ends in {' or '.join(SUFFIXES)}, not in {target.suffix or 'nothing'!r}",
+            code="plot.suffix",
+        )
+    if path.exists() and not path.is_file():
+        # Reading a pipe would wait for whoever writes it.
+        raise InputError(f"{path} is no regular file; {_EXPECTED}", code="plot.foreign")
+    with path.open("rb") as opened:
+        head = opened.read(_HEAD_BYTES)
+    if head.startswith(_MAGIC) or (qpc is not None and b"\0" in head):
+        return _plot_buffer(path, target, qpc)
+    if head.lstrip()[:1] in {b"{", b"["}:
+        metrics = _metrics(path, head)
+        if metrics is None:
+            return _plot_trace(path, target)
+        from qaic.page.distribution import Distribution
+
+        return _plot_latencies(path, target, Distribution.of_metrics(metrics), [])
+    if b"totalRoundtripTimeUs" in head:
+        return _plot_report(path, target)
+    found = "is empty" if not head else f"begins with {head[:16]!r}"
+    raise InputError(f"{path} {found}; {_EXPECTED}", code="plot.foreign")
+
+
+def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
+    """Return the dictionary of ``get_metrics`` that a file holds; None when it holds something else."""
+    if b'"avg_latency"' not in head or path.stat().st_size > _LARGEST_METRICS_BYTES:
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {error}; {_EXPECTED}", code="plot.foreign") from error
+    return value if isinstance(value, dict) else None
+
+
+def _plot_report(path: Path, target: Path | None) -> int:
+    import numpy as np
+
+    from qaic.page.distribution import Distribution
+    from qaic.stats.reports import REPORTS, Capture, HostLatencies
+
+    latencies = HostLatencies.of_file(path)
+    total = latencies.columns["totalRoundtripTimeUs"]
+    known = total[np.isfinite(total)]
+    distribution = Distribution.of(known / 1e6, what="inference")
+    return _plot_latencies(path, target, distribution, [REPORTS["host-latency"](Capture((), host=latencies))])
+
+
+def _plot_latencies(
+    path: Path, target: Path | None, distribution: Distribution, reports: list[Report]
+) -> int:
+    if target is None:
+        from qaic.page.latency_text import latency_text
+
+        show(latency_text(distribution, width=_width()))
+        _show_reports(reports)
+        return 0
+    from qaic.page.drawing import draw_latencies
+
+    return _say(draw_latencies(distribution, target, title=path.name, reports=reports))
+
+
+def _plot_trace(path: Path, target: Path | None) -> int:
+    from qaic.page.trace_tracks import timeline_of_trace
+
+    timeline = timeline_of_trace(path)
+    if target is None:
+        _show_timeline(timeline)
+        return 0
+    from qaic.page.drawing import draw_timeline
+
+    return _say(draw_timeline(timeline, target, title=path.name))
+
+
+def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
+    import qaic.stats
+    from qaic.stats.reports import REPORTS, Capture
+
+    buffer = qaic.stats.open(path, qpc=qpc, check=True)
+    capture: Capture = Capture([buffer], name=path.name)
+    if target is None:
+        _show_reports([REPORTS["overview"](capture), REPORTS["ops"](capture)])
+        return 0
+    if target.suffix.lower() == ".html":
+        from qaic import page
+
+        return _say(page.write(capture, [make(capture) for make in REPORTS.values()], target))
+    from qaic.page.capture_tracks import timeline_of
+    from qaic.page.drawing import draw_timeline
+
+    return _say(draw_timeline(timeline_of(capture), target, title=path.name))
+
+
+def _show_timeline(timeline: Timeline) -> None:
+    from qaic.page.timeline_rows import kind_rows, track_rows
+
+    rows = track_rows(timeline)
+    show(table(rows[:_SHOWN_ROWS], header=["row", "events", "busy us", "from us", "to us"]))
+    if len(rows) > _SHOWN_ROWS:
+        show(f"... and {len(rows) - _SHOWN_ROWS} rows more; -o page.html shows them all")
+    show()
+    kinds = kind_rows(timeline)
+    show(table(kinds[:_SHOWN_ROWS], header=["kind", "events", "time us", "%"]))
+    for note in timeline.notes:
+        show(note)
+
+
+def _show_reports(reports: list[Report]) -> None:
+    from qaic.stats.reports.render_text import to_text
+
+    for report in reports:
+        show()
+        show(to_text(report, width=_width()).rstrip("\n"))
+
+
+def _width() -> int:
+    return max(60, shutil.get_terminal_size((100, 24)).columns)
+
+
+def _say(written: Path) -> int:
+    show(f"wrote {written} ({written.stat().st_size / 1e6:.2f} MB)")
+    return 0

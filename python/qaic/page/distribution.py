@@ -1,0 +1,174 @@
+"""Latencies reduced to what pictures show: extremes, percentiles, a histogram, the course over time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+#: percentiles that are shown, with their names
+PERCENTILES: Final = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P99.9": 99.9}
+# A tail this many times longer than all but a hundredth gets a bar of its own.
+_LONG_TAIL = 4.0
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Figures of some latencies, in seconds.
+
+    ``seconds`` are the latencies themselves in the order in which they were measured; None where only figures
+    are known.
+    """
+
+    what: str
+    count: int
+    least: float
+    most: float
+    mean: float
+    percentiles: Mapping[str, float]
+    seconds: NDArray[np.float64] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, seconds: ArrayLike, *, what: str = "run") -> Distribution:
+        """Reduce latencies.
+
+        Raises
+        ------
+        InputError
+            There are none, or one is negative or no number.
+        """
+        values = np.asarray(seconds, np.float64).reshape(-1)
+        if not len(values):
+            raise InputError("no latencies to draw", code="plot.empty")
+        if not (np.isfinite(values) & (values >= 0)).all():
+            raise InputError(
+                "a latency is negative, infinite or no number; seconds, 0 or more, are expected",
+                code="plot.latency",
+            )
+        return cls(
+            what,
+            len(values),
+            float(values.min()),
+            float(values.max()),
+            float(values.mean()),
+            {name: float(np.percentile(values, rank)) for name, rank in PERCENTILES.items()},
+            values,
+        )
+
+    @classmethod
+    def of_metrics(cls, metrics: Mapping[str, Any]) -> Distribution:
+        """Take over what ``Session.get_metrics`` returned.
+
+        Raises
+        ------
+        InputError
+            A figure is missing or no number.
+        """
+        keys = {"P25": "P25", "P50": "P50", "P75": "P75", "P90": "P90", "P99": "P99", "P99.9": "P999"}
+        wanted = ["num_of_inferences", "min_latency", "max_latency", "avg_latency", *keys.values()]
+        for key in wanted:
+            value = metrics.get(key)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise InputError(
+                    f"metrics: {key} is {value!r}; a number, 0 or more, is expected",
+                    code="plot.metrics",
+                )
+        return cls(
+            "run",
+            int(metrics["num_of_inferences"]),
+            float(metrics["min_latency"]),
+            float(metrics["max_latency"]),
+            float(metrics["avg_latency"]),
+            {name: float(metrics[key]) for name, key in keys.items()},
+        )
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """The unit that suits most of the latencies, and how many of it a second has."""
+        typical = self.percentiles["P50"] or self.most
+        for name, per_second in (("s", 1.0), ("ms", 1e3)):
+            if typical * per_second >= 1:
+                return name, per_second
+        return "us", 1e6
+
+    @property
+    def counted(self) -> str:
+        """How many of what, as in ``5 runs``."""
+        return f"{self.count} {self.what}{'' if self.count == 1 else 's'}"
+
+    def text(self, seconds: float) -> str:
+        """Return a latency in that unit."""
+        name, per_second = self.unit
+        value = seconds * per_second
+        return f"{value:.{2 if value >= 100 else 3}f} {name}"
+
+    def rows(self) -> list[tuple[str, float]]:
+        """Names and seconds of all figures, from the least to the most."""
+        return [("least", self.least), *self.percentiles.items(), ("most", self.most), ("mean", self.mean)]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts between edges, in seconds; ``above`` is how many are beyond the last edge."""
+
+    edges: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    above: int
+
+
+def histogram(seconds: NDArray[np.float64], bins: int) -> Histogram:
+    """Count latencies in at most ``bins`` intervals of a round width.
+
+    A few that are much slower than the rest are counted apart: else they would squeeze the rest into one bar.
+    """
+    least, most = float(seconds.min()), float(seconds.max())
+    usual = float(np.percentile(seconds, 99))
+    tail = most > usual + _LONG_TAIL * max(usual - least, usual * 0.05)
+    top = usual + (usual - least) * 0.25 if tail else most
+    width = _round_up((top - least) / max(1, bins - 2) if top > least else max(least, 1e-9) * 0.1)
+    first = math.floor(least / width)
+    last = max(math.floor(top / width) + 1, first + 1)
+    edges = np.arange(first, last + 1, dtype=np.float64) * np.float64(width)
+    # The smallest may round below its own edge, and the largest above.
+    place = np.clip(np.floor(seconds / width).astype(np.int64) - first, 0, None)
+    inside = place < len(edges) - 1 if tail else np.ones(len(seconds), bool)
+    place = np.minimum(place, len(edges) - 2)
+    counts = np.bincount(place[inside], minlength=len(edges) - 1)
+    return Histogram(edges, counts, int(np.count_nonzero(~inside)))
+
+
+def _round_up(width: float) -> float:
+    power = 10.0 ** math.floor(math.log10(width))
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= width * (1 - 1e-9))
+
+
+@dataclass(frozen=True)
+class Course:
+    """Latencies in the order of measuring, in at most so many columns; in seconds."""
+
+    first: NDArray[np.int64]
+    least: NDArray[np.float64]
+    middle: NDArray[np.float64]
+    most: NDArray[np.float64]
+
+
+def course(seconds: NDArray[np.float64], columns: int) -> Course:
+    """Reduce latencies to columns of as many neighbours as needed, each with least, median and most."""
+    count = min(columns, len(seconds))
+    first = np.arange(count) * len(seconds) // count
+    groups = np.split(seconds, first[1:])
+    return Course(
+        first,
+        np.minimum.reduceat(seconds, first),
+        np.array([np.median(group) for group in groups]),
+        np.maximum.reduceat(seconds, first),
+    )

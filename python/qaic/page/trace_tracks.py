@@ -1,0 +1,245 @@
+"""A Chrome trace as a timeline: those of ``qaic-opstats``, of the runtime, and others of the same form.
+
+Traces of hundreds of megabytes have one event per line (stats-profiling §5.6), and are read so; the memory
+used is that of the boxes, not of the text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.errors import InputError
+from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, Track, lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# A trace that is not written line by line is read whole; one of this size takes a gigabyte then.
+_LARGEST_WHOLE_BYTES: Final = 256 << 20
+_CORE = re.compile(r"^(?P<group>.*_Core_\d+)(?:_(?P<row>.+))?$", re.DOTALL)
+_NO_TRACE: Final = "a Chrome trace, an object with traceEvents or a list of events, is expected"
+
+
+@dataclass
+class _Row:
+    """Events of one thread, in nanoseconds."""
+
+    start: array[float] = field(default_factory=lambda: array("d"))
+    duration: array[float] = field(default_factory=lambda: array("d"))
+    label: array[int] = field(default_factory=lambda: array("q"))
+    before: array[float] = field(default_factory=lambda: array("d"))
+
+
+def timeline_of_trace(path: Path, *, most: int = MOST_BOXES) -> Timeline:
+    """Read a trace. Blocking.
+
+    Raises
+    ------
+    InputError
+        The file is no trace.
+    """
+    reader = _Reader()
+    for event in events(path):
+        reader.take(event)
+    return reader.timeline(most)
+
+
+def events(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a trace, line by line where each has a line of its own."""
+    by_line = _by_line(path)
+    if by_line is None:
+        yield from _whole(path)
+        return
+    yield from by_line
+
+
+def _by_line(path: Path) -> Iterator[dict[str, Any]] | None:
+    """Return the events of a file with one to a line; None where the first lines are not of that form."""
+    with path.open("rb") as file:
+        head = [file.readline(1 << 16) for _ in range(8)]
+    if not any(_event(line) for line in head):
+        return None
+    return _lines(path)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for line in file:
+            event = _event(line)
+            if event is not None:
+                yield event
+            elif b'"ph"' in line:
+                raise InputError(f"{path}: a line is no event: {line[:80]!r}; {_NO_TRACE}", code="plot.trace")
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    text = line.strip().rstrip(b",")
+    # The first event may stand behind the begin of the list, and the last before its end.
+    for begin in (b'{"traceEvents": [', b'{"traceEvents":[', b"["):
+        text = text.removeprefix(begin)
+    if not text.startswith(b"{") or b'"ph"' not in text:
+        return None
+    for end in (b"", b"]", b"]}"):
+        try:
+            value = json.loads(text.removesuffix(end) if text.endswith(end) else text)
+        except ValueError:
+            continue
+        return value if isinstance(value, dict) and "ph" in value else None
+    return None
+
+
+def _whole(path: Path) -> Iterator[dict[str, Any]]:
+    size = path.stat().st_size
+    if size > _LARGEST_WHOLE_BYTES:
+        raise InputError(
+            f"{path}: {size} bytes of JSON without lines of events; {_LARGEST_WHOLE_BYTES} are read at most",
+            code="plot.trace",
+        )
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {error}; {_NO_TRACE}", code="plot.trace") from error
+    found = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(found, list):
+        raise InputError(f"{path}: {_NO_TRACE}", code="plot.trace")
+    yield from (event for event in found if isinstance(event, dict))
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._rows: dict[tuple[Any, Any], _Row] = {}
+        self._threads: dict[tuple[Any, Any], str] = {}
+        self._processes: dict[Any, str] = {}
+        self._labels = Labels()
+        self._label_of: dict[tuple[str, str, str], int] = {}
+        self._others: Counter[str] = Counter()
+        self._waits: dict[tuple[Any, Any], tuple[float, float]] = {}
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+        kind, key = event.get("ph"), (_key(event.get("pid")), _key(event.get("tid")))
+        details = event.get("args")
+        args = details if isinstance(details, dict) else {}
+        if kind == "X":
+            self._take_span(event, key, args)
+        elif kind == "M" and event.get("name") == "thread_name":
+            self._threads[key] = str(args.get("name", ""))
+        elif kind == "M" and event.get("name") == "process_name":
+            self._processes[key[0]] = str(args.get("name", ""))
+        elif kind != "M":
+            self._others[str(kind)] += 1
+
+    def _take_span(self, event: dict[str, Any], key: tuple[Any, Any], args: dict[str, Any]) -> None:
+        start, duration = _ns(event.get("ts")), _ns(event.get("dur"))
+        if start is None or duration is None or duration < 0:
+            self._others["X without times"] += 1
+            return
+        name = str(event.get("name", ""))
+        if name.startswith("sync ") and duration == 0:
+            # Of no width in the file; the wait belongs to the operation that begins at its end.
+            waited = _ns(args.get("opSyncDurUs")) or 0.0
+            self._waits[key] = (start + waited, waited)
+            return
+        row = self._rows.setdefault(key, _Row())
+        ends, waited = self._waits.pop(key, (math.inf, 0.0))
+        row.start.append(start)
+        row.duration.append(duration)
+        row.before.append(waited if abs(ends - start) <= 1000 else 0.0)
+        row.label.append(self._label(name, args))
+
+    def _label(self, name: str, args: dict[str, Any]) -> int:
+        operation = str(args.get("opName", ""))
+        memory = str(args.get("opMemory", ""))
+        key = (name, operation, memory)
+        label = self._label_of.get(key)
+        if label is None:
+            size = _number(args.get("opOutputSize"))
+            # Tokens may stand before the name (stats-profiling §5.4).
+            tokens = operation.rsplit(maxsplit=1)
+            label = self._label_of[key] = self._labels.add(
+                tokens[-1] if tokens else name,
+                name,
+                output_bytes=None if size is None else int(size),
+                memory=memory,
+            )
+        return label
+
+    def timeline(self, most: int) -> Timeline:
+        """Return what was taken as rows."""
+        timeline = Timeline(labels=self._labels)
+        rows = {key: row for key, row in self._rows.items() if row.start}
+        if not rows:
+            raise InputError("the trace has no events with a begin and a duration", code="plot.trace")
+        first = min(min(row.start) for row in rows.values())
+        counted = sum(len(row.start) for row in rows.values())
+        extent = sum(
+            max(map(float.__add__, row.start, row.duration)) - min(row.start) for row in rows.values()
+        )
+        merger = Merger(counted, math.ceil(extent) + 1, most=most)
+        for key in sorted(rows, key=self._order):
+            timeline.tracks.extend(lanes(merger.apply(self._track(key, rows[key], first))))
+        if merger.merged_away:
+            timeline.notes.append(
+                f"{merger.merged_away} of {counted} events are too short to be told apart here: those under "
+                f"{merger.cell / 1000:.3g} us are drawn together, named by the longest."
+            )
+        if self._others:
+            kinds = ", ".join(f"{count} of phase {kind}" for kind, count in sorted(self._others.items()))
+            timeline.notes.append(f"Not drawn: {kinds}.")
+        return timeline
+
+    def _order(self, key: tuple[Any, Any]) -> tuple[str, ...]:
+        group, name, role = self._names(key)
+        return (group, "" if role == "span" else "x", name)
+
+    def _names(self, key: tuple[Any, Any]) -> tuple[str, str, str]:
+        """Group, name and role of a row; threads of cores are named as in stats-profiling §5.2."""
+        process, thread = self._processes.get(key[0], ""), self._threads.get(key, "")
+        core = _CORE.match(thread)
+        if core:
+            return core["group"], core["row"] or "execution", "ops" if core["row"] else "span"
+        return process or f"process {key[0]}", thread or f"thread {key[1]}", "ops"
+
+    def _track(self, key: tuple[Any, Any], row: _Row, first: float) -> Track:
+        group, name, role = self._names(key)
+        start = np.rint(np.array(row.start) - first).astype(np.int64)
+        # Of what begins together the longest is first: it holds the others.
+        duration = np.rint(np.array(row.duration)).astype(np.int64)
+        order = np.lexsort((-duration, start))
+        before = np.rint(np.array(row.before)).astype(np.int64)[order]
+        return Track(
+            group,
+            name,
+            start[order],
+            duration[order],
+            np.array(row.label, np.int64)[order],
+            role=role,
+            before=before if before.any() else None,
+        )
+
+
+def _key(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else None
+
+
+def _number(value: Any) -> float | None:
+    """Return a number; those in ``args`` are written as strings."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) and abs(number) < 1e15 else None
+
+
+def _ns(value: Any) -> float | None:
+    number = _number(value)
+    return None if number is None else number * 1000

@@ -1,0 +1,129 @@
+"""``python -m qaic plot``: each kind of file is known by its content, drawn, or told in figures."""
+
+import json
+import os
+import sys
+
+import pytest
+
+import stats_buffers
+from qaic import __main__ as front_door
+from qaic.cli import _common
+
+LATENCY = """\
+Inference latency
+Program 0: net
+Activations 1, Set size 1, Cores 1, Batch size 1
+
+Sample, devInfPerSec, enqTimeUs, preProcTimeUs, execTotalUs, postProcUs, totalRoundtripTimeUs, queueDepth
+"""
+ROWS = [(number, 100 + number) for number in range(50)]
+TRACE = [
+    {"name": "thread_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": "HOST <b>"}},
+    {"name": "device", "ph": "X", "ts": 0, "dur": 250, "pid": 1, "tid": 1, "args": {}},
+    {"name": "post", "ph": "X", "ts": 250, "dur": 750, "pid": 1, "tid": 1, "args": {}},
+]
+METRICS = {
+    "num_of_inferences": 9, "min_latency": 0.001, "max_latency": 0.9, "P25": 0.0011, "P50": 0.0012,
+    "P75": 0.0013, "P90": 0.002, "P99": 0.01, "P999": 0.8, "total_inference_time": 0.3, "avg_latency": 0.003,
+}  # fmt: skip
+
+
+def run(*argv):
+    return _common.run(front_door._front_door, ["plot", *map(str, argv)])
+
+
+@pytest.fixture
+def files(tmp_path):
+    rows = "".join(f"{number}, N/A, 1.0, 2.0, {total - 5}, 2.0, {total}.000, 0\n" for number, total in ROWS)
+    (tmp_path / "latency.txt").write_text(LATENCY + rows)
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": TRACE}))
+    (tmp_path / "metrics.json").write_text(json.dumps(METRICS))
+    (tmp_path / "stats.bin").write_bytes(stats_buffers.even_buffer(20, cores=2))
+    return tmp_path
+
+
+def test_figures_in_the_terminal(files, capsys):
+    assert run(files / "latency.txt") == 0
+    text = capsys.readouterr().out
+    assert "Latency of 50 inferences" in text
+    assert "124.50 us" in text
+    assert text.count("#") > 20
+    assert "== Time of the host ==" in text
+
+    assert run(files / "trace.json") == 0
+    text = capsys.readouterr().out
+    assert "process 1 HOST <b>       2" in text
+    assert "post         1    750.0  75.0" in text
+
+    assert run(files / "metrics.json") == 0
+    text = capsys.readouterr().out
+    assert "Latency of 9 runs" in text
+    assert "P99.9" in text
+
+    assert run(files / "stats.bin") == 0
+    assert "Key figures" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["latency.txt", "trace.json", "metrics.json", "stats.bin"])
+@pytest.mark.parametrize("suffix", [".html", ".png"])
+def test_pictures(files, capsys, name, suffix):
+    if suffix == ".png":
+        pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    target = files / f"picture{suffix}"
+    assert run(files / name, "-o", target) == 0
+    assert capsys.readouterr().out.startswith(f"wrote {target} (")
+    content = target.read_bytes()
+    assert content.startswith(b"<!doctype html>" if suffix == ".html" else b"\x89PNG")
+    assert b"<b>" not in content or suffix == ".png"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty; a latency report (.txt), a trace"),
+        (b"\x7fELF....", "begins with b'\\x7fELF....'"),
+        (b"hello", "begins with b'hello'"),
+        (b"{}", "a Chrome trace"),
+        (b'{"avg_latency"', "metrics JSON"),
+        (b'{"avg_latency": 1}', "num_of_inferences is None"),
+        (b"OQSTATS1", "it was cut off"),
+        (LATENCY.encode(), "no latencies"),
+        (LATENCY.encode() + b"1, 2\n", "columns"),
+    ],
+)
+def test_foreign_files_are_refused_with_what_was_found(tmp_path, capsys, content, said):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    for more in ((), ("-o", tmp_path / "x.html")):
+        assert run(path, *more) == 1
+        errors = capsys.readouterr().err
+        assert errors.startswith("error: ")
+        if said != "metrics JSON":
+            assert said in errors
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def test_other_mistakes(files, capsys, monkeypatch):
+    assert run(files / "missing") == 1
+    assert "missing: No such file or directory" in capsys.readouterr().err
+    assert run(files / "latency.txt", "-o", "x.gif") == 2
+    assert "x.gif: a picture ends in .html or .png, not in '.gif'" in capsys.readouterr().err
+    assert run(files / "latency.txt", "-o", files / "no" / "x.html") == 1
+    assert "No such file or directory" in capsys.readouterr().err
+    os.mkfifo(files / "pipe")
+    assert run(files / "pipe") == 1
+    assert "is no regular file" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert run(files / "latency.txt", "-o", files / "x.png") == 1
+    assert "pip install 'openqaic[plot]'" in capsys.readouterr().err
+
+
+def test_a_buffer_of_another_program_is_refused(files, capsys):
+    from qpc_support import DATA
+
+    container = next((DATA / "qpc").glob("s01_*.qpc"))
+    assert run(files / "stats.bin", "--qpc", container, "-o", files / "x.html") == 1
+    assert "error: " in capsys.readouterr().err
+    assert not (files / "x.html").exists()
