@@ -12,6 +12,8 @@ import numpy as np
 from qaic.stats.records import RECORDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from qaic import _core
@@ -193,6 +195,38 @@ class StatsBuffer:
         from qaic.stats.model import model_of
 
         return model_of(self)
+
+    def columns(
+        self, section: str, names: Sequence[str] | None = None, start: int = 0, stop: int | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return fields of records as contiguous arrays of their own, read in one pass.
+
+        For sums and histograms over many records, which read a field of a view slowly: the records lie
+        between its values. Blocking, without the interpreter lock.
+
+        Parameters
+        ----------
+        section
+            ``"OP"`` and the other names of stats-profiling §8.2.
+        names
+            Fields; all when not given.
+        start, stop
+            Which records, as of a slice without a step. Large buffers can be read piece by piece.
+
+        Raises
+        ------
+        KeyError
+            There is no such section or field.
+        """
+        dtype = RECORDS[section]
+        wanted = list(dtype.names or ()) if names is None else list(names)
+        types = [dtype[name] for name in wanted]
+        first, last, _ = slice(start, stop).indices(len(self._view(section)))
+        filled = self.compiled.columns(section, wanted, first, max(first, last))
+        return {
+            name: np.frombuffer(memoryview(column), kind.base).reshape(-1, *kind.shape)
+            for name, kind, column in zip(wanted, types, filled, strict=True)
+        }
 
     # --- records --------------------------------------------------------------------------------------------
 

@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, OnceLock};
 
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 use qaic_runtime::buffer::{FileBytes, HostSlice};
 use qaic_stats::check;
+use qaic_stats::columns::columns;
 use qaic_stats::error::StatsError;
 use qaic_stats::layout::{DecodeOptions, Registry};
 use qaic_stats::model::{Run, StatsModel};
@@ -149,6 +151,33 @@ impl PyStatsBuffer {
             let count = place.range.len() / place.stride.max(1);
             Some((BytesView::new(&place.owner, place.range.clone())?, place.stride, count))
         }))
+    }
+
+    /// Fields of the records from `start` to `stop`, each as bytes of its own, in the order of `names`.
+    ///
+    /// Blocking, without the interpreter lock: reads these records once.
+    #[allow(clippy::needless_pass_by_value)] // the binding's way to take a list
+    fn columns(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        names: Vec<String>,
+        start: usize,
+        stop: usize,
+    ) -> PyResult<Vec<BytesView>> {
+        let kind = kind(name)?;
+        let place = self.places.iter().find(|(known, _)| *known == kind).map(|(_, place)| place);
+        let (bytes, stride) = place.map_or((&[][..], kind.record_bytes()), |place| {
+            (place.owner.bytes().get(place.range.clone()).unwrap_or_default(), place.stride)
+        });
+        let fields: Vec<&str> = names.iter().map(String::as_str).collect();
+        let filled = py.detached(|| Ok(columns(kind, bytes, stride, &fields, start..stop)))?;
+        let filled = filled.ok_or_else(|| PyKeyError::new_err(names.clone()))?;
+        let views = filled.into_iter().map(|bytes| {
+            let range = 0..bytes.len();
+            BytesView::new(&Arc::new(Frozen::Owned(bytes.into_boxed_slice())), range)
+        });
+        Ok(views.flatten().collect())
     }
 
     #[getter]
