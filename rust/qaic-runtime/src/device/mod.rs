@@ -49,6 +49,7 @@ pub(crate) mod placed;
 mod placement;
 mod registry;
 pub(crate) mod shared_cores;
+mod stats_records;
 mod token;
 
 use std::fmt::Debug;

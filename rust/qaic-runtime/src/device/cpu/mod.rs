@@ -203,7 +203,7 @@ fn build_graph(
     let blocks = BlockEdges::of(&mut plan)?;
     let constants = image.segment(names::CONSTANTS).unwrap_or_default();
     let engine = Engine::get(engine_candidates)?;
-    let is_repeatable = !plan.retained_state && !plan.loops;
+    let is_repeatable = !plan.retained_state && !plan.loops && plan.custom_op_libraries.is_empty();
     let graph = Graph::build(engine, image, &plan, graph, constants, options)?;
     Ok(Built { graph, blocks, is_repeatable })
 }

@@ -29,6 +29,8 @@ const LONGEST_LINE_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct ProfileFolder {
     path: PathBuf,
+    // A forked process has no part in it.
+    process: u32,
 }
 
 impl ProfileFolder {
@@ -40,7 +42,7 @@ impl ProfileFolder {
             let name = format!("openqaic-profile-{}-{number}-{:x}", process::id(), clock::now_ns());
             let path = env::temp_dir().join(name);
             match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self { path }),
+                Ok(()) => return Ok(Self { path, process: process::id() }),
                 // Somebody else's: another name is found.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -67,8 +69,10 @@ impl ProfileFolder {
 
 impl Drop for ProfileFolder {
     fn drop(&mut self) {
-        // What cannot be removed is left to whoever cleans up temporary files.
-        let _ = fs::remove_dir_all(&self.path);
+        if self.process == process::id() {
+            // What cannot be removed is left to whoever cleans up temporary files.
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 
@@ -118,6 +122,8 @@ pub(super) struct Profile {
     pub(super) dropped: u64,
     /// Lines that are no events.
     pub(super) unreadable: u64,
+    /// Lines with events, also those of other things than nodes.
+    pub(super) lines: u64,
     /// Whether the file has its end.
     pub(super) is_whole: bool,
 }
@@ -146,6 +152,7 @@ impl Profile {
             self.unreadable += u64::from(!matches!(line, "[" | "]" | ""));
             return;
         }
+        self.lines += 1;
         match event(line) {
             Some(Line::Run { start_us, end_us }) => self.run_us = Some((start_us, end_us)),
             Some(Line::Other) => {}

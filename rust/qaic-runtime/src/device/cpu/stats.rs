@@ -7,13 +7,10 @@
 use std::fs;
 use std::sync::{Arc, OnceLock};
 
-use qaic_qpc::container::names;
-use qaic_stats::descriptor::{self, Fingerprint, OpsDescriptor};
+use qaic_stats::descriptor::{Fingerprint, OpsDescriptor};
 use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
 use qaic_stats::oqstats;
-use qaic_stats::record::{
-    Core, EngineKind, Kind, Op, Port, Thread, op_flags, op_kind_flags, port_directions, thread_flags,
-};
+use qaic_stats::record::{Kind, Op, Thread, op_flags, op_kind_flags, thread_flags};
 use serde::Serialize;
 
 use super::calibration::{Calibration, Medians};
@@ -21,18 +18,27 @@ use super::engine::Bindings;
 use super::loader::Engine;
 use super::profile::{NodeEvent, OpNames, Profile, ProfileFolder};
 use crate::buffer::HostSliceMut;
-use crate::clock::{self, UCYCLE_HZ, ucycles};
+use crate::clock::{self, ucycles};
+use crate::device::stats_records::{self, Levels};
 use crate::image::Image;
 use crate::log;
 use crate::profiling::{Identity, Stages};
 
-/// From here on, waits for ports are recorded, and operations (stats-profiling §1.1).
-const PORTS_LEVEL: i32 = 50;
-const OPS_LEVEL: i32 = 70;
+/// From here on, operations are recorded (stats-profiling §1.1).
+const OPS_LEVEL: u16 = 70;
 
-/// Ports of the host.
-const INPUT_PORT: u16 = 100;
-const OUTPUT_PORT: u16 = 101;
+/// Operators whose results depend on how often they ran before.
+const RANDOM: [&str; 7] = [
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+];
+/// More events than this the engine does not keep of a run (stats-profiling §9.3).
+const MOST_EVENTS: u64 = 1_000_000;
 
 /// Bytes of one note in the buffer.
 const LONGEST_NOTE_BYTES: usize = 300;
@@ -42,8 +48,7 @@ const LONGEST_NOTE_BYTES: usize = 300;
 pub(super) struct ProgramStats {
     image: Arc<Image>,
     engine: &'static Engine,
-    level: i32,
-    op_level: i32,
+    levels: Levels,
     /// DMA buffer of the statistics.
     pub(super) buffer: usize,
     /// Whether an inference may be run twice: it keeps no state and ends soon.
@@ -60,8 +65,10 @@ struct Facts {
     fingerprint: Fingerprint,
     batch_size: u32,
     ops: OpNames,
+    // Whether an operation gives something else each time.
+    is_random: bool,
     host_cpu: String,
-    note: Option<String>,
+    notes: Vec<String>,
 }
 
 impl ProgramStats {
@@ -76,8 +83,7 @@ impl ProgramStats {
         Some(Arc::new(Self {
             image: Arc::clone(image),
             engine,
-            level: stats.stats_level,
-            op_level: stats.op_stats_level,
+            levels: Levels::of(stats),
             buffer: stats.buff_num as usize,
             is_repeatable,
             loaded_ns: (begun_ns, clock::now_ns()),
@@ -88,12 +94,13 @@ impl ProgramStats {
 
     /// Whether operations are measured.
     pub(super) fn measures_ops(&self) -> bool {
-        self.op_level >= OPS_LEVEL
+        self.levels.op_level >= OPS_LEVEL
     }
 
     /// Whether this inference is to be repeated without a profile first.
     pub(super) fn claim_repeats(&self, variant: usize) -> bool {
-        self.is_repeatable && self.measures_ops() && self.calibration.claim_repeats(variant)
+        let may_repeat = self.is_repeatable && self.measures_ops() && !self.facts().is_random;
+        may_repeat && self.calibration.claim_repeats(variant)
     }
 
     /// Notes an inference that was not measured.
@@ -109,17 +116,29 @@ impl ProgramStats {
 impl Facts {
     fn of(image: &Image, measures_ops: bool) -> Self {
         let container = image.container();
-        let segment = image.segment(descriptor::SEGMENT).or_else(|| image.segment(names::NETWORK_DESC));
-        let (descriptor, note) = match OpsDescriptor::of_container(container, image.bytes()) {
-            Ok(found) => (found.map(|(descriptor, _)| descriptor).unwrap_or_default(), None),
-            Err(error) => (OpsDescriptor::default(), Some(format!("operations are not known: {error}"))),
+        let mut notes = Vec::new();
+        let descriptor = match OpsDescriptor::of_container(container, image.bytes()) {
+            Ok(found) => found.map(|(descriptor, _)| descriptor).unwrap_or_default(),
+            Err(error) => {
+                notes.push(format!("operations are not known: {error}"));
+                OpsDescriptor::default()
+            }
         };
+        let counts_ddr = image.network().stats.as_ref().is_some_and(|stats| stats.count_ddr_bw);
+        if counts_ddr {
+            notes.push("traffic with memory cannot be measured on the host".to_owned());
+        }
+        if !descriptor.pmu_events.is_empty() {
+            notes.push("hardware events of a card cannot be counted on the host".to_owned());
+        }
+        let mut ops = descriptor.cores.iter().flat_map(|core| &core.ops);
         Self {
-            fingerprint: descriptor::fingerprint(segment.unwrap_or_default()),
+            fingerprint: stats_records::fingerprint(image),
             batch_size: descriptor.batch_size.max(1),
+            is_random: ops.any(|op| RANDOM.contains(&&*op.kind)),
             ops: if measures_ops { OpNames::new(descriptor.by_engine_name(0)) } else { OpNames::default() },
             host_cpu: host_cpu(),
-            note,
+            notes,
         }
     }
 }
@@ -222,7 +241,7 @@ impl ExecStats {
         let profile = self.take_profile();
         let program = Arc::clone(&self.program);
         let facts = program.facts();
-        if let Some(note) = &facts.note {
+        for note in &facts.notes {
             self.note(note.clone());
         }
         let ran_ns = bindings.ran_ns();
@@ -244,8 +263,11 @@ impl ExecStats {
         let file = folder.file();
         let profile = file.and_then(|file| Profile::read(file, &self.program.facts().ops));
         match profile {
-            Ok(profile) => {
-                if !profile.is_whole {
+            Ok(mut profile) => {
+                if profile.lines >= MOST_EVENTS {
+                    profile.is_whole = false;
+                    self.note("the engine keeps no more than a million events of a run".to_owned());
+                } else if !profile.is_whole {
                     self.note(
                         "the engine's profile is cut off; is there room among the temporary files?"
                             .to_owned(),
@@ -307,20 +329,17 @@ impl Measured {
             end_u = end_u.max(ucycles(end_ns(event)));
         }
         let mut model = StatsModel::new(self.run(program, facts, identity));
-        model.set_records([Core { start_u, end_u, ..Core::default() }]);
-        model.set_records([Thread {
-            engine: EngineKind::Cpu.code(),
+        let (act_start_u, act_end_u) = (ucycles(program.loaded_ns.0), ucycles(program.loaded_ns.1));
+        let thread = Thread {
             flags: thread_flags::ACTIVATION,
             start_u,
             end_u,
-            act_start_u: ucycles(program.loaded_ns.0),
-            act_end_u: ucycles(program.loaded_ns.1),
+            act_start_u,
+            act_end_u,
             op_count: u32::try_from(events.unwrap_or_default().len()).unwrap_or(u32::MAX),
             ..Thread::default()
-        }]);
-        if program.level >= PORTS_LEVEL {
-            model.set_records(ports(stages));
-        }
+        };
+        stats_records::set(&mut model, thread, stages);
         if let Some(events) = events {
             model.set_records(
                 events
@@ -359,21 +378,12 @@ impl Measured {
         if is_complete {
             flags |= run_flags::COMPLETE;
         }
-        let level = |level: i32| u16::try_from(level.max(0)).unwrap_or(u16::MAX);
         Run {
-            stats_level: level(program.level),
-            op_stats_level: level(program.op_level),
-            cores: 1,
-            threads_per_core: 1,
-            batch_size: facts.batch_size,
-            ucycle_hz: UCYCLE_HZ,
-            epoch_utc_ns: clock::epoch_utc_ns(),
-            inference: identity.inference,
-            program: identity.program,
-            activation: identity.activation,
             flags,
             device: DeviceKind::Cpu,
             specialization: u32::try_from(self.variant).unwrap_or(u32::MAX),
+            batch_size: facts.batch_size,
+            ..stats_records::run(program.levels, identity)
         }
     }
 
@@ -389,27 +399,6 @@ impl Measured {
         let (begin_ns, end_ns) = self.ran_ns;
         Cost { medians, call_us: end_ns.saturating_sub(begin_ns) as f64 / 1000.0, per_op_us }
     }
-}
-
-/// How long the device waited: for its inputs since the inference was taken up, and after its end until the outputs were
-/// where they were wanted.
-fn ports(stages: &Stages) -> [Port; 2] {
-    let port = |direction, port, from_ns: u64, until_ns: u64| {
-        let (from_u, until_u) = (ucycles(from_ns), ucycles(until_ns));
-        let is_known = from_ns != 0 && until_ns >= from_ns;
-        Port {
-            direction,
-            port,
-            wait_u: if is_known { until_u - from_u } else { 0 },
-            first_ring_u: until_u,
-            last_ring_u: until_u,
-            ..Port::default()
-        }
-    };
-    [
-        port(port_directions::IN, INPUT_PORT, stages.begun_ns, stages.inputs_ready_ns),
-        port(port_directions::OUT, OUTPUT_PORT, stages.executed_ns, stages.outputs_ready_ns),
-    ]
 }
 
 fn op(event: &NodeEvent, start_u: u64, end_u: u64) -> Op {

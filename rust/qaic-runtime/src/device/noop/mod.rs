@@ -5,6 +5,8 @@
 //! What it does with an inference is fixed, so that tests can predict it: the bytes of all inbound DMA buffers, in
 //! order, are written to the outbound DMA buffers, in order, repeated as often as they fit. What goes wrong is decided by
 //! a [`FaultPlan`] and a [`Control`].
+//!
+//! Its statistics are when it ran, in the open layout, said to be of a test device.
 
 mod control;
 mod faults;
@@ -13,14 +15,20 @@ use std::sync::Arc;
 
 use qaic_qpc::container::names;
 use qaic_qpc::network_desc::Direction;
+use qaic_stats::model::{DeviceKind as Measurer, Run, StatsModel, run_flags};
+use qaic_stats::oqstats;
+use qaic_stats::record::Thread;
 
 use super::{
     Activation, CORES, Canceller, Device, DeviceId, DeviceKind, DeviceStatus, Exec, Ledger, LoadOptions,
     LoadedProgram, Resources,
+    stats_records::{self, Levels},
 };
 use crate::buffer::{HostSlice, HostSliceMut, Storage};
+use crate::clock::ucycles;
 use crate::error::RuntimeError;
 use crate::image::Image;
+use crate::profiling::{Identity, Stages};
 pub use control::Control;
 use control::Stop;
 pub use faults::{Call, Fault, FaultPlan};
@@ -129,7 +137,9 @@ impl Activation for NoopProgram {
             .map(|buffer| Ok((buffer.dir, Storage::new(buffer.size as usize)?)))
             .collect::<Result<Vec<_>, RuntimeError>>()?;
         let stop = Arc::new(NoopStop { control: Arc::clone(&self.control), stop: Stop::default() });
-        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop }))
+        let stats = self.image.network().stats.as_ref();
+        let stats = stats.map(|stats| (stats.buff_num as usize, Levels::of(stats)));
+        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop, stats, image: Arc::clone(&self.image) }))
     }
 }
 
@@ -138,6 +148,9 @@ struct NoopExec {
     buffers: Vec<(Direction, Storage)>,
     losses: u32,
     stop: Arc<NoopStop>,
+    // DMA buffer of the statistics, and what goes there.
+    stats: Option<(usize, Levels)>,
+    image: Arc<Image>,
 }
 
 impl Exec for NoopExec {
@@ -180,6 +193,21 @@ impl Exec for NoopExec {
                 target = target.subslice(copied, target.len() - copied).unwrap_or(HostSliceMut::empty());
             }
         }
+        Ok(())
+    }
+
+    fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<(), RuntimeError> {
+        let Some((buffer, levels)) = self.stats else { return Ok(()) };
+        let memory = self.dma_buffer(buffer)?;
+        let flags = run_flags::COMPLETE | run_flags::PCYCLES_ABSENT;
+        let run = Run { device: Measurer::Test, flags, ..stats_records::run(levels, identity) };
+        let mut model = StatsModel::new(run);
+        let (start_u, end_u) = (ucycles(stages.inputs_ready_ns), ucycles(stages.executed_ns));
+        stats_records::set(&mut model, Thread { start_u, end_u, ..Thread::default() }, stages);
+        let mut encoded = vec![0; memory.len()];
+        // A buffer of a card may have no room; zeros are the statistics of nothing.
+        let _ = oqstats::encode(&model, stats_records::fingerprint(&self.image), &mut encoded);
+        let _ = memory.write_from(0, &encoded);
         Ok(())
     }
 

@@ -1,0 +1,82 @@
+//! The records that every device of the host has: it is one core with one thread, whose times are those of the host
+//! (stats-profiling §9.4).
+
+use qaic_qpc::container::names;
+use qaic_qpc::network_desc::Stats;
+use qaic_stats::descriptor::{self, Fingerprint};
+use qaic_stats::model::{Run, StatsModel};
+use qaic_stats::record::{Core, EngineKind, Port, Thread, port_directions};
+
+use crate::clock::{self, UCYCLE_HZ, ucycles};
+use crate::image::Image;
+use crate::profiling::{Identity, Stages};
+
+/// From here on, waits for ports are recorded (stats-profiling §1.1).
+const PORTS_LEVEL: u16 = 50;
+/// Ports of the host.
+const INPUT_PORT: u16 = 100;
+const OUTPUT_PORT: u16 = 101;
+
+/// What a program was told to measure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Levels {
+    pub(super) level: u16,
+    pub(super) op_level: u16,
+    batch_size: u32,
+}
+
+impl Levels {
+    pub(super) fn of(stats: &Stats) -> Self {
+        let level = |level: i32| u16::try_from(level.max(0)).unwrap_or(u16::MAX);
+        Self {
+            level: level(stats.stats_level),
+            op_level: level(stats.op_stats_level),
+            batch_size: u32::try_from(stats.batch_size).unwrap_or(0).max(1),
+        }
+    }
+}
+
+/// What a stats buffer says which program it is of.
+pub(super) fn fingerprint(image: &Image) -> Fingerprint {
+    let segment = image.segment(descriptor::SEGMENT).or_else(|| image.segment(names::NETWORK_DESC));
+    descriptor::fingerprint(segment.unwrap_or_default())
+}
+
+/// What is known of an inference before its records.
+pub(super) fn run(levels: Levels, identity: Identity) -> Run {
+    Run {
+        stats_level: levels.level,
+        op_stats_level: levels.op_level,
+        cores: 1,
+        threads_per_core: 1,
+        batch_size: levels.batch_size,
+        ucycle_hz: UCYCLE_HZ,
+        epoch_utc_ns: clock::epoch_utc_ns(),
+        inference: identity.inference,
+        program: identity.program,
+        activation: identity.activation,
+        ..Run::default()
+    }
+}
+
+/// Gives a model its thread, the core around it, and, if the level says so, its waits: for its inputs since the inference
+/// was taken up, and after its end until the outputs were where they were wanted.
+pub(super) fn set(model: &mut StatsModel<'_>, thread: Thread, stages: &Stages) {
+    model.set_records([Core { start_u: thread.start_u, end_u: thread.end_u, ..Core::default() }]);
+    model.set_records([Thread { engine: EngineKind::Cpu.code(), ..thread }]);
+    if model.run.stats_level < PORTS_LEVEL {
+        return;
+    }
+    let port = |direction, port, from_ns: u64, until_ns: u64| {
+        let ring_u = ucycles(until_ns);
+        let wait_u = ring_u.checked_sub(ucycles(from_ns))?;
+        let port =
+            Port { direction, port, wait_u, first_ring_u: ring_u, last_ring_u: ring_u, ..Port::default() };
+        (from_ns != 0).then_some(port)
+    };
+    let ports = [
+        port(port_directions::IN, INPUT_PORT, stages.begun_ns, stages.inputs_ready_ns),
+        port(port_directions::OUT, OUTPUT_PORT, stages.executed_ns, stages.outputs_ready_ns),
+    ];
+    model.set_records(ports.into_iter().flatten());
+}
