@@ -718,5 +718,38 @@ def encode_stats(
     fingerprint: bytes | None = None,
     size: int | None = None,
 ) -> bytes: ...
+def stats_summary(
+    buffer: StatsBuffer, descriptor: StatsDescriptor | None = None, *, cores: Sequence[int] | None = None
+) -> str: ...
+def stats_trace(
+    parts: Sequence[tuple[StatsBuffer, StatsDescriptor | None, str, int | None]],
+    *,
+    format: str = "json",  # noqa: A002
+    merge_thread_groups: bool = True,
+    flow_events: bool = False,
+    barrier_events: bool = False,
+    cores: Sequence[int] | None = None,
+    host_trace: Buffer | None = None,
+    host_samples: Samples | None = None,
+) -> bytes: ...
+def write_stats_summary(
+    path: str | PathLike[str],
+    buffer: StatsBuffer,
+    descriptor: StatsDescriptor | None = None,
+    *,
+    cores: Sequence[int] | None = None,
+) -> None: ...
+def write_stats_trace(
+    path: str | PathLike[str],
+    parts: Sequence[tuple[StatsBuffer, StatsDescriptor | None, str, int | None]],
+    *,
+    format: str = "json",  # noqa: A002
+    merge_thread_groups: bool = True,
+    flow_events: bool = False,
+    barrier_events: bool = False,
+    cores: Sequence[int] | None = None,
+    host_trace: Buffer | None = None,
+    host_samples: Samples | None = None,
+) -> None: ...
 def stats_capacity(counts: dict[str, int]) -> int: ...
 def stats_record_fields(name: str) -> list[tuple[str, str, int]]: ...

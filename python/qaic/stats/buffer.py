@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qaic import _core
 from qaic.stats.records import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from os import PathLike
 
     from numpy.typing import NDArray
+    from typing_extensions import Buffer
 
-    from qaic import _core
     from qaic.stats.descriptor import Descriptor
     from qaic.stats.model import Model
 
@@ -180,6 +182,81 @@ class StatsBuffer:
             The first defect.
         """
         self.compiled.check()
+
+    # --- texts and traces -----------------------------------------------------------------------------------
+
+    def summary(self, *, cores: Sequence[int] | None = None) -> str:
+        """Return the summary: per core its kinds of operations, threads and ports (stats-profiling §4).
+
+        Blocking, without the interpreter lock; the records are checked first.
+
+        Parameters
+        ----------
+        cores
+            Only these; lines about the whole network stay.
+
+        Raises
+        ------
+        qaic.errors.StatsError
+            The first defect of the records.
+        """
+        return _core.stats_summary(self.compiled, self._compiled_descriptor, cores=cores)
+
+    def write_summary(self, path: str | PathLike[str], *, cores: Sequence[int] | None = None) -> None:
+        """Write the summary to a file, which is replaced when it is complete; as :meth:`summary` else."""
+        _core.write_stats_summary(path, self.compiled, self._compiled_descriptor, cores=cores)
+
+    def write_trace(
+        self,
+        path: str | PathLike[str],
+        *,
+        format: str = "json",  # noqa: A002 - as the option of qaic-opstats
+        merge_thread_groups: bool = True,
+        flow_events: bool = False,
+        barrier_events: bool = False,
+        cores: Sequence[int] | None = None,
+        host_trace: Buffer | None = None,
+    ) -> None:
+        """Write what the device did over time, for ``chrome://tracing`` and Perfetto (stats-profiling §5).
+
+        Blocking, without the interpreter lock; the records are checked first, and the file is replaced when
+        it is complete.
+
+        Parameters
+        ----------
+        format
+            ``"json"``: a Chrome trace. ``"perfetto"``: Perfetto's own, a fraction of the size.
+        merge_thread_groups
+            One track for all threads of a group, else one for each.
+        flow_events
+            Arrows for dependencies.
+        barrier_events
+            Tracks with the waits after operations.
+        cores
+            Only these.
+        host_trace
+            A Chrome trace of the host in JSON, shown beside the device on the wall clock.
+
+        Raises
+        ------
+        qaic.errors.StatsError
+            The first defect of the records, or of the host's trace.
+        """
+        network = self._descriptor.network if self._descriptor else "network"
+        _core.write_stats_trace(
+            path,
+            [(self.compiled, self._compiled_descriptor, network, None)],
+            format=format,
+            merge_thread_groups=merge_thread_groups,
+            flow_events=flow_events,
+            barrier_events=barrier_events,
+            cores=cores,
+            host_trace=host_trace,
+        )
+
+    @property
+    def _compiled_descriptor(self) -> _core.StatsDescriptor | None:
+        return None if self._descriptor is None else self._descriptor.compiled
 
     def __repr__(self) -> str:
         run = self.run

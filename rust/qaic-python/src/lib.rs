@@ -17,6 +17,7 @@ mod quant;
 mod rt;
 mod session;
 mod stats;
+mod stats_output;
 mod writer;
 
 /// The compiled module.
@@ -52,6 +53,8 @@ mod _core {
     use super::session::{PyCompletions, PyInference, PyInferenceSet};
     #[pymodule_export]
     use super::stats::{PyStatsBuffer, PyStatsDescriptor, encode_stats, stats_capacity, stats_record_fields};
+    #[pymodule_export]
+    use super::stats_output::{stats_summary, stats_trace, write_stats_summary, write_stats_trace};
     #[pymodule_export]
     use super::writer::{PyQpcWriter, encode_elf, encode_metadata, encode_network_desc};
 

@@ -57,6 +57,15 @@ impl PyStatsBuffer {
         model
     }
 
+    /// Says that these bytes are not needed soon, if they are some of a mapped file.
+    pub(crate) fn let_go(&self, part: &[u8]) {
+        if let Some((owner, _)) = &self.whole
+            && let Frozen::File(file) = &**owner
+        {
+            file.let_go(part);
+        }
+    }
+
     fn read_records(&self, descriptor: Option<&PyStatsDescriptor>) -> Result<Vec<String>, StatsError> {
         let program = descriptor.map(PyStatsDescriptor::program);
         if let Some((bytes, layout)) = &self.whole {

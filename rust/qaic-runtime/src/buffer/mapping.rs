@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 
 use crate::error::RuntimeError;
 
@@ -54,6 +54,34 @@ impl FileBytes {
             .map_err(|_| RuntimeError::OutOfMemory { bytes: metadata.len(), what: "the container" })?;
         file.read_to_end(&mut bytes).map_err(failed)?;
         Ok(Self::Owned(bytes.into_boxed_slice()))
+    }
+}
+
+/// The smallest pages there are; of larger ones the system drops those that lie inside.
+const PAGE_BYTES: usize = 4096;
+/// Mappings below this size are not worth the calls.
+const LET_GO_FROM_BYTES: usize = 64 << 20;
+
+impl FileBytes {
+    /// Says that `part` of these bytes is not needed soon: of a large mapping, its pages stop counting as memory of the
+    /// process. Reading them again reads them from the file again. Anything else than a part of these bytes is ignored.
+    pub fn let_go(&self, part: &[u8]) {
+        let Self::Mapped(mapping) = self else { return };
+        if mapping.len() < LET_GO_FROM_BYTES {
+            return;
+        }
+        let Some(start) = part.as_ptr().addr().checked_sub(mapping.as_ptr().addr()) else { return };
+        let Some(end) = start.checked_add(part.len()).filter(|end| *end <= mapping.len()) else { return };
+        let start = start.next_multiple_of(PAGE_BYTES);
+        let end = end - end % PAGE_BYTES;
+        if start < end {
+            // SAFETY: the mapping is read-only, private and of a file, so its pages were never written to and come back
+            // from the file with the same content; references to them stay valid.
+            let advised =
+                unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };
+            // Advice: without it the memory is used a while longer.
+            let _ = advised;
+        }
     }
 }
 

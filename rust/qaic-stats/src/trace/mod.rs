@@ -7,6 +7,7 @@ mod clock;
 mod device;
 mod flows;
 mod foreign;
+mod host;
 mod json;
 mod perfetto;
 mod sink;
@@ -19,6 +20,7 @@ use self::json::JsonSink;
 use self::perfetto::PerfettoSink;
 use self::sink::Sink;
 use crate::descriptor::OpsDescriptor;
+use crate::host::HostSample;
 use crate::model::StatsModel;
 use crate::walk::Watch;
 
@@ -75,11 +77,22 @@ pub struct Part<'a> {
     pub slice: Option<u16>,
 }
 
-/// Writes what devices did, and what another tool recorded on the host, into one file.
+/// What the host did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostSide<'a> {
+    /// What this library measured.
+    pub samples: &'a [HostSample],
+    /// UTC nanoseconds when the clock of the samples was 0.
+    pub epoch_utc_ns: u64,
+    /// What another tool recorded.
+    pub trace: Option<&'a HostTrace<'a>>,
+}
+
+/// Writes what devices and host did into one file.
 pub fn write_trace(
     out: impl Write,
     parts: &[Part<'_>],
-    host: Option<&HostTrace<'_>>,
+    host: &HostSide<'_>,
     options: &TraceOptions<'_>,
 ) -> io::Result<()> {
     match options.format {
@@ -91,20 +104,21 @@ pub fn write_trace(
 fn write_to(
     sink: &mut impl Sink,
     parts: &[Part<'_>],
-    host: Option<&HostTrace<'_>>,
+    host: &HostSide<'_>,
     options: &TraceOptions<'_>,
 ) -> io::Result<()> {
-    let timeline =
-        Timeline::of(parts.iter().map(|part| part.model), host.and_then(HostTrace::first_utc_ns).into_iter());
+    let of_host =
+        [host::first_utc_ns(host.samples, host.epoch_utc_ns), host.trace.and_then(HostTrace::first_utc_ns)];
+    let timeline = Timeline::of(parts.iter().map(|part| part.model), of_host.into_iter().flatten());
     sink.begin(timeline.origin_utc_ns);
     let mut flow_id = 1;
     for ((part, clock), pid) in parts.iter().zip(&timeline.clocks).zip(1_u32..) {
         flow_id = device::write_device(sink, part, clock, pid, flow_id, options)?;
     }
-    if let Some(host) = host {
-        let first_ns = timeline.at_utc(host.first_utc_ns());
-        let pids = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-        host.write(sink, first_ns, pids)?;
+    let pid = u32::try_from(parts.len()).unwrap_or(u32::MAX).saturating_add(1);
+    host::write_samples(sink, host.samples, host.epoch_utc_ns, &timeline, pid)?;
+    if let Some(trace) = host.trace {
+        trace.write(sink, timeline.at_utc(trace.first_utc_ns()), pid)?;
     }
     sink.finish()
 }

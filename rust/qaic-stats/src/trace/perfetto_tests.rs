@@ -183,7 +183,7 @@ fn perfetto_shows_what_json_shows() {
     let json = events(&text(&captures, None, &everything()));
     let options = TraceOptions { format: TraceFormat::Perfetto, ..everything() };
     let mut bytes = Vec::new();
-    write_trace(&mut bytes, &captures, None, &options).unwrap();
+    write_trace(&mut bytes, &captures, &HostSide::default(), &options).unwrap();
     let seen = read(&bytes);
     let names = track_names(&json);
     let mut expected = BTreeSet::new();
@@ -234,7 +234,7 @@ fn perfetto_shows_host_events_that_have_a_counterpart() {
     let host = HostTrace::open(host).unwrap();
     let options = TraceOptions { format: TraceFormat::Perfetto, ..TraceOptions::default() };
     let mut bytes = Vec::new();
-    write_trace(&mut bytes, &[], Some(&host), &options).unwrap();
+    write_trace(&mut bytes, &[], &HostSide { trace: Some(&host), ..HostSide::default() }, &options).unwrap();
     let trace = Trace::decode(&*bytes).unwrap();
     let times: Vec<u64> = trace.packet.iter().filter_map(|packet| packet.timestamp).collect();
     assert_eq!(times, [0, 2250, 500, 7500]);

@@ -14,9 +14,9 @@ use crate::record::{Core, Op, Thread, op_flags, op_kind_flags};
 
 const START: u64 = 9_803_252_406_782;
 
-pub(super) fn text(parts: &[Part<'_>], host: Option<&HostTrace<'_>>, options: &TraceOptions<'_>) -> String {
+pub(super) fn text(parts: &[Part<'_>], trace: Option<&HostTrace<'_>>, options: &TraceOptions<'_>) -> String {
     let mut out = Vec::new();
-    write_trace(&mut out, parts, host, options).unwrap();
+    write_trace(&mut out, parts, &HostSide { trace, ..HostSide::default() }, options).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -390,6 +390,44 @@ fn a_host_trace_lies_beside_the_device_on_the_wall_clock() {
 }
 
 #[test]
+fn samples_of_the_host_lie_beside_the_device() {
+    let (mut model, descriptor) = capture();
+    let epoch = 1_700_000_000_000_000_000;
+    model.run.epoch_utc_ns = epoch;
+    let start_ns = START * 625 / 12;
+    let sample = HostSample {
+        inference: 3,
+        enqueued_ns: start_ns - 4000,
+        begun_ns: start_ns - 3000,
+        inputs_ready_ns: start_ns,
+        executed_ns: start_ns + 300_000,
+        outputs_ready_ns: start_ns + 301_000,
+        completed_ns: start_ns + 302_000,
+        ..HostSample::default()
+    };
+    let host = HostSide { samples: &[sample], epoch_utc_ns: epoch, trace: None };
+    let mut out = Vec::new();
+    write_trace(&mut out, &[part(&(model, descriptor), None)], &host, &TraceOptions::default()).unwrap();
+    let found = events(std::str::from_utf8(&out).unwrap());
+    let names = track_names(&found);
+    let on_host: Vec<(&str, i64, i64)> = found
+        .iter()
+        .filter(|event| event["ph"] == "X" && names[&track(event)].starts_with("Program 0"))
+        .map(|event| (event["name"].as_str().unwrap(), ns(&event["ts"]), ns(&event["dur"])))
+        .collect();
+    let expected = [
+        ("total", 0, 306_000),
+        ("enqueue", 0, 1000),
+        ("preProcess", 1000, 3000),
+        ("device", 4000, 300_000),
+        ("postProcess", 304_000, 1000),
+    ];
+    assert_eq!(on_host, expected);
+    let core = found.iter().find(|event| event["name"] == "Core-0-Execution").unwrap();
+    assert_eq!(ns(&core["ts"]), 4000);
+}
+
+#[test]
 fn a_host_trace_that_was_cut_off_is_shown_as_far_as_it_goes() {
     let host = br#"[{"ph": "X", "name": "a", "pid": 4, "tid": 5, "ts": 7, "dur": 1}, {"ph": "X", "na"#;
     let host = HostTrace::open(host).unwrap();
@@ -425,7 +463,7 @@ fn a_full_disk_is_an_error() {
     let capture = capture();
     for format in [TraceFormat::Json, TraceFormat::Perfetto] {
         let options = TraceOptions { format, ..everything() };
-        let error = write_trace(Full, &[part(&capture, None)], None, &options).unwrap_err();
+        let error = write_trace(Full, &[part(&capture, None)], &HostSide::default(), &options).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }

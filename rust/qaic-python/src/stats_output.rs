@@ -1,0 +1,294 @@
+//! Summary and trace of stats buffers: as text and bytes, and as files that are whole or not there.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use qaic_runtime::buffer::HostSlice;
+use qaic_runtime::clock;
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::interrupts::LOOK_PERIOD;
+use qaic_stats::Watch;
+use qaic_stats::descriptor::OpsDescriptor;
+use qaic_stats::host::HostSample;
+use qaic_stats::model::StatsModel;
+use qaic_stats::summary::{SummaryOptions, write_summary};
+use qaic_stats::trace::{HostSide, HostTrace, Part, TraceFormat, TraceOptions, write_trace};
+
+use crate::buffers::with_bytes;
+use crate::errors::{Raise, from_stats};
+use crate::gil::{Door, signal_pending};
+use crate::profiling::PySamples;
+use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
+
+/// (buffer, operations, network, device of the program) of each device.
+type Parts<'py> =
+    Vec<(Bound<'py, PyStatsBuffer>, Option<Bound<'py, PyStatsDescriptor>>, String, Option<u16>)>;
+
+/// Lets go of what was read, and looks for Ctrl-C now and then.
+struct Progress<'a> {
+    buffers: Vec<&'a PyStatsBuffer>,
+    looked: Mutex<Instant>,
+}
+
+impl<'a> Progress<'a> {
+    fn new(buffers: impl IntoIterator<Item = &'a PyStatsBuffer>) -> Self {
+        Self { buffers: buffers.into_iter().collect(), looked: Mutex::new(Instant::now()) }
+    }
+}
+
+impl fmt::Debug for Progress<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Progress").field("buffers", &self.buffers.len()).finish_non_exhaustive()
+    }
+}
+
+impl Watch for Progress<'_> {
+    fn passed(&self, bytes: &[u8]) -> io::Result<()> {
+        for buffer in &self.buffers {
+            buffer.let_go(bytes);
+        }
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.elapsed() >= LOOK_PERIOD {
+            *looked = Instant::now();
+            if signal_pending() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The summary of an inference (stats-profiling §4).
+///
+/// Blocking, without the interpreter lock: reads every record.
+#[pyfunction]
+#[pyo3(signature = (buffer, descriptor = None, *, cores = None))]
+pub(crate) fn stats_summary(
+    py: Python<'_>,
+    buffer: &PyStatsBuffer,
+    descriptor: Option<&PyStatsDescriptor>,
+    cores: Option<Vec<u16>>,
+) -> PyResult<String> {
+    let bytes = summary(py, Target::Memory, buffer, descriptor, cores)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Writes the summary of an inference to a file, which is replaced when the summary is complete.
+///
+/// Blocking, without the interpreter lock: reads every record.
+#[pyfunction]
+#[pyo3(signature = (path, buffer, descriptor = None, *, cores = None))]
+pub(crate) fn write_stats_summary(
+    py: Python<'_>,
+    path: PathBuf,
+    buffer: &PyStatsBuffer,
+    descriptor: Option<&PyStatsDescriptor>,
+    cores: Option<Vec<u16>>,
+) -> PyResult<()> {
+    summary(py, Target::File(path), buffer, descriptor, cores).map(|_| ())
+}
+
+fn summary(
+    py: Python<'_>,
+    target: Target,
+    buffer: &PyStatsBuffer,
+    descriptor: Option<&PyStatsDescriptor>,
+    cores: Option<Vec<u16>>,
+) -> PyResult<Vec<u8>> {
+    buffer.check(py)?;
+    let ops = descriptor.map(|descriptor| Arc::clone(descriptor.ops())).unwrap_or_default();
+    py.detached(|| {
+        let progress = Progress::new([buffer]);
+        let options = SummaryOptions { cores, watch: Some(&progress) };
+        let model = buffer.model();
+        target.write(|mut out| write_summary(&mut out, &model, &ops, &options))
+    })
+}
+
+/// What a trace shows, as Python says it.
+struct Shown {
+    format: String,
+    merge_thread_groups: bool,
+    flow_events: bool,
+    barrier_events: bool,
+    cores: Option<Vec<u16>>,
+}
+
+/// The trace of devices and host (stats-profiling §5).
+///
+/// Blocking, without the interpreter lock: reads every record.
+#[pyfunction]
+#[pyo3(signature = (
+    parts, *, format = "json", merge_thread_groups = true, flow_events = false, barrier_events = false, cores = None,
+    host_trace = None, host_samples = None,
+))]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // keywords, as the binding takes them
+pub(crate) fn stats_trace<'py>(
+    py: Python<'py>,
+    parts: Parts<'py>,
+    format: &str,
+    merge_thread_groups: bool,
+    flow_events: bool,
+    barrier_events: bool,
+    cores: Option<Vec<u16>>,
+    host_trace: Option<&Bound<'py, PyAny>>,
+    host_samples: Option<&PySamples>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let format = format.to_owned();
+    let shown = Shown { format, merge_thread_groups, flow_events, barrier_events, cores };
+    let bytes = trace(py, Target::Memory, &parts, &shown, host_trace, host_samples)?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+/// Writes the trace of devices and host to a file, which is replaced when the trace is complete.
+///
+/// Blocking, without the interpreter lock: reads every record.
+#[pyfunction]
+#[pyo3(signature = (
+    path, parts, *, format = "json", merge_thread_groups = true, flow_events = false, barrier_events = false,
+    cores = None, host_trace = None, host_samples = None,
+))]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)] // keywords, as the binding takes them
+pub(crate) fn write_stats_trace<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    parts: Parts<'py>,
+    format: &str,
+    merge_thread_groups: bool,
+    flow_events: bool,
+    barrier_events: bool,
+    cores: Option<Vec<u16>>,
+    host_trace: Option<&Bound<'py, PyAny>>,
+    host_samples: Option<&PySamples>,
+) -> PyResult<()> {
+    let format = format.to_owned();
+    let shown = Shown { format, merge_thread_groups, flow_events, barrier_events, cores };
+    trace(py, Target::File(path), &parts, &shown, host_trace, host_samples).map(|_| ())
+}
+
+/// One device, without Python around it.
+struct Device<'a> {
+    buffer: &'a PyStatsBuffer,
+    model: StatsModel<'a>,
+    ops: Arc<OpsDescriptor>,
+    network: &'a str,
+    slice: Option<u16>,
+}
+
+fn trace(
+    py: Python<'_>,
+    target: Target,
+    parts: &Parts<'_>,
+    shown: &Shown,
+    host_trace: Option<&Bound<'_, PyAny>>,
+    host_samples: Option<&PySamples>,
+) -> PyResult<Vec<u8>> {
+    let format = match shown.format.as_str() {
+        "json" => TraceFormat::Json,
+        "perfetto" => TraceFormat::Perfetto,
+        other => {
+            let text = format!("a trace has the format json or perfetto, not {other:?}");
+            return Err(Raise::new(py, "StatsError", "stats.argument", text).build());
+        }
+    };
+    for (buffer, ..) in parts {
+        buffer.get().check(py)?;
+    }
+    let devices: Vec<Device<'_>> = parts
+        .iter()
+        .map(|(buffer, descriptor, network, slice)| Device {
+            buffer: buffer.get(),
+            model: buffer.get().model(),
+            ops: descriptor.as_ref().map(|descriptor| Arc::clone(descriptor.get().ops())).unwrap_or_default(),
+            network,
+            slice: *slice,
+        })
+        .collect();
+    let json = host_trace.map(|json| with_bytes(json, HostSlice::to_vec)).transpose()?;
+    let samples: Vec<HostSample> = host_samples.map(PySamples::host).unwrap_or_default();
+    let host_trace = py.detached(|| Ok(json.as_deref().map(HostTrace::open).transpose()))?;
+    let host_trace = host_trace.map_err(|error| from_stats(py, &error, None))?;
+    py.detached(|| {
+        let progress = Progress::new(devices.iter().map(|device| device.buffer));
+        let options = TraceOptions {
+            format,
+            merge_thread_groups: shown.merge_thread_groups,
+            flow_events: shown.flow_events,
+            barrier_events: shown.barrier_events,
+            cores: shown.cores.clone(),
+            watch: Some(&progress),
+        };
+        let parts: Vec<Part<'_>> = devices
+            .iter()
+            .map(|device| Part {
+                model: &device.model,
+                descriptor: &device.ops,
+                network: device.network,
+                slice: device.slice,
+            })
+            .collect();
+        let epoch_utc_ns = clock::epoch_utc_ns();
+        let host = HostSide { samples: &samples, epoch_utc_ns, trace: host_trace.as_ref() };
+        target.write(|out| write_trace(out, &parts, &host, &options))
+    })
+}
+
+/// Where output goes.
+enum Target {
+    Memory,
+    File(PathBuf),
+}
+
+impl Target {
+    /// Bytes written to memory; none for a file.
+    fn write(self, work: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Vec<u8>, RuntimeError> {
+        let mut bytes = Vec::new();
+        let (result, path) = match self {
+            Self::Memory => (work(&mut bytes), PathBuf::new()),
+            Self::File(path) => (write_whole(&path, work), path),
+        };
+        match result {
+            Ok(()) => Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(RuntimeError::Interrupted),
+            Err(source) => Err(RuntimeError::Io { path, source: Arc::new(source) }),
+        }
+    }
+}
+
+/// Writes a file aside and renames it; what is no plain file, such as a pipe, is written to as it is.
+fn write_whole(path: &Path, work: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
+        return work(&mut OpenOptions::new().write(true).open(path)?);
+    }
+    let (mut file, unfinished) = create_aside(path)?;
+    let written = work(&mut file).and_then(|()| file.flush());
+    let finished = written.and_then(|()| fs::rename(&unfinished, path));
+    if finished.is_err() {
+        // The error on its way says what went wrong; if this fails too, there is nobody to tell.
+        let _ = fs::remove_file(&unfinished);
+    }
+    finished
+}
+
+fn create_aside(path: &Path) -> io::Result<(File, PathBuf)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut name = std::ffi::OsString::from(".");
+        name.push(path.file_name().ok_or(io::ErrorKind::IsADirectory)?);
+        name.push(format!(".{}-{number}", process::id()));
+        let unfinished = path.with_file_name(name);
+        match OpenOptions::new().write(true).create_new(true).open(&unfinished) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return Ok((opened?, unfinished)),
+        }
+    }
+}
