@@ -121,8 +121,11 @@ def test_tables_hold_the_numbers_of_the_reports(tmp_path, show):
             continue
         body = [row for row in dom.cells[report.name, table.name] if row]
         assert len(body) == len(table.rows)
+        known = [
+            place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)
+        ]
         for shown, row in zip(body, table.rows, strict=True):
-            for (value, text), cell in zip(shown, row, strict=True):
+            for (value, text), cell in zip(shown, [row[place] for place in known], strict=True):
                 if cell is None:
                     assert text == "N/A"
                 elif isinstance(cell, str):

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 MOST_ROWS = 2000
 # Facts that are shown large: a short table of names and values.
 _MOST_TILES = 16
+# Characters from which on a text gets a wide column.
+_LONG = 24
+# Columns up to which a table is only as wide as it must be.
+_NARROW = 4
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -61,27 +65,36 @@ def tiles_html(table: Table) -> str:
 
 def table_html(table: Table) -> str:
     """Return a table with its title, its tools and its note."""
-    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     title = f"<h3>{escape(table.title)}</h3>"
     if not table.rows:
-        return f"{title}{note or '<p class=note>No rows.</p>'}"
+        return f'{title}<p class="note">{escape(table.note or "No rows.")}</p>'
+    # A column without a single value only costs room; it is named below instead.
+    places = [
+        place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)
+    ]
+    absent = [column.name for place, column in enumerate(table.columns) if place not in set(places)]
+    notes = [table.note or "", f"N/A: {', '.join(absent)}" if absent else ""]
+    below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes if note)
     shown = table.rows[:MOST_ROWS]
     count = f"{len(shown)} {'row' if len(shown) == 1 else 'rows'}"
     if len(shown) < len(table.rows):
         count = f"the first {len(shown)} of {len(table.rows)} rows; CSV and JSON have them all"
-    head = "".join(_head(column) for column in table.columns)
+    columns = [table.columns[place] for place in places]
+    cells = [
+        _cells(column, [row[place] for row in shown]) for place, column in zip(places, columns, strict=True)
+    ]
     body = "".join(
-        f"<tr{' class=faint' if place in table.faint else ''}>"
-        + "".join(_cell(column, cell) for column, cell in zip(table.columns, row, strict=True))
-        + "</tr>\n"
-        for place, row in enumerate(shown)
+        f"<tr{' class=faint' if number in table.faint else ''}>{''.join(row)}</tr>\n"
+        for number, row in enumerate(zip(*cells, strict=True))
     )
+    narrow = " class=narrow" if len(columns) <= _NARROW else ""
     return (
         f'<div class="table-block">{title}\n'
         f'<div class="tools"><span class="count">{escape(count)}</span></div>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
-        f'<table data-table="{escape(table.name)}" data-title="{escape(table.title)}">'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>{note}</div>"
+        f'<table{narrow} data-table="{escape(table.name)}" data-title="{escape(table.title)}">'
+        f"<thead><tr>{''.join(map(_head, columns))}</tr></thead>\n"
+        f"<tbody>\n{body}</tbody></table></div>{below}</div>"
     )
 
 
@@ -92,17 +105,25 @@ def _head(column: Column) -> str:
     return f'<th scope="col"{"" if column.kind == "text" else " class=n"}>{shown}</th>'
 
 
-def _cell(column: Column, cell: Cell) -> str:
-    text = escape(cell_text(column, cell))
-    if cell is None:
-        return f'<td class="{"t" if column.kind == "text" else "n"} na">{text}</td>'
+def _cells(column: Column, cells: Sequence[Cell]) -> list[str]:
+    """Cells of one column, numbers with the same digits in all of them."""
     if column.kind == "text":
-        return f'<td class="t">{text}</td>'
-    share = " share" if column.kind == "percent" else ""
-    return f'<td class="n{share}" data-v="{escape(cell)}">{text}</td>'
+        # Long names keep room to be read in, however many columns there are; short ones stay in one line.
+        wide = any(isinstance(cell, str) and len(cell) > _LONG for cell in cells)
+        style = "t long" if wide else "t"
+        absent = f'<td class="{style} na">N/A</td>'
+        return [absent if cell is None else f'<td class="{style}">{escape(cell)}</td>' for cell in cells]
+    digits = digits_for([abs(cell) for cell in cells if isinstance(cell, int | float)])
+    style = "n share" if column.kind == "percent" else "n"
+    return [
+        '<td class="n na">N/A</td>'
+        if cell is None
+        else f'<td class="{style}" data-v="{escape(cell)}">{escape(cell_text(column, cell, digits))}</td>'
+        for cell in cells
+    ]
 
 
-def cell_text(column: Column, cell: Cell) -> str:
+def cell_text(column: Column, cell: Cell, digits: int | None = None) -> str:
     """Return a cell as people read it; its full value is in the page too."""
     if cell is None:
         return "N/A"
@@ -114,16 +135,15 @@ def cell_text(column: Column, cell: Cell) -> str:
         return f"{cell:.2f}"
     if column.kind == "int" or isinstance(cell, int):
         return f"{round(cell):,}"
-    return number_text(cell)
+    return f"{cell:,.{digits_for([abs(cell)]) if digits is None else digits}f}"
 
 
-def number_text(value: float) -> str:
-    """Return a number with as many digits as say something."""
-    size = abs(value)
-    if value == round(value) and size < 1e15:
-        return f"{value:,.0f}"
-    digits = 1 if size >= 10_000 else 2 if size >= 100 else 3 if size >= 0.1 else 6
-    return f"{value:,.{digits}f}"
+def digits_for(sizes: Sequence[float]) -> int:
+    """Digits that say something about numbers of these sizes."""
+    largest = max(sizes, default=0)
+    if all(size == round(size) for size in sizes):
+        return 0
+    return 1 if largest >= 10_000 else 2 if largest >= 100 else 3 if largest >= 0.1 else 6
 
 
 def bytes_text(size: float) -> str:
