@@ -6,6 +6,7 @@ did before. Operations inside others count as parts of those that hold them; tra
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
     from qaic.stats.reports.reading import Reading
 
-#: steps walked at most: two seconds
-MOST_STEPS: Final = 200_000
-#: what is looked at together when the last execution of an operation is searched
-_BLOCK: Final = 4096
+#: steps walked at most: some seconds
+MOST_STEPS: Final = 20_000
+#: what is looked at together, first and at most, when an execution of an operation is searched
+_BLOCK, _LARGEST_BLOCK = 1024, 1 << 16
 _SKIPPED: Final = OP_ASYNC | OP_BOOKKEEPING | OP_NESTED
 
 
@@ -52,34 +53,36 @@ class _Thread:
         own = buckets.codes[self.base : self.base + self.size]
         # Writing the statistics is no part of the inference.
         self._flushes: NDArray[np.bool_] = own == buckets.values.index(FLUSH)
-        # Place of each operation's last execution; of one that is executed once, the only one.
+        # Place of each operation's last execution, and when its first one ended.
         self._last = np.full(self.size, -1, np.int64)
-        self._counts = np.zeros(self.size, np.int64)
+        self._first_end = np.full(self.size, np.iinfo(np.int64).max)
+        self._starts, self._durs = self.ops["start_u"], self.ops["dur_u"]
+        self._ocs, self._kinds = self.ops["oc"], self.ops["kflags"]
         place = 0
         for piece in reading.pieces(record):
             ocs = piece["oc"].astype(np.int64)
             chosen = ((piece["kflags"] & _SKIPPED) == 0) & (ocs < self.size)
             chosen &= ~self._flushes[np.where(chosen, ocs, 0)]
             self._last[ocs[chosen]] = np.flatnonzero(chosen) + place
-            self._counts += np.bincount(ocs[chosen], minlength=self.size)
+            ends = (piece["start_u"] + piece["dur_u"]).astype(np.int64)
+            np.minimum.at(self._first_end, ocs[chosen], ends[chosen])
             place += len(piece)
 
     def interval(self, place: int) -> tuple[int, int]:
         """Start and end of an execution."""
-        record = self.ops[place]
-        start = int(record["start_u"])
-        return start, start + int(record["dur_u"])
+        start = int(self._starts[place])
+        return start, start + int(self._durs[place])
 
     def oc(self, place: int) -> int:
         """Operation of an execution."""
-        return int(self.ops[place]["oc"])
+        return int(self._ocs[place])
 
     def before(self, place: int) -> int | None:
         """Return the execution that the thread was at before."""
         while place > 0:
             place -= 1
             oc = self.oc(place)
-            if not int(self.ops[place]["kflags"]) & _SKIPPED and oc < self.size and not self._flushes[oc]:
+            if not int(self._kinds[place]) & _SKIPPED and oc < self.size and not self._flushes[oc]:
                 return place
         return None
 
@@ -90,17 +93,17 @@ class _Thread:
             return None
         if self.interval(place)[1] <= until_u:
             return place
-        if int(self._counts[oc]) == 1:
+        if int(self._first_end[oc]) > until_u:
             return None
-        end = place
+        end = min(place, bisect_right(self._starts, until_u))
+        size = _BLOCK
         while end > 0:
-            start = max(0, end - _BLOCK)
-            block = self.ops[start:end]
-            fits = (block["oc"] == oc) & ((block["kflags"] & _SKIPPED) == 0)
-            fits &= block["start_u"] + block["dur_u"] <= until_u
-            found = np.flatnonzero(fits)
-            if len(found):
-                return start + int(found[-1])
+            start = max(0, end - size)
+            size = min(2 * size, _LARGEST_BLOCK)
+            for found in np.flatnonzero(self._ocs[start:end] == oc)[::-1].tolist():
+                candidate: int = start + found
+                if not int(self._kinds[candidate]) & _SKIPPED and self.interval(candidate)[1] <= until_u:
+                    return candidate
             end = start
         return None
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.stats.reports.op_facts import OpFacts
+    from qaic.stats.reports.timeline import CoreActivity
 
 #: executions looked at together: 12 MB of records
 PIECE: Final = 1 << 18
@@ -155,6 +156,8 @@ class Reading:
         self.buffer = buffer
         self.facts = facts
         self.run = buffer.run
+        #: kept by `timeline.activity`
+        self.activities: dict[tuple[int, bool | None], CoreActivity] = {}
         self.hz = int(buffer.run.ucycle_hz) or 1
         self.cores = [_core(record) for record in buffer.cores]
         spans = [(core.start_u, core.end_u) for core in self.cores]
@@ -178,13 +181,13 @@ class Reading:
         """Return ticks as microseconds."""
         return float(ticks) * 1e6 / self.hz
 
-    def pieces(self, record: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    def pieces(self, record: NDArray[Any], size: int = PIECE) -> Iterator[NDArray[Any]]:
         """Yield the executions of a thread, some at a time."""
         ops = self.buffer.ops
         first = int(record["first_op"])
         last = min(first + int(record["op_count"]), len(ops))
-        for start in range(first, last, PIECE):
-            yield ops[start : min(start + PIECE, last)]
+        for start in range(first, last, size):
+            yield ops[start : min(start + size, last)]
 
     def _thread(self, record: NDArray[Any]) -> ThreadSums:
         core, thread = int(record["core"]), int(record["thread"])
@@ -261,62 +264,78 @@ def _add_piece(
     window: tuple[int, int],
     idle_kinds: NDArray[np.bool_],
 ) -> None:
-    """Add some executions of one thread."""
+    """Add some executions of one thread. What none of them has is not looked at."""
     size = len(own.count)
     ocs = piece["oc"].astype(np.int64)
-    known = ocs < size
-    if not known.all():
-        piece, ocs = piece[known], ocs[known]
+    if len(ocs) and int(ocs.max()) >= size:
+        piece, ocs = piece[ocs < size], ocs[ocs < size]
+    if not len(ocs):
+        return
     flags, kinds = piece["flags"], piece["kflags"]
+    any_flag, any_kind = int(np.bitwise_or.reduce(flags)), int(np.bitwise_or.reduce(kinds))
     start = piece["start_u"].astype(np.float64)
     dur = piece["dur_u"].astype(np.float64)
-    transfer = (kinds & OP_ASYNC) != 0
-    work = ~transfer
-    bytes_valid = (flags & OP_OUT_BYTES) != 0
+    end = start + dur
+    transfer = (kinds & OP_ASYNC) != 0 if any_kind & OP_ASYNC else None
+    work = None if transfer is None else ~transfer
 
-    def add(total: NDArray[np.float64], weights: NDArray[Any] | None, chosen: NDArray[np.bool_]) -> float:
-        sizes = None if weights is None else weights[chosen]
-        found = np.bincount(ocs[chosen], sizes, minlength=size)
+    def add(
+        total: NDArray[np.float64], weights: NDArray[Any] | None, chosen: NDArray[np.bool_] | None
+    ) -> float:
+        sizes = weights if weights is None or chosen is None else weights[chosen]
+        found = np.bincount(ocs if chosen is None else ocs[chosen], sizes, minlength=size)
         total += found
         return float(found.sum())
 
-    own_dur = dur.copy()
-    own_dur[transfer] = 0
-    for inner_oc, inner_dur in open_ops.inside(ocs, start, dur, (kinds & OP_NESTED) != 0, work):
+    place = slice(None) if work is None else work
+    nested = (kinds & OP_NESTED) != 0
+    for inner_oc, inner_dur in open_ops.inside(ocs[place], start[place], dur[place], nested[place]):
         np.subtract.at(own.dur_u, inner_oc, inner_dur)
-        idle = idle_kinds[inner_oc]
-        sums.busy_u -= float(inner_dur[~idle].sum())
-        sums.bookkeeping_u -= float(inner_dur[idle].sum())
-    add(own.dur_u, own_dur, work)
+        inner_idle = idle_kinds[inner_oc]
+        sums.busy_u -= float(inner_dur[~inner_idle].sum())
+        sums.bookkeeping_u -= float(inner_dur[inner_idle].sum())
+    worked = add(own.dur_u, dur, work)
     sums.ops += int(add(own.count, None, work))
-    idle = idle_kinds[ocs] | ((kinds & OP_BOOKKEEPING) != 0)
-    sums.busy_u += float(own_dur[work & ~idle].sum())
-    sums.bookkeeping_u += float(own_dur[work & idle].sum())
+    idle = idle_kinds[ocs]
+    if any_kind & OP_BOOKKEEPING:
+        idle |= (kinds & OP_BOOKKEEPING) != 0
+    if transfer is not None:
+        idle &= ~transfer
+    bookkeeping = float(dur[idle].sum())
+    sums.bookkeeping_u += bookkeeping
+    sums.busy_u += worked - bookkeeping
 
-    cycles = work & ((flags & OP_PCYCLES) != 0)
-    if cycles.any():
+    if any_flag & OP_PCYCLES:
+        cycles = (flags & OP_PCYCLES) != 0
+        if work is not None:
+            cycles &= work
         add(own.pcycle_count, None, cycles)
-        sums.op_pcycles = (sums.op_pcycles or 0.0) + add(
-            own.pcycles, piece["pcycles"].astype(np.float64), cycles
-        )
-    out_bytes = piece["out_bytes"].astype(np.float64)
-    add(own.out_bytes, out_bytes, work & bytes_valid)
-
-    synced = (flags & OP_SYNC) != 0
-    waited = np.minimum(piece["sync_u"].astype(np.float64), np.maximum(start - window[0], 0))
-    sums.sync_u += add(own.sync_u, waited, synced)
-    sums.sync_count += int(add(own.sync_count, None, synced))
-    stopped = (flags & OP_BARRIER) != 0
-    left = np.maximum(window[1] - (start + dur), 0)
-    sums.barrier_u += add(own.barrier_u, np.minimum(piece["barrier_u"].astype(np.float64), left), stopped)
-    sums.barrier_count += int(add(own.barrier_count, None, stopped))
-
-    sums.transfer_u += add(own.transfer_u, dur, transfer)
-    sums.transfer_count += int(add(own.transfer_count, None, transfer))
-    add(own.transfer_bytes, out_bytes, transfer & bytes_valid)
-    sums.saturated += int(np.count_nonzero(flags & (DUR_SATURATED | SYNC_SATURATED | BARRIER_SATURATED)))
+        measured = add(own.pcycles, piece["pcycles"].astype(np.float64), cycles)
+        sums.op_pcycles = (sums.op_pcycles or 0.0) + measured
+    if any_flag & OP_SYNC:
+        synced = (flags & OP_SYNC) != 0
+        waited = np.minimum(piece["sync_u"].astype(np.float64), np.maximum(start - window[0], 0))
+        sums.sync_u += add(own.sync_u, waited, synced)
+        sums.sync_count += int(add(own.sync_count, None, synced))
+    if any_flag & OP_BARRIER:
+        stopped = (flags & OP_BARRIER) != 0
+        waited = np.minimum(piece["barrier_u"].astype(np.float64), np.maximum(window[1] - end, 0))
+        sums.barrier_u += add(own.barrier_u, waited, stopped)
+        sums.barrier_count += int(add(own.barrier_count, None, stopped))
+    if any_flag & OP_OUT_BYTES:
+        written = (flags & OP_OUT_BYTES) != 0
+        out_bytes = piece["out_bytes"].astype(np.float64)
+        add(own.out_bytes, out_bytes, written if work is None else written & work)
+        if transfer is not None:
+            add(own.transfer_bytes, out_bytes, written & transfer)
+    if transfer is not None:
+        sums.transfer_u += add(own.transfer_u, dur, transfer)
+        sums.transfer_count += int(add(own.transfer_count, None, transfer))
+    saturated = DUR_SATURATED | SYNC_SATURATED | BARRIER_SATURATED
+    if any_flag & saturated:
+        sums.saturated += int(np.count_nonzero(flags & saturated))
     np.minimum.at(own.first_u, ocs, start)
-    np.maximum.at(own.last_u, ocs, start + dur)
+    np.maximum.at(own.last_u, ocs, end)
 
 
 _LARGEST: Final = (

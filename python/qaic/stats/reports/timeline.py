@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic.stats.reports.buckets import BOOKKEEPING
-from qaic.stats.reports.reading import OP_ASYNC, OP_BOOKKEEPING
+from qaic.stats.reports.reading import OP_ASYNC, OP_BOOKKEEPING, PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +54,8 @@ class CoreActivity:
 class _Cursor:
     """Executions of one thread, some at a time."""
 
-    def __init__(self, reading: Reading, record: NDArray[Any]) -> None:
-        self._pieces = reading.pieces(record)
+    def __init__(self, reading: Reading, record: NDArray[Any], size: int) -> None:
+        self._pieces = reading.pieces(record, size)
         self.starts: NDArray[np.int64] = np.empty(0, np.int64)
         self.ends = self.starts
         self.ocs = self.starts
@@ -112,7 +112,8 @@ def in_time_order(
     records = [
         record for record in reading.buffer.threads if int(record["core"]) == core and int(record["op_count"])
     ]
-    cursors = [_Cursor(reading, record) for record in records]
+    share = max(1, PIECE // max(1, len(records)))
+    cursors = [_Cursor(reading, record, share) for record in records]
     while True:
         for cursor in cursors:
             cursor.fill()
@@ -135,7 +136,15 @@ def in_time_order(
 
 
 def activity(reading: Reading, core: CoreFacts, *, transfers: bool | None = None) -> CoreActivity:
-    """Return when a core works. Parameters as of :func:`in_time_order`."""
+    """Return when a core works; the answer is kept. Parameters as of :func:`in_time_order`."""
+    key = (core.core, transfers)
+    found = reading.activities.get(key)
+    if found is None:
+        found = reading.activities[key] = _activity(reading, core, transfers=transfers)
+    return found
+
+
+def _activity(reading: Reading, core: CoreFacts, *, transfers: bool | None) -> CoreActivity:
     found = CoreActivity(core)
     reached, last_op = core.start_u, None
     first = True
