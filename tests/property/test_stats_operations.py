@@ -15,6 +15,7 @@ from test_session_models import models
 from test_specialization_models import dynamic_models, feeds_of
 
 import qaic
+import qaic.stats
 import session_models
 from qaic import _core
 from qaic.errors import CompileError, InferenceError
@@ -87,10 +88,14 @@ def check_every_node_is_told(ops, graph):
 
 
 def outcome(path, arrays, folder, **options):
-    """Results, or the code of the error."""
+    """Results and stats buffer, or the code of the error."""
     try:
         with qaic.Session(path, output_dir=folder, **options) as session:
-            return session.run(arrays)
+            profiler = _core.Profiler([session._ensure_loaded()], device_stats=True)
+            profiler.start()
+            results = session.run(arrays)
+            profiler.stop()
+            return results, profiler.drain().stats(0)
     except (CompileError, InferenceError) as error:
         return error.code
 
@@ -103,10 +108,16 @@ def check_program(built, feeds, options):
         if isinstance(plain, str):
             assert measured == plain
             return
+        (plain, without), (measured, buffer) = plain, measured
+        assert without is None
         assert list(measured) == list(plain)
         for name, array in plain.items():
             assert array.tobytes() == measured[name].tobytes()
-        check_descriptor(Path(folder, "measured", "programqpc.bin"), built)
+        program = Path(folder, "measured", "programqpc.bin")
+        ops = check_descriptor(program, built)
+        # The engine runs each of them once, and calls none by a name that nobody expects.
+        executed = qaic.stats.open(buffer, qpc=program).ops["oc"].tolist()
+        assert sorted(executed) == list(range(len(ops) - 1))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

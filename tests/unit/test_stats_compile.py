@@ -292,6 +292,22 @@ def test_qaicrt_shows_the_binding(model, tmp_path):
     assert mappings[2].ioType == qaicrt.BufferIoTypeEnum.BUFFER_IO_TYPE_OUTPUT
 
 
+def test_an_empty_buffer_wants_no_statistics(model, tmp_path):
+    program(model, tmp_path / "out", stats_level=70)
+    client = Client(str(tmp_path / "out"))
+    exec_obj = client.exec_obj()
+    x, y = np.ones((2, 4), np.float32), np.zeros((2, 4), np.float32)
+    size = client.program.getBufferMappings()[2].size
+    results = []
+    for bytes_given in (0, size, 0):
+        stats = np.zeros(bytes_given, np.int8)
+        client.infer(exec_obj, [qaicrt.QBuffer(array) for array in (x, y, stats)])
+        assert bytes(stats[:8]) == b"OQSTATS1"[:bytes_given]
+        results.append(y.tobytes())
+    assert results[0] != bytes(32)
+    assert len(set(results)) == 1
+
+
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_the_name_of_the_binding_is_taken(tmp_path, side):
     names = ("aiccyclecounts", "y") if side == "input" else ("x", "aiccyclecounts")
