@@ -28,6 +28,7 @@ from qaicrt.enums import (
     QAicDeviceType,
     QAicErrorType,
     QAicOpStatsFormatEnum,
+    QAicProfilingTypeEnum,
     QAicProgramStatus,
     QBufferType,
     QDevStatus,
@@ -41,10 +42,13 @@ if TYPE_CHECKING:
     from qaicrt.benchmark import InferenceBenchmarkSet
     from qaicrt.containers import BufferMapping, QpcConstantsInfo, QpcInfo, QpcProgramInfo
     from qaicrt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
+    from qaicrt.profiling import ProfilingHandle
+    from qaicrt.profiling_stream import StreamProfilingHandle
     from qaicrt.programs import ExecObjInfo, ProgramInfo
     from qaicrt.properties import (
         BenchmarkProperties,
         InferenceSetProperties,
+        ProfilingProperties,
         QAicProgramProperties,
         QAicQueueProperties,
     )
@@ -70,6 +74,8 @@ __all__ = [
     "InferenceSetProperties",
     "InferenceVector",
     "LiveReportingLevelEnum",
+    "ProfilingHandle",
+    "ProfilingProperties",
     "Program",
     "ProgramInfo",
     "QAicBufferDataTypeEnum",
@@ -77,6 +83,7 @@ __all__ = [
     "QAicDeviceType",
     "QAicErrorType",
     "QAicOpStatsFormatEnum",
+    "QAicProfilingTypeEnum",
     "QAicProgramProperties",
     "QAicProgramStatus",
     "QAicQueueProperties",
@@ -96,6 +103,7 @@ __all__ = [
     "QpcInfo",
     "QpcProgramInfo",
     "Queue",
+    "StreamProfilingHandle",
     "Util",
     "vector_char",
 ]
@@ -107,6 +115,8 @@ _HOMES = {
     "ExecObjInfo": "programs",
     "InferenceBenchmarkSet": "benchmark",
     "InferenceSetProperties": "properties",
+    "ProfilingHandle": "profiling",
+    "ProfilingProperties": "properties",
     "ProgramInfo": "programs",
     "QAicProgramProperties": "properties",
     "QAicQueueProperties": "properties",
@@ -118,6 +128,7 @@ _HOMES = {
     "QpcFile": "qpc_file",
     "QpcInfo": "containers",
     "QpcProgramInfo": "containers",
+    "StreamProfilingHandle": "profiling_stream",
     "Util": "util",
     "vector_char": "sequences",
 }

@@ -112,6 +112,15 @@ class QAicOpStatsFormatEnum(CodedEnum):
     QAIC_OPSTATS_FORMAT_JSON = 1
 
 
+class QAicProfilingTypeEnum(CodedEnum):
+    """What a profile reports (python-api §B.14); the codes are ours."""
+
+    QAIC_PROFILING_INFERENCE_LATENCY_TYPE = 0
+    QAIC_PROFILING_INFERENCE_TRACE_TYPE = 1
+    QAIC_PROFILING_INFERENCE_RAW_DEVICE_STATS_TYPE = 2
+    QAIC_PROFILING_INFERENCE_DEV_KPI_TYPE = 3
+
+
 class QDirection(CodedEnum):
     """Way that data takes."""
 

@@ -1,4 +1,4 @@
-"""Property structures: plain attributes with the documented defaults (python-api §B.6, §B.7, §B.11, §B.12).
+"""Property structures: plain attributes with the documented defaults (python-api §B.6 to §B.14).
 
 An attribute that does not exist is refused on assignment, as a misspelt time limit must not pass in silence.
 Values are checked by the object they are given to.
@@ -7,6 +7,8 @@ Values are checked by the object they are given to.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from qaicrt.enums import QAicProfilingTypeEnum
 
 
 @dataclass(slots=True, eq=False)
@@ -54,3 +56,10 @@ class BenchmarkProperties:
 
     programProperties: QAicProgramProperties = field(default_factory=QAicProgramProperties)
     queueProperties: QAicQueueProperties = field(default_factory=QAicQueueProperties)
+
+
+@dataclass(slots=True, eq=False)
+class ProfilingProperties:
+    """What a :class:`StreamProfilingHandle` reports."""
+
+    type: QAicProfilingTypeEnum = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_LATENCY_TYPE

@@ -10,12 +10,14 @@ use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::profiling::newcomers::{self, Newcomers};
-use qaic_runtime::profiling::{Choice, Collected, DeviceStats, Hub, Limits, Profiler};
+use qaic_runtime::profiling::{Choice, Collected, DeviceStats, Hub, Limits, Profiler, Sample};
 use qaic_stats::descriptor::{Fingerprint, OpsDescriptor};
 use qaic_stats::error::StatsError;
-use qaic_stats::host::{HostSample, ProgramFacts, write_latency_report};
+use qaic_stats::host::{HostSample, ProgramFacts, write_host_trace, write_latency_report};
 use qaic_stats::kpi::DeviceKpi;
 use qaic_stats::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::summary::{SummaryOptions, write_summary};
+use qaic_stats::trace::{Part, TraceOptions, write_trace};
 
 use crate::buffers::{BytesView, Frozen};
 use crate::errors::from_stats;
@@ -230,6 +232,11 @@ impl PySamples {
         self.collected.samples.iter().map(|sample| sample.host).collect()
     }
 
+    fn sample(&self, index: usize) -> PyResult<&Sample> {
+        let sample = self.collected.samples.get(index);
+        sample.ok_or_else(|| PyIndexError::new_err(format!("there are {} samples", self.__len__())))
+    }
+
     fn known(&self, program: u32) -> PyResult<&Known> {
         let found = self.known.get(program as usize);
         found.ok_or_else(|| PyIndexError::new_err(format!("there are {} programs", self.known.len())))
@@ -274,10 +281,7 @@ impl PySamples {
 
     /// The device's stats buffer of a sample; `None` where there is none.
     fn stats<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let sample = self.collected.samples.get(index);
-        let sample =
-            sample.ok_or_else(|| PyIndexError::new_err(format!("there are {} samples", self.__len__())))?;
-        Ok(sample.stats.as_ref().map(|stats| PyBytes::new(py, stats)))
+        Ok(self.sample(index)?.stats.as_ref().map(|stats| PyBytes::new(py, stats)))
     }
 
     /// (activation, inference, metrics by name) of the samples of a program that have a stats buffer; a metric that was not
@@ -307,6 +311,36 @@ impl PySamples {
     /// The operations of a program; `None` of a program without statistics.
     fn descriptor(&self, py: Python<'_>, program: u32) -> PyResult<Option<PyStatsDescriptor>> {
         PyStatsDescriptor::of_image(py, &self.known(program)?.image)
+    }
+
+    /// A Chrome trace of the host: what each inference spent its time on.
+    ///
+    /// Blocking, without the interpreter lock.
+    fn host_trace<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let json = py.detached(|| {
+            let mut json = Vec::new();
+            // Writing to memory does not fail.
+            let _ = write_host_trace(&mut json, &self.host(), clock::epoch_utc_ns());
+            Ok(json)
+        })?;
+        Ok(PyBytes::new(py, &json))
+    }
+
+    /// What the device measured of a sample, as the text of a summary, or as a Chrome trace; `None` where there is no stats
+    /// buffer.
+    ///
+    /// Blocking, without the interpreter lock.
+    fn op_stats<'py>(
+        &self,
+        py: Python<'py>,
+        index: usize,
+        as_trace: bool,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let sample = self.sample(index)?;
+        let (Some(stats), known) = (&sample.stats, self.known(sample.host.program)?) else { return Ok(None) };
+        let written = py.detached(|| Ok(op_stats(stats, &known.image, as_trace)))?;
+        let written = written.map_err(|error| from_stats(py, &error, None))?;
+        Ok(written.map(|text| PyBytes::new(py, &text)))
     }
 
     /// The latency report of one program; of one without samples `None`, or its head with `always`.
@@ -357,6 +391,32 @@ impl PySamples {
             })
             .collect()
     }
+}
+
+/// The summary or the trace of a stats buffer; `None` of a program without statistics.
+fn op_stats(stats: &[u8], image: &Image, as_trace: bool) -> Result<Option<Vec<u8>>, StatsError> {
+    let Some((descriptor, fingerprint)) = OpsDescriptor::of_container(image.container(), image.bytes())?
+    else {
+        return Ok(None);
+    };
+    let program = Some(Program { descriptor: &descriptor, fingerprint });
+    let options = DecodeOptions { any_program: false, records: true };
+    let layouts = Registry::default();
+    let model = layouts.decode(stats, program, None, options)?;
+    let mut text = Vec::new();
+    // Writing to memory does not fail.
+    let _ = if as_trace {
+        let part = Part {
+            model: &model,
+            descriptor: &descriptor,
+            network: &image.network().network_name,
+            slice: None,
+        };
+        write_trace(&mut text, &[part], None, &TraceOptions::default())
+    } else {
+        write_summary(&mut text, &model, &descriptor, &SummaryOptions::default())
+    };
+    Ok(Some(text))
 }
 
 fn metrics<'py>(py: Python<'py>, kpi: &DeviceKpi) -> PyResult<Bound<'py, PyDict>> {

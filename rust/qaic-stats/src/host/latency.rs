@@ -34,7 +34,7 @@ pub struct ProgramFacts {
 }
 
 /// Nanoseconds as microseconds, with all digits.
-struct Us(u64);
+pub(super) struct Us(pub(super) u64);
 
 impl fmt::Display for Us {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,4 +6,4 @@ mod trace;
 
 pub use latency::{ProgramFacts, write_latency_report};
 pub use sample::HostSample;
-pub use trace::{HOST_PROCESS, HostEvent, HostEvents, host_events};
+pub use trace::{HOST_PROCESS, HostEvent, HostEvents, host_events, write_host_trace};

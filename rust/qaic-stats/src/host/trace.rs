@@ -5,11 +5,16 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::io;
 
 use super::HostSample;
+use super::latency::Us;
 
 /// Name of the process.
 pub const HOST_PROCESS: &str = "HOST_PROC";
+
+/// Its number; devices count from 1.
+const HOST_PID: u32 = 1000;
 
 /// One slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +140,49 @@ pub fn host_events(samples: &[HostSample]) -> HostEvents<'_> {
     HostEvents::new(samples)
 }
 
+/// Writes a Chrome trace of the host alone. Its times count from the first sample; `epoch_utc_ns`, the UTC at the begin of
+/// the process's clock, lets a device's trace be put beside it.
+pub fn write_host_trace(
+    out: &mut impl io::Write,
+    samples: &[HostSample],
+    epoch_utc_ns: u64,
+) -> io::Result<()> {
+    let placed = host_events(samples);
+    let first_ns = samples.iter().map(|sample| sample.enqueued_ns).min().unwrap_or(0);
+    write!(out, r#"{{"displayTimeUnit": "ns", "otherData": {{"producer": "openqaic""#)?;
+    // A date that is not known is 0.
+    if epoch_utc_ns > 0 {
+        write!(out, r#", "epoch_utc_ns": {}"#, epoch_utc_ns.saturating_add(first_ns))?;
+    }
+    write!(out, "}}, \"traceEvents\": [")?;
+    let head = format!(r#""ph": "M", "pid": {HOST_PID}"#);
+    write!(
+        out,
+        "\n{{\"name\": \"process_name\", {head}, \"tid\": 0, \"args\": {{\"name\": \"{HOST_PROCESS}\"}}}}"
+    )?;
+    for (tid, name) in placed.threads().iter().enumerate() {
+        write!(
+            out,
+            ",\n{{\"name\": \"thread_name\", {head}, \"tid\": {tid}, \"args\": {{\"name\": \"{name}\"}}}}"
+        )?;
+    }
+    for event in placed.events() {
+        let HostEvent { name, thread, start_ns, duration_ns, .. } = event;
+        let (at, took) = (Us(start_ns.saturating_sub(first_ns)), Us(duration_ns));
+        write!(
+            out,
+            ",\n{{\"name\": \"{name}\", \"cat\": \"aic\", \"ph\": \"X\", \"ts\": {at}, \"dur\": {took}, \
+             \"pid\": {HOST_PID}, \"tid\": {thread}, \"args\": {{"
+        )?;
+        for (place, (name, value)) in event.arguments().into_iter().enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            write!(out, "{comma}\"{name}\" : \"{value}\"")?;
+        }
+        write!(out, "}}}}")?;
+    }
+    writeln!(out, "\n]}}")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -160,6 +208,27 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_trace_is_json_with_an_event_a_line(samples in proptest::collection::vec(sample(), 0..20)) {
+            let mut text = Vec::new();
+            prop_assert!(write_host_trace(&mut text, &samples, 1_000_000).is_ok());
+            let trace: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+            let events = trace["traceEvents"].as_array().cloned().unwrap_or_default();
+            let slices: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
+            prop_assert_eq!(slices.len(), 5 * samples.len());
+            let text = String::from_utf8(text).unwrap_or_default();
+            let lines = text.lines().filter(|line| line.contains("\"ph\": ")).count();
+            prop_assert_eq!(lines, events.len());
+            let first = samples.iter().map(|sample| sample.enqueued_ns).min().unwrap_or(0);
+            prop_assert_eq!(&trace["otherData"]["epoch_utc_ns"], &serde_json::json!(1_000_000 + first));
+            for (slice, event) in slices.iter().zip(host_events(&samples).events()) {
+                // Times of the strategy are below a microsecond.
+                let ns = event.start_ns - first;
+                prop_assert_eq!(slice["ts"].to_string(), serde_json::json!(f64::from(u32::try_from(ns).unwrap_or(0)) / 1e3).to_string());
+                prop_assert_eq!(&slice["args"]["sample"], &serde_json::json!(event.sample.inference.to_string()));
+            }
+        }
+
         #[test]
         fn slices_of_a_thread_nest_and_none_is_lost(samples in proptest::collection::vec(sample(), 0..40)) {
             let placed = host_events(&samples);

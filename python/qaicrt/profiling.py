@@ -1,0 +1,290 @@
+"""Profiles of some inferences, or of all between two calls (python-api §B.14, stats-profiling §6.5)."""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+
+from qaic import _core
+from qaicrt import profiling_reports as reports
+from qaicrt.enums import QAicProfilingTypeEnum, QStatus
+from qaicrt.exceptions import ExceptionInit, ExceptionNullPtr
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    Profiled = _core.RtProgram | _core.RtInferenceSet
+    ReportCallback = Callable[[str, QAicProfilingTypeEnum], object]
+
+_CALLBACK_FORM = ("program", "numSamples", "callback", "type")
+_FILE_FORM = ("programs", "type", "fileNamePrefix", "outputDirectory")
+
+
+class ProfilingHandle:
+    """Takes samples of inferences, from :meth:`start` on.
+
+    There are two forms. With ``programs``, samples are taken until :meth:`stop`, which writes the reports to
+    files. With ``callback``, samples are taken until there are ``numSamples``, or until :meth:`stop`; the
+    callback is then called once, on the dispatcher thread of the context. Without a sample there is no file
+    and no call. A handle does not keep its programs, and may be started again.
+
+    Parameters
+    ----------
+    programs
+        ``Program`` and ``InferenceSet`` objects; their places in the list are their numbers in the reports.
+    type
+        What to report. Stats buffers of devices, and device metrics, need a program with statistics.
+    fileNamePrefix
+        Begin of the file names; empty for ``aic-profiling``.
+    outputDirectory
+        Where the files are written. One level of it is made.
+    program
+        One ``Program`` or ``InferenceSet``.
+    numSamples
+        Samples of each of its activations.
+    callback
+        Called with (report, type). Stats buffers are no text, so that type needs the other form.
+
+    Raises
+    ------
+    ExceptionInit
+        A type, a number of samples or a combination that does not exist.
+    ExceptionNullPtr
+        A program or the callback is ``None``.
+    """
+
+    @overload
+    def __init__(
+        self,
+        programs: Iterable[Profiled],
+        type: QAicProfilingTypeEnum = ...,
+        fileNamePrefix: str = ...,
+        outputDirectory: str | os.PathLike[str] = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        program: Profiled,
+        numSamples: SupportsIndex,
+        callback: ReportCallback,
+        type: QAicProfilingTypeEnum = ...,
+    ) -> None: ...
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        first = arguments[0] if arguments else None
+        is_file_form = isinstance(first, list | tuple) or bool(keywords.keys() & set(_FILE_FORM) - {"type"})
+        given = _bound(_FILE_FORM if is_file_form else _CALLBACK_FORM, arguments, keywords)
+        self._type = checked_type(given.get("type", reports.LATENCY), "ProfilingHandle")
+        self._count: int | None = None
+        self._callback: ReportCallback | None = None
+        self._folder = Path()
+        self._prefix = ""
+        if is_file_form:
+            programs = list(given["programs"]) if given.get("programs") is not None else []
+            if not programs:
+                raise init_failed("no program is given; at least one is needed")
+            self._folder = Path(given.get("outputDirectory", "."))
+            self._prefix = given.get("fileNamePrefix", "")
+            if not isinstance(self._prefix, str) or any(mark in self._prefix for mark in "/\\\0"):
+                raise init_failed(f"fileNamePrefix is {self._prefix!r}; the begin of a file name is needed")
+        else:
+            missing = [name for name in ("program", "numSamples", "callback") if name not in given]
+            if missing:
+                raise TypeError(f"ProfilingHandle is missing the arguments: {', '.join(missing)}")
+            programs = [given["program"]]
+            self._count = operator.index(given["numSamples"])
+            if self._count < 1:
+                raise init_failed(f"numSamples is {self._count}; at least 1 is needed")
+            self._callback = checked_callback(given["callback"], "ProfilingHandle", self._type)
+        for program in programs:
+            checked_program(program, "ProfilingHandle")
+        self._context = programs[0]._context()  # noqa: SLF001 - for this package
+        self._profiler = _core.Profiler(
+            programs, count=self._count, device_stats=reports.NEEDS_DEVICE[self._type]
+        )
+        # Programs whose reports come from a device that measures nothing.
+        self._without_stats = (
+            [facts["network"] for facts in self._profiler.programs if not facts["has_stats"]]
+            if reports.NEEDS_DEVICE[self._type]
+            else []
+        )
+        self._lock = threading.Lock()
+        self._run: _Run | None = None
+        self._finalizer: weakref.finalize[..., ProfilingHandle] | None = None
+
+    def start(self) -> QStatus:
+        """Begin to take samples.
+
+        Returns
+        -------
+        QStatus
+            ``QS_INVAL`` when it is under way, or the output directory cannot be made; ``QS_UNSUPPORTED`` for
+            reports of device statistics about a program without such.
+        """
+        if self._without_stats:
+            return self._refuse(
+                f"program {self._without_stats[0]!r} was compiled without statistics; "
+                "compile it with a stats level of 40 or more",
+                QStatus.QS_UNSUPPORTED,
+            )
+        with self._lock:
+            if self._run is not None and not self._run.is_over:
+                return self._refuse("start was called twice; call stop before", QStatus.QS_INVAL)
+            if self._callback is None:
+                try:
+                    self._folder.mkdir(exist_ok=True)
+                except OSError as error:
+                    return self._refuse(f"outputDirectory cannot be made: {error}", QStatus.QS_INVAL)
+            self._run = _Run(self._context, self._profiler, self._type, self._callback, self._count)
+            try:
+                self._profiler.start()
+            except _core.QaicError as error:
+                self._run = None
+                return self._refuse(str(error), QStatus.QS_ERROR)
+            self._run.begin()
+            # A handle that is gone must not leave a thread behind.
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            self._finalizer = weakref.finalize(self, self._run.abandon)
+        return QStatus.QS_SUCCESS
+
+    def stop(self) -> QStatus:
+        """End, and report. Blocking until the callback has returned, or the files are written.
+
+        Returns
+        -------
+        QStatus
+            ``QS_INVAL`` when it was not started, ``QS_ERROR`` when a report could not be made or written; the
+            log says why.
+        """
+        with self._lock:
+            run, self._run = self._run, None
+            if run is None:
+                return self._refuse("stop was called before start", QStatus.QS_INVAL)
+            try:
+                samples = run.finish()
+                if samples is not None and self._callback is None:
+                    for name, content in reports.files(samples, self._type, self._prefix):
+                        reports.write(self._folder, name, content)
+            except (OSError, _core.QaicError) as error:
+                return self._refuse(f"the report was not made: {error}", QStatus.QS_ERROR)
+        run.flush()
+        return QStatus.QS_SUCCESS
+
+    def _refuse(self, why: str, status: QStatus) -> QStatus:
+        _core.rt_log_error(self._context, f"ProfilingHandle: {why}")
+        return status
+
+
+class _Run:
+    """What happens between a start and its end. It does not refer to the handle."""
+
+    def __init__(
+        self,
+        context: _core.RtContext,
+        profiler: _core.Profiler,
+        kind: QAicProfilingTypeEnum,
+        callback: ReportCallback | None,
+        count: int | None,
+    ) -> None:
+        self._context = context
+        self._profiler = profiler
+        self._kind = kind
+        self._callback = callback
+        self._count = count
+        self._ending = threading.Lock()
+        self.is_over = False
+
+    def begin(self) -> None:
+        if self._count is not None:
+            threading.Thread(target=self._watch, name="qaicrt profile", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Report when all samples are there."""
+        if self._profiler.wait():
+            try:
+                self.finish()
+            except _core.QaicError as error:
+                _core.rt_log_error(self._context, f"ProfilingHandle: the report was not made: {error}")
+
+    def finish(self) -> _core.Samples | None:
+        """End it and give the callback what it gets; ``None`` when that was done before."""
+        with self._ending:
+            if self.is_over:
+                return None
+            self.is_over = True
+            self._profiler.stop()
+            samples = self._profiler.drain()
+            if self._callback is not None and len(samples):
+                text = reports.report(samples, self._kind)
+                dispatcher = self._context._dispatcher()  # noqa: SLF001 - for this package
+                dispatcher.post(self._callback, text, self._kind)
+        return samples
+
+    def flush(self) -> None:
+        if self._callback is not None:
+            self._context._dispatcher().flush()  # noqa: SLF001 - for this package
+
+    def abandon(self) -> None:
+        with self._ending:
+            if not self.is_over:
+                self.is_over = True
+                self._profiler.stop()
+
+
+def checked_program(program: object, owner: str) -> Profiled:
+    """Refuse what has no inferences."""
+    if program is None:
+        raise _null("a program", owner)
+    if not isinstance(program, _core.RtProgram | _core.RtInferenceSet):
+        found = type(program).__name__
+        raise TypeError(f"{owner} got a {found}; a Program or an InferenceSet is needed")
+    return program
+
+
+def checked_type(kind: object, owner: str) -> QAicProfilingTypeEnum:
+    """Refuse what is not a type of report."""
+    if not isinstance(kind, QAicProfilingTypeEnum):
+        raise init_failed(f"type is {kind!r}; a QAicProfilingTypeEnum is needed", owner)
+    return kind
+
+
+def checked_callback(callback: Any, owner: str, kind: QAicProfilingTypeEnum) -> ReportCallback:
+    """Refuse what cannot be called, and a type whose reports are no text."""
+    if callback is None:
+        raise _null("the callback", owner)
+    if not callable(callback):
+        found = callback.__class__.__name__
+        raise init_failed(f"callback is a {found}; a callable is needed", owner)
+    if kind is reports.RAW_DEVICE_STATS:
+        why = "stats buffers are files; give a ProfilingHandle programs and an outputDirectory"
+        raise init_failed(why, owner)
+    checked: ReportCallback = callback
+    return checked
+
+
+def _bound(names: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name."""
+    if len(arguments) > len(names):
+        raise TypeError(f"ProfilingHandle takes {len(names)} arguments; {len(arguments)} were given")
+    given = dict(zip(names, arguments, strict=False))
+    for name, value in keywords.items():
+        if name not in names:
+            raise TypeError(f"ProfilingHandle has no argument {name!r} beside {', '.join(names)}")
+        if name in given:
+            raise TypeError(f"ProfilingHandle got the argument {name!r} twice")
+        given[name] = value
+    return given
+
+
+def init_failed(why: str, owner: str = "ProfilingHandle") -> ExceptionInit:
+    """Make the exception of a handle that cannot be made."""
+    return ExceptionInit(f"Initialization Exception: in object: {owner} {why}", code="call.argument")
+
+
+def _null(what: str, owner: str = "ProfilingHandle") -> ExceptionNullPtr:
+    text = f"Null Pointer Exception: in object: {owner} {what} is None; an object is needed"
+    return ExceptionNullPtr(text, code="call.argument")

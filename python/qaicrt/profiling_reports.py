@@ -1,0 +1,127 @@
+"""What profiles come out as: texts for callbacks, files for folders (stats-profiling §6)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import statistics
+import threading
+from typing import TYPE_CHECKING
+
+from qaic import _core
+from qaicrt.enums import QAicProfilingTypeEnum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LATENCY = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_LATENCY_TYPE
+TRACE = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_TRACE_TYPE
+RAW_DEVICE_STATS = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_RAW_DEVICE_STATS_TYPE
+DEV_KPI = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_DEV_KPI_TYPE
+
+#: whether a type needs the stats buffers of devices; ``None``: those that the compiler was asked for
+NEEDS_DEVICE: dict[QAicProfilingTypeEnum, bool | None] = {
+    LATENCY: None,
+    TRACE: False,
+    RAW_DEVICE_STATS: True,
+    DEV_KPI: True,
+}
+
+#: what a file name begins with where nothing else is asked for
+PREFIX = "aic-profiling"
+
+# The output that a stats buffer comes from (stats-profiling §2.1).
+_STATS_OUTPUT = "aiccyclecounts"
+
+_COLUMN = 15
+
+
+def report(samples: _core.Samples, kind: QAicProfilingTypeEnum) -> str:
+    """One text for all programs of a profile; a program without samples has the head of its report.
+
+    Blocking: decodes stats buffers.
+    """
+    numbers = range(len(samples.programs))
+    if kind is TRACE:
+        return samples.host_trace().decode()
+    if kind is DEV_KPI:
+        return "\n".join(device_report(samples, number) for number in numbers)
+    return "\n".join(samples.latency_report(number, always=True) or "" for number in numbers)
+
+
+def device_report(samples: _core.Samples, program: int) -> str:
+    """Count, mean, extremes and standard deviation of what the device measured of a program.
+
+    A metric that was not measured has no row.
+    """
+    measured = [metrics for _, _, metrics in samples.device_kpis(program)]
+    suffix = f"_Func_{program}"
+    counted = f"ProfilingSamples{suffix}"
+    lines = ["--- Cumulative Device Metrics Report ---"]
+    lines += _table(["Metric", "Value", "Unit"], [[counted, str(len(measured)), "Samples"]])
+    rows = []
+    for metric in measured[0] if measured else ():
+        values = [value for metrics in measured if (value := metrics[metric]) is not None]
+        if values:
+            figures = (statistics.fmean(values), min(values), max(values), statistics.pstdev(values))
+            rows.append([metric + suffix, *(f"{figure:.3f}" for figure in figures)])
+    lines.append("--- Aggregated Device Metrics Report ---")
+    lines += _table(["Metric", "Avg", "Min", "Max", "Std"], rows)
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of a table in the runner's form: the first column as wide as it has to be, the others 15."""
+    width = max(len(row[0]) for row in [head, *rows]) + 1
+    lines = []
+    for name, *others in [head, *rows]:
+        cells = [f"{name},".ljust(width), *(f"{cell},".ljust(_COLUMN) for cell in others[:-1])]
+        lines.append("".join([*cells, others[-1].ljust(_COLUMN)]))
+    return lines
+
+
+def files(
+    samples: _core.Samples, kind: QAicProfilingTypeEnum, prefix: str
+) -> Iterator[tuple[str, str | bytes]]:
+    """Names and contents of the files of a profile; none of a program without samples."""
+    times = samples.times()
+    for number, facts in enumerate(samples.programs):
+        stem = f"{prefix or PREFIX}-program-{number}"
+        if kind is RAW_DEVICE_STATS:
+            network = re.sub(r"[/\\\x00]", "_", facts["network"])
+            for index in (times["program"] == number).nonzero()[0]:
+                content = samples.stats(index)
+                if content is not None:
+                    activation, inference = times["activation"][index], times["inference"][index]
+                    name = f"{stem}-activation-{activation}-inf-{inference}-{network}-{_STATS_OUTPUT}.bin"
+                    yield name, content
+            continue
+        of_it = samples.of_program(number)
+        if not len(of_it):
+            continue
+        if kind is TRACE:
+            yield f"{stem}-trace.json", of_it.host_trace()
+        elif kind is DEV_KPI:
+            yield f"{stem}-stats.txt", device_report(of_it, number)
+        else:
+            yield f"{stem}-latency.txt", of_it.latency_report(number, always=True) or ""
+
+
+def write(folder: Path, name: str, content: str | bytes) -> None:
+    """Write a file aside, then give it its name: nobody ever sees half of it.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written to.
+    """
+    aside = folder / f".{name}.{os.getpid()}-{threading.get_ident()}.tmp"
+    try:
+        aside.write_bytes(content.encode() if isinstance(content, str) else content)
+        aside.replace(folder / name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise

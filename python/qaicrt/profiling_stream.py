@@ -1,0 +1,297 @@
+"""Profiles that go on, with a report in every period (python-api §B.14, stats-profiling §6.5)."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Protocol
+
+from qaic import _core
+from qaicrt import profiling_reports as reports
+from qaicrt.enums import QStatus
+from qaicrt.profiling import checked_callback, checked_program, checked_type, init_failed
+from qaicrt.profiling_pattern import compile_pattern
+
+if TYPE_CHECKING:
+    from qaicrt.enums import QAicProfilingTypeEnum
+    from qaicrt.profiling import Profiled, ReportCallback
+    from qaicrt.properties import ProfilingProperties
+
+_OWNER = "StreamProfilingHandle"
+
+#: one in how many inferences is taken
+SAMPLING_RATES = {"full": 1, "half": 2, "fourth": 4, "eighth": 8, "sixteenth": 16}
+
+#: milliseconds between two reports
+REPORTING_RATES_MS = (500, 1000, 2000, 4000)
+
+#: reports that may wait for a slow callback; what is seen meanwhile is in the next one
+_UNDELIVERED = 64
+
+
+class Clock(Protocol):
+    """What tells the time and waits."""
+
+    def now_ms(self) -> float:
+        """Milliseconds since a full period."""
+
+    def wait_until(self, time_ms: float, stopped: threading.Event) -> bool:
+        """Wait until then, or until it is stopped; whether it was stopped."""
+
+
+class WallClock:
+    """The system's clock."""
+
+    def now_ms(self) -> float:
+        """Milliseconds since 1970."""
+        return time.time_ns() / 1e6
+
+    def wait_until(self, time_ms: float, stopped: threading.Event) -> bool:
+        """Wait until then, or until it is stopped; whether it was stopped."""
+        return stopped.wait(max(0.0, (time_ms - self.now_ms()) / 1e3))
+
+
+def next_boundary_ms(now_ms: float, period_ms: int) -> int:
+    """Find the first multiple of the period after a time."""
+    return (int(now_ms) // period_ms + 1) * period_ms
+
+
+class StreamProfilingHandle:
+    """Takes samples of programs that come and go, and reports in every period.
+
+    Boundaries between periods are multiples of the period on the clock. At each of them, and at :meth:`stop`,
+    the callback is called once, on the dispatcher thread of a context, with all samples since the last
+    report, even when there are none. A program that was removed or is gone is still in the reports, without
+    new samples. The handle does not keep its programs.
+
+    Parameters
+    ----------
+    samplingRate
+        ``"full"``, ``"half"``, ``"fourth"``, ``"eighth"``, ``"sixteenth"``, or 1, 2, 4, 8, 16: one in so many
+        inferences of each activation.
+    reportingRate
+        Milliseconds of a period: 500, 1000, 2000 or 4000.
+    callback
+        Called with (report, type).
+    properties
+        A :class:`ProfilingProperties`; ``None`` for latency reports.
+    name
+        Name of the handle.
+    regex
+        Programs that are made from now on and whose whole name matches are added; an ECMAScript pattern.
+
+    Raises
+    ------
+    ExceptionInit
+        A rate, a type or a pattern that does not exist.
+    ExceptionNullPtr
+        The callback is ``None``.
+    """
+
+    #: what tells the time; another one for tests
+    clock: Clock = WallClock()
+
+    def __init__(  # noqa: PLR0917 - the order of the interface
+        self,
+        samplingRate: str | int,
+        reportingRate: int,
+        callback: ReportCallback,
+        properties: ProfilingProperties | None = None,
+        name: str = "",
+        regex: str = "",
+    ) -> None:
+        sampling = SAMPLING_RATES.get(samplingRate, 0) if isinstance(samplingRate, str) else samplingRate
+        if isinstance(sampling, bool) or sampling not in SAMPLING_RATES.values():
+            known = ", ".join(SAMPLING_RATES)
+            raise init_failed(
+                f"samplingRate is {samplingRate!r}; {known} or 1, 2, 4, 8, 16 is needed", _OWNER
+            )
+        if isinstance(reportingRate, bool) or reportingRate not in REPORTING_RATES_MS:
+            known = ", ".join(map(str, REPORTING_RATES_MS))
+            raise init_failed(f"reportingRate is {reportingRate!r}; one of {known} ms is needed", _OWNER)
+        self._type = checked_type(reports.LATENCY if properties is None else properties.type, _OWNER)
+        self._callback = checked_callback(callback, _OWNER, self._type)
+        self._period_ms = int(reportingRate)
+        self._name = str(name)
+        try:
+            pattern = compile_pattern(regex) if regex else None
+        except ValueError as error:
+            raise init_failed(f"regex {regex!r} cannot be used: {error}", _OWNER) from None
+        self._profiler = _core.Profiler(
+            sampling=int(sampling), device_stats=reports.NEEDS_DEVICE[self._type], pattern=pattern
+        )
+        self._lock = threading.Lock()
+        self._context: _core.RtContext | None = None
+        self._stream: _Stream | None = None
+        self._finalizer: weakref.finalize[..., StreamProfilingHandle] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the handle."""
+        return self._name
+
+    def addProgram(self, program: Profiled) -> QStatus:
+        """Take samples of a ``Program`` or an ``InferenceSet`` as well, at once when it is started.
+
+        Returns
+        -------
+        QStatus
+            ``QS_UNSUPPORTED`` for reports of device statistics about a program without such.
+        """
+        checked_program(program, _OWNER)
+        with self._lock:
+            if self._context is None:
+                self._context = program._context()  # noqa: SLF001 - for this package
+        try:
+            number = self._profiler.add(program)
+        except _core.QaicError as error:
+            return self._refuse(str(error), QStatus.QS_ERROR)
+        facts = self._profiler.programs[number]
+        if reports.NEEDS_DEVICE[self._type] and not facts["has_stats"]:
+            self._profiler.remove(program)
+            return self._refuse(
+                f"program {facts['network']!r} was compiled without statistics; "
+                "compile it with a stats level of 40 or more",
+                QStatus.QS_UNSUPPORTED,
+            )
+        return QStatus.QS_SUCCESS
+
+    def removeProgram(self, program: Profiled) -> QStatus:
+        """Take no more samples of a program; those taken are in the next report.
+
+        Returns
+        -------
+        QStatus
+            ``QS_INVAL`` when it was not added.
+        """
+        checked_program(program, _OWNER)
+        try:
+            if not self._profiler.remove(program):
+                return self._refuse("the program to remove was not added", QStatus.QS_INVAL)
+        except _core.QaicError as error:
+            return self._refuse(str(error), QStatus.QS_ERROR)
+        return QStatus.QS_SUCCESS
+
+    def start(self) -> QStatus:
+        """Begin to take samples and to report.
+
+        Returns
+        -------
+        QStatus
+            ``QS_INVAL`` when it is started.
+        """
+        with self._lock:
+            if self._stream is not None:
+                return self._refuse("start was called twice; call stop before", QStatus.QS_INVAL)
+            try:
+                self._profiler.start()
+            except _core.QaicError as error:
+                return self._refuse(str(error), QStatus.QS_ERROR)
+            self._stream = _Stream(
+                self._log_context(), self._profiler, self._type, self._callback, self._period_ms, self.clock
+            )
+            self._stream.begin()
+            # A handle that is gone must not leave a thread behind.
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            self._finalizer = weakref.finalize(self, self._stream.abandon)
+        return QStatus.QS_SUCCESS
+
+    def stop(self) -> QStatus:
+        """End, with a last report; :meth:`flushReports` waits for its delivery.
+
+        Returns
+        -------
+        QStatus
+            ``QS_INVAL`` when it was not started.
+        """
+        with self._lock:
+            stream, self._stream = self._stream, None
+            if stream is None:
+                return self._refuse("stop was called before start", QStatus.QS_INVAL)
+            stream.end()
+        return QStatus.QS_SUCCESS
+
+    def flushReports(self) -> QStatus:
+        """Wait until all reports made so far were delivered. Blocking; call it before the process ends."""
+        context = self._context
+        if context is not None:
+            context._dispatcher().flush()  # noqa: SLF001 - for this package
+        return QStatus.QS_SUCCESS
+
+    def _log_context(self) -> _core.RtContext:
+        if self._context is None:
+            # Programs may come later, of any context.
+            self._context = _core.RtContext()
+        return self._context
+
+    def _refuse(self, why: str, status: QStatus) -> QStatus:
+        _core.rt_log_error(self._log_context(), f"{_OWNER}: {why}")
+        return status
+
+
+class _Stream:
+    """What happens between a start and a stop. It does not refer to the handle."""
+
+    def __init__(  # noqa: PLR0917 - made in one place
+        self,
+        context: _core.RtContext,
+        profiler: _core.Profiler,
+        kind: QAicProfilingTypeEnum,
+        callback: ReportCallback,
+        period_ms: int,
+        clock: Clock,
+    ) -> None:
+        self._context = context
+        self._profiler = profiler
+        self._kind = kind
+        self._callback = callback
+        self._period_ms = period_ms
+        self._clock = clock
+        self._stopped = threading.Event()
+        self._room = threading.Semaphore(_UNDELIVERED)
+        self._thread = threading.Thread(target=self._serve, name="qaicrt profile reports", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop, and make the last report."""
+        self._stopped.set()
+        self._thread.join()
+        self._profiler.stop()
+        self._report(waits=False)
+
+    def abandon(self) -> None:
+        """Stop, and make no report."""
+        self._stopped.set()
+        self._profiler.stop()
+
+    def _serve(self) -> None:
+        boundary = next_boundary_ms(self._clock.now_ms(), self._period_ms)
+        while not self._clock.wait_until(boundary, self._stopped):
+            if self._room.acquire(blocking=False):
+                self._report(waits=True)
+            # One that came late is not made up for.
+            boundary = max(
+                boundary + self._period_ms, next_boundary_ms(self._clock.now_ms(), self._period_ms)
+            )
+
+    def _report(self, *, waits: bool) -> None:
+        """Have the callback called; `waits`: it takes one of the places of undelivered reports."""
+        try:
+            text = reports.report(self._profiler.drain(), self._kind)
+        except _core.QaicError as error:
+            _core.rt_log_error(self._context, f"{_OWNER}: a report was not made: {error}")
+            if waits:
+                self._room.release()
+            return
+        dispatcher = self._context._dispatcher()  # noqa: SLF001 - for this package
+        if not dispatcher.post(self._deliver, text, waits) and waits:
+            self._room.release()
+
+    def _deliver(self, text: str, waited: bool) -> None:  # noqa: FBT001 - called by the dispatcher
+        if waited:
+            self._room.release()
+        self._callback(text, self._kind)
