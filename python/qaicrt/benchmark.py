@@ -40,9 +40,6 @@ _UNDELIVERED = 1024
 #: what 31 bits hold; threads cannot wait for much longer periods
 _LONGEST_PERIOD_MS = 2**31 - 1
 
-#: output that programs with device statistics have
-_STATS_OUTPUT = "aiccyclecounts"
-
 
 class InferenceBenchmarkSet:
     """Runs many inferences of one container on the same buffers and measures their rate.
@@ -112,11 +109,12 @@ class InferenceBenchmarkSet:
         self._properties = properties or BenchmarkProperties()
         self._program_name = program.name
         self._batch_size = program.batchSize
-        self._has_stats = any(mapping.bufferName == _STATS_OUTPUT for mapping in program.bufferMappings)
         self._runner: _core.RtBenchmark | None = None
         # Held while something runs; nobody waits for it.
         self._busy = threading.Lock()
         self._completion: CompletionCallback | None = None
+        self._handles: _core.RtInferenceSet | None = None
+        self._op_stats: tuple[OpStatsCallback, int, int, QAicOpStatsFormatEnum] | None = None
         self._reporting: LiveReportingLevelEnum | None = None
         self._profiling: LiveReportingLevelEnum | None = None
         self._period_s = 1.0
@@ -141,6 +139,7 @@ class InferenceBenchmarkSet:
                     self._context, self._qpc, self._dev, self._set_size, self._activations, properties
                 )
                 self._runner = _core.RtBenchmark(handles, self._buffers)
+                self._handles = handles
         except (ExceptionInit, ExceptionNullPtr):
             # What could not be made has said so in the log.
             return QStatus.QS_ERROR
@@ -159,7 +158,7 @@ class InferenceBenchmarkSet:
         if not self._busy.acquire(blocking=False):
             return self._refuse("disable was called while a benchmark runs", QStatus.QS_ERROR)
         try:
-            self._runner = None
+            self._runner = self._handles = None
         finally:
             self._busy.release()
         return QStatus.QS_SUCCESS
@@ -227,13 +226,28 @@ class InferenceBenchmarkSet:
         numSamplesPerProgramInstance: SupportsIndex,
         format: QAicOpStatsFormatEnum,  # noqa: A002 - the name of the interface
     ) -> QStatus:
-        """Ask for operator statistics; a program without a statistics output never has any.
+        """Have ``cb(report, size, format, sample, ExecObjInfo)`` called after each run.
+
+        That is for some of its inferences. The report is a summary as text, or a Chrome trace as JSON;
+        ``size`` are its bytes and ``sample`` the number of the inference. Exec objects are not told apart:
+        ``execObjIndex`` is 0. The calls are on the dispatcher thread; there are none for a program that was
+        compiled without asking for statistics.
+
+        Parameters
+        ----------
+        cb
+            Called from the next run on.
+        initialSampleIndex
+            Inferences at the begin of a run without a report.
+        numSamplesPerProgramInstance
+            Reports of each activation.
+        format
+            Form of the reports.
 
         Returns
         -------
         QStatus
-            ``QS_INVAL`` for a bad format or sample range; ``QS_UNSUPPORTED`` for a program with a statistics
-            output, whose reports are not available yet.
+            ``QS_INVAL`` for a bad format or sample range.
         """
         if not callable(cb):
             raise TypeError(f"cb is a {type(cb).__name__}; a callable is needed")
@@ -243,13 +257,12 @@ class InferenceBenchmarkSet:
         if first < 0 or count < 1:
             why = f"samples {first} to {first + count - 1} were asked for; at least one from 0 on is expected"
             return self._refuse(why, QStatus.QS_INVAL)
-        if self._has_stats:
-            why = "this version makes no reports of operator statistics; run without the callback"
-            return self._refuse(why, QStatus.QS_UNSUPPORTED)
+        self._op_stats = (cb, first, count, format)
         return QStatus.QS_SUCCESS
 
     def disableOpStatsCallback(self) -> QStatus:
-        """Ask for no operator statistics any more."""
+        """Ask for no operator statistics any more, from the next run on."""
+        self._op_stats = None
         return QStatus.QS_SUCCESS
 
     def setLiveReporting(
@@ -309,6 +322,8 @@ class InferenceBenchmarkSet:
             runner = self._runner
             if runner is None:
                 return self._refuse("it is not enabled; call enable first", QStatus.QS_ERROR)
+            op_stats = self._op_stats
+            profiler = self._profiler()
             reporter = self._reporter(runner)
             courier = self._courier(runner)
             try:
@@ -319,6 +334,10 @@ class InferenceBenchmarkSet:
                 # Both may be told of a Ctrl-C; neither must outlive the run.
                 if reporter:
                     reporter.stop()
+                if profiler:
+                    profiler.stop()
+            if profiler and op_stats:
+                self._tell_op_stats(profiler.drain(), op_stats[0], op_stats[3])
             if courier:
                 courier.flush()
             if status is QStatus.QS_SUCCESS:
@@ -336,6 +355,39 @@ class InferenceBenchmarkSet:
         reporter = _Reporter(runner, self._batch_size, in_flight, detailed=detailed)
         reporter.start(self._period_s)
         return reporter
+
+    def _profiler(self) -> _core.Profiler | None:
+        """Make what takes the samples of a run whose operator statistics somebody wants."""
+        if self._op_stats is None or self._handles is None:
+            return None
+        _, first, count, _ = self._op_stats
+        profiler = _core.Profiler([self._handles], first=first, count=count, device_stats=None)
+        profiler.start()
+        return profiler
+
+    def _tell_op_stats(
+        self,
+        samples: _core.Samples,
+        callback: OpStatsCallback,
+        form: QAicOpStatsFormatEnum,
+    ) -> None:
+        from qaicrt.sequences import vector_char
+
+        dispatcher = self._context._dispatcher()  # noqa: SLF001 - for this package
+        as_trace = form is QAicOpStatsFormatEnum.QAIC_OPSTATS_FORMAT_JSON
+        for index, sample in enumerate(samples.times()):
+            try:
+                text = samples.op_stats(index, as_trace)
+            except _core.QaicError as error:
+                _core.rt_log_error(self._context, f"InferenceBenchmarkSet: no report was made: {error}")
+                continue
+            if text is not None and self._runner is not None:
+                activation = int(sample["activation"])
+                program_id = self._runner.program_id(activation)
+                info = ExecObjInfo(0, activation, program_id, self._program_name, QStatus.QS_SUCCESS)
+                report = vector_char(text)
+                dispatcher.post(callback, report, len(report), form, int(sample["inference"]), info)
+        dispatcher.flush()
 
     def _courier(self, runner: _core.RtBenchmark) -> _Courier | None:
         if self._completion is None:

@@ -9,12 +9,13 @@ import statistics
 import threading
 from typing import TYPE_CHECKING
 
-from qaic import _core
 from qaicrt.enums import QAicProfilingTypeEnum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from qaic import _core
 
 LATENCY = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_LATENCY_TYPE
 TRACE = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_TRACE_TYPE

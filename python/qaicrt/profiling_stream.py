@@ -89,8 +89,8 @@ class StreamProfilingHandle:
         The callback is ``None``.
     """
 
-    #: what tells the time; another one for tests
-    clock: Clock = WallClock()
+    # What tells the time; another one for tests.
+    _clock: Clock = WallClock()
 
     def __init__(  # noqa: PLR0917 - the order of the interface
         self,
@@ -189,7 +189,7 @@ class StreamProfilingHandle:
             except _core.QaicError as error:
                 return self._refuse(str(error), QStatus.QS_ERROR)
             self._stream = _Stream(
-                self._log_context(), self._profiler, self._type, self._callback, self._period_ms, self.clock
+                self._log_context(), self._profiler, self._type, self._callback, self._period_ms, self._clock
             )
             self._stream.begin()
             # A handle that is gone must not leave a thread behind.

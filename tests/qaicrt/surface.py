@@ -1,7 +1,4 @@
-"""The public names of ``qaicrt``: a table of python-api §B, which the tests compare with the package.
-
-Profiling handles (§B.14) are not part of it yet.
-"""
+"""The public names of ``qaicrt``: a table of python-api §B, which the tests compare with the package."""
 
 #: enumerations; their members and codes are compared in test_enums.py
 ENUMS = {
@@ -11,6 +8,7 @@ ENUMS = {
         "QAicDeviceType",
         "QAicErrorType",
         "QAicOpStatsFormatEnum",
+        "QAicProfilingTypeEnum",
         "QAicProgramStatus",
     ),
     *("QBufferType", "QDevStatus", "QDirection", "QLogLevel", "QStatus"),
@@ -61,6 +59,11 @@ CLASSES = {
         *("enableExecObjCompletionCallback", "enableOpStatsCallback", "getInfCompleted", "getLastRunStats"),
         *("initDefaultProperties", "run", "runForDuration", "setLiveProfilingLevel", "setLiveReporting"),
     },
+    # §B.14
+    "ProfilingHandle": {"start", "stop"},
+    "StreamProfilingHandle": {
+        *("addProgram", "flushReports", "name", "removeProgram", "start", "stop"),
+    },
     # §B.13
     "Util": {
         *("checkLibraryVersion", "getAicVersion", "getDeviceIds", "getDeviceInfo", "getPerformanceInfo"),
@@ -93,6 +96,8 @@ STRUCTURES = {
     # §B.11, §B.12
     "InferenceSetProperties": {"id", "name", "programProperties", "queueProperties"},
     "BenchmarkProperties": {"programProperties", "queueProperties"},
+    # §B.14
+    "ProfilingProperties": {"type"},
     "ExecObjInfo": {"activationIndex", "execObjIndex", "programId", "programName", "status"},
     # §B.13
     "QDevInfo": {"devData", "devStatus", "name", "nspData", "pciInfo", "qid"},

@@ -68,6 +68,7 @@ def test_both_names_of_the_buffer_enumerations():
         "QAicDeviceType": [1],
         "LiveReportingLevelEnum": [1, 2],
         "QAicOpStatsFormatEnum": [0, 1],
+        "QAicProfilingTypeEnum": [0, 1, 2, 3],
         "QDirection": [0, 1, 2, 3],
         "QAicProgramStatus": [0, 1, 2, 100, 101, 102],
         "QAicErrorType": [
