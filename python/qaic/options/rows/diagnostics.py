@@ -34,7 +34,7 @@ class DiagnosticOptions:
     stats_batchsize: int = option(
         Int(ge=1, le=_LARGEST),
         default=1,
-        summary="Samples in one inference: reported times are divided by it.",
+        summary="Samples in one inference: reported rates are counted in them.",
         effect=Effect.DIAGNOSTIC,
         flag=Flag("stats-batchsize", FlagForm.VALUE),
         aic=AicField("stats_batch_size", 2, "compiler_stats_batch_size", JsonForm.INT),
