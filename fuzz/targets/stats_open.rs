@@ -1,0 +1,85 @@
+//! Opens anything as a stats buffer and reads everything in it, then writes it again. Finds panics, hangs, unbounded
+//! allocation, and records that change on the way.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use qaic_stats::columns::columns;
+use qaic_stats::descriptor::{CoreOps, OpDesc, OpsDescriptor};
+use qaic_stats::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::model::StatsModel;
+use qaic_stats::oqstats::{self, Header};
+use qaic_stats::record::Kind;
+
+fuzz_target!(|bytes: &[u8]| {
+    // A mutated byte must not hide what lies behind the CRCs.
+    let mut fixed = bytes.to_vec();
+    seal(&mut fixed);
+    for bytes in [bytes, &fixed] {
+        read(bytes);
+    }
+    let _ = OpsDescriptor::from_json(bytes);
+});
+
+/// Corrects the header's CRC, and says that those of the sections were not computed.
+fn seal(bytes: &mut [u8]) {
+    if bytes.len() < 128 {
+        return;
+    }
+    bytes[..8].copy_from_slice(&oqstats::MAGIC);
+    let crc = crc32fast::hash(&bytes[..120]);
+    bytes[120..124].copy_from_slice(&crc.to_le_bytes());
+    let Ok(header) = Header::read(bytes) else { return };
+    for entry in 0..u64::from(header.sections) {
+        let at = (header.directory + entry * u64::from(header.entry_bytes)) as usize;
+        bytes[at + 28..at + 32].fill(0);
+    }
+}
+
+fn read(bytes: &[u8]) {
+    let ops = vec![OpDesc::default(); 8];
+    let descriptor = OpsDescriptor {
+        groups: vec!["A".to_owned()],
+        thread_groups: vec![0],
+        cores: vec![CoreOps { slice: 0, ops }],
+        ..OpsDescriptor::default()
+    };
+    let program = Program { descriptor: &descriptor, fingerprint: oqstats::fingerprint_of(bytes).unwrap_or_default() };
+    for records in [false, true] {
+        for program in [None, Some(program)] {
+            let options = DecodeOptions { records, ..DecodeOptions::default() };
+            if let Ok(model) = Registry::default().decode(bytes, program, None, options) {
+                walk(&model, bytes);
+            }
+        }
+    }
+}
+
+fn walk(model: &StatsModel<'_>, bytes: &[u8]) {
+    let mut claimed = 0;
+    for thread in model.threads().iter() {
+        let first = thread.first_op as usize;
+        let ops = model.ops().slice(first..first + thread.op_count as usize);
+        assert_eq!(ops.len(), thread.op_count as usize);
+        claimed += ops.len();
+    }
+    assert_eq!(claimed, model.ops().len());
+    let _ = (model.meta(), model.pmu_events());
+    for kind in Kind::ALL {
+        let Some((section, stride)) = model.section(kind) else { continue };
+        assert!(section.is_empty() || bytes.as_ptr_range().contains(&section.as_ptr()));
+        let names: Vec<&str> = kind.fields().iter().map(|field| field.name).collect();
+        columns(kind, section, stride, &names, 0..64).expect("these are the names");
+    }
+    let written = oqstats::encode_to_vec(model, [0; 16]).expect("what was read can be written");
+    let options = DecodeOptions { records: false, ..DecodeOptions::default() };
+    let again = Registry::default().decode(&written, None, None, options).expect("what was written can be read");
+    assert_eq!(again.run, model.run);
+    assert!(again.ops().iter().eq(model.ops().iter()));
+    assert!(again.threads().iter().eq(model.threads().iter()));
+    // Half of the room: either too small, or whole operations less.
+    let mut half = vec![0; written.len() / 2];
+    if oqstats::encode(model, [0; 16], &mut half).is_ok() {
+        let cut = Registry::default().decode(&half, None, None, options).expect("what was cut can be read");
+        assert!(cut.ops().iter().eq(model.ops().slice(0..cut.ops().len()).iter()));
+    }
+}
