@@ -28,6 +28,7 @@ from python import (
     resolving,
     running,
     rust_rows,
+    stats_views,
 )
 from python.effort import FULL, QUICK
 from python.row import HEADER, Row, table
@@ -63,6 +64,7 @@ MEASUREMENTS = {
         remembering.run_growth,
         remembering.reload_growth,
         rust_rows.numpy_conversions,
+        stats_views.views,
     )
 }
 
@@ -118,6 +120,11 @@ GROUPS = {
         "Resolving options",
         "From what the user wrote to typed values: names, types, precedence and rules. The table itself is "
         "built before.",
+    ),
+    "stats": (
+        "Stats buffers",
+        "The buffer of one inference of one thread, in memory. Columns are arrays of their own, one per "
+        "field; they are allocated anew each time, and so is the copy beside them.",
     ),
     "open": (
         "Opening a container",
@@ -219,6 +226,8 @@ def measure_group(
             yield from compiling.compile_rows(folder, effort)
         case "calibrate":
             yield from calibrating.calibrate_rows(folder, effort)
+        case "stats":
+            yield from stats_views.view_rows(effort)
         case "options":
             yield from resolving.option_rows(folder, effort)
         case "open":
