@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 import weakref
@@ -232,7 +233,9 @@ class _Run:
         with self._ending:
             if not self.is_over:
                 self.is_over = True
-                self._profiler.stop()
+                # In a forked process there is nothing to stop.
+                with contextlib.suppress(_core.QaicError):
+                    self._profiler.stop()
 
 
 def checked_program(program: object, owner: str) -> Profiled:

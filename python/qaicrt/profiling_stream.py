@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -210,7 +211,10 @@ class StreamProfilingHandle:
             stream, self._stream = self._stream, None
             if stream is None:
                 return self._refuse("stop was called before start", QStatus.QS_INVAL)
-            stream.end()
+            try:
+                stream.end()
+            except _core.QaicError as error:
+                return self._refuse(str(error), QStatus.QS_ERROR)
         return QStatus.QS_SUCCESS
 
     def flushReports(self) -> QStatus:
@@ -266,7 +270,9 @@ class _Stream:
     def abandon(self) -> None:
         """Stop, and make no report."""
         self._stopped.set()
-        self._profiler.stop()
+        # In a forked process there is nothing to stop.
+        with contextlib.suppress(_core.QaicError):
+            self._profiler.stop()
 
     def _serve(self) -> None:
         boundary = next_boundary_ms(self._clock.now_ms(), self._period_ms)

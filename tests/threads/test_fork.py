@@ -466,3 +466,48 @@ for thread in threads:
     thread.join()
 """
     assert scene(LOW_LEVEL + SET + code) == ["{" + repr(WORKED) + "}"]
+
+
+def test_profiles_of_the_parent_end_there_and_the_child_makes_its_own(scene):
+    code = """
+import gc
+import qaicrt
+control = _core.NoopControl()
+
+def program():
+    context = qaicrt.Context()
+    made = qaicrt.Program(context, 0, qaicrt.Qpc(PATH))
+    exec_obj = qaicrt.ExecObj(context, made)
+    assert exec_obj.setData([qaicrt.QBuffer(IMAGE), qaicrt.QBuffer(bytes(40))]).name == "QS_SUCCESS"
+    return made, exec_obj
+
+def profile(made, exec_obj):
+    told = []
+    handle = qaicrt.ProfilingHandle(made, 2, lambda text, kind: told.append(len(text.splitlines()) - 5))
+    statuses = [handle.start().name, exec_obj.run().name, exec_obj.run().name, handle.stop().name]
+    return told, set(statuses)
+
+made, exec_obj = program()
+handle = qaicrt.ProfilingHandle(made, 5, print)
+stream = qaicrt.StreamProfilingHandle("full", 4000, lambda *_: None)
+assert stream.addProgram(made).name == handle.start().name == stream.start().name == "QS_SUCCESS"
+control.hold()
+inside = threading.Thread(target=exec_obj.run)
+inside.start()
+assert control.wait_executing(1)
+
+def child():
+    global handle, stream, made, exec_obj
+    statuses = [handle.stop().name, stream.stop().name, handle.start().name, stream.start().name]
+    handle = stream = made = exec_obj = None
+    gc.collect()
+    return statuses, profile(*program())
+
+print(in_child(child))
+control.release()
+inside.join()
+assert stream.stop().name == stream.flushReports().name == "QS_SUCCESS"
+print(profile(*program()))
+"""
+    fine = "([2], {'QS_SUCCESS'})"
+    assert scene(code) == [f"(['QS_ERROR', 'QS_ERROR', 'QS_ERROR', 'QS_ERROR'], {fine})", fine]
