@@ -1,6 +1,7 @@
 """Pages of captures: what they carry, what they merge, and that no name can break out of its place."""
 
 import base64
+import dataclasses
 import html.parser
 import json
 import re
@@ -22,7 +23,7 @@ from qaic.page.capture_tracks import timeline_of
 from qaic.page.document import document
 from qaic.page.text import escape, visible
 from qaic.page.timeline import Labels, Merger, Timeline, Track, lanes, pack
-from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
+from qaic.stats.reports import REPORTS, Capture, Column, HostLatencies, Report, Table
 
 
 def unpacked(text):
@@ -133,7 +134,7 @@ def test_facts_are_tiles_and_what_was_not_measured_is_said():
         [("DDR traffic", None, "MB"), ("time", 12.5, "us"), ("read", 2048, "bytes")],
     )  # fmt: skip
     text = capture_page(one_op(), [Report("overview", "Overview", [], [facts])])
-    assert "<dt>DDR traffic</dt><dd>N/A</dd>" in text
+    assert '<p class="note">N/A: DDR traffic</p>' in text
     assert "<dt>time</dt><dd>12.500 <small>us</small></dd>" in text
     assert "<dt>read</dt><dd>2.00 KiB</dd>" in text
 
@@ -296,6 +297,53 @@ def test_rows_are_threads_with_what_is_inside_and_transfers_apart():
     np.testing.assert_allclose(times, [7000, 15000, 9_007_000, 9_015_000])
     np.testing.assert_array_equal(inside.before, [0, 3, 0, 3])
     assert [sample.start_ns for sample in timeline.samples] == [9_000_000, 0]
+
+
+TIMES = [
+    # inference, activation, enqueued, begun, inputs ready, executed, outputs ready, completed
+    (0, 0, 1000, 1500, 2000, 9000, 9500, 9600),
+    (1, 1, 1200, 1200, 1200, 8000, 8700, 8800),
+    (2, 0, 1300, 9600, 9700, 15_000, 15_500, 15_600),
+]
+
+
+def host_samples():
+    names = (
+        "inference activation enqueued_ns begun_ns inputs_ready_ns executed_ns outputs_ready_ns completed_ns"
+    )
+    fields = [(name, "<u8") for name in [*names.split(), "program", "queue_depth", "in_queue"]]
+    return np.array([(*row, 0, 0, 1) for row in TIMES], fields)
+
+
+def test_the_host_is_drawn_on_the_time_of_the_device():
+    host = dataclasses.replace(HostLatencies.of_samples(host_samples()), epoch_utc_ns=10**18)
+    program = made.cpu_program([("/a", "Gemm")])
+    ops = {(0, 0): [{"oc": 0, "start_u": 4, "dur_u": 3}]}
+    # One tick is 1 us: the device began at 10**18 + 3000 ns.
+    device = made.buffer(program, ops, span=(3, 8), epoch_utc_ns=10**18, device=1)
+    timeline = timeline_of(Capture([device], host=host))
+    rows = [(track.group, track.name, len(track.start)) for track in timeline.tracks]
+    assert rows[:2] == [("host", "activation 0", 6), ("host", "activation 1", 2)]
+    first = timeline.tracks[0]
+    np.testing.assert_array_equal(first.origin_ns + first.start, [-1500, -1000, 6000, 6600, 6700, 12_000])
+    np.testing.assert_array_equal(first.duration, [500, 7000, 500, 100, 5300, 500])
+    np.testing.assert_array_equal(first.before, [500, 0, 0, 8300, 0, 0])
+    kinds = [timeline.labels.kinds[label] for label in first.label]
+    assert kinds[:3] == ["pre-processing", "execution", "post-processing"]
+    assert timeline.labels.names[first.label[3]] == "inference 2"
+
+
+def test_the_host_alone_is_a_timeline_too():
+    host = HostLatencies.of_samples(host_samples())
+    timeline = timeline_of(Capture((), host=host))
+    assert [track.name for track in timeline.tracks] == ["activation 0", "activation 1"]
+    assert 'id="timeline-data"' in capture_page(Capture((), host=host), [])
+
+
+def test_the_host_is_left_out_where_clocks_cannot_be_compared():
+    timeline = timeline_of(Capture(one_op().buffers, host=HostLatencies.of_samples(host_samples())))
+    assert not [track for track in timeline.tracks if track.group == "host"]
+    assert "does not know the time of day" in timeline.notes[0]
 
 
 def test_devices_without_a_time_of_day_begin_together():

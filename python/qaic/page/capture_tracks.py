@@ -46,11 +46,12 @@ def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
     timeline = Timeline()
     readings = capture.each()
     if not readings:
+        _add_host(timeline, capture, None)
         return timeline
     counted = sum(len(reading.buffer.ops) for reading in readings)
     lived_u = sum(thread.span_u for reading in readings for thread in reading.threads)
     merger = Merger(counted, max(1, lived_u), most=most)
-    origins = _origins(capture, timeline.notes)
+    origins, first_utc_ns = _origins(capture, timeline.notes)
     rows: defaultdict[_Row, list[Track]] = defaultdict(list)
     numbers: dict[int, NDArray[np.int64]] = {}
     for sample in capture.samples:
@@ -67,6 +68,7 @@ def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
         timeline.samples.append(Sample(title, min(starts), max(ends)))
     for row in sorted(rows, key=lambda key: key.order):
         timeline.tracks.extend(lanes(_joined(row, rows[row])))
+    _add_host(timeline, capture, first_utc_ns)
     spans = [sample.span_us for sample in capture.samples]
     timeline.shown = int(np.argsort(spans)[len(spans) // 2])
     if merger.merged_away:
@@ -78,8 +80,25 @@ def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
     return timeline
 
 
-def _origins(capture: Capture, notes: list[str]) -> dict[int, float]:
-    """Nanoseconds from the first start of all to the start of each reading.
+def _add_host(timeline: Timeline, capture: Capture, first_utc_ns: int | None) -> None:
+    """Add the rows of the host above those of the devices, if the profiler's times are there."""
+    host = capture.host
+    times = None if host is None else getattr(host, "times", None)
+    if times is None or not len(times):
+        return
+    if timeline.tracks and not (first_utc_ns and host.epoch_utc_ns):
+        timeline.notes.append("The host is not drawn: the device's clock does not know the time of day.")
+        return
+    from qaic.page.host_tracks import host_tracks
+
+    # Whole numbers: nanoseconds of the day have more digits than a double.
+    begin = host.epoch_utc_ns + int(times["enqueued_ns"].min())
+    origin = float(begin - first_utc_ns) if first_utc_ns else 0.0
+    timeline.tracks[:0] = host_tracks(times, origin, timeline.labels)
+
+
+def _origins(capture: Capture, notes: list[str]) -> tuple[dict[int, float], int | None]:
+    """Nanoseconds from the first start of all to the start of each reading, and the UTC of that first start.
 
     Devices have clocks of their own. Where all know the time of day, that is one time for all; where one does
     not, inferences follow the clock of their first device and begin together on the others.
@@ -102,7 +121,7 @@ def _origins(capture: Capture, notes: list[str]) -> dict[int, float]:
         )
         times = _in_turn(capture)
     first = min(times.values())
-    return {key: float(time - first) for key, time in times.items()}
+    return {key: float(time - first) for key, time in times.items()}, first if absolute else None
 
 
 def _end_ns(times: dict[int, int], reading: Reading) -> int:

@@ -142,9 +142,8 @@ def _colours(timeline: Timeline) -> dict[str, Any]:
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(timeline.labels.kinds))}
     codes = np.array([kinds[kind] for kind in timeline.labels.kinds], np.int64)
     times = np.zeros(len(kinds))
-    for track in timeline.tracks:
-        if track.role == "ops" and len(track.start):
-            times += np.bincount(codes[track.label], track.duration * track.ns_per_unit, minlength=len(kinds))
+    for track in timeline.working:
+        times += np.bincount(codes[track.label], track.duration * track.ns_per_unit, minlength=len(kinds))
     names = list(kinds)
     ranked = [names[place] for place in np.argsort(-times)[:_MOST_KINDS] if times[place] > 0]
     palette = colormaps["tab20"](range(_MOST_KINDS))

@@ -48,18 +48,24 @@ def is_facts(table: Table) -> bool:
 
 def tiles_html(table: Table) -> str:
     """Return names and values as tiles."""
-    tiles = []
+    tiles, absent = [], []
     for name, value, *extremes, unit in table.rows:
+        if value is None:
+            absent.append(str(name))
+            continue
         sized = isinstance(value, int | float) and unit == "bytes"
         column = Column("value", kind="bytes") if sized else table.columns[1]
         shown = escape(cell_text(column, value))
-        if unit and value is not None and not sized:
+        if unit and not sized:
             shown += f" <small>{escape(unit)}</small>"
-        if extremes and value is not None and extremes[0] != extremes[1]:
+        if extremes and extremes[0] != extremes[1]:
             low, high = (escape(cell_text(column, extreme)) for extreme in extremes)
             shown += f"<br><small>{low} to {high}</small>"
         tiles.append(f"<div><dt>{escape(name)}</dt><dd>{shown}</dd></div>")
-    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    notes = [table.note or ""]
+    if not all(name in notes[0] for name in absent):
+        notes.append(f"N/A: {', '.join(absent)}")
+    note = "".join(f'<p class="note">{escape(line)}</p>' for line in notes if line)
     return f'<dl class="tiles" data-table="{escape(table.name)}">{"".join(tiles)}</dl>{note}'
 
 
@@ -87,12 +93,12 @@ def table_html(table: Table) -> str:
         f"<tr{' class=faint' if number in table.faint else ''}>{''.join(row)}</tr>\n"
         for number, row in enumerate(zip(*cells, strict=True))
     )
-    narrow = " class=narrow" if len(columns) <= _NARROW else ""
+    narrow = " narrow" if len(columns) <= _NARROW else ""
     return (
-        f'<div class="table-block">{title}\n'
+        f'<div class="table-block{narrow}">{title}\n'
         f'<div class="tools"><span class="count">{escape(count)}</span></div>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
-        f'<table{narrow} data-table="{escape(table.name)}" data-title="{escape(table.title)}">'
+        f'<table data-table="{escape(table.name)}" data-title="{escape(table.title)}">'
         f"<thead><tr>{''.join(map(_head, columns))}</tr></thead>\n"
         f"<tbody>\n{body}</tbody></table></div>{below}</div>"
     )

@@ -30,6 +30,7 @@ tables.enhance(document);
       throw error;
     }
   }
+  root.dataset.openedMs = performance.now().toFixed(0);
   root.dataset.requests = String(performance.getEntriesByType("resource").length);
   root.dataset.state = "ready";
 })();

@@ -73,8 +73,9 @@ class Labels:
 class Track:
     """One row: operations in the order of their starts, none over another.
 
-    ``start``, ``duration``, ``before`` and ``after`` (waits) count units of ``ns_per_unit`` nanoseconds,
-    starts from ``origin_ns`` on the time of the page.
+    ``role`` is ``ops``, ``span`` for what merely frames others, or ``host``. ``start``, ``duration``,
+    ``before`` and ``after`` (waits) count units of ``ns_per_unit`` nanoseconds, starts from ``origin_ns`` on
+    the time of the page.
     """
 
     group: str
@@ -124,6 +125,12 @@ class Timeline:
     samples: list[Sample] = field(default_factory=list)
     shown: int = 0
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def working(self) -> list[Track]:
+        """The rows whose time is counted by kind: those of devices, or of the host where it is alone."""
+        found = [track for track in self.tracks if track.role == "ops" and len(track.start)]
+        return found or [track for track in self.tracks if track.role == "host" and len(track.start)]
 
     @property
     def operations(self) -> int:

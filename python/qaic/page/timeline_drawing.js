@@ -8,6 +8,7 @@ const PALETTE = [
   "#7fb2e5", "#f2b36b", "#8fd0a5", "#e58f8f", "#c0a3e0", "#e6d36a", "#79cdd0", "#e8a2cb", "#b7c37a", "#c9a284", "#9aa9f0", "#a8d8f0",
 ];
 const OTHER = "#b9c0ca";
+const HOST_PALETTE = ["#ccd5e0", "#a9bdd3", "#d8cdb9", "#bfcfbf", "#d3c3d3"];
 
 function timeText(ns, step = Math.abs(ns)) {
   const [unit, size] = step >= 1e9 ? ["s", 1e9] : step >= 1e6 ? ["ms", 1e6] : step >= 1e3 ? ["\u00b5s", 1e3] : ["ns", 1];
@@ -262,8 +263,7 @@ class Drawing {
       this.miniInk = ink.card;
       this.miniPicture = new Float64Array(Math.max(1, Math.ceil(this.span)));
       const pixel = (to - from) / this.miniPicture.length;
-      const working = this.model.tracks.filter((track) => track.role === "ops");
-      const counted = working.length ? working : this.model.tracks;
+      const counted = this.model.working.length ? this.model.working : this.model.tracks;
       for (const track of counted) {
         for (let i = 0; i < track.count; i += 1) {
           const low = Math.max(0, Math.floor((track.start[i] - from) / pixel));

@@ -21,17 +21,26 @@ class TimelineModel {
     this.rankKinds();
   }
 
+  // The rows whose time is counted by kind: those of devices, or of the host where it is alone.
+  get working() {
+    const found = this.tracks.filter((track) => track.role === "ops");
+    return found.length ? found : this.tracks.filter((track) => track.role === "host");
+  }
+
   get operations() { return this.tracks.reduce((sum, track) => sum + track.count, 0); }
 
   rankKinds() {
     const time = new Float64Array(this.kinds.length);
-    for (const track of this.tracks) {
-      if (track.role !== "ops") continue;
+    for (const track of this.working) {
       for (let i = 0; i < track.count; i += 1) time[this.labels.kind[track.label[i]]] += track.duration(i);
     }
     this.kindTime = time;
     this.ranked = [...time.keys()].filter((kind) => time[kind] > 0).sort((a, b) => time[b] - time[a]);
     this.kindColour = new Array(this.kinds.length).fill(OTHER);
+    // What the host does beside a device is told apart, and does not take the devices' colours.
+    const host = this.tracks.filter((track) => track.role === "host");
+    const others = new Set(host.flatMap((track) => [...new Set(track.label)].map((label) => this.labels.kind[label])));
+    [...others].sort((a, b) => a - b).forEach((kind, place) => { this.kindColour[kind] = HOST_PALETTE[place % HOST_PALETTE.length]; });
     this.ranked.slice(0, PALETTE.length).forEach((kind, rank) => { this.kindColour[kind] = PALETTE[rank]; });
   }
 
@@ -93,8 +102,7 @@ class TimelineModel {
   measure(from, to) {
     const byKind = new Map();
     let count = 0;
-    for (const track of this.tracks) {
-      if (track.role !== "ops") continue;
+    for (const track of this.working) {
       for (let i = Math.max(0, track.from(from) - 1); i < track.count && track.start[i] < to; i += 1) {
         const inside = Math.min(track.end[i], to) - Math.max(track.start[i], from);
         if (inside <= 0) continue;

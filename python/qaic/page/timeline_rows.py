@@ -47,9 +47,7 @@ def kind_rows(timeline: Timeline) -> list[tuple[str, int, float, float]]:
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(timeline.labels.kinds))}
     codes = np.array([kinds[kind] for kind in timeline.labels.kinds], np.int64)
     times, counts = np.zeros(len(kinds)), np.zeros(len(kinds))
-    for track in timeline.tracks:
-        if track.role != "ops" or not len(track.start):
-            continue
+    for track in timeline.working:
         places = codes[track.label]
         times += np.bincount(places, track.duration * track.ns_per_unit / 1e3, minlength=len(kinds))
         counts += np.bincount(places, _counts(track), minlength=len(kinds))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # A trace that is not written line by line is read whole; one of this size takes a gigabyte then.
 _LARGEST_WHOLE_BYTES: Final = 256 << 20
 _CORE = re.compile(r"^(?P<group>.*_Core_\d+)(?:_(?P<row>.+))?$", re.DOTALL)
+# Process of the host in traces of the runtime (stats-profiling §5.2).
+_HOST: Final = "HOST_PROC"
 _NO_TRACE: Final = "a Chrome trace, an object with traceEvents or a list of events, is expected"
 
 
@@ -207,7 +209,8 @@ class _Reader:
         core = _CORE.match(thread)
         if core:
             return core["group"], core["row"] or "execution", "ops" if core["row"] else "span"
-        return process or f"process {key[0]}", thread or f"thread {key[1]}", "ops"
+        role = "host" if process == _HOST else "ops"
+        return process or f"process {key[0]}", thread or f"thread {key[1]}", role
 
     def _track(self, key: tuple[Any, Any], row: _Row, first: float) -> Track:
         group, name, role = self._names(key)

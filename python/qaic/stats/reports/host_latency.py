@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qaic._core import profiling_clock
 from qaic.errors import StatsError
 from qaic.stats.reports.table import NOT_MEASURED, Column, Report, Table
 
@@ -68,6 +69,9 @@ class HostLatencies:
     """Columns of a latency report: microseconds and counts per inference; NaN is N/A."""
 
     columns: Mapping[str, NDArray[np.float64]]
+    #: times of a profiler's samples, where they came from one, and UTC nanoseconds at the begin of its clock
+    times: NDArray[Any] | None = field(default=None, repr=False, compare=False)
+    epoch_utc_ns: int = 0
 
     def __len__(self) -> int:
         return max((len(values) for values in self.columns.values()), default=0)
@@ -122,7 +126,9 @@ class HostLatencies:
                 "totalRoundtripTimeUs": between("enqueued_ns", "completed_ns"),
                 "queueDepth": times["queue_depth"].astype(np.float64),
                 "numInfInQueue": times["in_queue"].astype(np.float64),
-            }
+            },
+            times,
+            profiling_clock()[1],
         )
 
     @classmethod
