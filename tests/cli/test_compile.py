@@ -425,7 +425,7 @@ def test_exec_does_not_run_when_told_so(model, out, capsys):
 
 def test_exec_refuses_before_it_compiles(model, out, capsys):
     argv = [f"-m={model}", BATCH, f"-aic-binary-dir={out}"]
-    for flags in (["-num-iter=3", "-time=2"], ["-aic-profiling-type=trace"]):
+    for flags in (["-num-iter=3", "-time=2"], ["-aic-profiling-type=trace_stream"]):
         try:
             code = compile_and_run.main([*argv, *flags])
         except SystemExit as error:

@@ -46,7 +46,7 @@ def tool(capfd, tmp_path, monkeypatch):
 
 
 def count(lines):
-    return int(re.fullmatch(r"InferenceCnt (\d+) .*", lines[-1]).group(1))
+    return int(re.fullmatch(r"InferenceCnt (\d+) .*", lines[lines.index(" ---- Stats ----") + 1]).group(1))
 
 
 def written(folder, name, iteration, dtype=np.float32):

@@ -190,7 +190,7 @@ class _Inference:
         )
 
         def default(binding: Binding) -> Part:
-            if self._network.keeps(binding):
+            if self._network.keeps(binding) or binding.is_statistics:
                 return Part(binding, SKIPPED)
             if variant is not None and variant < len(binding.allowed):
                 return Part(binding, binding.allowed[variant])

@@ -11,18 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: figure of the runtime -> metric, in the order of the table
-METRICS = {
-    "exec_us": "ExecTimeUs",
-    "batch_per_s": "BatchInfPerSec",
-    "inf_per_s": "InfPerSec",
-    "pcycles": "InfPCycles",
-    "frequency_mhz": "EffectiveFrequencyMHz",
-    "input_wait_us": "InputWaitTimeUs",
-    "output_wait_us": "OutputWaitTimeUs",
-    "ddr_traffic_mb": "DDRTrafficMB",
-    "ddr_bandwidth_gb_per_s": "DDRBandwidthGBPerSec",
-}
 _SAMPLES = "ProfilingSamples"
 _CELL = 15
 
@@ -64,7 +52,7 @@ class DeviceReport:
     def __init__(self, function: int = 0) -> None:
         self._function = function
         self._samples: dict[int | None, int] = {}
-        self._figures: dict[tuple[str, int | None], Figure] = {}
+        self._figures: dict[str, dict[int | None, Figure]] = {}
 
     def add(self, measured: Mapping[str, float | None], device: int | None = None) -> None:
         """Count one inference.
@@ -72,14 +60,15 @@ class DeviceReport:
         Parameters
         ----------
         measured
-            Figures by the names of `METRICS`; ``None`` and absent ones were not measured.
+            Metrics by name, in the order of the rows; ``None`` is one that was not measured.
         device
             Which device of a program over several; ``None`` for a program's only one.
         """
         self._samples[device] = self._samples.get(device, 0) + 1
-        for key, metric in METRICS.items():
-            if (value := measured.get(key)) is not None:
-                self._figures.setdefault((metric, device), Figure()).add(value)
+        for metric, value in measured.items():
+            figures = self._figures.setdefault(metric, {})
+            if value is not None:
+                figures.setdefault(device, Figure()).add(value)
 
     def lines(self) -> list[str]:
         """Lines of the block; none when nothing was measured."""
@@ -101,11 +90,10 @@ class DeviceReport:
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows = []
-        for metric in METRICS.values():
-            for device in self._samples:
-                if (figure := self._figures.get((metric, device))) is not None:
-                    numbers = (figure.mean, figure.least, figure.most, figure.deviation)
-                    rows.append((self._name(metric, device), *(f"{number:.3f}" for number in numbers)))
+        for metric, figures in self._figures.items():
+            for device, figure in figures.items():
+                numbers = (figure.mean, figure.least, figure.most, figure.deviation)
+                rows.append((self._name(metric, device), *(f"{number:.3f}" for number in numbers)))
         return rows
 
     def _name(self, metric: str, device: int | None) -> str:

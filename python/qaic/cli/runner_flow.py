@@ -13,12 +13,14 @@ from qaic.cli.runner_loop import Loop
 from qaic.cli.runner_memory import InputMemory
 from qaic.cli.runner_network import Network
 from qaic.cli.runner_outputs import Comparer, Writer
+from qaic.cli.runner_profiling import DeviceMetrics, Recording, checked_folder, statistics_of
 from qaic.cli.runner_sources import requests_of
 from qaic.errors import DeviceBusyError, DeviceError, OptionError, QaicError
 
 if TYPE_CHECKING:
     import argparse
 
+    from qaic import _core
     from qaic.cli.runner_requests import Request
 
 _LOG_LEVELS = (
@@ -38,6 +40,10 @@ class _Plan(NamedTuple):
     requests: list[Request]
     writer: Writer | None
     comparer: Comparer | None
+    #: what explains the device's buffers, if the program has any
+    statistics: _core.StatsDescriptor | None
+    #: where profiles go, if any are recorded
+    profiles: Path | None
     #: inferences; None when the run is limited by time
     iterations: int | None
 
@@ -71,8 +77,12 @@ def _plan(options: argparse.Namespace) -> _Plan:
         from qaic.cli.runner_raw import require_plain_transfers
 
         require_plain_transfers(options.test_data)
-    if options.profiling_details:
-        complain("note", f"{', '.join(options.profiling_details)}: no effect without --aic-profiling-type")
+    if options.unused_profiling:
+        what = "of this kind" if options.profiling else ""
+        complain(
+            "note",
+            f"{', '.join(options.unused_profiling)}: no effect without --aic-profiling-type {what}".rstrip(),
+        )
     network = Network.of(qpc)
     requests = requests_of(options, network)
     count = options.num_iter or (len(requests) if options.time is None else None)
@@ -82,7 +92,9 @@ def _plan(options: argparse.Namespace) -> _Plan:
         complain("note", "-c: there is no output file to compare with")
     compares = options.output_file is not None or options.compare_outputs
     comparer = Comparer(network, options.output_file) if compares else None
-    return _Plan(qpc, network, requests, writer, comparer, count)
+    statistics = statistics_of(options.test_data)
+    profiles = checked_folder(options.profiling, statistics) if options.profiling else None
+    return _Plan(qpc, network, requests, writer, comparer, statistics, profiles, count)
 
 
 def _check_range(options: argparse.Namespace, count: int | None) -> None:
@@ -158,7 +170,6 @@ def _run_plan(plan: _Plan, context: qaicrt.Context, ids: list[int], options: arg
         activations=options.aic_num_of_activations,
         most_in_flight=min(handles, plan.iterations or handles, memory.most_in_flight or handles),
         progress=progress,
-        timed=options.stats,
         writer=plan.writer,
         comparer=plan.comparer,
     )
@@ -166,10 +177,19 @@ def _run_plan(plan: _Plan, context: qaicrt.Context, ids: list[int], options: arg
         if options.live_reporting:
             reporters.enter_context(rate_reporter(progress, batch, options.live_reporting_period))
         if options.stats:
-            reporters.enter_context(latency_reporter(progress))
+            reporters.enter_context(latency_reporter(inference_set))
+        metrics = DeviceMetrics(inference_set) if plan.statistics else None
+        recording = None
+        if plan.profiles is not None:
+            recording = Recording(inference_set, options.profiling, plan.profiles, plan.statistics, progress)
+            reporters.enter_context(recording)
         elapsed_ns = loop.run(plan.iterations, options.time)
+    if recording is not None:
+        recording.finish()
     show(" ---- Stats ----")
     show(_stats_line(progress.completed, elapsed_ns, batch))
+    for line in metrics.lines() if metrics else ():
+        show(line)
     if options.verbose and plan.comparer is not None:
         show(f"Outputs of {progress.completed} inferences are as expected")
     if options.verbose:

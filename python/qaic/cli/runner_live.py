@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from qaic import _core
 from qaic.cli._common import show
 
 if TYPE_CHECKING:
@@ -16,21 +17,12 @@ _STATS_PERIOD_SECONDS = 1.0
 
 
 class Progress:
-    """Counters of a run. One thread writes; whoever reads sees a number a moment old at worst."""
+    """State of a run. One thread counts; whoever reads sees a number a moment old at worst."""
 
     def __init__(self) -> None:
         self.completed = 0
-        self._latencies_ns: list[int] = []
-
-    def add_latency(self, latency_ns: int) -> None:
-        """Remember the time from submit to completion of one inference."""
-        self._latencies_ns.append(latency_ns)
-
-    def take_latencies(self) -> list[int]:
-        """Latencies since the last call."""
-        # The writer may still hold the old list for one append; what it adds then is in neither report.
-        taken, self._latencies_ns = self._latencies_ns, []
-        return taken
+        #: what went wrong beside the run and has to end it
+        self.fault: BaseException | None = None
 
 
 class Reporter:
@@ -74,18 +66,20 @@ def rate_reporter(progress: Progress, batch: int, period_ms: int) -> Reporter:
     return Reporter(report, period_ms / 1e3)
 
 
-def latency_reporter(progress: Progress) -> Reporter:
-    """Report the time inferences took from submit to completion."""
+def latency_reporter(inference_set: _core.RtInferenceSet) -> Reporter:
+    """Report each second the time inferences took from submit to completion."""
+    profiler = _core.Profiler([inference_set])
+    profiler.start()
+    return Reporter(lambda: show(f"Live: {round_trips(profiler.drain())}"), _STATS_PERIOD_SECONDS)
 
-    def report() -> None:
-        latencies = progress.take_latencies()
-        if not latencies:
-            show("Live: RoundTripTimeUs none completed")
-            return
-        average, least, most = sum(latencies) / len(latencies), min(latencies), max(latencies)
-        show(
-            f"Live: RoundTripTimeUs Avg {average / 1e3:.3f} Min {least / 1e3:.3f} Max {most / 1e3:.3f} "
-            f"Count {len(latencies)}"
-        )
 
-    return Reporter(report, _STATS_PERIOD_SECONDS)
+def round_trips(samples: _core.Samples) -> str:
+    """Say how long the inferences of some samples took from submit to completion."""
+    if not len(samples):
+        return "RoundTripTimeUs none completed"
+    times = samples.times()
+    latencies_us = (times["completed_ns"] - times["enqueued_ns"]) / 1e3
+    return (
+        f"RoundTripTimeUs Avg {latencies_us.mean():.3f} Min {latencies_us.min():.3f} "
+        f"Max {latencies_us.max():.3f} Count {len(samples) + samples.dropped}"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import qaicrt
 from qaic.cli.runner_memory import Slot
@@ -33,11 +33,6 @@ _DEVICE_ERRORS: dict[qaicrt.QStatus, type[QaicError]] = {
 }
 
 
-class _Flight(NamedTuple):
-    iteration: int
-    submitted_ns: int
-
-
 class Loop:
     """Runs requests in turn on an inference set.
 
@@ -52,7 +47,7 @@ class Loop:
     most_in_flight
         Handles used.
     progress
-        Counted up with each completion; latencies are recorded where ``timed``.
+        Counted up with each completion; its fault ends the run.
     writer, comparer
         What happens to the outputs before a handle is used again.
     """
@@ -66,7 +61,6 @@ class Loop:
         activations: int,
         most_in_flight: int,
         progress: Progress,
-        timed: bool,
         writer: Writer | None,
         comparer: Comparer | None,
     ) -> None:
@@ -76,11 +70,13 @@ class Loop:
         self._activations = activations
         self._most_in_flight = most_in_flight
         self._progress = progress
-        self._timed = timed
         self._writer = writer
         self._comparer = comparer
         self._slots: dict[int, Slot] = {}
-        self._flights: dict[int, _Flight] = {}
+        # Handle -> inference.
+        self._flights: dict[int, int] = {}
+        # Requests as they are where their outputs are written.
+        self._written: dict[int, Request] = {}
 
     def run(self, count: int | None, seconds: float | None) -> int:
         """Run ``count`` inferences, or for ``seconds``. Blocking.
@@ -119,36 +115,44 @@ class Loop:
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = Slot()
-        number = iteration % len(self._requests)
-        if slot.request != number:
-            status = slot.wire(handle, self._requests[number], number, self._memory.load(number))
+        request = self._request(iteration)
+        if slot.request is not request:
+            status = slot.wire(handle, request, self._memory.load(iteration % len(self._requests)))
             if status != _OK:
                 _fail(status, f"inference {iteration}: its buffers were refused")
-        self._flights[key] = _Flight(iteration, time.perf_counter_ns() if self._timed else 0)
+        self._flights[key] = iteration
         status = self._set.submit(handle, iteration)
         if status != _OK:
             _fail(status, f"inference {iteration} was refused")
+
+    def _request(self, iteration: int) -> Request:
+        number = iteration % len(self._requests)
+        if self._writer is None or not self._writer.wants_outputs(iteration):
+            return self._requests[number]
+        if number not in self._written:
+            self._written[number] = self._requests[number].with_statistics()
+        return self._written[number]
 
     def _collect(self) -> None:
         status, handle = self._set.getCompleted()
         if handle is None:
             _fail(status, "an inference failed")
-        flight = self._flights.pop(handle.getId())
+        iteration = self._flights.pop(handle.getId())
         if status != _OK:
-            _fail(status, f"inference {flight.iteration} failed")
-        if self._timed:
-            self._progress.add_latency(time.perf_counter_ns() - flight.submitted_ns)
+            _fail(status, f"inference {iteration} failed")
         if self._comparer is not None or self._writer is not None:
-            self._use(handle, flight.iteration)
+            self._use(handle, iteration)
         status = self._set.putCompleted(handle)
         if status != _OK:
-            _fail(status, f"inference {flight.iteration}: its handle was not taken back")
+            _fail(status, f"inference {iteration}: its handle was not taken back")
         self._progress.completed += 1
+        if self._progress.fault is not None:
+            raise self._progress.fault
 
     def _use(self, handle: qaicrt.InferenceHandle, iteration: int) -> None:
         key = handle.getId()
         slot = self._slots[key]
-        request = self._requests[iteration % len(self._requests)]
+        request = self._request(iteration)
         if self._comparer is not None:
             self._comparer.check(iteration, request, slot)
         if self._writer is not None and self._writer.wants(iteration):

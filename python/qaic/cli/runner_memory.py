@@ -54,7 +54,7 @@ class Slot:
     """
 
     def __init__(self) -> None:
-        self.request: int | None = None
+        self.request: Request | None = None
         self.inputs: list[NDArray[np.uint8]] = []
         self.outputs: list[NDArray[np.uint8]] = []
         self._output_buffers: list[Any] = []
@@ -63,7 +63,6 @@ class Slot:
         self,
         handle: qaicrt.InferenceHandle,
         request: Request,
-        number: int,
         inputs: list[NDArray[np.uint8]],
     ) -> qaicrt.QStatus:
         """Make a handle's next inference read and write this slot."""
@@ -75,7 +74,7 @@ class Slot:
         status: qaicrt.QStatus = handle.setBufferDimensions(request.dims)
         if status == qaicrt.QStatus.QS_SUCCESS:
             status = handle.setBuffers([_buffer(array) for array in inputs] + self._output_buffers)
-        self.request = number
+        self.request = request
         self.inputs = inputs
         return status
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 #: an output of this name keeps its value for the input without the suffix (python-api §B.9)
 _RETAINED_SUFFIX = "_RetainedState"
+#: output that holds device statistics; of several devices each has one, and a name that goes on
+#: (stats-profiling §2.1)
+_STATISTICS = "aiccyclecounts"
 SKIPPED = (0,)
 
 
@@ -30,6 +33,11 @@ class Binding(NamedTuple):
     data_type: int
     dims: tuple[int, ...]
     allowed: tuple[tuple[int, ...], ...]
+
+    @property
+    def is_statistics(self) -> bool:
+        """Whether it is no output of the model and holds what the device measured."""
+        return self.name == _STATISTICS or self.name.startswith(f"{_STATISTICS}_")
 
     @property
     def item_bytes(self) -> int:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qaic.cli import _common
+from qaic.cli import _common, runner_profiling_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_SAMPLING_RATES = ("full", "half", "fourth", "eighth", "sixteenth")
-_REPORTING_RATES = ("500", "1000", "2000", "4000")
-_PROFILING_TYPES = ("stats", "trace", "latency", "raw_device_stats", "trace_stream", "latency_stream")
 _DEFAULT_ITERATIONS = 40
 # Comparing is quadratic in the length; no option comes near this many characters.
 _LONGEST_COMPARED = 80
@@ -75,7 +72,8 @@ def parser() -> _common.Parser:
     _how_much(made)
     _batches(made)
     _outputs(made)
-    _profiling(made)
+    runner_profiling_options.add_arguments(made, _whole)
+    made.add_argument("--aic-lib-path", metavar="PATH", help="deprecated, without effect")
     return made
 
 
@@ -230,29 +228,6 @@ def _outputs(made: argparse.ArgumentParser) -> None:
     )
 
 
-def _profiling(made: argparse.ArgumentParser) -> None:
-    types = ", ".join(_PROFILING_TYPES)
-    made.add_argument(
-        "--aic-profiling-type",
-        "--aic-profiling-format",
-        action="append",
-        metavar="TYPE",
-        help=f"not available in this version ({types})",
-    )
-    options: dict[str, dict[str, Any]] = {
-        "--aic-profiling-start-iter": {"type": _whole(0), "metavar": "N"},
-        "--aic-profiling-start-delay": {"type": _whole(0), "metavar": "MS"},
-        "--aic-profiling-num-samples": {"type": _whole(1), "metavar": "N"},
-        "--aic-profiling-duration": {"type": _whole(1), "metavar": "MS"},
-        "--aic-profiling-sampling-rate": {"choices": _SAMPLING_RATES},
-        "--aic-profiling-reporting-rate": {"choices": _REPORTING_RATES},
-        "--aic-profiling-out-dir": {"metavar": "DIR"},
-    }
-    for name, details in options.items():
-        made.add_argument(name, help="of --aic-profiling-type", **details)
-    made.add_argument("--aic-lib-path", metavar="PATH", help="deprecated, without effect")
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse and check a command line; wrong usage ends the process with exit code 2.
 
@@ -260,21 +235,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     -------
     argparse.Namespace
         The options. ``devices`` is what -d and -D say: (ids, whether they are a map); ``writes`` whether
-        outputs are written; ``profiling_details`` the options of profiling that were given.
+        outputs are written; ``profiling`` is what is recorded, ``unused_profiling`` the options
+        about that without effect.
     """
     made = parser()
     options: argparse.Namespace = made.parse_args(_spelled(made, argv))
-    if options.aic_profiling_type:
-        made.error(
-            f"--aic-profiling-type {options.aic_profiling_type[0]}: profiling reports are not available in "
-            f"this version; without the option the program runs and is timed"
-        )
     _refuse_contradictions(made, options)
-    options.profiling_details = [
-        f"--{name.replace('_', '-')}"
-        for name, value in vars(options).items()
-        if name.startswith("aic_profiling_") and value is not None
-    ]
+    options.profiling = runner_profiling_options.profiling_of(options)
+    options.unused_profiling = runner_profiling_options.without_effect(options)
     options.devices = _devices(made, options)
     options.writes = any(
         value is not None
@@ -297,6 +265,8 @@ def _refuse_contradictions(made: _common.Parser, options: argparse.Namespace) ->
         made.error("-d and -D both choose devices; give one of them")
     if options.num_iter is not None and options.time is not None:
         made.error("-n and --time both say how long to run; give one of them")
+    if (message := runner_profiling_options.contradiction(options)) is not None:
+        made.error(message)
     sources = {
         "-i": options.input_file,
         "--aic-batch-input-directory": options.aic_batch_input_directory,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qaic.cli._common import show
+from qaic.cli.runner_files import replace, safe_name, writable_folder
 from qaic.cli.runner_requests import file_bytes
 from qaic.errors import InputError
 
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from qaic.cli.runner_network import Network
     from qaic.cli.runner_requests import Part, Request
 
-#: output that holds device statistics, different in each inference (device-kmd §6.2)
-_STATISTICS = "aiccyclecounts"
 _MOST_MAPS = 256
 
 
@@ -40,27 +36,25 @@ class Writer:
     """
 
     def __init__(self, options: argparse.Namespace, network: Network) -> None:
-        self._folder = Path(options.write_output_dir)
+        self._folder = writable_folder(options.write_output_dir)
         self._first: int = options.write_output_start_iter
         self._last: int = self._first + options.write_output_num_samples - 1
         self._outputs = options.writes
         self._inputs = options.dump_input_buffers
-        with contextlib.suppress(FileExistsError):
-            self._folder.mkdir()
-        if not self._folder.is_dir():
-            raise NotADirectoryError(20, "Not a directory", str(self._folder))
-        if not os.access(self._folder, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied", str(self._folder))
         bindings = [*(network.inputs if self._inputs else []), *(network.outputs if self._outputs else [])]
         names: dict[str, str] = {}
         for binding in bindings:
-            stem = _stem(binding.name)
+            stem = safe_name(binding.name)
             if stem in names:
                 raise InputError(
                     f"{names[stem]!r} and {binding.name!r} would be written to the same file {stem}-...bin",
                     code="runner.same_file",
                 )
             names[stem] = binding.name
+
+    def wants_outputs(self, iteration: int) -> bool:
+        """Whether the outputs of an inference are written, those about the device too."""
+        return self._outputs and self.wants(iteration)
 
     def wants(self, iteration: int) -> bool:
         """Whether an inference is among those to write."""
@@ -70,31 +64,14 @@ class Writer:
         """Write what an inference read and wrote. Blocking."""
         for part, array in self._buffers(request, slot):
             if not part.skipped:
-                name = f"{_stem(part.binding.name)}-activation-{activation}-inf-{iteration}.bin"
-                self._replace(self._folder / name, array)
+                name = f"{safe_name(part.binding.name)}-activation-{activation}-inf-{iteration}.bin"
+                replace(self._folder / name, array.tofile)
 
     def _buffers(self, request: Request, slot: Slot) -> Iterator[tuple[Part, NDArray[np.uint8]]]:
         if self._inputs:
             yield from zip(request.inputs, slot.inputs, strict=True)
         if self._outputs:
             yield from zip(request.outputs, slot.outputs, strict=True)
-
-    def _replace(self, path: Path, array: NDArray[np.uint8]) -> None:
-        if path.exists():
-            show(f"Deleting previous file: {path}")
-        show(f"Writing file:{path}")
-        # Whoever reads the file never sees a half of it.
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            array.tofile(unfinished)
-            unfinished.replace(path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-
-
-def _stem(name: str) -> str:
-    return name.replace("/", "_").replace("\0", "_")
 
 
 class Comparer:
@@ -112,7 +89,8 @@ class Comparer:
     """
 
     def __init__(self, network: Network, files: Sequence[str] | None) -> None:
-        outputs = [binding for binding in network.outputs if binding.name != _STATISTICS]
+        # What a device measures is different in each inference (device-kmd §6.2).
+        outputs = [binding for binding in network.outputs if not binding.is_statistics]
         self._files: dict[int, Path] = {}
         if files is not None:
             if len(files) == len(network.outputs):
@@ -124,7 +102,7 @@ class Comparer:
                 )
             for binding, name in zip(outputs, files, strict=True):
                 path = Path(name)
-                if binding.name == _STATISTICS:
+                if binding.is_statistics:
                     continue
                 if (found := file_bytes(path)) != binding.nbytes:
                     raise InputError(
