@@ -6,6 +6,7 @@ The base of :class:`qaic.Session`, which records; here is what its users read.
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from qaic.errors import StateError
@@ -13,10 +14,15 @@ from qaic.metrics import CallProfile, LatencyRecord, format_summary
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from qaic import _core
     from qaic.options import RuntimeOptions
+    from qaic.profile import Profile
 
 
 class Measurements:
@@ -39,6 +45,79 @@ class Measurements:
         self._loaded: _core.InferenceSet | None = None
         self._latencies = LatencyRecord()
         self.profiling_results: list[CallProfile] = []
+        # Profiles that record, and the latencies of the one that ended last.
+        self._profiles: list[Profile] = []
+        self._profiled_s: NDArray[np.float64] | None = None
+
+    @contextmanager
+    def profile(
+        self,
+        *,
+        device: bool | None = None,
+        first: int = 0,
+        samples: int | None = None,
+        sampling: int = 1,
+    ) -> Iterator[Profile]:
+        """Record the inferences of a ``with`` block: times on the host, and what the device measures.
+
+        All inferences of this session count that begin and end inside of the block, from whichever thread and
+        method: ``run``, ``submit``, ``map``, ``run_async``, ``run_benchmark``. Several blocks at once each
+        record their own. An inference outside of all blocks costs nothing.
+
+        Parameters
+        ----------
+        device
+            Keep the device's stats buffers; ``None``: if the program was compiled with a stats level that was
+            asked for. From level 70 on a buffer has the times of operators, and measuring those makes an
+            inference slower.
+        first
+            Inferences of the block that are let pass.
+        samples
+            Inferences recorded of each activation, at most; ``None``: all there is room for.
+        sampling
+            Record one in 1, 2, 4, 8 or 16 inferences of each activation.
+
+        Yields
+        ------
+        Profile
+            Filled when the block has ended, also when it ended with an exception.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            A number is out of range.
+        qaic.errors.StateError
+            ``device=True``, and the program has no stats buffer.
+
+        Examples
+        --------
+        >>> import numpy as np, qaic
+        >>> session = qaic.Session("model.onnx", stats_level=70)
+        >>> with session.profile() as profile:
+        ...     for _ in range(10):
+        ...         outputs = session.run({"x": np.zeros((1, 16), np.float32)})
+        >>> len(profile.samples), len(profile.device)
+        (10, 10)
+        >>> profile.trace("trace.json")  # for chrome://tracing or Perfetto
+        """
+        from qaic.profile import Profile
+
+        profile = Profile(self._qpc, device=device, first=first, samples=samples, sampling=sampling)
+        with self._lock:
+            profile.begin()
+            if self._loaded is not None:
+                profile.add(self._loaded)
+            self._profiles.append(profile)
+        try:
+            yield profile
+        finally:
+            with self._lock:
+                # A forked child has none of its parent's.
+                if profile in self._profiles:
+                    self._profiles.remove(profile)
+                    profile.end()
+                    if len(profile):
+                        self._profiled_s = profile.latencies_s
 
     def get_metrics(self) -> dict[str, float | int]:
         """Latencies of ``run`` so far, in seconds.
@@ -81,15 +160,17 @@ class Measurements:
         Raises
         ------
         qaic.errors.StateError
-            Neither ``enable_metrics`` nor ``enable_profiling`` was passed, nothing ran yet, or matplotlib is
-            missing.
+            Neither ``enable_metrics`` nor ``enable_profiling`` was passed and `profile` recorded nothing,
+            nothing ran yet, or matplotlib is missing.
         qaic.errors.InputError
             ``path`` ends in something else.
         OSError
             The file cannot be written.
         """
-        self._require_latencies()
-        latencies = self._latencies.seconds()
+        latencies = self._profiled_s
+        if latencies is None or self._runtime.enable_metrics or self._runtime.enable_profiling:
+            self._require_latencies()
+            latencies = self._latencies.seconds()
         if path is None:
             from qaic.page.distribution import Distribution
             from qaic.page.latency_text import latency_text

@@ -161,7 +161,7 @@ class Session(Measurements):
         with self._lock:
             if self._loaded is None:
                 options = self._runtime
-                self._loaded = _core.InferenceSet(
+                loaded = _core.InferenceSet(
                     _core.Context(),
                     self._qpc,
                     [options.dev_id] if isinstance(options.dev_id, int) else list(options.dev_id),
@@ -174,6 +174,9 @@ class Session(Measurements):
                     share_group=options.oversubscription_name,
                     allow_hw_mismatch=options.allow_hw_mismatch,
                 )
+                for profile in self._profiles:
+                    profile.add(loaded)
+                self._loaded = loaded
             return self._loaded
 
     # --- inference ------------------------------------------------------------------------------------------
@@ -509,6 +512,7 @@ def _unload_all() -> None:
     for session in list(_sessions):
         # A thread of the parent may have held it.
         session._lock = threading.RLock()  # noqa: SLF001 (a function of this class)
+        session._profiles = []  # noqa: SLF001
         session.reset()
 
 

@@ -20,7 +20,7 @@ LAYERS = [
     ["cli", "__main__"],
     ["backend"],
     ["session"],
-    ["measurements"],
+    ["measurements", "profile"],
     ["compat", "compilation"],
     ["configs"],
     ["page"],

@@ -1,0 +1,377 @@
+"""What a session recorded of its inferences: times on the host, buffers of the device, and their trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qaic import _core
+from qaic.errors import OptionError, StateError
+from qaic.metrics import PERCENTILES, summarize
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Final
+
+    from numpy.typing import NDArray
+
+    from qaic.stats import StatsBuffer
+    from qaic.stats.reports import Capture, Report
+
+_LARGEST_COUNT: Final = 2**63 - 1
+_SAMPLING: Final = (1, 2, 4, 8, 16)
+#: how names of files begin (stats-profiling §3.1)
+_STEM: Final = "aic-profiling-program-"
+_FORMATS: Final = ("json", "perfetto")
+#: endings of file names by which viewers know the second format
+_PERFETTO_SUFFIXES: Final = frozenset({".perfetto-trace", ".pftrace", ".pb"})
+
+#: part of an inference -> what it is called for people, and the times it lies between (stats-profiling §6.3)
+_STAGES: Final[Mapping[str, tuple[str, str]]] = {
+    "waiting": ("enqueued_ns", "begun_ns"),
+    "inputs": ("begun_ns", "inputs_ready_ns"),
+    "execution": ("inputs_ready_ns", "executed_ns"),
+    "outputs": ("executed_ns", "outputs_ready_ns"),
+    "completion": ("outputs_ready_ns", "completed_ns"),
+}
+
+
+class Profile:
+    """What was recorded inside of a ``with session.profile()`` block. Its data is there after the block.
+
+    Parameters
+    ----------
+    qpc
+        The container.
+    device
+        Whether the device's stats buffers are kept; ``None``: where a stats level was asked for.
+    first, samples, sampling
+        As for :meth:`qaic.Session.profile`.
+
+    Raises
+    ------
+    OptionError
+        A number is out of range.
+    StateError
+        Stats buffers are wanted, and the program has none.
+    """
+
+    def __init__(
+        self,
+        qpc: _core.Qpc,
+        *,
+        device: bool | None = None,
+        first: int = 0,
+        samples: int | None = None,
+        sampling: int = 1,
+    ) -> None:
+        _check_count("first", first, 0)
+        if samples is not None:
+            _check_count("samples", samples, 1)
+        if sampling not in _SAMPLING:
+            raise OptionError(
+                f"sampling is {sampling!r}; one in 1, 2, 4, 8 or 16 inferences is expected",
+                code="profile.sampling",
+            )
+        if device and _core.StatsDescriptor.of_qpc(qpc) is None:
+            raise StateError(
+                "the program has no device statistics",
+                code="profile.no_device",
+                hints=("compile it with stats_level=40 or more; 70 and more measure operators too",),
+            )
+        self._profiler = _core.Profiler(first=first, count=samples, sampling=sampling, device_stats=device)
+        self._recorded: _core.Samples | None = None
+        self._device: tuple[StatsBuffer, ...] | None = None
+
+    # --- recording, by the session --------------------------------------------------------------------------
+
+    def add(self, program: _core.InferenceSet) -> None:
+        """Record a program's inferences too."""
+        self._profiler.add(program)
+
+    def begin(self) -> None:
+        """Begin to record."""
+        self._profiler.start()
+
+    def end(self) -> None:
+        """Keep what was recorded."""
+        self._profiler.stop()
+        self._recorded = self._profiler.drain()
+
+    # --- what there is --------------------------------------------------------------------------------------
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the block has not ended."""
+        return self._recorded is None
+
+    @property
+    def samples(self) -> NDArray[np.void]:
+        """A row for each inference, in the order in which they ended; read-only.
+
+        Columns ``enqueued_ns``, ``begun_ns``, ``inputs_ready_ns``, ``executed_ns``, ``outputs_ready_ns`` and
+        ``completed_ns`` are nanoseconds of one clock; ``program`` (which counts loads of the session),
+        ``activation`` and ``inference`` tell which it was, ``queue_depth`` and ``in_queue`` what was
+        in the queue.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            The block has not ended, or no inference did inside of it; the same goes for all below.
+        """
+        return self._samples().times()
+
+    @property
+    def dropped(self) -> int:
+        """Inferences that there was no room for, which is 1048576 of them or 1 GiB of buffers."""
+        return self._samples().dropped
+
+    @property
+    def latencies_s(self) -> NDArray[np.float64]:
+        """Seconds from the call to the outputs, for each inference."""
+        times = self.samples
+        latencies: NDArray[np.float64] = (times["completed_ns"] - times["enqueued_ns"]) / 1e9
+        return latencies
+
+    @property
+    def latency(self) -> dict[str, float | int]:
+        """Figures of `latencies_s`, with the keys of :meth:`qaic.Session.get_metrics`."""
+        return summarize(self.latencies_s)
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Mean seconds of what an inference consists of; together they are the mean latency.
+
+        ``waiting`` for a thread, bringing the ``inputs`` to the device, ``execution``, bringing the
+        ``outputs`` back, and ``completion``, which is next to nothing except where the device writes a stats buffer.
+        """
+        times = self.samples
+        return {
+            name: float((times[end] - times[start]).mean()) / 1e9 for name, (start, end) in _STAGES.items()
+        }
+
+    @property
+    def device(self) -> tuple[StatsBuffer, ...]:
+        """The device's stats buffers (:func:`qaic.stats.open`), in the order of the samples that have one."""
+        if self._device is None:
+            from qaic import stats
+
+            self._device = tuple(
+                stats.open(content, qpc=stats.Descriptor(descriptor))
+                for descriptor, content in self._contents()
+            )
+        return self._device
+
+    def capture(self) -> Capture:
+        """Return what reports and pages are made of (:mod:`qaic.stats.reports`, :mod:`qaic.page`)."""
+        from qaic.stats.reports import Capture, HostLatencies
+
+        return Capture(self.device, host=HostLatencies.of_samples(self.samples))
+
+    def trace(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        format: str | None = None,  # noqa: A002  # as `qaic-opstats --format`
+        merge_thread_groups: bool = True,
+        flow_events: bool = False,
+        barrier_events: bool = False,
+    ) -> bytes | None:
+        """Make one trace of the host and the device, for chrome://tracing or Perfetto. Blocking.
+
+        Parameters
+        ----------
+        path
+            File to write; without it the trace is returned.
+        format
+            ``"json"`` (Chrome's) or ``"perfetto"``; without it the ending of ``path`` decides: ``.pftrace``,
+            ``.perfetto-trace`` and ``.pb`` are Perfetto's, all others JSON.
+        merge_thread_groups, flow_events, barrier_events
+            As the options of ``qaic-opstats``.
+
+        Returns
+        -------
+        bytes or None
+            The trace, or ``None`` where it was written to ``path``.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            The format is unknown.
+        OSError
+            The file cannot be written. It is then as it was before.
+        """
+        kind = _format(path, format)
+        parts = [
+            (_core.StatsBuffer(content, descriptor), descriptor, descriptor.network, None)
+            for descriptor, content in self._contents()
+        ]
+        options: dict[str, Any] = {
+            "format": kind,
+            "merge_thread_groups": merge_thread_groups,
+            "flow_events": flow_events,
+            "barrier_events": barrier_events,
+            "host_samples": self._samples(),
+        }
+        if path is None:
+            return _core.stats_trace(parts, **options)
+        _core.write_stats_trace(str(Path(path)), parts, **options)
+        return None
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write everything, in files named and laid out as those of ``qaic-runner``. Blocking.
+
+        A latency report for each load of the session, one trace, and the device's stats buffers, which
+        ``qaic-opstats`` reads. Files of the same names are replaced.
+
+        Parameters
+        ----------
+        folder
+            Where to; it is made if its parent exists.
+
+        Returns
+        -------
+        list of pathlib.Path
+            What was written.
+
+        Raises
+        ------
+        OSError
+            The folder or a file cannot be written.
+        """
+        from qaic.compiler.cache import write_replacing
+
+        samples, place = self._samples(), Path(folder)
+        place.mkdir(exist_ok=True)
+        written = []
+
+        def write(name: str, content: bytes) -> None:
+            def put(aside: Path) -> None:
+                aside.write_bytes(content)
+
+            write_replacing(place / name, put)
+            written.append(place / name)
+
+        for program in range(len(samples.programs)):
+            if (text := samples.latency_report(program)) is not None:
+                write(f"{_STEM}{program}-latency.txt", text.encode())
+        for number, sample in enumerate(self.samples):
+            if (content := samples.stats(number)) is not None:
+                network = samples.programs[sample["program"]]["network"].replace("/", "_").replace("\0", "_")
+                name = f"{sample['program']}-activation-{sample['activation']}-inf-{sample['inference']}"
+                write(f"{_STEM}{name}-{network}-aiccyclecounts.bin", content)
+        self.trace(place / f"{_STEM}0-trace.json")
+        return [*written, place / f"{_STEM}0-trace.json"]
+
+    def report(self, name: str = "overview") -> Report:
+        """Make one of the reports of ``qaic-opstats report``.
+
+        Its ``verdict`` are sentences, its ``tables`` hold the figures;
+        ``qaic.stats.reports.render_text.to_text(report)`` is the text.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            There is no such report; the message lists those there are.
+        """
+        from qaic.stats.reports import REPORTS
+
+        if name not in REPORTS:
+            raise OptionError(
+                f"there is no report {name!r}; there are {', '.join(REPORTS)}", code="profile.report"
+            )
+        return REPORTS[name](self.capture())
+
+    def __len__(self) -> int:
+        """Inferences; 0 while it is recording."""
+        return 0 if self._recorded is None else len(self._recorded)
+
+    def __repr__(self) -> str:
+        """Say how much there is."""
+        state = "recording" if self.is_recording else f"{len(self)} inferences"
+        return f"<qaic Profile: {state}>"
+
+    def __str__(self) -> str:
+        """Lines about latencies, where they come from, and the device."""
+        if not len(self):
+            return repr(self)
+        times, latency = self.samples, self.latency
+        span_s = float(times["completed_ns"].max() - times["enqueued_ns"].min()) / 1e9
+        count, activations = len(times), len(np.unique(times["activation"]))
+        figures = {
+            "min": "min_latency",
+            "mean": "avg_latency",
+            **{name: name for name in PERCENTILES},
+            "max": "max_latency",
+        }
+        lines = [
+            f"{_counted(count, 'inference')} on {_counted(activations, 'activation')} "
+            f"in {span_s * 1e3:.3f} ms",
+            "latency us: " + "  ".join(f"{name} {latency[key] * 1e6:.1f}" for name, key in figures.items()),
+            "of it us:   " + "  ".join(f"{name} {mean * 1e6:.1f}" for name, mean in self.stages.items()),
+        ]
+        if self.dropped:
+            lines.append(f"not recorded, for want of room: {self.dropped}")
+        executed = [
+            measured["ExecTimeUs"]
+            for program in range(len(self._samples().programs))
+            for _, _, measured in self._samples().device_kpis(program)
+            if measured["ExecTimeUs"] is not None
+        ]
+        if executed:
+            lines.append(
+                f"device us:  min {min(executed):.1f}  mean {np.mean(executed):.1f}  max {max(executed):.1f} "
+                f"in {_counted(len(executed), 'buffer')}"
+            )
+        return "\n".join(lines)
+
+    def _samples(self) -> _core.Samples:
+        if self._recorded is None:
+            raise StateError(
+                "the profile is being recorded",
+                code="profile.recording",
+                hints=("use it after the with block",),
+            )
+        if not len(self._recorded):
+            raise StateError(
+                "no inference ended while the profile was recorded",
+                code="profile.empty",
+                hints=("run the session inside of the with block, and wait for futures there",),
+            )
+        return self._recorded
+
+    def _contents(self) -> Iterator[tuple[_core.StatsDescriptor, bytes]]:
+        """Give the device's buffers, each with what explains it."""
+        samples = self._samples()
+        known: dict[int, _core.StatsDescriptor | None] = {}
+        for number, program in enumerate(samples.times()["program"].tolist()):
+            if (content := samples.stats(number)) is not None:
+                if program not in known:
+                    known[program] = samples.descriptor(program)
+                if (descriptor := known[program]) is not None:
+                    yield descriptor, content
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST_COUNT:
+        raise OptionError(
+            f"{name} is {value!r}; a whole number of at least {least} is expected", code=f"profile.{name}"
+        )
+
+
+def _format(path: str | os.PathLike[str] | None, given: str | None) -> str:
+    if given is None:
+        is_perfetto = path is not None and Path(path).suffix in _PERFETTO_SUFFIXES
+        return "perfetto" if is_perfetto else "json"
+    if given not in _FORMATS:
+        raise OptionError(
+            f"format is {given!r}; one of {', '.join(_FORMATS)} is expected", code="profile.format"
+        )
+    return given
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
