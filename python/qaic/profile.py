@@ -146,7 +146,8 @@ class Profile:
         """Mean seconds of what an inference consists of; together they are the mean latency.
 
         ``waiting`` for a thread, bringing the ``inputs`` to the device, ``execution``, bringing the
-        ``outputs`` back, and ``completion``, which is next to nothing except where the device writes a stats buffer.
+        ``outputs`` back, and ``completion``, which is next to nothing except where the device
+        writes a stats buffer.
         """
         times = self.samples
         return {

@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_code_of_the_readme_runs(folder, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     namespace = {}
     for block in blocks:
         exec(block, namespace)
@@ -126,6 +126,17 @@ def test_code_of_the_guide_to_profiling_runs(folder, capsys):
         exec(block, namespace)
     assert "Latency of 49 runs" in capsys.readouterr().out
     assert (folder / "latency.html").read_text().count("<svg") == 3
+    assert len(namespace["profile"]) == 10
+    assert (folder / "trace.json").is_file()
+    assert len(list((folder / "profile").glob("*-aiccyclecounts.bin"))) == 10
+
+
+def test_the_example_of_profiles_writes_a_trace(folder, monkeypatch, capsys):
+    run_example("profile_trace.py", "model.onnx", "trace.json", monkeypatch=monkeypatch)
+    printed = capsys.readouterr().out
+    assert printed.startswith("20 inferences on 1 activation in ")
+    assert printed.endswith("wrote trace.json\n")
+    assert (folder / "trace.json").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
