@@ -97,6 +97,8 @@ def _quotient(ours: Spread, other: Spread) -> Spread:
 _QUEUES_ONE, _QUEUES_TWO = "queues, one thread", "queues, between two threads, per item"
 _IN_FLIGHT = "submit and collect on noop"
 _YARDSTICK = "crossbeam ArrayQueue"
+_PROFILED = "an inference on noop, profiled"
+_PROFILE_S = 200e-9
 
 
 def queue_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
@@ -123,13 +125,22 @@ def queue_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
         yield Row(
             f"submit and collect, {function}, 16 x 16", large, (("1 x 1", small),), **at_most(flat, 1.1)
         )
+    profiled = {figure.function: figure.time for figure in groups[_PROFILED]}
+    without = profiled["not at all"]
+    yield Row(
+        "submit and collect, profiled for latencies",
+        profiled["latency"],
+        (("not profiled", without),),
+        budget=f"<= {_PROFILE_S * 1e9:.0f} ns more",
+        met=profiled["latency"].median - without.median <= _PROFILE_S,
+    )
 
 
 def queues_table(groups: dict[str, list[Figure]]) -> tuple[list[str], list[list[str]]]:
     """All figures of the bench `queue`."""
     rows = [
         [f"{name}: {figure.function}{figure.value and ', '}{figure.value}", str(figure.time)]
-        for name in (_QUEUES_ONE, _QUEUES_TWO, _IN_FLIGHT)
+        for name in (_QUEUES_ONE, _QUEUES_TWO, _IN_FLIGHT, _PROFILED)
         for figure in groups[name]
     ]
     return ["queues", "time"], rows

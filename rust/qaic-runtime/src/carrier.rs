@@ -136,11 +136,16 @@ impl Carrier {
         let retained = retained.map(|retained| &*retained);
         self.choose_sources(wiring, &transfers, retained)?;
         if self.exec.binds_in_place() && !transfers.has_partial_inputs() {
-            self.run_in_place(wiring, &transfers, retained, watch.as_deref_mut())?;
+            if self.run_in_place(wiring, &transfers, retained, watch.as_deref_mut())? {
+                stamp(watch.as_deref_mut(), |stages| &mut stages.outputs_ready_ns);
+            } else if let Some(watch) = watch.as_deref_mut() {
+                // Nothing was done since; another look at the clock would only cost.
+                watch.stages.outputs_ready_ns = watch.stages.executed_ns;
+            }
         } else {
             self.run_staged(wiring, &transfers, retained, watch.as_deref_mut())?;
+            stamp(watch.as_deref_mut(), |stages| &mut stages.outputs_ready_ns);
         }
-        stamp(watch.as_deref_mut(), |stages| &mut stages.outputs_ready_ns);
         if let Some(watch) = watch.filter(|_| self.is_measured) {
             self.deliver_stats(wiring, &transfers, watch);
         }
@@ -284,14 +289,15 @@ impl Carrier {
         Ok(())
     }
 
-    /// Only what needs a conversion, or has no memory of the caller's, touches a DMA buffer.
+    /// Only what needs a conversion, or has no memory of the caller's, touches a DMA buffer. Returns whether anything was
+    /// left to do when the device was done.
     fn run_in_place(
         &mut self,
         wiring: &Wiring,
         transfers: &TransferPlan,
         retained: Option<&Retained>,
         watch: Option<&mut Watch>,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<bool, RuntimeError> {
         for (index, transfer) in transfers.inputs().iter().enumerate() {
             let Some(place) = transfer.place() else { continue };
             let memory = self.sources.get(index).copied().unwrap_or(HostSlice::empty());
@@ -318,18 +324,24 @@ impl Carrier {
             self.exec.bind_output(index, bound)?;
         }
         self.execute(watch)?;
+        let mut has_moved = !wiring.windows.is_empty();
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
             let Some(place) = transfer.place().filter(|_| self.is_computed(index)) else { continue };
             let direct = matches!(transfer.route(), Route::Direct);
             let kept = retained.and_then(|retained| retained.output(index));
             if let Some(tensor) = kept.filter(|_| !direct) {
+                has_moved = true;
                 transfers.fetch_output(index, self.dma_buffer(place.buffer)?.as_const(), tensor.memory)?;
             }
             if let OutputWire::Memory { memory, .. } = wire {
                 match kept {
-                    Some(tensor) => drop(memory.copy_from(tensor.memory.as_const())),
+                    Some(tensor) => {
+                        has_moved = true;
+                        let _ = memory.copy_from(tensor.memory.as_const());
+                    }
                     None if delivers_in_place(transfer, *memory, &self.sources) => {}
                     None => {
+                        has_moved = true;
                         let buffer = self.dma_buffer(place.buffer)?;
                         transfers.fetch_output(index, buffer.as_const(), *memory)?;
                     }
@@ -348,7 +360,7 @@ impl Carrier {
                 download(wiring, transfers, index, result)?;
             }
         }
-        Ok(())
+        Ok(has_moved)
     }
 
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut, RuntimeError> {
