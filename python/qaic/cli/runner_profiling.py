@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from qaic import _core
 from qaic.cli._common import complain, show
-from qaic.cli.runner_device_report import DeviceReport
-from qaic.cli.runner_files import replace, replace_content, safe_name, writable_folder
+from qaic.cli.runner_files import replace, replace_content, writable_folder
 from qaic.cli.runner_live import round_trips
 from qaic.cli.runner_profiling_options import STREAMED
 from qaic.errors import InputError
 from qaic.qpc import Qpc
+from qaicrt.profiling_reports import LATENCY, PREFIX, RAW_DEVICE_STATS, device_report, files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -33,7 +34,7 @@ _OF_DEVICE = ("stats", "raw_device_stats")
 #: inferences of each activation whose device metrics are shown
 _METRIC_SAMPLES = 20
 #: how names of files begin; the one program of a run has the number 0
-_STEM = "aic-profiling-program-0"
+_STEM = f"{PREFIX}-program-0"
 
 
 def statistics_of(container: str) -> _core.StatsDescriptor | None:
@@ -76,33 +77,43 @@ class _Recorder(Protocol):
 
 
 class _Buffers:
-    """A file for the device's buffer of each inference, raw or as text."""
+    """The device's buffer of each inference, in a file by itself."""
 
     is_stream = False
 
-    def __init__(
-        self, profiler: _core.Profiler, folder: Path, descriptor: _core.StatsDescriptor, *, is_raw: bool
-    ) -> None:
+    def __init__(self, profiler: _core.Profiler, folder: Path) -> None:
+        self.profiler = profiler
+        self._folder = folder
+
+    def fetch(self) -> None:
+        _write(self._folder, files(_drained(self.profiler), RAW_DEVICE_STATS, PREFIX))
+
+    def finish(self) -> None:
+        self.fetch()
+
+
+class _Summaries:
+    """The summary of each inference, in a file by itself."""
+
+    is_stream = False
+
+    def __init__(self, profiler: _core.Profiler, folder: Path, descriptor: _core.StatsDescriptor) -> None:
         self.profiler = profiler
         self._folder = folder
         self._descriptor = descriptor
-        self._is_raw = is_raw
 
     def fetch(self) -> None:
         samples = _drained(self.profiler)
-        times = samples.times()
-        # They come as the inferences ended.
-        for number in map(int, times["inference"].argsort()):
-            sample, content = times[number], samples.stats(number)
-            if content is None:
-                continue
-            where = f"{_STEM}-activation-{sample['activation']}-inf-{sample['inference']}"
-            if self._is_raw:
-                name = f"{where}-{safe_name(self._descriptor.network)}-aiccyclecounts.bin"
-                replace_content(self._folder / name, content)
-            else:
-                text = _core.stats_summary(_core.StatsBuffer(content, self._descriptor), self._descriptor)
-                replace_content(self._folder / f"{where}.txt", text.encode())
+        _write(self._folder, self._texts(samples))
+
+    def _texts(self, samples: _core.Samples) -> Iterator[tuple[str, str]]:
+        for number, sample in enumerate(samples.times()):
+            if (content := samples.stats(number)) is not None:
+                name = f"{_STEM}-activation-{sample['activation']}-inf-{sample['inference']}.txt"
+                yield (
+                    name,
+                    _core.stats_summary(_core.StatsBuffer(content, self._descriptor), self._descriptor),
+                )
 
     def finish(self) -> None:
         self.fetch()
@@ -120,9 +131,7 @@ class _Latencies:
         """Leave the samples where they are."""
 
     def finish(self) -> None:
-        text = _drained(self.profiler).latency_report()
-        if text is not None:
-            replace_content(self._folder / f"{_STEM}-latency.txt", text.encode())
+        _write(self._folder, files(_drained(self.profiler), LATENCY, PREFIX))
 
 
 class _Trace:
@@ -170,12 +179,13 @@ class DeviceMetrics:
         self._profiler.start()
 
     def lines(self) -> list[str]:
-        """Lines of the report."""
+        """Lines of the report; none when nothing was measured."""
         self._profiler.stop()
-        report = DeviceReport()
-        for _, _, measured in self._profiler.drain().device_kpis(0):
-            report.add(measured)
-        return report.lines()
+        samples = self._profiler.drain()
+        if not samples.device_kpis(0):
+            return []
+        # The form is the vendor's, blanks at the ends of lines included (stats-profiling §6.2).
+        return ["Device Performance: ", *device_report(samples, 0).splitlines()]
 
 
 class Recording:
@@ -218,8 +228,9 @@ class Recording:
         if kind in _OF_DEVICE:
             assert self._statistics is not None  # noqa: S101  # `checked_folder` has looked
             profiler = self._profiler(is_stream=False, device_stats=True)
-            is_raw = kind == "raw_device_stats"
-            return [_Buffers(profiler, self._folder, self._statistics, is_raw=is_raw)]
+            if kind == "raw_device_stats":
+                return [_Buffers(profiler, self._folder)]
+            return [_Summaries(profiler, self._folder, self._statistics)]
         if kind.startswith("trace"):
             profiler = self._profiler(is_stream=is_stream, device_stats=False)
             main: _Recorder = _Trace(profiler, self._folder, is_stream=is_stream)
@@ -308,3 +319,8 @@ def _drained(profiler: _core.Profiler) -> _core.Samples:
     if samples.dropped:
         complain("note", f"{samples.dropped} inferences were not recorded: there was no room for so many")
     return samples
+
+
+def _write(folder: Path, named: Iterable[tuple[str, str | bytes]]) -> None:
+    for name, content in named:
+        replace_content(folder / name, content.encode() if isinstance(content, str) else content)
