@@ -17,7 +17,7 @@ use qaic_stats::host::{HostSample, ProgramFacts, write_host_trace, write_latency
 use qaic_stats::kpi::DeviceKpi;
 use qaic_stats::layout::{DecodeOptions, Program, Registry};
 use qaic_stats::summary::{SummaryOptions, write_summary};
-use qaic_stats::trace::{Part, TraceOptions, write_trace};
+use qaic_stats::trace::{HostSide, Part, TraceOptions, write_trace};
 
 use crate::buffers::{BytesView, Frozen};
 use crate::errors::from_stats;
@@ -412,7 +412,7 @@ fn op_stats(stats: &[u8], image: &Image, as_trace: bool) -> Result<Option<Vec<u8
             network: &image.network().network_name,
             slice: None,
         };
-        write_trace(&mut text, &[part], None, &TraceOptions::default())
+        write_trace(&mut text, &[part], &HostSide::default(), &TraceOptions::default())
     } else {
         write_summary(&mut text, &model, &descriptor, &SummaryOptions::default())
     };
