@@ -26,7 +26,10 @@ DRIVER = """
 const rows = document.querySelector('[data-part="rows"]');
 const after = (work) => new Promise((done) => setTimeout(() => { work(); done(); }, 50));
 const key = (name) => rows.dispatchEvent(new KeyboardEvent("keydown", { key: name, cancelable: true }));
-const wait = () => document.documentElement.dataset.state === "ready" ? run() : setTimeout(wait, 20);
+// Without a window no frames are due; printing draws at once.
+const draw = () => window.dispatchEvent(new Event("beforeprint"));
+const ready = () => document.documentElement.dataset.state === "ready";
+const wait = () => (ready() ? run().then(draw) : setTimeout(wait, 20));
 """
 
 
@@ -215,3 +218,62 @@ def test_an_interval_is_measured(tmp_path, show):
     assert "operations60" in re.sub(r"\s", "", dom.parts["panel"])
     total = sum(float(text.replace(",", "")) for text in shown.values())
     assert np.isclose(total, times, rtol=0.02) or "ms" in dom.parts["panel"]
+
+
+def view(dom):
+    return float(dom.sections["timeline"]["data-from"]), float(dom.sections["timeline"]["data-to"])
+
+
+HANDS = """
+    rows.setPointerCapture = () => {};
+    const box = rows.getBoundingClientRect();
+    const wheel = (y, more = {}) => rows.dispatchEvent(new WheelEvent("wheel", {
+      clientX: box.left + 184 + (rows.clientWidth - 184) / 2, clientY: box.top + 60, deltaY: y,
+      cancelable: true, ...more }));
+    const touch = (type, id, x) => rows.dispatchEvent(new PointerEvent(type, {
+      pointerId: id, pointerType: "touch", clientX: box.left + x, clientY: box.top + 60, bubbles: true }));
+"""
+
+
+def test_the_wheel_zooms_where_it_points_once_it_is_the_timelines(tmp_path, show):
+    path = page.write(Capture(card().buffers[:1]), [], tmp_path / "page.html")
+    begin, end = view(show(path))
+    idle = show(path, HANDS + "await after(() => wheel(-60));")
+    assert view(idle) == (begin, end)
+    low, high = view(show(path, HANDS + "await after(() => wheel(-60, { ctrlKey: true }));"))
+    assert begin < low < high < end
+    assert (low + high) / 2 == pytest.approx((begin + end) / 2, rel=1e-3)
+    # As far as one may, and back: never narrower than the narrowest, never beyond the whole.
+    narrow = view(
+        show(
+            path, HANDS + "rows.focus(); for (let i = 0; i < 200; i += 1) wheel(-60); await after(() => {});"
+        )
+    )
+    assert narrow[1] - narrow[0] == pytest.approx(20, abs=0.2)
+    wide = view(
+        show(
+            path,
+            HANDS + "rows.focus(); for (let i = 0; i < 20; i += 1) wheel(-60);"
+            "for (let i = 0; i < 90; i += 1) wheel(60); await after(() => {});",
+        )
+    )
+    assert wide == pytest.approx((begin, end))
+
+
+def test_two_fingers_zoom_and_one_moves(tmp_path, show):
+    path = page.write(Capture(card().buffers[:1]), [], tmp_path / "page.html")
+    begin, end = view(show(path))
+    pinch = (
+        'touch("pointerdown", 1, 500); touch("pointerdown", 2, 600);'
+        'for (let x = 600; x <= 900; x += 20) touch("pointermove", 2, x);'
+        'touch("pointerup", 2, 900); touch("pointerup", 1, 500);'
+    )
+    low, high = view(show(path, HANDS + f"await after(() => {{ {pinch} }});"))
+    assert (end - begin) / (high - low) == pytest.approx(4, rel=0.05)
+    drag = (
+        'touch("pointerdown", 1, 500);'
+        'for (let x = 500; x >= 400; x -= 10) touch("pointermove", 1, x); touch("pointerup", 1, 400);'
+    )
+    moved = view(show(path, HANDS + f"await after(() => {{ {pinch} {drag} }});"))
+    assert moved[0] > low
+    assert moved[1] - moved[0] == pytest.approx(high - low)

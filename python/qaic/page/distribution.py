@@ -101,6 +101,12 @@ class Distribution:
         return "us", 1e6
 
     @property
+    def top(self) -> float:
+        """Where charts end, in seconds: a few that are much slower would flatten all others."""
+        usual = self.percentiles["P99"]
+        return self.most if self.most <= _LONG_TAIL * usual else 2 * usual
+
+    @property
     def counted(self) -> str:
         """How many of what, as in ``5 runs``."""
         return f"{self.count} {self.what}{'' if self.count == 1 else 's'}"

@@ -102,8 +102,7 @@ def course_svg(distribution: Distribution) -> str:
     seconds = distribution.seconds
     assert seconds is not None  # noqa: S101 (callers look)
     unit, per_second = distribution.unit
-    usual = distribution.percentiles["P99"] * 4
-    top = distribution.most if distribution.most <= usual else distribution.percentiles["P99"] * 2
+    top = distribution.top
     across = _scale(0, max(len(seconds) - 1, 1), _LEFT + 4, _WIDTH - _RIGHT - 4)
     up = _scale(0, top * per_second or 1.0, _HEIGHT - _BOTTOM, _TOP)
 
@@ -141,8 +140,8 @@ def course_note(distribution: Distribution) -> str:
             f"Each place stands for up to {together} neighbours: the line is their median, the band goes "
             "from the least to the most."
         )
-    if distribution.most > distribution.percentiles["P99"] * 4:
-        above = int(np.count_nonzero(seconds > distribution.percentiles["P99"] * 2))
+    above = int(np.count_nonzero(seconds > distribution.top))
+    if above:
         notes.append(
             f"{above} slower than the top are drawn there; the slowest took "
             f"{distribution.text(distribution.most)}."

@@ -75,9 +75,11 @@ def _draw_course(axes: Any, distribution: Distribution) -> None:
     else:
         axes.fill_between(columns.first, columns.least * per_second, columns.most * per_second, alpha=0.3)
         axes.plot(columns.first, columns.middle * per_second, linewidth=1)
-    axes.set_xlabel(f"number of the {distribution.what}")
+    above = int(np.count_nonzero(distribution.seconds > distribution.top))
+    beyond = f"; {above} slower ones reach beyond" if above else ""
+    axes.set_xlabel(f"number of the {distribution.what}{beyond}")
     axes.set_ylabel(f"latency, {unit}")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, distribution.top * per_second * 1.05 or 1)
     axes.grid(alpha=0.3)
 
 
@@ -114,6 +116,11 @@ def timeline_png(timeline: Timeline, *, title: str) -> bytes:
     axes.set_yticks(range(len(rows)), [_plain(f"{track.group} {track.name}") for track in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.autoscale(axis="x")
+    if len(timeline.samples) > 1:
+        sample = timeline.samples[timeline.shown]
+        margin = (sample.end_ns - sample.start_ns) * 0.02 + 1
+        axes.set_xlim((sample.start_ns - margin) * scale, (sample.end_ns + margin) * scale)
+        title = f"{title}, inference {sample.name}"
     axes.set_xlabel("ms" if scale == 1e-6 else "us")
     axes.legend(
         handles=[Patch(color=colour, label=_plain(kind)) for kind, colour in colours.items()],

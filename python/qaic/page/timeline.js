@@ -42,6 +42,8 @@ class Timeline {
       drawn: String(this.drawing.drawn),
       operations: String(this.model.operations),
       rows: String(this.model.tracks.length),
+      from: this.state.view.from.toFixed(1),
+      to: this.state.view.to.toFixed(1),
       drawMs: (performance.now() - started).toFixed(1),
     });
   }
