@@ -128,6 +128,14 @@ def test_the_overview_comes_first_and_then_the_timeline():
     assert re.findall(r'<section id="(\w+)"', text) == ["overview", "timeline", "nodes"]
 
 
+def test_reports_without_figures_are_one_list_at_the_end():
+    empty = Table("t", "T", (Column("a"),), [], "not measured on this device")
+    silent = Report("dma", "Transfers <b>", [], [empty])
+    text = capture_page(one_op(), [silent, report(["a"])])
+    assert re.findall(r'<section id="(\w+)"', text) == ["timeline", "nodes", "silent"]
+    assert "<dt>Transfers &lt;b&gt;</dt><dd>not measured on this device</dd>" in text
+
+
 def test_facts_are_tiles_and_what_was_not_measured_is_said():
     facts = Table(
         "kpis", "Figures", (Column("metric"), Column("value", None, "float"), Column("unit")),
@@ -323,14 +331,16 @@ def test_the_host_is_drawn_on_the_time_of_the_device():
     device = made.buffer(program, ops, span=(3, 8), epoch_utc_ns=10**18, device=1)
     timeline = timeline_of(Capture([device], host=host))
     rows = [(track.group, track.name, len(track.start)) for track in timeline.tracks]
-    assert rows[:2] == [("host", "activation 0", 6), ("host", "activation 1", 2)]
+    assert rows[:2] == [("host", "activation 0", 8), ("host", "activation 1", 3)]
     first = timeline.tracks[0]
-    np.testing.assert_array_equal(first.origin_ns + first.start, [-1500, -1000, 6000, 6600, 6700, 12_000])
-    np.testing.assert_array_equal(first.duration, [500, 7000, 500, 100, 5300, 500])
-    np.testing.assert_array_equal(first.before, [500, 0, 0, 8300, 0, 0])
+    np.testing.assert_array_equal(
+        first.origin_ns + first.start, [-1500, -1000, 6000, 6500, 6600, 6700, 12_000, 12_500]
+    )
+    np.testing.assert_array_equal(first.duration, [500, 7000, 500, 100, 100, 5300, 500, 100])
+    np.testing.assert_array_equal(first.before, [500, 0, 0, 0, 8300, 0, 0, 0])
     kinds = [timeline.labels.kinds[label] for label in first.label]
     assert kinds[:3] == ["pre-processing", "execution", "post-processing"]
-    assert timeline.labels.names[first.label[3]] == "inference 2"
+    assert timeline.labels.names[first.label[4]] == "inference 2"
 
 
 def test_the_host_alone_is_a_timeline_too():

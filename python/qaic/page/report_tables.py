@@ -29,6 +29,20 @@ def report_html(report: Report) -> str:
     return "\n".join(part for part in (verdict_html(report.verdict), *tables) if part)
 
 
+def says_nothing(report: Report) -> bool:
+    """Whether a report has neither a verdict nor a row: the device did not measure what it is about."""
+    return not report.verdict and not any(table.rows for table in report.tables)
+
+
+def silent_html(reports: Sequence[Report]) -> str:
+    """Return the list of reports that say nothing, and why."""
+    rows = []
+    for report in reports:
+        notes = dict.fromkeys(table.note for table in report.tables if table.note)
+        rows.append(f"<dt>{escape(report.title)}</dt><dd>{escape('; '.join(notes) or 'no figures')}</dd>")
+    return f'<dl class="facts">{"".join(rows)}</dl>'
+
+
 def verdict_html(sentences: Sequence[str]) -> str:
     """Return a report's answer as a list."""
     if not sentences:
