@@ -179,6 +179,8 @@ def _run_plan(plan: _Plan, context: qaicrt.Context, ids: list[int], options: arg
         if options.stats:
             reporters.enter_context(latency_reporter(inference_set))
         metrics = DeviceMetrics(inference_set) if plan.statistics else None
+        if metrics is not None:
+            reporters.enter_context(metrics)
         recording = None
         if plan.profiles is not None:
             recording = Recording(inference_set, options.profiling, plan.profiles, plan.statistics, progress)

@@ -172,15 +172,29 @@ class _Reports:
 
 
 class DeviceMetrics:
-    """Figures of the device from the first inferences of a run."""
+    """Figures of the device from the first inferences of a run, which a ``with`` block surrounds."""
 
     def __init__(self, inference_set: qaicrt.InferenceSet) -> None:
         self._profiler = _core.Profiler([inference_set], count=_METRIC_SAMPLES, device_stats=True)
+        self._thread = threading.Thread(target=self._serve, name="qaic-runner-metrics", daemon=True)
+
+    def __enter__(self) -> None:
         self._profiler.start()
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._profiler.stop()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        # The inferences after the last sample shall not be asked whether they are one.
+        self._profiler.wait()
+        self._profiler.stop()
 
     def lines(self) -> list[str]:
         """Lines of the report; none when nothing was measured."""
-        self._profiler.stop()
         samples = self._profiler.drain()
         if not samples.device_kpis(0):
             return []
