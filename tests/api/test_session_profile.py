@@ -88,18 +88,50 @@ def test_what_is_outside_of_the_block_is_not_recorded(session):
     assert len(profile) == 1
 
 
-def test_several_profiles_record_by_themselves(session):
-    with session.profile() as outer:
-        session.run(X)
-        with session.profile(samples=1) as inner:
-            session.run(X)
-            session.run(X)
-        session.run(X)
-    assert (len(outer), len(inner)) == (4, 1 if _one_activation(inner) else 2)
+def test_several_profiles_record_by_themselves(measured):
+    with measured.profile(device=False) as outer:
+        measured.run(X)
+        with measured.profile(device=False, samples=1) as inner:
+            measured.run(X)
+            measured.run(X)
+        measured.run(X)
+    assert (len(outer), len(inner)) == (4, 1)
+    assert inner.samples["inference"][0] == outer.samples["inference"][1]
 
 
-def _one_activation(profile):
-    return len(np.unique(profile.samples["activation"])) == 1
+def test_threads_that_profile_at_once_count_their_own_and_the_others(session):
+    begun, profiles = threading.Barrier(4), []
+
+    def work():
+        with session.profile(device=False) as profile:
+            begun.wait(timeout=60)
+            for _ in range(50):
+                session.run(X)
+            begun.wait(timeout=60)
+        profiles.append(profile)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # All recorded all: the blocks begin before the first inference and end after the last.
+    assert [len(profile) for profile in profiles] == [200] * 4
+    for profile in profiles:
+        assert len(set(profile.samples["inference"].tolist())) == 200
+
+
+def test_latencies_of_a_profile_can_be_drawn(session, capsys, tmp_path):
+    with pytest.raises(StateError):
+        session.plot_latency()
+    with session.profile(device=False) as profile:
+        for _ in range(5):
+            session.run(X)
+    session.plot_latency()
+    assert "5 runs" in capsys.readouterr().out
+    session.plot_latency(tmp_path / "latency.html")
+    assert (tmp_path / "latency.html").is_file()
+    assert len(profile) == 5
 
 
 def test_a_session_that_is_loaded_inside_of_the_block(path):

@@ -274,15 +274,14 @@ def test_a_stream_takes_a_part_of_the_inferences(tool, plain, tmp_path, rate):
 
 def test_a_stream_ends_after_its_duration(tool, plain, tmp_path):
     code, lines, _ = tool(
-        *["-t", plain, "--time", "0.8", "--aic-profiling-type", "trace_stream"],
+        *["-t", plain, "--time", "1", "--aic-profiling-type", "trace_stream"],
         *["--aic-profiling-duration", "100", "--aic-profiling-reporting-rate", "500"],
     )
     assert code == 0
     events = json.loads((tmp_path / "aic-profiling-program-0-trace.json").read_text())["traceEvents"]
     totals = [event for event in events if event["name"] == "total"]
-    begins = [event["ts"] for event in totals]
-    assert totals
-    assert max(begins) - min(begins) < 600e3
+    ran = int(re.search(r"InferenceCnt (\d+) ", "\n".join(lines))[1])
+    assert 0 < len(totals) < ran
     assert sum(line.startswith("trace_stream: ") for line in lines) >= 1
 
 
@@ -292,7 +291,7 @@ def test_a_delay_lets_inferences_pass(tool, plain, tmp_path):
     assert code == 0
     assert err == "note: the run ended before --aic-profiling-start-delay; nothing was recorded\n"
     assert not names(tmp_path)
-    code, _, err = tool("-t", plain, "--time", "0.5", *delayed, "100")
+    code, _, err = tool("-t", plain, "--time", "1", *delayed, "100")
     assert (code, err) == (0, "")
     _, table = latency_table(tmp_path / "aic-profiling-program-0-latency.txt")
     assert table["Sample"].min() > 0
@@ -333,7 +332,7 @@ def test_live_statistics(tool, plain):
         re.match(r"Live: RoundTripTimeUs Avg ([\d.]+) Min ([\d.]+) Max ([\d.]+) Count (\d+)$", x)
         for x in lines
     ]
-    (found,) = [match for match in live if match]
+    found = next(match for match in live if match)
     average, least, most = (float(found[group]) for group in (1, 2, 3))
     assert 0 < least <= average <= most
     assert int(found[4]) > 1
