@@ -60,6 +60,8 @@ pub fn encode(
         }
     };
     let earlier = left_behind(buffer);
+    // Until the new header is written the buffer has none: one that is read too early is not half an inference.
+    clear(buffer, 0..HEADER_BYTES);
     let count = u32::try_from(sections.len()).unwrap_or(u32::MAX);
     let directory_end = HEADER_BYTES.saturating_add(sections.len().saturating_mul(ENTRY_BYTES));
     let mut directory = Vec::with_capacity(sections.len().saturating_mul(ENTRY_BYTES));
@@ -87,7 +89,6 @@ pub fn encode(
     clear(buffer, used..earlier);
     let used = u64::try_from(used).unwrap_or(u64::MAX);
     let header = Header::new(run, fingerprint, count, used, length(buffer)).write();
-    // The header comes last: a buffer that was cut off while it was written has none.
     put(buffer, HEADER_BYTES, &directory);
     put(buffer, 0, &header);
     Ok(used)
