@@ -146,13 +146,20 @@ impl<'a> ThreadOps<'a> {
         each: &mut impl FnMut(Op) -> io::Result<()>,
     ) -> io::Result<()> {
         let end = self.next.saturating_add(limit).min(self.len);
-        for op in self.records().slice(self.next..end).iter() {
+        let records = self.records();
+        for (op, place) in records.slice(self.next..end).iter().zip(self.next..) {
             if op.kflags & op_kind_flags::EXECUTED == 0 {
                 continue;
             }
-            match self.times {
-                Times::Whole => each(op)?,
-                Times::Own => self.own_times(op, each)?,
+            // Only what others run inside of has to wait for them, which almost nothing does.
+            let has_parts = || {
+                let next = records.get(place.saturating_add(1));
+                !self.open.is_empty() || next.is_some_and(|next| next.kflags & op_kind_flags::NESTED != 0)
+            };
+            if self.times == Times::Own && has_parts() {
+                self.own_times(op, each)?;
+            } else {
+                each(op)?;
             }
         }
         self.next = end;

@@ -1,8 +1,12 @@
 //! `_core.StatsBuffer`: an inference's records, as views of the bytes they were read from.
 
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, LazyLock, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -20,6 +24,9 @@ use super::{PyStatsDescriptor, kind, run, section};
 use crate::buffers::{BytesView, Frozen, KeptBytes, with_bytes};
 use crate::errors::from_stats;
 use crate::gil::Door;
+
+/// In this time some ten megabytes of a file are read.
+const LET_GO_PERIOD: Duration = Duration::from_millis(5);
 
 static LAYOUTS: LazyLock<Registry> = LazyLock::new(Registry::default);
 
@@ -66,7 +73,30 @@ impl PyStatsBuffer {
         }
     }
 
+    /// Reads every record; of a large mapped file, what was read does not stay in memory.
     fn read_records(&self, descriptor: Option<&PyStatsDescriptor>) -> Result<Vec<String>, StatsError> {
+        let Some((owner, _)) = &self.whole else { return self.read_whole(descriptor) };
+        let Frozen::File(file) = &**owner else { return self.read_whole(descriptor) };
+        if !file.is_let_go() {
+            return self.read_whole(descriptor);
+        }
+        thread::scope(|scope| {
+            let (done, ended) = mpsc::channel();
+            let reader = scope.spawn(move || {
+                let result = self.read_whole(descriptor);
+                // Nobody listens any more only when the scope has ended, which waits for this thread.
+                let _ = done.send(());
+                result
+            });
+            while ended.recv_timeout(LET_GO_PERIOD) == Err(RecvTimeoutError::Timeout) {
+                file.let_go(file);
+            }
+            file.let_go(file);
+            reader.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    fn read_whole(&self, descriptor: Option<&PyStatsDescriptor>) -> Result<Vec<String>, StatsError> {
         let program = descriptor.map(PyStatsDescriptor::program);
         if let Some((bytes, layout)) = &self.whole {
             let options = DecodeOptions { any_program: self.any_program, records: true };

@@ -63,11 +63,16 @@ const PAGE_BYTES: usize = 4096;
 const LET_GO_FROM_BYTES: usize = 64 << 20;
 
 impl FileBytes {
+    /// Whether [`FileBytes::let_go`] does anything: it is a large mapping.
+    pub fn is_let_go(&self) -> bool {
+        matches!(self, Self::Mapped(mapping) if mapping.len() >= LET_GO_FROM_BYTES)
+    }
+
     /// Says that `part` of these bytes is not needed soon: of a large mapping, its pages stop counting as memory of the
     /// process. Reading them again reads them from the file again. Anything else than a part of these bytes is ignored.
     pub fn let_go(&self, part: &[u8]) {
         let Self::Mapped(mapping) = self else { return };
-        if mapping.len() < LET_GO_FROM_BYTES {
+        if !self.is_let_go() {
             return;
         }
         let Some(start) = part.as_ptr().addr().checked_sub(mapping.as_ptr().addr()) else { return };
