@@ -28,6 +28,7 @@ from python import (
     resolving,
     running,
     rust_rows,
+    stats_output,
     stats_views,
 )
 from python.effort import FULL, QUICK
@@ -64,6 +65,7 @@ MEASUREMENTS = {
         remembering.run_growth,
         remembering.reload_growth,
         rust_rows.numpy_conversions,
+        stats_output.events,
         stats_views.views,
     )
 }
@@ -126,6 +128,11 @@ GROUPS = {
         "The buffer of one inference of one thread, in memory. Columns are arrays of their own, one per "
         "field; they are allocated anew each time, and so is the copy beside them.",
     ),
+    "stats_output": (
+        "Summaries and traces",
+        "A generated buffer of a card of 16 cores with six threads each. A trace to memory goes into a block"
+        " that is there already. orjson writes the same events, which it is given as Python objects.",
+    ),
     "open": (
         "Opening a container",
         "The file is in the page cache. The budget does not depend on its size.",
@@ -155,7 +162,14 @@ GROUPS = {
 }
 
 #: Groups that need a Rust bench.
-BENCHES = {"queues": "queue", "open": "open", "overhead": "run", "convert": "convert", "numbers": "quant"}
+BENCHES = {
+    "queues": "queue",
+    "stats_output": "stats_output",
+    "open": "open",
+    "overhead": "run",
+    "convert": "convert",
+    "numbers": "quant",
+}
 
 
 def main() -> None:
@@ -228,6 +242,8 @@ def measure_group(
             yield from calibrating.calibrate_rows(folder, effort)
         case "stats":
             yield from stats_views.view_rows(effort)
+        case "stats_output":
+            yield from stats_output.output_rows(rust, effort)
         case "options":
             yield from resolving.option_rows(folder, effort)
         case "open":

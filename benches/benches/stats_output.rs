@@ -54,7 +54,7 @@ fn trace(criterion: &mut Criterion) {
         let model = model(&descriptor, ops);
         for (name, options) in &kinds {
             let mut bytes = Vec::new();
-            let mut write = |bytes: &mut Vec<u8>| {
+            let write = |bytes: &mut Vec<u8>| {
                 bytes.clear();
                 write_trace(bytes, &[part(&model, &descriptor)], &HostSide::default(), options).unwrap();
             };
