@@ -9,9 +9,11 @@ import subprocess
 import numpy as np
 import pytest
 
+import stats_captures as made
 from page_captures import HOSTILE, card, crowd, one_op
 from qaic import page
 from qaic.page.report_tables import is_facts
+from qaic.page.text import visible
 from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -159,17 +161,20 @@ def test_one_operation_and_a_hundred_thousand(tmp_path, show):
         assert int(dom.sections["timeline"]["data-drawn"]) == count + 1
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if "\ud800" not in name])
-def test_hostile_names_are_text(tmp_path, show, name):
-    table = Table("t", "T", (Column("node"),), [(name,)])
-    capture = one_op(name, name)
-    path = page.write(capture, [Report("nodes", "Nodes", [name], [table])], tmp_path / "page.html")
-    dom = show(path)
-    assert_healthy(dom)
-    from qaic.page.text import visible
-
-    assert [row for row in dom.cells["nodes", "t"] if row] == [[[None, visible(name)]]]
-    assert dom.scripts == 1
+def test_hostile_names_are_text(tmp_path, show):
+    program = made.cpu_program([(name, name) for name in HOSTILE])
+    ops = [{"oc": oc, "start_u": 10 * oc, "dur_u": 9} for oc in range(len(HOSTILE))]
+    capture = Capture([made.buffer(program, {(0, 0): ops}, device=1)])
+    table = Table("t", "T", (Column("node"),), [(name,) for name in HOSTILE])
+    path = page.write(capture, [Report("nodes", "Nodes", HOSTILE, [table])], tmp_path / "page.html")
+    # Each is chosen in turn, so that its name is in the panel and its row is looked for.
+    dom = show(path, f"for (let turn = 0; turn < {len(HOSTILE)}; turn += 1) await after(() => key('n'));")
+    assert dom.root["data-faults"] == "0", dom.root.get("data-fault")
+    assert [row for row in dom.cells["nodes", "t"] if row] == [[[None, visible(name)]] for name in HOSTILE]
+    # The page's own, its data being gone, and the driver.
+    assert dom.scripts == 2
+    assert visible(HOSTILE[-1]) in dom.parts["panel"]
+    assert_healthy(show(path))
 
 
 def test_search_keys_and_choice(tmp_path, show):

@@ -12,6 +12,7 @@ import re
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,12 +23,18 @@ from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, Track, lane
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import TextIO
 
 # A trace that is not written line by line is read whole; one of this size takes a gigabyte then.
 _LARGEST_WHOLE_BYTES: Final = 256 << 20
 _CORE = re.compile(r"^(?P<group>.*_Core_\d+)(?:_(?P<row>.+))?$", re.DOTALL)
 # Process of the host in traces of the runtime (stats-profiling §5.2).
 _HOST: Final = "HOST_PROC"
+# What may stand before the first event in its line.
+_BEGIN: Final = re.compile(r'^\s*(?:\{\s*"traceEvents"\s*:\s*)?(?:\[\s*)?')
+# Characters of a line; events have a few hundred.
+_LONGEST_LINE: Final = 1 << 20
+_decode: Final = json.JSONDecoder().raw_decode
 _NO_TRACE: Final = "a Chrome trace, an object with traceEvents or a list of events, is expected"
 
 
@@ -66,37 +73,40 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 
 def _by_line(path: Path) -> Iterator[dict[str, Any]] | None:
     """Return the events of a file with one to a line; None where the first lines are not of that form."""
-    with path.open("rb") as file:
-        head = [file.readline(1 << 16) for _ in range(8)]
+    with _opened(path) as file:
+        head = [file.readline(_LONGEST_LINE) for _ in range(8)]
     if not any(_event(line) for line in head):
         return None
     return _lines(path)
 
 
+def _opened(path: Path) -> TextIO:
+    return path.open(encoding="utf-8", errors="replace")
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for line in file:
+    with _opened(path) as file:
+        # A file of one endless line is not taken into memory.
+        for line in iter(partial(file.readline, _LONGEST_LINE), ""):
             event = _event(line)
             if event is not None:
                 yield event
-            elif b'"ph"' in line:
+            elif '"ph"' in line:
                 raise InputError(f"{path}: a line is no event: {line[:80]!r}; {_NO_TRACE}", code="plot.trace")
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
-    text = line.strip().rstrip(b",")
-    # The first event may stand behind the begin of the list, and the last before its end.
-    for begin in (b'{"traceEvents": [', b'{"traceEvents":[', b"["):
-        text = text.removeprefix(begin)
-    if not text.startswith(b"{") or b'"ph"' not in text:
+def _event(line: str) -> dict[str, Any] | None:
+    text = line if line.startswith('{"name"') else _BEGIN.sub("", line)
+    if '"ph"' not in text or not text.startswith("{"):
         return None
-    for end in (b"", b"]", b"]}"):
-        try:
-            value = json.loads(text.removesuffix(end) if text.endswith(end) else text)
-        except ValueError:
-            continue
-        return value if isinstance(value, dict) and "ph" in value else None
-    return None
+    try:
+        value, end = _decode(text)
+    except (ValueError, RecursionError):
+        return None
+    # What ends the list may stand behind the last event, and no second event behind any.
+    if text[end:] != ",\n" and text[end:].strip(" \t,]}\r\n"):
+        return None
+    return value if "ph" in value else None
 
 
 def _whole(path: Path) -> Iterator[dict[str, Any]]:
