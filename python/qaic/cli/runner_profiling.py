@@ -81,12 +81,13 @@ class _Buffers:
 
     is_stream = False
 
-    def __init__(self, profiler: _core.Profiler, folder: Path) -> None:
+    def __init__(self, profiler: _core.Profiler, folder: Path, abandoned: threading.Event) -> None:
         self.profiler = profiler
         self._folder = folder
+        self._abandoned = abandoned
 
     def fetch(self) -> None:
-        _write(self._folder, files(_drained(self.profiler), RAW_DEVICE_STATS, PREFIX))
+        _write(self._folder, files(_drained(self.profiler), RAW_DEVICE_STATS, PREFIX), self._abandoned)
 
     def finish(self) -> None:
         self.fetch()
@@ -97,14 +98,20 @@ class _Summaries:
 
     is_stream = False
 
-    def __init__(self, profiler: _core.Profiler, folder: Path, descriptor: _core.StatsDescriptor) -> None:
+    def __init__(
+        self,
+        profiler: _core.Profiler,
+        folder: Path,
+        abandoned: threading.Event,
+        descriptor: _core.StatsDescriptor,
+    ) -> None:
         self.profiler = profiler
         self._folder = folder
+        self._abandoned = abandoned
         self._descriptor = descriptor
 
     def fetch(self) -> None:
-        samples = _drained(self.profiler)
-        _write(self._folder, self._texts(samples))
+        _write(self._folder, self._texts(_drained(self.profiler)), self._abandoned)
 
     def _texts(self, samples: _core.Samples) -> Iterator[tuple[str, str]]:
         for number, sample in enumerate(samples.times()):
@@ -131,7 +138,8 @@ class _Latencies:
         """Leave the samples where they are."""
 
     def finish(self) -> None:
-        _write(self._folder, files(_drained(self.profiler), LATENCY, PREFIX))
+        for name, content in files(_drained(self.profiler), LATENCY, PREFIX):
+            replace_content(self._folder / name, _encoded(content))
 
 
 class _Trace:
@@ -232,6 +240,8 @@ class Recording:
         self._statistics = statistics
         self._progress = progress
         self._folder = folder
+        # Set when the run has failed: what is being written shall not keep it.
+        self._abandoned = threading.Event()
         self._recorders = [recorder for kind in wanted.types for recorder in self._recorders_of(kind)]
         self._is_started = False
         self._ended = threading.Event()
@@ -243,8 +253,8 @@ class Recording:
             assert self._statistics is not None  # noqa: S101  # `checked_folder` has looked
             profiler = self._profiler(is_stream=False, device_stats=True)
             if kind == "raw_device_stats":
-                return [_Buffers(profiler, self._folder)]
-            return [_Summaries(profiler, self._folder, self._statistics)]
+                return [_Buffers(profiler, self._folder, self._abandoned)]
+            return [_Summaries(profiler, self._folder, self._abandoned, self._statistics)]
         if kind.startswith("trace"):
             profiler = self._profiler(is_stream=is_stream, device_stats=False)
             main: _Recorder = _Trace(profiler, self._folder, is_stream=is_stream)
@@ -270,6 +280,8 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._abandoned.set()
         self._ended.set()
         self._thread.join()
         for recorder in self._recorders:
@@ -335,6 +347,12 @@ def _drained(profiler: _core.Profiler) -> _core.Samples:
     return samples
 
 
-def _write(folder: Path, named: Iterable[tuple[str, str | bytes]]) -> None:
+def _write(folder: Path, named: Iterable[tuple[str, str | bytes]], abandoned: threading.Event) -> None:
     for name, content in named:
-        replace_content(folder / name, content.encode() if isinstance(content, str) else content)
+        if abandoned.is_set():
+            return
+        replace_content(folder / name, _encoded(content))
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
