@@ -11,7 +11,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process;
 
 use crate::clock;
@@ -34,13 +34,22 @@ pub(super) struct ProfileFolder {
 }
 
 impl ProfileFolder {
-    /// A new one among the temporary files.
+    /// A new one among the temporary files: those of `TMPDIR`, else in memory, where files come and go in microseconds.
     pub(super) fn new() -> io::Result<Self> {
+        if env::var_os("TMPDIR").is_none()
+            && let Ok(folder) = Self::inside(Path::new("/dev/shm"))
+        {
+            return Ok(folder);
+        }
+        Self::inside(&env::temp_dir())
+    }
+
+    fn inside(parent: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!("openqaic-profile-{}-{number}-{:x}", process::id(), clock::now_ns());
-            let path = env::temp_dir().join(name);
+            let path = parent.join(name);
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self { path, process: process::id() }),
                 // Somebody else's: another name is found.
@@ -62,7 +71,7 @@ impl ProfileFolder {
     }
 
     #[cfg(test)]
-    fn path(&self) -> &std::path::Path {
+    fn path(&self) -> &Path {
         &self.path
     }
 }
