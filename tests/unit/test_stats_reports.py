@@ -1,11 +1,22 @@
 """Reports over captures made by hand: what each must say is known by construction."""
 
-import pytest
+from itertools import pairwise
 
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stats_captures as made
 from qaic.errors import StatsError
-from qaic.stats.reports import REPORTS, Capture
+from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
+from qaic.stats.reports import reading as reading_module
+from qaic.stats.reports import timeline as timeline_module
+from qaic.stats.reports.cores import findings
+from qaic.stats.reports.path import walk
 from qaic.stats.reports.render_csv import to_csv
 from qaic.stats.reports.render_text import to_text
+from qaic.stats.reports.timeline import activity
 from stats_captures import buffer, capture, cpu_program, in_row
 
 
@@ -49,3 +60,408 @@ def test_every_report_tells_of_a_small_run(name, mlp):
     assert to_text(report).startswith(f"== {report.title} ==")
     for table in report.tables:
         assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+# --- what a card's core does ------------------------------------------------------------------------------
+
+
+def card():
+    """One core: a copy feeds a matrix multiplication, which feeds a softmax on four threads."""
+    program = made.Program(groups=made.CARD_GROUPS, thread_groups=made.CARD_THREADS)
+    copy = program.op(0, "/layers.0/Copy", "aiccopytovtcm", group=2, memory="DDR", output_bytes=8192)
+    multiply = program.op(
+        0, "/layers.0/MatMul", "aicconvolutiond32", group=1, memory="TCM", output_bytes=4096, macs=10**6,
+        deps=[{"core": 0, "oc": copy, "data": True}],
+    )  # fmt: skip
+    softmax = program.op(
+        0, "/layers.1/Softmax", "aicsoftmax ", group=0, memory="TCM",
+        deps=[{"core": 0, "oc": multiply, "data": True}],
+    )  # fmt: skip
+    flush = program.op(0, "/End", "aicendcyclestats", group=0, memory="DDR")
+    executions = {
+        (0, 5): [
+            {"oc": copy, "start_u": 10, "dur_u": 5},
+            {"oc": copy, "start_u": 12, "dur_u": 38, "kflags": 5, "flags": 64, "out_bytes": 8192},
+        ],
+        (0, 4): [{"oc": multiply, "start_u": 55, "dur_u": 200, "sync_u": 100, "flags": 16}],
+    }
+    for thread in range(4):
+        executions[0, thread] = [
+            {"oc": softmax, "start_u": 300, "dur_u": 20 + thread, "barrier_u": 3 - thread, "flags": 32},
+            {"oc": flush, "start_u": 380, "dur_u": 15},
+        ]
+    return program, executions
+
+
+@pytest.fixture
+def core():
+    program, executions = card()
+    return capture(buffer(program, executions, span=(0, 400)))
+
+
+def test_an_operation_of_several_threads_counts_once_with_the_slowest(core):
+    table = REPORTS["ops"](core).table("kinds")
+    softmax = dict(zip(table.column("kind"), table.rows, strict=True))["aicsoftmax"]
+    assert softmax[5:7] == (1, 23)
+
+
+def test_waits_are_clipped_to_the_inference(core):
+    table = REPORTS["waits"](core).table("operations")
+    assert table.rows == [
+        ("/layers.0/MatMul/__1", "aicconvolutiond32", "HMX", 0, 0, 55, 1, "/layers.0/Copy/__0", "DMAIssue")
+    ]
+
+
+def test_the_critical_path_follows_the_data(core):
+    report = REPORTS["critical-path"](core)
+    steps = report.table("steps")
+    assert steps.column("operation") == [
+        "/layers.0/Copy/__0",
+        "/layers.0/MatMul/__1",
+        "/layers.1/Softmax/__2",
+    ]
+    assert steps.column("because of") == ["begin", "data", "data"]
+    assert steps.column("waited") == [10, 40, 45]
+    assert report.table("nodes").column("time") == [200, 23, 5]
+
+
+def test_gaps_are_where_nothing_works(core):
+    table = REPORTS["gaps"](core).table("longest")
+    # Between the end of the transfer and the multiplication, and between that and the softmax.
+    assert table.column("gap") == [45, 5]
+    assert table.column("at") == [255, 50]
+    assert REPORTS["gaps"](core).table("cores").rows[0][2:] == (400, 263, 65.75, 2, 50, 45, 10, 77)
+
+
+def test_transfers_go_on_beside_operations(core):
+    report = REPORTS["dma"](core)
+    assert report.table("transfers").rows == [
+        ("aiccopytovtcm", "DMAIssue", "DDR", 1, 38, 8192, 8192 / 38 / 1000)
+    ]
+    assert report.table("cores").rows == [(0, 0, 38, 9.5, 38)]
+    assert report.table("copies").rows[0][3:5] == (1, 5)
+
+
+def test_residency_is_of_the_time_in_tcm_and_ddr(core):
+    assert "91.8 % of the operations' time works in TCM, which is good" in REPORTS["memory"](core).verdict[0]
+
+
+def test_layers_are_families_of_numbers(core):
+    report = REPORTS["layers"](core)
+    assert report.table("families").rows[0][:2] == ("/layers.*", 2)
+    assert report.table("layers").column("layer") == ["/layers.0", "/layers.1", "(outside of layers)"]
+
+
+def test_the_roofline_knows_only_what_the_compiler_does(core):
+    (row,) = REPORTS["roofline"](core).table("kinds").rows
+    assert row == (
+        "aicconvolutiond32",
+        1,
+        200,
+        pytest.approx(100 * 200 / 243),
+        10**6,
+        4096,
+        10**6 / 4096,
+        5,
+        4096 / 2e5,
+    )
+
+
+def test_writing_the_statistics_is_no_work(core):
+    assert REPORTS["cores"](core).table("cores").column("work") == [228]
+    assert ("writing the statistics (aicendcyclestats)", 15, "us") in REPORTS["overhead"](core).table(
+        "figures"
+    ).rows
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------
+
+
+def engines_at(hmx, dma, hvx_kind="elementadd", hvx=0):
+    """A core whose engines work for these parts of 1000 us, each in one piece from the begin."""
+    program = made.Program(groups=made.CARD_GROUPS, thread_groups=made.CARD_THREADS)
+    ops = [
+        program.op(0, "/a", hvx_kind, group=0, memory="TCM"),
+        program.op(0, "/b", "aicconvolutiond32", group=1, memory="TCM"),
+        program.op(0, "/c", "aiccopytovtcm", group=2, memory="DDR"),
+    ]
+    executions = {
+        (0, 0): [{"oc": ops[0], "start_u": 0, "dur_u": hvx}],
+        (0, 4): [{"oc": ops[1], "start_u": 0, "dur_u": hmx}],
+        (0, 5): [{"oc": ops[2], "start_u": 0, "dur_u": dma, "kflags": 5}],
+    }
+    return capture(buffer(program, executions, span=(0, 1000)))
+
+
+@pytest.mark.parametrize(
+    ("made_capture", "verdict"),
+    [
+        (engines_at(900, 300), "compute-bound"),
+        (engines_at(300, 950), "memory-bound"),
+        (engines_at(100, 300, "aicconvertfromd32", 800), "layout-bound"),
+        (engines_at(100, 50), "overhead-bound"),
+    ],
+)
+def test_the_verdict_is_what_takes_most_of_the_time(made_capture, verdict):
+    assert REPORTS["overview"](made_capture).verdict[0].startswith(verdict)
+
+
+def test_operations_at_the_cost_of_measuring_are_overhead():
+    program = cpu_program([(f"/n{place}", "Gemm") for place in range(10)])
+    made_buffer = buffer(
+        program, {(0, 0): in_row([2] * 9 + [10])}, span=(0, 40), device=1,
+        meta={"calibration": {"plain_us": 10.0, "profiled_us": 40.0, "per_op_us": 2.0}},
+    )  # fmt: skip
+    verdict = REPORTS["overview"](capture(made_buffer)).verdict
+    assert verdict[0].startswith("overhead-bound")
+    assert (
+        "measured inferences take 4.00 x the time of others; measuring costs 2.00 us per operation" in verdict
+    )
+    assert any("not measured on this device" in line for line in verdict)
+    table = REPORTS["overhead"](capture(made_buffer)).table("at-floor")
+    assert len(table.rows) == 9
+    assert table.faint == frozenset(range(9))
+
+
+def test_stragglers_are_far_above_the_mean_and_one_deviation():
+    program = made.Program(groups=("HMX",), thread_groups=(0,))
+    durations = [10, 10, 10, 10, 10, 10, 10, 100]
+    for core_number in range(len(durations)):
+        program.op(core_number, "/a", "aicconvolutiond32")
+    executions = {
+        (number, 0): [{"oc": 0, "start_u": 0, "dur_u": duration}] for number, duration in enumerate(durations)
+    }
+    table = REPORTS["cores"](capture(buffer(program, executions, span=(0, 100)))).table("cores")
+    assert table.column("finding") == [""] * 7 + ["critical straggler"]
+    assert table.column("of the mean")[-1] == pytest.approx(100 * 8 / 170)
+
+
+def test_balanced_cores_have_no_straggler():
+    assert findings([5.0, 5.0, 6.0, 5.0]) == [(pytest.approx(value / 5.25), "") for value in (5, 5, 6, 5)]
+    assert findings([3.0]) == [(None, "")]
+
+
+def test_figures_are_medians_over_samples():
+    program = cpu_program([("/a", "Gemm")])
+    buffers = [
+        buffer(program, {(0, 0): in_row([duration])}, inference=number, span=(0, duration + 1))
+        for number, duration in enumerate((10, 1000, 20))
+    ]
+    made_capture = capture(*buffers)
+    assert REPORTS["ops"](made_capture).table("kinds").column("time") == [20]
+    assert REPORTS["overview"](made_capture).table("figures").rows[0] == (
+        "inference time",
+        21,
+        11,
+        1001,
+        "us",
+    )
+
+
+def test_bodies_of_loops_are_not_counted_twice():
+    program = cpu_program([("/loop", "Loop"), ("/loop/Add", "Add")])
+    executions = [
+        {"oc": 0, "start_u": 0, "dur_u": 100},
+        *({"oc": 1, "start_u": 10 + 20 * turn, "dur_u": 15, "kflags": 9} for turn in range(4)),
+    ]
+    table = REPORTS["ops"](capture(buffer(program, {(0, 0): executions}))).table("kinds")
+    assert dict(zip(table.column("kind"), table.column("time"), strict=True)) == {"Add": 60, "Loop": 40}
+
+
+def test_sends_and_receives_are_paired():
+    def device(number, sides):
+        program = made.Program(network=f"QAicGraph_slice{number:02}")
+        for description, transaction, size in sides:
+            program.op(
+                0, f"/AllReduce.{transaction}", "aicmulticastvtcm", output_bytes=size,
+                transfer={"port_type": "P2P", "port_description": description, "transaction": transaction},
+            )  # fmt: skip
+        return buffer(program, {(0, 0): in_row([5] * len(sides))}, cores={0: {"slice": number}})
+
+    made_capture = capture(
+        device(0, [("0->1", "7", 100), ("0->1", "8", 50)]), device(1, [("1<-0", "7", 100), ("1<-0", "8", 60)])
+    )
+    report = REPORTS["p2p"](made_capture)
+    assert report.table("matrix").rows == [(0, 1, 2, 150, 160)]
+    assert report.table("unpaired").rows == [("8", 0, 1, "sends 50 bytes, receives 60")]
+    assert len(REPORTS["devices"](made_capture).table("devices").rows) == 2
+
+
+def test_a_difference_says_when_binaries_differ(core):
+    program, executions = card()
+    program.cores[0][1]["output_bytes"] += 1
+    executions[0, 4][0]["dur_u"] = 100
+    report = diff(core, capture(buffer(program, executions, span=(0, 300))))
+    assert report.verdict[:2] == [
+        "B takes 25.0 % less than A (400.0 us -> 300.0 us)",
+        "the binaries differ: counts of operations compare only within one compilation",
+    ]
+    assert report.table("kinds").rows[0] == ("aicconvolutiond32", 200, 100, -100, -50, 1, 1)
+    assert "the binaries differ" not in " ".join(diff(core, core).verdict)
+
+
+def test_latencies_are_read_from_the_report_and_from_samples():
+    text = "t\np\na\n\nSample, devExecUs, enqTimeUs, execTotalUs, totalRoundtripTimeUs, queueDepth\n"
+    text += "".join(f"{i}, N/A, 1.5, {i}.0, {i + 2}.25, 0\n" for i in range(100))
+    made_capture = Capture([], host=HostLatencies.of_report(text))
+    report = REPORTS["host-latency"](made_capture)
+    rows = {row[0]: row for row in report.table("stages").rows}
+    assert rows["total"][1:3] == (51.75, 100)
+    assert rows["total"][4] == pytest.approx(np.percentile(np.arange(100) + 2.25, 50))
+    assert "device: execution" in report.table("stages").note
+    assert report.table("queue").column("most") == [0]
+    fields = (
+        "enqueued_ns begun_ns inputs_ready_ns executed_ns outputs_ready_ns completed_ns queue_depth in_queue"
+    )
+    times = np.zeros(2, [(name, "<u8") for name in fields.split()])
+    times["begun_ns"], times["completed_ns"] = 1000, 9000
+    assert list(HostLatencies.of_samples(times).columns["totalRoundtripTimeUs"]) == [9, 9]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a, b\n1, 2\n", "totalRoundtripTimeUs, x\n1\n", "totalRoundtripTimeUs\nabc\n"]
+)
+def test_foreign_latency_files_are_refused(text):
+    with pytest.raises(StatsError) as caught:
+        HostLatencies.of_report(text, source="f.txt")
+    assert caught.value.code == "stats.latency_format"
+    assert str(caught.value).startswith("f.txt: ")
+
+
+def test_names_cannot_move_the_cursor_or_run_in_a_spreadsheet():
+    program = cpu_program([("=cmd|'x'!A1\x1b[2J", "Gemm")])
+    report = REPORTS["nodes"](capture(buffer(program, {(0, 0): in_row([5])})))
+    assert "\x1b" not in to_text(report)
+    assert to_csv(report.tables[0]).splitlines()[1].startswith("'=cmd")
+
+
+# --- properties -------------------------------------------------------------------------------------------
+
+
+@st.composite
+def captures(draw):
+    """Captures of one device: random programs, every group with operations, random times without nesting."""
+    groups = draw(st.integers(1, 3))
+    thread_groups = (*range(groups), *draw(st.lists(st.integers(0, groups - 1), max_size=2)))
+    program = made.Program(groups=made.CARD_GROUPS[:groups], thread_groups=thread_groups)
+    kinds = ["aicconvolutiond32", "aicsoftmax", "aiccopytovtcm", "FusedGemm", "Foo"]
+    cores = draw(st.integers(1, 3))
+    for core_number in range(cores):
+        for place in range(draw(st.integers(groups, 8))):
+            program.op(
+                core_number, f"/layers.{place % 3}/n{place}", draw(st.sampled_from(kinds)),
+                group=place % groups,
+                memory=draw(st.sampled_from(["TCM", "DDR"])), output_bytes=draw(st.integers(0, 4096)),
+                deps=[{"core": core_number, "oc": place - 1, "data": True}] if place else [],
+            )  # fmt: skip
+    samples = []
+    for inference in range(draw(st.integers(1, 2))):
+        executions = {}
+        for core_number in range(cores):
+            for thread, group in enumerate(thread_groups):
+                mine = [oc for oc, op in enumerate(program.cores[core_number]) if op["group"] == group]
+                now, ops = 100, []
+                for oc in draw(st.lists(st.sampled_from(mine), max_size=6)):
+                    # Waits lie between executions; those before the first and after the last are clipped.
+                    gap = draw(st.integers(0, 20))
+                    left = draw(st.integers(0, gap))
+                    if ops:
+                        ops[-1]["barrier_u"] = left
+                    sync = gap - left if ops else draw(st.integers(0, 200))
+                    now += gap
+                    duration = draw(st.integers(0, 30))
+                    flags = draw(st.sampled_from([0, 16, 48]))
+                    ops.append({"oc": oc, "start_u": now, "dur_u": duration, "flags": flags, "sync_u": sync})
+                    now += duration
+                if ops:
+                    ops[-1]["barrier_u"] = draw(st.integers(0, 200))
+                executions[core_number, thread] = ops
+        end = max((op["start_u"] + op["dur_u"] for ops in executions.values() for op in ops), default=100)
+        samples.append(buffer(program, executions, span=(90, end + 5), inference=inference))
+    return capture(*samples)
+
+
+#: tables whose rows are all of the time; kinds of `roofline` and copies of `dma` are a part
+WHOLE = {"nodes", "layers", "memories", "buckets"}
+
+
+def expected_times(one):
+    """Per (core, oc) the largest sum of a thread, by plain loops."""
+    sums = {}
+    for thread in one.threads:
+        own = {}
+        first = int(thread["first_op"])
+        for op in one.ops[first : first + int(thread["op_count"])]:
+            key = (int(op["core"]), int(op["oc"]))
+            own[key] = own.get(key, 0) + int(op["dur_u"])
+        for key, value in own.items():
+            sums[key] = max(sums.get(key, 0), value)
+    return sums
+
+
+@given(captures())
+@settings(max_examples=40)
+def test_sums_of_reports_are_sums_of_operations(made_capture):
+    # Of several samples reports tell medians, whose sums depend on what they are taken over.
+    made_capture = Capture(made_capture.buffers[:1])
+    whole = sum(expected_times(made_capture.buffers[0]).values())
+    for name, table in (("ops", "kinds"), ("nodes", "nodes"), ("layers", "layers"), ("memory", "memories"),
+                        ("engines", "buckets")):  # fmt: skip
+        assert sum(REPORTS[name](made_capture).table(table).column("time")) == pytest.approx(whole)
+
+
+@given(captures())
+@settings(max_examples=40)
+def test_no_part_is_more_than_the_whole(made_capture):
+    for name, make in REPORTS.items():
+        for table in make(made_capture).tables:
+            for column in table.columns:
+                if column.kind != "percent":
+                    continue
+                cells = [cell for cell in table.column(column.name) if cell is not None]
+                assert all(-1e-9 <= cell <= 100 + 1e-9 for cell in cells), (name, table.name, column.name)
+                if column.name == "share" and cells and table.name in WHOLE:
+                    assert sum(cells) == pytest.approx(100)
+
+
+@given(captures())
+@settings(max_examples=40)
+def test_idle_and_busy_time_are_the_whole_span(made_capture):
+    for reading in made_capture.each():
+        for facts in reading.cores:
+            found = activity(reading, facts)
+            chosen = reading.buffer.ops[reading.buffer.ops["core"] == facts.core]
+            ticks = np.zeros(facts.end_u + 1, bool)
+            for op in chosen:
+                ticks[int(op["start_u"]) : int(op["start_u"]) + int(op["dur_u"])] = True
+            assert found.busy_u == ticks.sum()
+            assert found.busy_u + found.idle_u == facts.span_u
+
+
+@given(captures())
+@settings(max_examples=40)
+def test_the_critical_path_goes_back_in_time(made_capture):
+    for reading in made_capture.each():
+        steps, whole = walk(reading)
+        assert whole
+        assert all(before.end_u <= after.start_u + 1 for before, after in pairwise(steps))
+        if steps:
+            ends = [int(op["start_u"]) + int(op["dur_u"]) for op in reading.buffer.ops]
+            assert steps[-1].end_u == max(ends)
+
+
+@given(captures())
+@settings(max_examples=40)
+def test_what_is_read_in_pieces_is_what_is_read_at_once(made_capture):
+    whole = made_capture.each()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading_module, "PIECE", 2)
+        patch.setattr(timeline_module, "PIECE", 2)
+        in_pieces = Capture(made_capture.buffers).each()
+        for one, other in zip(whole, in_pieces, strict=True):
+            for field in vars(one.ops):
+                np.testing.assert_array_equal(getattr(one.ops, field), getattr(other.ops, field))
+            assert one.threads == other.threads
+            assert [activity(one, core) for core in one.cores] == [
+                activity(other, core) for core in other.cores
+            ]

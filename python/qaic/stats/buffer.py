@@ -173,6 +173,13 @@ class StatsBuffer:
         """
         return self.compiled.section(section) is not None
 
+    def let_go(self, section: str, start: int, stop: int) -> None:
+        """Say that records are not needed soon.
+
+        Of a large mapped file, their pages stop counting as memory of the process; they can be read again.
+        """
+        self.compiled.let_go(section, start, stop)
+
     def check(self) -> None:
         """Read every record and check it (stats-profiling §8.5). Blocking; the answer is kept.
 

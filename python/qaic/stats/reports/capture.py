@@ -89,6 +89,7 @@ class Capture:
         groups: dict[tuple[int, int, int], list[Reading]] = {}
         for buffer in self.buffers:
             buffer.check()
+            buffer.let_go("OP", 0, len(buffer.ops))
             run = buffer.run
             key = (int(run.program), int(run.activation), int(run.inference))
             groups.setdefault(key, []).append(Reading(buffer, self._facts_of(buffer)))

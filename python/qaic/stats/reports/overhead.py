@@ -37,7 +37,10 @@ class Calibration:
 
     plain_us: float | None = None
     measured_us: float | None = None
+    #: what an operation takes longer because it is measured
     floor_us: float | None = None
+    #: a measured inference with the time in which the measurements are written
+    call_us: float | None = None
 
     @property
     def factor(self) -> float | None:
@@ -54,6 +57,7 @@ def calibration(capture: Capture) -> Calibration:
         median([one.plain_us for one in found]),
         median([one.measured_us for one in found]),
         median([one.floor_us for one in found]),
+        median([one.call_us for one in found]),
     )
 
 
@@ -66,7 +70,7 @@ def _of_meta(meta: Mapping[str, Any] | None) -> Calibration:
         value = described.get(key)
         return float(value) if isinstance(value, int | float) and value > 0 else None
 
-    return Calibration(number("plain_us"), number("measured_us"), number("floor_us"))
+    return Calibration(number("plain_us"), number("profiled_us"), number("per_op_us"), number("call_us"))
 
 
 def overhead(capture: Capture) -> Report:
@@ -77,7 +81,8 @@ def overhead(capture: Capture) -> Report:
         ("inference, not measured", known.plain_us, "us"),
         ("inference, measured", known.measured_us, "us"),
         ("measured / not measured", known.factor, "x"),
-        ("least time of an operation", known.floor_us, "us"),
+        ("measured, with writing it down", known.call_us, "us"),
+        ("cost of measuring an operation", known.floor_us, "us"),
     ]
     if any(reading.ops.count.any() for reading in capture.each()):
         figures.append(("writing the statistics (aicendcyclestats)", flush or None, "us"))
@@ -97,7 +102,7 @@ def overhead(capture: Capture) -> Report:
     if known.floor_us is not None:
         rows, part = _at_floor(capture, known.floor_us)
         verdict.append(
-            f"{len(rows)} operations take no longer than the floor of {known.floor_us:g} us"
+            f"{len(rows)} operations take no longer than measuring one costs, {known.floor_us:.2f} us,"
             f" and hold {part:.1f} % of the time: their numbers say little"
         )
         faint = frozenset(range(min(len(rows), _MOST)))

@@ -78,11 +78,7 @@ def _verdict(capture: Capture, bound: Bound | None, known: Calibration) -> list[
     if known.factor is not None:
         verdict.append(
             f"measured inferences take {known.factor:.2f} x the time of others"
-            + (
-                f"; per operation at least {known.floor_us:g} us are the cost of measuring"
-                if known.floor_us
-                else ""
-            )
+            + (f"; measuring costs {known.floor_us:.2f} us per operation" if known.floor_us else "")
         )
     if capture.is_cpu:
         verdict.append(

@@ -67,6 +67,9 @@ class Measured(Protocol):
     def check(self) -> None:
         """Refuse damaged records."""
 
+    def let_go(self, section: str, start: int, stop: int) -> None:
+        """Say that records are not needed soon."""
+
 
 class OpSums:
     """Per operation of the program (see ``OpFacts``) what its executions sum up to, in ticks.
@@ -181,13 +184,16 @@ class Reading:
         """Return ticks as microseconds."""
         return float(ticks) * 1e6 / self.hz
 
-    def pieces(self, record: NDArray[Any], size: int = PIECE) -> Iterator[NDArray[Any]]:
+    def pieces(self, record: NDArray[Any], size: int | None = None) -> Iterator[NDArray[Any]]:
         """Yield the executions of a thread, some at a time."""
         ops = self.buffer.ops
+        size = size or PIECE
         first = int(record["first_op"])
         last = min(first + int(record["op_count"]), len(ops))
         for start in range(first, last, size):
-            yield ops[start : min(start + size, last)]
+            stop = min(start + size, last)
+            yield ops[start:stop]
+            self.buffer.let_go("OP", start, stop)
 
     def _thread(self, record: NDArray[Any]) -> ThreadSums:
         core, thread = int(record["core"]), int(record["thread"])

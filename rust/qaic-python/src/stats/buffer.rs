@@ -219,6 +219,20 @@ impl PyStatsBuffer {
         Ok(views.flatten().collect())
     }
 
+    /// Says that the records from `start` to `stop` are not needed soon: of a large mapped file, their pages stop counting
+    /// as memory of the process. They can be read again.
+    #[pyo3(name = "let_go")]
+    fn let_go_records(&self, name: &str, start: usize, stop: usize) -> PyResult<()> {
+        let kind = kind(name)?;
+        if let Some((_, place)) = self.places.iter().find(|(known, _)| *known == kind) {
+            let bytes = place.owner.bytes().get(place.range.clone()).unwrap_or_default();
+            let stop = stop.saturating_mul(place.stride).min(bytes.len());
+            let start = start.saturating_mul(place.stride).min(stop);
+            self.let_go(bytes.get(start..stop).unwrap_or_default());
+        }
+        Ok(())
+    }
+
     #[getter]
     fn meta(&self) -> Option<String> {
         self.model().meta().map(ToOwned::to_owned)
