@@ -465,3 +465,46 @@ def test_what_is_read_in_pieces_is_what_is_read_at_once(made_capture):
             assert [activity(one, core) for core in one.cores] == [
                 activity(other, core) for core in other.cores
             ]
+
+
+# --- text -------------------------------------------------------------------------------------------------
+
+GOLDEN_NODES = """\
+== Nodes of the model ==
+/layers.0/MatMul takes 82.3 % of the time of all operations
+
+Nodes
+  node               count  time us  share %  wall span us  work per span  waited us   output  compute us
+  /layers.0/MatMul       1   200.00     82.3        200.00          1.000      55.00  4.00 KB      200.00
+  /layers.1/Softmax      1    23.00      9.5         23.00          1.000       0.00      0 B        0.00
+  /End                   1    15.00      6.2         15.00          1.000       0.00      0 B        0.00
+  /layers.0/Copy         1     5.00      2.1         40.00          0.125       0.00  8.00 KB        0.00
+  in csv, json and wider terminals: movement, normalise, stats flush
+"""
+
+
+def test_the_text_of_a_capture_is_as_it_was(core):
+    text = to_text(REPORTS["nodes"](core), width=110)
+    assert text == GOLDEN_NODES
+
+
+def test_rows_at_the_cost_of_measuring_are_marked():
+    program = cpu_program([("/a", "Gemm"), ("/b", "Relu")])
+    meta = {"calibration": {"plain_us": 50.0, "profiled_us": 55.0, "per_op_us": 3.0}}
+    text = to_text(REPORTS["nodes"](capture(buffer(program, {(0, 0): in_row([50, 2])}, meta=meta))))
+    lines = text.splitlines()
+    assert [line[0] for line in lines if line[2:4] in {"/a", "/b"}] == [" ", "~"]
+    assert "  ~ no longer than measuring it costs" in lines
+
+
+def test_a_factor_below_one_is_noise():
+    meta = {"calibration": {"plain_us": 900.0, "profiled_us": 100.0}}
+    made_buffer = buffer(cpu_program([("/a", "Gemm")]), {(0, 0): in_row([50])}, meta=meta, device=1)
+    assert any("below the noise" in line for line in REPORTS["overview"](capture(made_buffer)).verdict)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 300])
+@pytest.mark.parametrize("name", REPORTS)
+def test_text_fits_the_terminal(name, width, core):
+    for line in to_text(REPORTS[name](core), width=width).splitlines():
+        assert len(line) <= max(width, 60)

@@ -10,6 +10,7 @@ from qaic.stats.reports.buckets import BUCKETS
 from qaic.stats.reports.capture import median_rows
 from qaic.stats.reports.groups import grouped, output_bytes, own_time_us, share
 from qaic.stats.reports.op_facts import Coded
+from qaic.stats.reports.overhead import marked
 from qaic.stats.reports.table import NOT_MEASURED, Column, Report, Table
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def split_by(capture: Capture, key: Callable[[OpFacts], Coded], name: str) -> Ta
         for column in ("count", "time", "bytes", "sync"):
             row[column] += group[column]
         row[bucket] += group["time"]
+    ordered = sorted(merged.items(), key=lambda item: (-item[1]["time"], item[0]))
     rows: list[tuple[Cell, ...]] = [
         (
             text,
@@ -69,7 +71,7 @@ def split_by(capture: Capture, key: Callable[[OpFacts], Coded], name: str) -> Ta
             round(row["bytes"]),
             *(row[bucket] for bucket in present),
         )
-        for text, row in sorted(merged.items(), key=lambda item: (-item[1]["time"], item[0]))
+        for text, row in ordered
     ]
     columns = (
         Column(name),
@@ -83,7 +85,8 @@ def split_by(capture: Capture, key: Callable[[OpFacts], Coded], name: str) -> Ta
         *(Column(bucket, "us", "float") for bucket in present),
     )
     note = None if rows else NO_OPERATIONS
-    return Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note)
+    faint = marked(capture, [row["time"] for _, row in ordered], [row["count"] for _, row in ordered])
+    return Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note, faint)
 
 
 def wall_spans_us(capture: Capture, key: Callable[[OpFacts], Coded]) -> dict[str, float]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from qaic.stats.reports.groups import grouped, output_bytes, own_time_us, share
 from qaic.stats.reports.op_facts import Coded
+from qaic.stats.reports.overhead import marked
 from qaic.stats.reports.table import NOT_MEASURED, Column, Report, Table
 
 if TYPE_CHECKING:
@@ -62,9 +63,12 @@ def ops(capture: Capture) -> Report:
         if rows
         else f"operations: {NOT_MEASURED}, or the program was compiled with a stats level below 70"
     )
+    faint = marked(capture, [group["time"] for group in found], [group["count"] for group in found])
     verdict = []
     if found:
         first = found[0]
         part = share(first["time"], total) or 0.0
         verdict = [f"{first.key[0]} takes {part:.1f} % of the {total:.1f} us that operations took"]
-    return Report("ops", "Operations by kind", verdict, [Table("kinds", "Kinds", _COLUMNS, rows, note)])
+    return Report(
+        "ops", "Operations by kind", verdict, [Table("kinds", "Kinds", _COLUMNS, rows, note, faint)]
+    )

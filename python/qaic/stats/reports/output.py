@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: forms that are text, and can go to a terminal
 FORMS: Final = ("text", "csv", "json")
-_FILE_WIDTH: Final = 160
+#: files are as wide as their tables
+_FILE_WIDTH: Final = 1000
 
 
 def rendered(reports: Sequence[Report], form: str, *, width: int) -> str:

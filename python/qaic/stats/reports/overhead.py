@@ -43,6 +43,16 @@ class Calibration:
     call_us: float | None = None
 
     @property
+    def sentence(self) -> str | None:
+        """What is to be said of it; None where nothing is known."""
+        if self.factor is None:
+            return None
+        if self.factor < 1:
+            return "measured inferences took no longer than others: what measuring costs is below the noise"
+        text = f"measured inferences take {self.factor:.2f} x the time of others"
+        return text + (f"; measuring costs {self.floor_us:.2f} us per operation" if self.floor_us else "")
+
+    @property
     def factor(self) -> float | None:
         """How many times longer a measured inference takes."""
         if self.plain_us and self.measured_us:
@@ -90,8 +100,8 @@ def overhead(capture: Capture) -> Report:
     if saturated:
         figures.append(("durations too long for their field", saturated, "operations"))
     verdict = []
-    if known.factor is not None:
-        verdict.append(f"measured inferences take {known.factor:.2f} x the time of others")
+    if known.sentence is not None:
+        verdict.append(known.sentence)
     elif any(int(reading.run.flags) & _INSTRUMENTED_TIMES for reading in capture.each()):
         verdict.append("times contain the cost of measuring; the producer does not say how much")
     tables = [
@@ -132,6 +142,15 @@ def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]]
             for op in order
         ]
     return rows, share(under, total) or 0.0
+
+
+def marked(capture: Capture, times_us: list[float], counts: list[float]) -> frozenset[int]:
+    """Places of the rows whose time, per execution, is no longer than measuring one costs."""
+    floor_us = calibration(capture).floor_us
+    if floor_us is None or not times_us:
+        return frozenset()
+    low = at_floor(np.array(times_us), np.array(counts), floor_us)
+    return frozenset(np.flatnonzero(low).tolist())
 
 
 def at_floor(

@@ -75,11 +75,8 @@ def _verdict(capture: Capture, bound: Bound | None, known: Calibration) -> list[
         verdict.insert(0, f"{bound.name}-bound: {_MEANING[bound.name]} ({parts})")
     else:
         verdict.insert(0, f"nothing stands out ({parts})")
-    if known.factor is not None:
-        verdict.append(
-            f"measured inferences take {known.factor:.2f} x the time of others"
-            + (f"; measuring costs {known.floor_us:.2f} us per operation" if known.floor_us else "")
-        )
+    if known.sentence is not None:
+        verdict.append(known.sentence)
     if capture.is_cpu:
         verdict.append(
             "one CPU thread was timed: HVX, HMX, DMA and DDR traffic are not measured on this device"

@@ -67,6 +67,8 @@ def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
         missing = [column.name for place, column in enumerate(table.columns) if place not in set(shown)]
         if missing:
             yield from _wrapped(f"{_ABSENT}: {', '.join(missing)}", width, "  ")
+    if any(place in table.faint for place in range(len(table.rows[:most_rows]))):
+        yield "  ~ no longer than measuring it costs"
     if table.note:
         yield from _wrapped(table.note, width, "  ")
 
