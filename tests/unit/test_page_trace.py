@@ -122,6 +122,33 @@ def test_what_overlaps_in_one_thread_gets_rows_of_its_own(tmp_path):
     ]
 
 
+def test_inferences_in_processes_of_their_own_share_rows(tmp_path):
+    path = tmp_path / "t.json"
+    found = []
+    for pid in (1, 2):
+        process = {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": "QAicGraph"}}
+        found += [process, thread(pid, 1, "QAicGraph_Device"), thread(pid, 2, "QAicGraph_Core_0_CPU")]
+        found += [
+            span("Device_0-Execution", 90.0 * pid, 20.0, pid=pid),
+            span("Gemm", 91.0 * pid, 5.0, pid=pid, tid=2),
+        ]
+    found += [{"name": "process_name", "ph": "M", "pid": 9, "args": {"name": "HOST_PROC"}}]
+    found += [
+        span("total", 80.0, 40.0, pid=9),
+        span("enqueue", 80.0, 0, pid=9),
+        span("device", 85.0, 30.0, pid=9),
+    ]
+    path.write_text(by_line(found))
+    timeline = timeline_of_trace(path)
+    assert [(track.group, track.name, track.role, len(track.start)) for track in timeline.tracks] == [
+        ("HOST_PROC", "thread 1", "host", 1),
+        ("HOST_PROC", "thread 1 (2)", "host", 1),
+        ("QAicGraph", "QAicGraph_Device", "span", 2),
+        ("QAicGraph_Core_0", "CPU", "ops", 2),
+    ]
+    assert [kind for kind, *_ in kind_rows(timeline)] == ["Gemm"]
+
+
 def test_a_large_trace_is_merged(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(by_line([span("k", turn * 2.0, 1.0) for turn in range(3000)]))

@@ -197,8 +197,14 @@ class _Reader:
             max(map(float.__add__, row.start, row.duration)) - min(row.start) for row in rows.values()
         )
         merger = Merger(counted, math.ceil(extent) + 1, most=most)
-        for key in sorted(rows, key=self._order):
-            timeline.tracks.extend(lanes(merger.apply(self._track(key, rows[key], first))))
+        # Inferences may have processes of their own; their threads of the same name are one row.
+        named: dict[tuple[str, str, str], list[_Row]] = {}
+        for key, row in rows.items():
+            named.setdefault(self._names(key), []).append(row)
+        for names in sorted(named, key=_order):
+            track = _track(names, named[names], first)
+            if len(track.start):
+                timeline.tracks.extend(lanes(merger.apply(track)))
         if merger.merged_away:
             timeline.notes.append(
                 f"{merger.merged_away} of {counted} events are too short to be told apart here: those under "
@@ -209,35 +215,44 @@ class _Reader:
             timeline.notes.append(f"Not drawn: {kinds}.")
         return timeline
 
-    def _order(self, key: tuple[Any, Any]) -> tuple[str, ...]:
-        group, name, role = self._names(key)
-        return (group, "" if role == "span" else "x", name)
-
     def _names(self, key: tuple[Any, Any]) -> tuple[str, str, str]:
         """Group, name and role of a row; threads of cores are named as in stats-profiling §5.2."""
         process, thread = self._processes.get(key[0], ""), self._threads.get(key, "")
         core = _CORE.match(thread)
         if core:
             return core["group"], core["row"] or "execution", "ops" if core["row"] else "span"
+        if thread.endswith("_Device"):
+            return process or thread, thread, "span"
         role = "host" if process == _HOST else "ops"
         return process or f"process {key[0]}", thread or f"thread {key[1]}", role
 
-    def _track(self, key: tuple[Any, Any], row: _Row, first: float) -> Track:
-        group, name, role = self._names(key)
-        start = np.rint(np.array(row.start) - first).astype(np.int64)
-        # Of what begins together the longest is first: it holds the others.
-        duration = np.rint(np.array(row.duration)).astype(np.int64)
-        order = np.lexsort((-duration, start))
-        before = np.rint(np.array(row.before)).astype(np.int64)[order]
-        return Track(
-            group,
-            name,
-            start[order],
-            duration[order],
-            np.array(row.label, np.int64)[order],
-            role=role,
-            before=before if before.any() else None,
-        )
+
+def _order(names: tuple[str, str, str]) -> tuple[bool, str, bool, str]:
+    """Put the host first, then cores by name, of each what it ran as a whole before its rows."""
+    group, name, role = names
+    return role != "host", group, role != "span", name
+
+
+def _track(names: tuple[str, str, str], rows: list[_Row], first: float) -> Track:
+    group, name, role = names
+    start = np.rint(np.concatenate([row.start for row in rows]) - first).astype(np.int64)
+    duration = np.rint(np.concatenate([row.duration for row in rows])).astype(np.int64)
+    before = np.rint(np.concatenate([row.before for row in rows])).astype(np.int64)
+    label = np.concatenate([row.label for row in rows])
+    # Of what begins together the longest is first: it holds the others.
+    order = np.lexsort((-duration, start))
+    if role == "host":
+        # Stages that were not passed.
+        order = order[duration[order] > 0]
+    return Track(
+        group,
+        name,
+        start[order],
+        duration[order],
+        label[order],
+        role=role,
+        before=before[order] if before.any() else None,
+    )
 
 
 def _key(value: Any) -> Any:
