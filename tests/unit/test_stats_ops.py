@@ -9,8 +9,10 @@ from compiler_oracle import FLOAT, info, model_of, node
 from onnx import TensorProto, helper
 
 import qaic
+from decoder_model import decoder, specializations
 from qaic.compiler import compile_model
 from qaic.options.models import CompileOptions
+from qaic.options.specializations import Specialization
 
 RNG = np.random.default_rng(5)
 
@@ -224,3 +226,18 @@ def test_sizes_that_only_a_run_can_tell(tmp_path):
     ops = ops_of(model_of(nodes, [info("x", [4])], [info("z", [])]), tmp_path / "whole")
     assert [(op["shape"], op["output_bytes"]) for op in ops] == [("[?]", 0), ("[?]", 0), ("[1]", 4)]
     assert ops[0]["operands"][-1] == "out [HOST] Dest n int64 <?> N/A"
+
+
+def test_shapes_that_a_model_computes_from_shapes(tmp_path):
+    ops = ops_of(
+        decoder(),
+        tmp_path,
+        convert_to_fp16=True,
+        retained_state=True,
+        network_specialization_config=tuple(
+            Specialization(entry["name"], {name: int(size) for name, size in entry["symbols"].items()})
+            for entry in specializations()
+        ),
+    )
+    assert len(ops) > 100
+    assert [op["engine_name"] for op in ops if not op["output_bytes"] or not nodes_in(op)] == []

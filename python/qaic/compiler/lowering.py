@@ -26,6 +26,7 @@ from qaic.compiler.calibration.float_graph import FloatGraph
 from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.custom_io import change_edges, template_of
 from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
+from qaic.compiler.engine_shapes import complete
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inlining import inline_functions, inline_small_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
@@ -44,7 +45,7 @@ from qaic.compiler.stats_names import UserNodes
 from qaic.compiler.stats_ops import Instrumentation
 from qaic.compiler.stats_settings import BINDING, OPS
 from qaic.compiler.support_report import Survey
-from qaic.compiler.value_types import collect_types, common_shapes
+from qaic.compiler.value_types import collect_shapes, collect_types, common_shapes
 from qaic.errors import QaicError
 
 if TYPE_CHECKING:
@@ -332,11 +333,18 @@ def _instrumented(draft: _Draft, shapes: _Shapes) -> Instrumentation | None:
         return None
     libraries = [library.path for library in draft.custom.libraries]
     try:
-        forms, _ = inferred_forms(draft.model, draft.weights, shapes.sizes, shapes.entries, libraries)
+        finished, _ = inferred_forms(draft.model, draft.weights, shapes.sizes, shapes.entries, libraries)
     except QaicError as error:
         _log.debug("sizes of values that the compiler has added are not known: %s", error)
-        forms = shapes.forms
-    return Instrumentation(draft.user_nodes, forms)
+        return Instrumentation(draft.user_nodes, [[form] for form in shapes.forms])
+    for form in finished:
+        known = collect_shapes(form)
+        unknown = [name for node in form.graph.node for name in node.output if name and name not in known]
+        if unknown:
+            # With constants computed, the engine may know shapes that the model computes from shapes.
+            complete(form, unknown, libraries, folding=True)
+    # What was known of the model before is known of what has kept its name.
+    return Instrumentation(draft.user_nodes, list(map(list, zip(finished, shapes.forms, strict=True))))
 
 
 def _check_outputs(interface: Interface) -> None:

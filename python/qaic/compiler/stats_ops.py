@@ -50,12 +50,12 @@ class Instrumentation:
     ----------
     user_nodes : UserNodes
         The nodes before the passes.
-    forms : sequence of onnx.ModelProto
-        The program with inferred types and shapes, once for each set of sizes.
+    forms : sequence of sequences of onnx.ModelProto
+        For each set of sizes the program with inferred types and shapes, and what else tells some.
     """
 
     user_nodes: UserNodes
-    forms: Sequence[onnx.ModelProto]
+    forms: Sequence[Sequence[onnx.ModelProto]]
 
 
 def engine_graph(program: Path) -> onnx.ModelProto:
@@ -121,7 +121,7 @@ def describe_operations(
     model: onnx.ModelProto,
     optimized: onnx.ModelProto,
     owners: Mapping[str, tuple[str, ...]],
-    forms: Sequence[onnx.ModelProto],
+    forms: Sequence[Sequence[onnx.ModelProto]],
 ) -> OpsTable:
     """Describe what the engine runs for a program.
 
@@ -133,8 +133,8 @@ def describe_operations(
         What the engine made of it.
     owners : mapping
         Name of a node of the program -> the user's nodes that it does the work of.
-    forms : sequence of onnx.ModelProto
-        The program with inferred types and shapes, once for each set of sizes.
+    forms : sequence of sequences of onnx.ModelProto
+        For each set of sizes the program with inferred types and shapes, and what else tells some.
     """
     return _Table(model.graph, optimized, owners, forms).made()
 
@@ -145,7 +145,7 @@ class _Table:
         graph: onnx.GraphProto,
         program: onnx.ModelProto,
         owners: Mapping[str, tuple[str, ...]],
-        forms: Sequence[onnx.ModelProto],
+        forms: Sequence[Sequence[onnx.ModelProto]],
     ) -> None:
         self._graph = graph
         self._optimized = optimized = program.graph

@@ -48,16 +48,17 @@ class ValueTable:
 
     Parameters
     ----------
-    forms : sequence of onnx.ModelProto
-        The program with inferred types and shapes, once for each set of sizes, its weights among its inputs.
+    forms : sequence of sequences of onnx.ModelProto
+        For each set of sizes the program with inferred types and shapes, its weights among its inputs. Of
+        several the first that knows a value counts.
     """
 
-    def __init__(self, forms: Sequence[onnx.ModelProto]) -> None:
+    def __init__(self, forms: Sequence[Sequence[onnx.ModelProto]]) -> None:
         self._shapes: list[dict[str, tuple[int, ...]]] = []
         self._types: dict[str, int] = {}
-        for form in forms:
+        for of_sizes in forms:
             shapes: dict[str, tuple[int, ...]] = {}
-            for graph in all_graphs(form.graph):
+            for graph in (graph for form in of_sizes for graph in all_graphs(form.graph)):
                 for value in (*graph.input, *graph.output, *graph.value_info):
                     self._note(shapes, value)
                 self._note_constants(shapes, graph.initializer)
@@ -84,7 +85,12 @@ class ValueTable:
         named = [name for node in optimized.graph.node for name in node.output if name]
         if all(name in shapes for shapes in self._shapes for name in named):
             return
+        casts = [node for node in reversed(optimized.graph.node) if node.op_type == "Cast"]
         for shapes in self._shapes:
+            for node in casts:
+                # Rounding follows those whose operators onnx does not know, and has their shapes.
+                if node.output[0] in shapes:
+                    shapes.setdefault(node.input[0], shapes[node.output[0]])
             view = ModelProto()
             view.CopyFrom(optimized)
             for value in (*view.graph.input, *view.graph.output):
@@ -127,8 +133,8 @@ class ValueTable:
         self, shapes: dict[str, tuple[int, ...]], tensors: Iterable[onnx.TensorProto]
     ) -> None:
         for tensor in tensors:
-            self._types[tensor.name] = tensor.data_type
-            shapes[tensor.name] = tuple(tensor.dims)
+            self._types.setdefault(tensor.name, tensor.data_type)
+            shapes.setdefault(tensor.name, tuple(tensor.dims))
 
 
 def _declare(value: onnx.ValueInfoProto, types: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:
