@@ -172,13 +172,12 @@ class OpFacts:
     def producers(self, op: int, *, data_only: bool = False) -> list[int]:
         """Operations that must be done before this one."""
         deps = self._ops[op].get("deps", ())
-        last = len(self.base) - 1
-        found = [
+        sizes = np.diff(self.base)
+        return [
             int(self.base[dep["core"]]) + dep["oc"]
             for dep in deps
-            if dep["core"] < last and (dep["data"] or not data_only)
+            if (dep["data"] or not data_only) and dep["core"] < len(sizes) and dep["oc"] < sizes[dep["core"]]
         ]
-        return [producer for producer in found if producer < len(self)]
 
     @cached_property
     def has_dependencies(self) -> bool:
