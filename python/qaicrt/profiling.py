@@ -219,6 +219,9 @@ class _Run:
             self.is_over = True
             self._profiler.stop()
             samples = self._profiler.drain()
+            if samples.dropped:
+                why = f"{samples.dropped} samples were not kept; there was no room for them"
+                _core.rt_log_error(self._context, f"ProfilingHandle: {why}")
             if self._callback is not None and len(samples):
                 text = reports.report(samples, self._kind)
                 dispatcher = self._context._dispatcher()  # noqa: SLF001 - for this package
