@@ -40,11 +40,15 @@ _COLUMN = 15
 
 
 def report(samples: _core.Samples, kind: QAicProfilingTypeEnum) -> str:
-    """One text for all programs of a profile; a program without samples has the head of its report.
+    """One text for all programs of a profile.
+
+    A program without samples has the head of its report, unless it is gone or was removed.
 
     Blocking: decodes stats buffers.
     """
-    numbers = range(len(samples.programs))
+    sampled = set(samples.times()["program"].tolist())
+    programs = enumerate(samples.programs)
+    numbers = [number for number, facts in programs if number in sampled or facts["is_profiled"]]
     if kind is TRACE:
         return samples.host_trace().decode()
     if kind is DEV_KPI:

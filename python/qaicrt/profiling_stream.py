@@ -63,8 +63,8 @@ class StreamProfilingHandle:
 
     Boundaries between periods are multiples of the period on the clock. At each of them, and at :meth:`stop`,
     the callback is called once, on the dispatcher thread of a context, with all samples since the last
-    report, even when there are none. A program that was removed or is gone is still in the reports, without
-    new samples. The handle does not keep its programs.
+    report, even when there are none. A program that was removed or is gone is in the reports as long as
+    there are samples of it. The handle does not keep its programs.
 
     Parameters
     ----------

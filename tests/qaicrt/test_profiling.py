@@ -458,6 +458,22 @@ def test_samples_beyond_the_room_are_counted(plain):
         profiler.add(7)
 
 
+def test_what_explains_buffers_outlives_the_program(measured):
+    client = Client(measured)
+    profiler = _core.Profiler([client.program], device_stats=True)
+    profiler.start()
+    client.run(2)
+    assert profiler.programs[0]["is_profiled"]
+    del client
+    gc.collect()
+    samples = profiler.drain()
+    assert not samples.programs[0]["is_profiled"]
+    assert len(samples.device_kpis(0)) == 2
+    assert b"total batch ucycles:" in samples.op_stats(1, False)
+    # Only as long as it is needed: it keeps the container mapped.
+    assert profiler.drain().descriptor(0) is None
+
+
 def test_benchmarks_report_operators(measured):
     client = inference_sets.Client(measured)
     made = qaicrt.InferenceBenchmarkSet(

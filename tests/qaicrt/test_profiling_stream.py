@@ -174,7 +174,7 @@ def test_programs_come_and_go(path, clock, capfd):
     clock.move()
     assert len(told.next()[0]) == 2
     assert handle.stop() == S.QS_SUCCESS
-    assert told.next()[0] == []
+    assert told.reports.get(timeout=60)[0] == ""
 
 
 def test_a_pattern_adds_programs_when_they_are_made(path, clock):
@@ -292,7 +292,7 @@ def test_what_a_handle_cannot_be_made_of(arguments, keywords, error, text):
 
 
 def test_states_are_checked(path, clock, capfd):
-    handle = qaicrt.StreamProfilingHandle("full", 4000, print)
+    handle = qaicrt.StreamProfilingHandle("full", 4000, lambda *_: None)
     assert handle.flushReports() == S.QS_SUCCESS
     assert handle.stop() == S.QS_INVAL
     assert handle.start() == S.QS_SUCCESS

@@ -1,6 +1,6 @@
 //! `_core.Profiler` and `_core.Samples`: what the host measures of inferences, and the reports made of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
@@ -31,10 +31,23 @@ use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
 #[derive(Clone, Debug)]
 struct Known {
     facts: ProgramFacts,
-    image: Arc<Image>,
+    has_stats: bool,
+    // What explains stats buffers, until the last of a program that is gone was fetched: it keeps a file mapped.
+    image: Option<Arc<Image>>,
+    // Dead when the program is gone or was removed.
+    hub: Weak<Hub>,
 }
 
 impl Known {
+    fn is_of(&self, hub: &Arc<Hub>) -> bool {
+        std::ptr::eq(self.hub.as_ptr(), Arc::as_ptr(hub))
+    }
+
+    /// Whether there can be more samples of it.
+    fn is_profiled(&self) -> bool {
+        self.hub.strong_count() > 0
+    }
+
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let facts = PyDict::new(py);
         facts.set_item("network", &self.facts.network)?;
@@ -42,7 +55,8 @@ impl Known {
         facts.set_item("set_size", self.facts.set_size)?;
         facts.set_item("cores", self.facts.cores)?;
         facts.set_item("batch", self.facts.batch)?;
-        facts.set_item("has_stats", self.image.network().stats.is_some())?;
+        facts.set_item("has_stats", self.has_stats)?;
+        facts.set_item("is_profiled", self.is_profiled())?;
         Ok(facts)
     }
 }
@@ -71,7 +85,12 @@ impl Collector {
                 batch: u32::try_from(network.batch_size).unwrap_or(0).max(1),
                 dropped: 0,
             };
-            known.push(Known { facts, image: Arc::clone(hub.image()) });
+            known.push(Known {
+                facts,
+                has_stats: hub.has_stats(),
+                image: Some(Arc::clone(hub.image())),
+                hub: Arc::downgrade(hub),
+            });
         }
         Ok(number)
     }
@@ -160,7 +179,13 @@ impl PyProfiler {
     /// Takes no more samples of a program; whether it was there.
     fn remove(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<bool> {
         let hub = hub_of(program)?;
-        py.detached(|| self.collector.profiler.remove(&hub))
+        py.detached(|| {
+            let was_there = self.collector.profiler.remove(&hub)?;
+            for known in self.collector.known().iter_mut().filter(|known| known.is_of(&hub)) {
+                known.hub = Weak::new();
+            }
+            Ok(was_there)
+        })
     }
 
     /// Begins; forgets what was not fetched. False when it runs.
@@ -195,8 +220,15 @@ impl PyProfiler {
 
     /// The samples since the last call.
     fn drain(&self, py: Python<'_>) -> PyResult<PySamples> {
+        // Asked before: of a program that is gone by now, no sample comes later.
+        let gone: Vec<bool> = self.collector.known().iter().map(|known| !known.is_profiled()).collect();
         let collected = py.detached(|| self.collector.profiler.drain())?;
-        let known = self.collector.known().clone();
+        let mut all = self.collector.known();
+        let known = all.clone();
+        for (known, _) in all.iter_mut().zip(gone).filter(|(_, is_gone)| *is_gone) {
+            known.image = None;
+        }
+        drop(all);
         Ok(PySamples { collected, known })
     }
 }
@@ -310,7 +342,10 @@ impl PySamples {
 
     /// The operations of a program; `None` of a program without statistics.
     fn descriptor(&self, py: Python<'_>, program: u32) -> PyResult<Option<PyStatsDescriptor>> {
-        PyStatsDescriptor::of_image(py, &self.known(program)?.image)
+        match &self.known(program)?.image {
+            Some(image) => PyStatsDescriptor::of_image(py, image),
+            None => Ok(None),
+        }
     }
 
     /// A Chrome trace of the host: what each inference spent its time on.
@@ -337,8 +372,9 @@ impl PySamples {
         as_trace: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let sample = self.sample(index)?;
-        let (Some(stats), known) = (&sample.stats, self.known(sample.host.program)?) else { return Ok(None) };
-        let written = py.detached(|| Ok(op_stats(stats, &known.image, as_trace)))?;
+        let image = &self.known(sample.host.program)?.image;
+        let (Some(stats), Some(image)) = (&sample.stats, image) else { return Ok(None) };
+        let written = py.detached(|| Ok(op_stats(stats, image, as_trace)))?;
         let written = written.map_err(|error| from_stats(py, &error, None))?;
         Ok(written.map(|text| PyBytes::new(py, &text)))
     }
@@ -374,8 +410,8 @@ impl PySamples {
     ) -> Result<Vec<(HostSample, Option<DeviceKpi>)>, StatsError> {
         let samples = || self.collected.samples.iter().filter(|sample| sample.host.program == program);
         let mut of_container: Option<(OpsDescriptor, Fingerprint)> = None;
-        if samples().any(|sample| sample.stats.is_some()) {
-            of_container = OpsDescriptor::of_container(known.image.container(), known.image.bytes())?;
+        if let Some(image) = known.image.as_ref().filter(|_| samples().any(|sample| sample.stats.is_some())) {
+            of_container = OpsDescriptor::of_container(image.container(), image.bytes())?;
         }
         let layouts = Registry::default();
         samples()
