@@ -168,12 +168,18 @@ impl<'a> ThreadOps<'a> {
                 each(op)?;
             }
         }
-        if end == self.len || end.saturating_sub(self.passed) >= BLOCK_RECORDS {
+        self.report(watch)
+    }
+
+    /// Tells how far the reading is, now and then and at the end.
+    #[inline]
+    fn report(&mut self, watch: Option<&dyn Watch>) -> io::Result<()> {
+        if self.next == self.len || self.next.saturating_sub(self.passed) >= BLOCK_RECORDS {
             if let Some(watch) = watch {
                 let place = |index: usize| index.saturating_mul(self.stride);
-                watch.passed(self.bytes.get(place(self.passed)..place(end)).unwrap_or_default())?;
+                watch.passed(self.bytes.get(place(self.passed)..place(self.next)).unwrap_or_default())?;
             }
-            self.passed = end;
+            self.passed = self.next;
         }
         Ok(())
     }
@@ -220,19 +226,67 @@ pub(crate) fn executions(
         return Ok(());
     }
     let mut waiting = Waiting::new(known_ops, left.len());
-    // Whoever is behind goes on, so that the threads stay together.
-    while let Some((place, thread)) = left
-        .iter_mut()
-        .enumerate()
-        .filter(|(_, thread)| thread.next < thread.len)
-        .min_by_key(|(_, thread)| thread.next_start())
-    {
+    loop {
+        if waiting.is_empty() {
+            together(&mut left, watch, &mut alone, &mut each)?;
+        }
+        // Whoever is behind goes on, so that the threads stay near each other.
+        let behind = left
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, thread)| thread.next < thread.len)
+            .min_by_key(|(_, thread)| thread.next_start());
+        let Some((place, thread)) = behind else { break };
         thread.turn(TURN_RECORDS, watch, &mut |op| {
             alone(place, &op);
             waiting.add(place, op, &mut each)
         })?;
     }
     waiting.finish(&mut each)
+}
+
+/// Goes through threads that run the same operations in the same order, as those of a group do most of the time, up to
+/// where they differ.
+fn together(
+    threads: &mut [ThreadOps<'_>],
+    watch: Option<&dyn Watch>,
+    alone: &mut impl FnMut(usize, &Op),
+    each: &mut impl FnMut(Execution) -> io::Result<()>,
+) -> io::Result<()> {
+    if threads.iter().any(|thread| !thread.open.is_empty()) {
+        return Ok(());
+    }
+    let is_nested = |op: &Op| op.kflags & op_kind_flags::NESTED != 0;
+    let key = |op: &Op| (op.oc, op.iteration, op.kflags);
+    while let Some(first) = threads.first().and_then(|thread| thread.records().get(thread.next)) {
+        let mut execution = Execution::of(first);
+        let same = first.kflags & op_kind_flags::EXECUTED != 0
+            && threads.iter().all(|thread| {
+                let records = thread.records();
+                // With parts inside, it counts when it has ended.
+                let has_parts =
+                    records.get(thread.next.saturating_add(1)).is_some_and(|next| is_nested(&next));
+                match records.get(thread.next) {
+                    Some(op) if key(&op) == key(&first) && !has_parts && !is_nested(&op) => {
+                        execution.join(Execution::of(op));
+                        true
+                    }
+                    _ => false,
+                }
+            });
+        if !same {
+            break;
+        }
+        for (place, thread) in threads.iter_mut().enumerate() {
+            if let Some(op) = thread.records().get(thread.next) {
+                alone(place, &op);
+            }
+            thread.next = thread.next.saturating_add(1);
+            thread.report(watch)?;
+        }
+        each(execution)?;
+    }
+    Ok(())
 }
 
 /// Executions that not all threads of the group have shown yet.
@@ -264,6 +318,10 @@ impl Waiting {
             free: Vec::new(),
             everybody,
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.entries.len()
     }
 
     fn slot(&self, oc: u32) -> usize {

@@ -363,10 +363,25 @@ fn a_watch_ends_the_work() {
     assert_eq!(error.kind(), io::ErrorKind::Interrupted);
 }
 
-/// Executions of up to nine operations by a group of `threads`, with threads that leave some out.
-fn executions(threads: u8) -> impl Strategy<Value = Vec<Vec<(u32, u16, u32)>>> {
-    let thread = prop::collection::vec((0_u32..12, 0_u16..3, 0_u32..1000), 0..80);
-    prop::collection::vec(thread, usize::from(threads))
+/// Executions by a group of `threads`: each does what it wants, or all do the same with a few left out.
+fn executions(threads: usize) -> impl Strategy<Value = Vec<Vec<(u32, u16, u32)>>> {
+    let one = || prop::collection::vec((0_u32..12, 0_u16..3, 0_u32..1000), 0..80);
+    let left_out = prop::collection::vec((0..threads, 0_usize..80), 0..4);
+    let alike = (one(), left_out).prop_map(move |(shared, left_out)| {
+        let mut of_threads: Vec<Vec<_>> = (0..threads)
+            .map(|thread| {
+                let slower = u32::try_from(thread).unwrap() * 7 % 5;
+                shared.iter().map(|&(oc, iteration, dur_u)| (oc, iteration, dur_u + slower)).collect()
+            })
+            .collect();
+        for (thread, place) in left_out {
+            if place < of_threads[thread].len() {
+                of_threads[thread].remove(place);
+            }
+        }
+        of_threads
+    });
+    prop_oneof![prop::collection::vec(one(), threads), alike]
 }
 
 proptest! {
