@@ -1,5 +1,6 @@
 """Custom operators at the interface of the session."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -146,3 +147,17 @@ def test_wrong_descriptions_are_refused_by_name(tmp_path, text, said):
         qaic.Session(saved(tmp_path), register_custom_op=[described(tmp_path, text)])
     assert caught.value.code == "option.register_custom_op"
     assert "ops.yaml" in str(caught.value)
+
+
+def test_statistics_of_a_custom_operator(tmp_path, library):
+    shutil.copy(library, tmp_path / "libplus_one.so")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    options = {"register_custom_op": [described(tmp_path)], "output_dir": tmp_path / "out"}
+    with qaic.Session(saved(tmp_path), stats_level=70, **options) as session:
+        assert np.array_equal(session.run({"x": x})["y"], -(x + 1))
+    ops = json.loads(bytes(qaic.Qpc(tmp_path / "out").segments["opstatsdesc.open"].data))["cores"][0]["ops"]
+    assert [(op["kind"], op.get("nodes")) for op in ops] == [
+        ("PlusOne", ["h"]),
+        ("Neg", ["y"]),
+        ("engine", None),
+    ]
