@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import re
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import qaic.stats
 import stats_buffers
@@ -35,3 +37,25 @@ def test_reports_of_any_buffer_have_every_form(made):
             assert row is not None
     times = [sum(REPORTS["ops"](one).table("kinds").column("time")) for one in (named, nameless)]
     assert times[0] == times[1] or abs(times[0] - times[1]) <= 1e-6 * max(times)
+
+
+ROW = re.compile(
+    r"^c\d+\s+(\d+)\s+[\d.]+%\s+\S+\s+\S+\s+(\d+)\s+\S+\s+\S+\s+\S+\s+\S+\s+(?!sync |barrier )(\S+)"
+)
+
+
+@given(st.integers(0, 50), st.integers(1, 9))
+def test_reports_and_summary_agree(executions, descriptor_ops):
+    descriptor = qaic.stats.Descriptor.from_json(stats_buffers.descriptor_json([descriptor_ops]))
+    sections = stats_buffers.even_sections(executions, descriptor_ops=descriptor_ops)
+    encoded = _core.encode_stats(stats_buffers.run_facts(), sections, descriptor.fingerprint)
+    buffer = qaic.stats.open(encoded, qpc=descriptor)
+    rows = {}
+    for line in buffer.summary().splitlines():
+        if match := ROW.match(line):
+            rows[match[3]] = (int(match[1]), int(match[2]))
+    table = REPORTS["ops"](Capture([buffer])).table("kinds")
+    ticks = [round(time * 19.2) for time in table.column("time")]
+    found = zip(table.column("kind"), zip(ticks, table.column("count"), strict=True), strict=True)
+    assert dict(found) == rows
+    assert sum(count for _, count in rows.values()) == executions
