@@ -118,3 +118,18 @@ def test_what_is_written_is_what_is_returned(tmp_path):
     with pytest.raises(errors.StatsError, match='json or perfetto, not "xml"'):
         buffer.write_trace(tmp_path / "x", format="xml")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["json", "perfetto", "summary.txt"]
+
+
+def test_large_files_are_let_go_of_and_read_again(tmp_path):
+    """Above 64 MiB a mapped file's pages are dropped behind the reader; what is read stays the same."""
+    descriptor = stats.Descriptor.from_json(stats_buffers.descriptor_json([5]))
+    content = stats_buffers.even_buffer(1_450_000, fingerprint=descriptor.fingerprint, descriptor_ops=5)
+    assert len(content) > 64 << 20
+    (tmp_path / "large.bin").write_bytes(content)
+    mapped = stats.open(tmp_path / "large.bin", qpc=descriptor)
+    ops = mapped.ops
+    before = ops["start_u"][::1000].sum()
+    expected = stats.open(content, qpc=descriptor).summary()
+    assert mapped.summary() == expected
+    assert mapped.summary() == expected
+    assert ops["start_u"][::1000].sum() == before
