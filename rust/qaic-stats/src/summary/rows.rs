@@ -104,18 +104,21 @@ struct Builder<'t, 'd> {
     by_details: &'t mut HashMap<String, u32>,
     // By number of the operation: its row, so that an execution costs no look at names.
     row_of: Vec<u32>,
+    // Kind, memory and types as the descriptor writes them: most operations share theirs, and texts are slow to make.
+    by_names: HashMap<(&'d str, &'d str, &'d str), u32>,
     sync: Row,
     barrier: Row,
 }
 
-impl Builder<'_, '_> {
+impl<'d> Builder<'_, 'd> {
     fn add(&mut self, execution: &Execution) {
         if execution.is_transfer() {
             // Not the time of this thread: a row would count the transfer beside what was computed meanwhile.
             return;
         }
         let oc = usize::try_from(execution.op.oc).unwrap_or(usize::MAX);
-        let desc = self.ops.get(oc);
+        let ops: &'d [OpDesc] = self.ops;
+        let desc = ops.get(oc);
         let row = match self.row_of.get(oc.min(self.ops.len())) {
             Some(&row) if row != UNSEEN => row,
             _ => self.find_row(oc, desc),
@@ -132,22 +135,30 @@ impl Builder<'_, '_> {
     }
 
     #[cold]
-    fn find_row(&mut self, oc: usize, desc: Option<&OpDesc>) -> u32 {
+    fn find_row(&mut self, oc: usize, desc: Option<&'d OpDesc>) -> u32 {
+        let names = desc.map(|desc| (desc.kind.as_str(), desc.memory.as_str(), desc.types.as_str()));
+        let row = match names.and_then(|names| self.by_names.get(&names)) {
+            Some(&row) => row,
+            None => self.make_row(desc),
+        };
+        self.by_names.extend(names.map(|names| (names, row)));
+        if let Some(known) = self.row_of.get_mut(oc.min(self.ops.len())) {
+            *known = row;
+        }
+        row
+    }
+
+    fn make_row(&mut self, desc: Option<&OpDesc>) -> u32 {
         let details = match desc {
             Some(desc) => details(desc, self.engine),
             None => format!("unknown {}  ", self.engine),
         };
-        let row = if let Some(&row) = self.by_details.get(&details) {
-            row
-        } else {
-            let row = u32::try_from(self.rows.len()).unwrap_or(UNSEEN);
-            self.rows.push(Row { details: details.clone(), ..Row::default() });
-            self.by_details.insert(details, row);
-            row
-        };
-        if let Some(known) = self.row_of.get_mut(oc.min(self.ops.len())) {
-            *known = row;
+        if let Some(&row) = self.by_details.get(&details) {
+            return row;
         }
+        let row = u32::try_from(self.rows.len()).unwrap_or(UNSEEN);
+        self.rows.push(Row { details: details.clone(), ..Row::default() });
+        self.by_details.insert(details, row);
         row
     }
 }
@@ -175,6 +186,7 @@ impl Table {
                 rows: &mut table.rows,
                 by_details: &mut by_details,
                 row_of: vec![UNSEEN; ops.len().saturating_add(1)],
+                by_names: HashMap::new(),
                 sync: wait("sync"),
                 barrier: wait("barrier"),
             };
