@@ -23,19 +23,6 @@ def pair(tmp_path_factory):
     return compiled(tmp_path_factory.mktemp("pair"), two_inputs())
 
 
-@pytest.fixture
-def tool(capfd, tmp_path, monkeypatch):
-    """Runs the tool in a folder of its own; returns exit code, lines and complaints."""
-    monkeypatch.chdir(tmp_path)
-
-    def runner(*arguments):
-        code = run(*arguments)
-        captured = capfd.readouterr()
-        return code, captured.out.splitlines(), captured.err
-
-    return runner
-
-
 def stats(lines):
     place = lines.index(" ---- Stats ----")
     count, microseconds, batch, rate = re.fullmatch(STATS, lines[place + 1]).groups()

@@ -13,7 +13,7 @@ from qaic.cli.runner_memory import InputMemory
 from qaic.cli.runner_network import Binding, Network
 from qaic.cli.runner_requests import Part, Request
 from qaic.errors import InputError
-from runner_support import batch_json, compiled, doubling, entry, raw, run, two_inputs
+from runner_support import batch_json, compiled, doubling, entry, raw, two_inputs
 from session_models import engine, model
 
 
@@ -30,19 +30,6 @@ def pair(tmp_path_factory):
 @pytest.fixture(scope="module")
 def batch_of_four(tmp_path_factory):
     return compiled(tmp_path_factory.mktemp("four"), doubling((4, 3)))
-
-
-@pytest.fixture
-def tool(capfd, tmp_path, monkeypatch):
-    """Runs the tool in a folder of its own; returns exit code, lines and complaints."""
-    monkeypatch.chdir(tmp_path)
-
-    def runner(*arguments):
-        code = run(*arguments)
-        captured = capfd.readouterr()
-        return code, captured.out.splitlines(), captured.err
-
-    return runner
 
 
 def count(lines):

@@ -16,7 +16,7 @@ import qaic
 from qaic import stats
 from qaic.cli import compile_and_run, runner_files, runner_profiling_options
 from qaic.cli.runner_profiling_options import COUNTED, SAMPLING_RATES, STREAMED
-from runner_support import compiled, doubling, run
+from runner_support import compiled, doubling
 from session_models import save
 
 COLUMNS = (
@@ -41,19 +41,6 @@ def measured(tmp_path_factory):
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory):
     return compiled(tmp_path_factory.mktemp("silent"), doubling(), stats_level=0)
-
-
-@pytest.fixture
-def tool(capfd, tmp_path, monkeypatch):
-    """Runs the tool in a folder of its own; returns exit code, lines and complaints."""
-    monkeypatch.chdir(tmp_path)
-
-    def runner(*arguments):
-        code = run(*arguments)
-        captured = capfd.readouterr()
-        return code, captured.out.splitlines(), captured.err
-
-    return runner
 
 
 def names(folder):
