@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 use crate::descriptor::OpsDescriptor;
 use crate::model::StatsModel;
-use crate::walk::Watch;
+use crate::walk::{CoreRecords, Watch, by_core};
 
 /// What a summary shows.
 #[derive(Clone, Debug, Default)]
@@ -32,16 +32,17 @@ pub fn write_summary(
 ) -> io::Result<()> {
     lines::write_producer(out, model)?;
     let chosen = |core: u16| options.cores.as_ref().is_none_or(|cores| cores.contains(&core));
+    let (records, nothing) = (by_core(model), CoreRecords::default());
     let mut first = true;
     for core in model.cores().iter().filter(|core| chosen(core.core)) {
         if !first {
             writeln!(out)?;
         }
         first = false;
-        let totals = lines::CoreTotals::of(model, &core);
-        let table = rows::Table::of_core(model, descriptor, core.core, options.watch)?;
-        table.write(out, &core, totals)?;
-        lines::write_core(out, model, descriptor, &core, totals, &table)?;
+        let records = records.get(&core.core).unwrap_or(&nothing);
+        let table = rows::Table::of_core(model, descriptor, core.core, &records.threads, options.watch)?;
+        table.write(out, &core, lines::CoreTotals::of(&records.threads))?;
+        lines::write_core(out, model, descriptor, &core, records, &table)?;
     }
     lines::write_network(out, model, descriptor)
 }

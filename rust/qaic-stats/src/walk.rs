@@ -4,12 +4,13 @@
 //! longest (stats-profiling §4.2), so their records are brought together here. What is kept at a time depends on the
 //! descriptor and on how far the threads are apart, not on the number of records.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::io;
 
 use crate::descriptor::OpsDescriptor;
 use crate::model::StatsModel;
-use crate::record::{EngineKind, Kind, Op, Records, Thread, op_flags, op_kind_flags};
+use crate::record::{EngineKind, Kind, Op, Pmu, Port, Records, Thread, op_flags, op_kind_flags};
 
 /// Records between two calls of [`Watch::passed`].
 const BLOCK_RECORDS: usize = 4096;
@@ -23,6 +24,30 @@ const NONE: u32 = u32::MAX;
 pub trait Watch: Debug {
     /// These bytes of the buffer were read and are not looked at again in this pass. An error ends the work with it.
     fn passed(&self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// The records of one core that are few.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CoreRecords {
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) pmu: Vec<Pmu>,
+}
+
+/// Those of every core. In one pass: a buffer may claim 65 535 cores, and looking through all threads for each of them takes
+/// minutes.
+pub(crate) fn by_core(model: &StatsModel<'_>) -> HashMap<u16, CoreRecords> {
+    let mut cores: HashMap<u16, CoreRecords> = HashMap::new();
+    for thread in model.threads().iter() {
+        cores.entry(thread.core).or_default().threads.push(thread);
+    }
+    for port in model.ports().iter() {
+        cores.entry(port.core).or_default().ports.push(port);
+    }
+    for values in model.pmu().iter() {
+        cores.entry(values.core).or_default().pmu.push(values);
+    }
+    cores
 }
 
 /// Threads of a core that issue to the same engine.
@@ -40,14 +65,14 @@ pub(crate) fn engine_of<'d>(descriptor: &'d OpsDescriptor, thread: &Thread) -> &
         .unwrap_or(EngineKind::from_code(thread.engine).name())
 }
 
-/// The thread groups of a core, in the order of their first threads.
-pub(crate) fn groups_of(model: &StatsModel<'_>, descriptor: &OpsDescriptor, core: u16) -> Vec<Group> {
+/// The thread groups of a core with these threads, in the order of their first ones.
+pub(crate) fn groups_of(threads: &[Thread], descriptor: &OpsDescriptor) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for thread in model.threads().iter().filter(|thread| thread.core == core) {
-        let engine = engine_of(descriptor, &thread);
+    for thread in threads {
+        let engine = engine_of(descriptor, thread);
         match groups.iter_mut().find(|group| group.engine == engine) {
-            Some(group) => group.threads.push(thread),
-            None => groups.push(Group { engine: engine.to_owned(), threads: vec![thread] }),
+            Some(group) => group.threads.push(*thread),
+            None => groups.push(Group { engine: engine.to_owned(), threads: vec![*thread] }),
         }
     }
     groups

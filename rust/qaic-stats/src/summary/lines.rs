@@ -7,8 +7,8 @@ use super::rows::{Table, float, share};
 use crate::descriptor::OpsDescriptor;
 use crate::model::{DeviceKind, StatsModel};
 use crate::number::general;
-use crate::record::{Core, Thread, core_flags, port_directions, thread_flags};
-use crate::walk::engine_of;
+use crate::record::{Core, Pmu, Thread, core_flags, port_directions, thread_flags};
+use crate::walk::{CoreRecords, engine_of};
 
 /// Ports through which the host gives and takes data.
 const HOST_PORTS: [u16; 2] = [100, 101];
@@ -24,11 +24,10 @@ pub(super) struct CoreTotals {
 }
 
 impl CoreTotals {
-    pub(super) fn of(model: &StatsModel<'_>, core: &Core) -> Self {
-        let threads = || model.threads().iter().filter(|thread| thread.core == core.core);
+    pub(super) fn of(threads: &[Thread]) -> Self {
         Self {
-            ucycles: threads().map(|thread| ticks(&thread)).max().unwrap_or(0),
-            pcycles: threads().filter_map(|thread| pcycles(&thread)).max(),
+            ucycles: threads.iter().map(ticks).max().unwrap_or(0),
+            pcycles: threads.iter().filter_map(pcycles).max(),
         }
     }
 }
@@ -63,18 +62,18 @@ pub(super) fn write_core(
     model: &StatsModel<'_>,
     descriptor: &OpsDescriptor,
     core: &Core,
-    totals: CoreTotals,
+    records: &CoreRecords,
     table: &Table,
 ) -> io::Result<()> {
-    let number = core.core;
-    let threads: Vec<Thread> = model.threads().iter().filter(|thread| thread.core == number).collect();
+    let (number, threads) = (core.core, &records.threads);
+    let totals = CoreTotals::of(threads);
     let to_column = |label: &str, column: usize, value: Option<u64>| {
         let width = column.saturating_sub(label.len());
         format!("{label}{:>width$}", known(value))
     };
     let total = to_column(&format!("c{number} total:"), 25, Some(totals.ucycles));
     writeln!(out, "{total} ucycles{:>16} pcycles (thread max)", known(totals.pcycles))?;
-    for thread in &threads {
+    for thread in threads {
         let whole = pcycles(thread);
         let ops = table.thread_pcycles.get(&thread.thread).copied().flatten();
         writeln!(
@@ -91,7 +90,7 @@ pub(super) fn write_core(
         )?;
     }
     write!(out, "\n\n")?;
-    for thread in &threads {
+    for thread in threads {
         writeln!(
             out,
             "c{number:02}t{} batch ucycles: {:>16} [{},{}]    pcycles:{:>16} ",
@@ -112,25 +111,29 @@ pub(super) fn write_core(
         }
         None => writeln!(out, "c{number}: Effective frequency is N/A")?,
     }
-    let mut ports: Vec<_> = model.ports().iter().filter(|port| port.core == number).collect();
+    let mut ports = records.ports.clone();
     ports.sort_by_key(|port| (port.port, port.thread));
     for port in ports {
         let name = if HOST_PORTS.contains(&port.port) { "Host_IO_Port" } else { "Port" };
         writeln!(out, "c{number:02}t{}p{} {name} ucycles: {:>16}", port.thread, port.port, port.wait_u)?;
     }
-    for thread in &threads {
+    for thread in threads {
         let valid = thread.flags & thread_flags::ACTIVATION != 0;
         let length_u = valid.then(|| thread.act_end_u.saturating_sub(thread.act_start_u));
         let label = format!("c{number:02}t{} activate ucycles:", thread.thread);
         writeln!(out, "{}", to_column(&label, 41, length_u))?;
     }
-    write_counters(out, model, core)
+    write_counters(out, model, core, &records.pmu)
 }
 
 /// Lines of ours: events of the PMU, traffic of DDR and multicast.
-fn write_counters(out: &mut impl Write, model: &StatsModel<'_>, core: &Core) -> io::Result<()> {
+fn write_counters(
+    out: &mut impl Write,
+    model: &StatsModel<'_>,
+    core: &Core,
+    values: &[Pmu],
+) -> io::Result<()> {
     let number = core.core;
-    let values: Vec<_> = model.pmu().iter().filter(|values| values.core == number).collect();
     for (place, event) in model.pmu_events().iter().enumerate() {
         let valid = values.iter().filter(|values| usize::from(values.valid_count) > place);
         let sum = valid.clone().filter_map(|values| values.value.get(place).copied());

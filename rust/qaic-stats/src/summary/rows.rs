@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::lines::CoreTotals;
 use crate::descriptor::{OpDesc, OpsDescriptor};
 use crate::model::StatsModel;
-use crate::record::{Core, Kind, op_flags};
+use crate::record::{Core, Kind, Thread, op_flags, op_kind_flags};
 use crate::walk::{Execution, Times, Watch, executions, groups_of};
 
 const HEADER: &str = "core  ucycles  ucycles(%)     pcycles  pcycles(%)  count      out KB  ucycles/KB  pcycles/KB  \
@@ -168,12 +168,13 @@ impl Table {
         model: &StatsModel<'_>,
         descriptor: &OpsDescriptor,
         core: u16,
+        threads: &[Thread],
         watch: Option<&dyn Watch>,
     ) -> io::Result<Self> {
         let ops = descriptor.cores.get(usize::from(core)).map_or(&[][..], |core| &core.ops);
         let mut table = Self { recorded: model.section(Kind::Op).is_some(), ..Self::default() };
         let mut by_details = HashMap::new();
-        for group in groups_of(model, descriptor, core) {
+        for group in groups_of(threads, descriptor) {
             let mut of_threads = vec![table.recorded.then_some(0_u64); group.threads.len()];
             let wait = |what: &str| Row {
                 details: format!("{what} {}", group.engine),
@@ -197,6 +198,9 @@ impl Table {
                 Times::Own,
                 watch,
                 |thread, op| {
+                    if op.kflags & op_kind_flags::ASYNC_TRANSFER != 0 {
+                        return;
+                    }
                     if let Some(sum) = of_threads.get_mut(thread) {
                         let measured = (op.flags & op_flags::PCYCLES != 0).then_some(op.pcycles);
                         *sum = sum.zip(measured).map(|(sum, pcycles)| sum.saturating_add(pcycles));

@@ -338,6 +338,40 @@ fn an_operation_is_counted_without_those_inside_it() {
 }
 
 #[test]
+fn transfers_are_no_work_of_their_thread() {
+    let descriptor = card(vec![vec![desc("aiccopytovtcm", 1, "TCM", "", 0)]]);
+    let mut model = StatsModel::new(run());
+    model.set_records([Core { end_u: 1, ..Core::default() }]);
+    model.set_records([thread(0, 4, 0, 1000, 1000, (0, 2))]);
+    let kflags = op_kind_flags::EXECUTED | op_kind_flags::ASYNC_TRANSFER;
+    model.set_records([op(0, 4, 0, 100, 100), Op { kflags, ..op(0, 4, 0, 900, 900) }]);
+    let found = text(&model, &descriptor);
+    assert!(found.contains("c0        100      10.00%         100      10.00%      1 "), "{found}");
+    assert!(found.contains("  10.00% utilization"), "{found}");
+}
+
+#[test]
+fn cores_may_have_their_threads_in_any_order() {
+    let (mut model, descriptor) = sample();
+    let expected = text(&model, &descriptor);
+    let mut threads: Vec<Thread> = model.threads().iter().collect();
+    // The last six are of the second core.
+    threads.rotate_left(6);
+    model.set_records(threads);
+    assert_eq!(text(&model, &descriptor), expected);
+}
+
+/// As many as the layout can count: work that grows with their square would not end before the test is given up.
+#[test]
+fn many_cores_cost_what_their_lines_cost() {
+    let mut model = StatsModel::new(run());
+    model.set_records((0..u16::MAX).map(|core| Core { core, end_u: 1, ..Core::default() }));
+    model.set_records((0..u16::MAX).map(|core| thread(core, 0, 0, 1, 1, (0, 0))));
+    let found = text(&model, &OpsDescriptor::default());
+    assert_eq!(found.matches(" activate ucycles:").count(), usize::from(u16::MAX));
+}
+
+#[test]
 fn chosen_cores_are_shown_alone() {
     let (model, descriptor) = sample();
     let options = SummaryOptions { cores: Some(vec![1]), watch: None };

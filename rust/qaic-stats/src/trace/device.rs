@@ -8,7 +8,7 @@ use super::sink::{OpEvent, Sink, Span, Track, Wait};
 use super::{Part, TraceOptions};
 use crate::descriptor::OpDesc;
 use crate::record::{Core, Kind, Thread, op_flags};
-use crate::walk::{Execution, Group, Times, executions, groups_of};
+use crate::walk::{Execution, Group, Times, by_core, executions, groups_of};
 
 /// Tracks of a thread group, or of a thread of it.
 struct Unit<'a> {
@@ -47,6 +47,7 @@ pub(super) fn write_device(
         let name = format!("Device_{}-Execution", part.slice.unwrap_or(0));
         span(sink, clock, first, &name, (start, end));
     }
+    let records = by_core(part.model);
     let mut times = FlowTimes::default();
     let chosen = |core: &Core| options.cores.as_ref().is_none_or(|cores| cores.contains(&core.core));
     for core in cores.iter().filter(chosen) {
@@ -57,7 +58,8 @@ pub(super) fn write_device(
         span(sink, clock, track, &format!("Core-{number}-Execution"), (core.start_u, core.end_u));
         let ops = part.descriptor.cores.get(usize::from(number)).map_or(&[][..], |core| &core.ops);
         sink.ops_of_core(ops);
-        let groups = groups_of(part.model, part.descriptor, number);
+        let threads = records.get(&number).map_or(&[][..], |records| &records.threads);
+        let groups = groups_of(threads, part.descriptor);
         for group in &groups {
             for unit in units(group, &core_name, options.merge_thread_groups, &mut next_track) {
                 write_unit(sink, part, clock, &unit, ops, options, &mut times)?;

@@ -74,10 +74,11 @@ impl FlowTimes {
                 for dependency in &desc.deps {
                     let Some((track, producer)) = self.producer(dependency, *time) else { continue };
                     let start_ns = clock.ns(producer.start_u);
-                    // Inside the producer, so that viewers find it there.
-                    let at_ns = clock.ns(producer.end_u()).saturating_sub(1).max(start_ns);
-                    let from = FlowEnd { track, oc: producer.oc, at_ns };
                     let to = FlowEnd { track: *to, oc: time.oc, at_ns: clock.ns(time.start_u) };
+                    // Inside the producer, so that viewers find it there, and not after the consumer's begin: viewers that
+                    // order by time drop arrows that lead back.
+                    let at_ns = clock.ns(producer.end_u()).saturating_sub(1).max(start_ns).min(to.at_ns);
+                    let from = FlowEnd { track, oc: producer.oc, at_ns };
                     sink.flow(&Flow { id, data: dependency.data, from, to });
                     sink.relieve()?;
                     id = id.wrapping_add(1);

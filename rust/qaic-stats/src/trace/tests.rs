@@ -358,6 +358,26 @@ fn a_dependency_of_a_loop_leads_from_the_pass_before() {
     assert_eq!((at("s"), at("f")), (vec![99, 299, 499], vec![100, 300, 500]));
 }
 
+/// A consumer that began while its producer was still at work.
+#[test]
+fn no_flow_leads_back_in_time() {
+    let (_, mut descriptor) = capture();
+    descriptor.cores.truncate(1);
+    let mut model = StatsModel::new(Run { ucycle_hz: 1_000_000_000, ..Run::default() });
+    model.set_records([Core { end_u: 10_000, ..Core::default() }]);
+    model.set_records([Thread { engine: 1, end_u: 10_000, op_count: 2, ..Thread::default() }]);
+    model.set_records([(0, 0_u64, 500_u32), (1, 100, 50)].map(|(oc, start_u, dur_u)| Op {
+        oc,
+        kflags: 1,
+        start_u,
+        dur_u,
+        ..Op::default()
+    }));
+    let found = events(&text(&[part(&(model, descriptor), None)], None, &everything()));
+    let ends = found.iter().filter(|event| event["name"] == "dep").map(|event| ns(&event["ts"]));
+    assert_eq!(ends.collect::<Vec<_>>(), [100, 100]);
+}
+
 #[test]
 fn a_host_trace_lies_beside_the_device_on_the_wall_clock() {
     let (mut model, descriptor) = capture();
