@@ -284,7 +284,7 @@ impl PySamples {
     /// Samples that there was no room for.
     #[getter]
     fn dropped(&self) -> u64 {
-        self.collected.dropped
+        self.collected.dropped.values().sum()
     }
 
     /// Facts about the profiled programs, by their numbers.
@@ -335,9 +335,7 @@ impl PySamples {
 
     /// The samples of one program, which keeps its number.
     fn of_program(&self, program: u32) -> Self {
-        let of_it = self.collected.samples.iter().filter(|sample| sample.host.program == program);
-        let collected = Collected { samples: of_it.cloned().collect(), dropped: self.collected.dropped };
-        Self { collected, known: self.known.clone() }
+        Self { collected: self.collected.of_program(program), known: self.known.clone() }
     }
 
     /// The operations of a program; `None` of a program without statistics.
@@ -390,7 +388,8 @@ impl PySamples {
                 if rows.is_empty() && !always {
                     return None;
                 }
-                let facts = ProgramFacts { dropped: self.collected.dropped, ..known.facts };
+                let dropped = self.collected.dropped.get(&program).copied().unwrap_or(0);
+                let facts = ProgramFacts { dropped, ..known.facts };
                 let mut text = Vec::new();
                 // Writing to memory does not fail, and the text is made of strings.
                 let _ = write_latency_report(&mut text, &facts, rows);

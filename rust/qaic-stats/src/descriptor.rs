@@ -50,6 +50,12 @@ pub struct OpsDescriptor {
     pub cores: Vec<CoreOps>,
 }
 
+/// What every version of the JSON has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
 /// The operations of one core.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -152,17 +158,18 @@ impl OpsDescriptor {
 
     /// Decodes the JSON of segment [`SEGMENT`].
     pub fn from_json(json: &[u8]) -> Result<Self, StatsError> {
-        let descriptor: Self = serde_json::from_slice(json)
-            .map_err(|error| StatsError::Descriptor { what: format!("segment {SEGMENT}: {error}") })?;
-        if descriptor.version != VERSION {
-            return Err(StatsError::Descriptor {
-                what: format!(
-                    "segment {SEGMENT} has version {}, this library reads version {VERSION}",
-                    descriptor.version
-                ),
-            });
+        let refuse = |what: String| StatsError::Descriptor { what: format!("segment {SEGMENT} {what}") };
+        let version =
+            |version: u32| refuse(format!("has version {version}, this library reads version {VERSION}"));
+        match serde_json::from_slice::<Self>(json) {
+            Ok(descriptor) if descriptor.version == VERSION => Ok(descriptor),
+            Ok(descriptor) => Err(version(descriptor.version)),
+            // Another version has other fields, so that is what is said of it.
+            Err(error) => Err(match serde_json::from_slice::<Version>(json) {
+                Ok(found) if found.version != VERSION => version(found.version),
+                _ => refuse(format!("cannot be read: {error}")),
+            }),
         }
-        Ok(descriptor)
     }
 
     /// What `networkdesc.bin` says; `None` without statistics.
@@ -237,4 +244,23 @@ fn cores_of(stats: &Stats) -> Vec<CoreOps> {
 pub fn fingerprint(segment: &[u8]) -> Fingerprint {
     let digest = Sha256::digest(segment);
     digest.first_chunk().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_named_whatever_else_it_has() {
+        let what = |json: &str| match OpsDescriptor::from_json(json.as_bytes()) {
+            Err(error) => error.to_string(),
+            Ok(descriptor) => format!("{descriptor:?}"),
+        };
+        let other = "segment opstatsdesc.open has version 2, this library reads version 1";
+        assert_eq!(what(r#"{"version": 2}"#), other);
+        assert_eq!(what(r#"{"version": 2, "lanes": []}"#), other);
+        let odd = what(r#"{"version": 1, "lanes": []}"#);
+        assert!(odd.starts_with("segment opstatsdesc.open cannot be read: unknown field `lanes`"), "{odd}");
+        assert!(what("{").starts_with("segment opstatsdesc.open cannot be read: "));
+    }
 }

@@ -80,7 +80,7 @@ impl FileBytes {
         let start = start.next_multiple_of(PAGE_BYTES);
         let end = end - end % PAGE_BYTES;
         if start < end {
-            // SAFETY: the mapping is read-only, private and of a file, so its pages were never written to and come back
+            // SAFETY: the mapping is read-only and of a file, so its pages were not written to here and come back
             // from the file with the same content; references to them stay valid.
             let advised =
                 unsafe { mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start) };

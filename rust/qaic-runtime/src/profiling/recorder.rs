@@ -1,5 +1,6 @@
 //! Where samples are kept until somebody fetches them.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +52,18 @@ pub struct Sample {
 pub struct Collected {
     /// In the order in which the inferences ended.
     pub samples: Vec<Sample>,
-    /// Samples that there was no room for.
-    pub dropped: u64,
+    /// Samples that there was no room for, by number of the program.
+    pub dropped: BTreeMap<u32, u64>,
+}
+
+impl Collected {
+    /// The samples of one program, and what there was no room for of it.
+    #[must_use]
+    pub fn of_program(&self, program: u32) -> Self {
+        let samples = self.samples.iter().filter(|sample| sample.host.program == program).cloned();
+        let dropped = self.dropped.get_key_value(&program).map(|(program, count)| (*program, *count));
+        Self { samples: samples.collect(), dropped: dropped.into_iter().collect() }
+    }
 }
 
 #[derive(Debug)]
@@ -70,6 +81,20 @@ struct State {
     enrolled: Vec<Arc<Enrolment>>,
     collected: Collected,
     stats_bytes: usize,
+    // Whether all samples were there at some time since the start. Programs may be gone before anybody looks.
+    was_complete: bool,
+}
+
+impl State {
+    fn add(&mut self, enrolment: Arc<Enrolment>) {
+        self.was_complete = false;
+        self.enrolled.push(enrolment);
+    }
+
+    fn is_complete(&self) -> bool {
+        let mut books = self.enrolled.iter().map(|enrolment| &enrolment.book);
+        self.was_complete || !self.enrolled.is_empty() && books.all(Book::is_complete)
+    }
 }
 
 /// A program of which a recorder takes samples, from its addition or the recorder's start until its removal or the
@@ -120,13 +145,14 @@ impl Recorder {
             },
             is_over: AtomicBool::new(false),
         });
-        self.state.lock().enrolled.push(Arc::clone(&enrolment));
+        self.state.lock().add(Arc::clone(&enrolment));
         enrolment
     }
 
-    /// Forgets what was not fetched.
+    /// Forgets what was not fetched, and that it was all.
     pub(crate) fn clear(&self) {
         drop(self.drain());
+        self.state.lock().was_complete = false;
     }
 
     /// What was recorded since the last time.
@@ -138,8 +164,7 @@ impl Recorder {
 
     /// Whether all samples that were wanted are there; never where no number was given.
     pub(crate) fn is_complete(&self) -> bool {
-        let state = self.state.lock();
-        !state.enrolled.is_empty() && state.enrolled.iter().all(|enrolment| enrolment.book.is_complete())
+        self.state.lock().is_complete()
     }
 
     /// Waits until then, for `limit` at most, or until somebody wakes it for nothing.
@@ -191,11 +216,13 @@ impl Claim {
             state.stats_bytes = bytes;
             state.collected.samples.push(Sample { host, stats: buffer });
         } else {
-            state.collected.dropped += 1;
+            *state.collected.dropped.entry(*program).or_default() += 1;
         }
         book.taken(self.lane);
+        let is_complete = book.is_complete() && state.is_complete();
+        state.was_complete |= is_complete;
         drop(state);
-        if book.is_complete() {
+        if is_complete {
             recorder.complete.wake_all();
         }
     }
@@ -230,12 +257,40 @@ mod tests {
             enrolment.claim(0, number).unwrap().record(HostSample::default(), Some(&stats));
         }
         let first = recorder.drain();
-        assert_eq!((first.samples.len(), first.dropped), (2, 2));
+        assert_eq!((first.samples.len(), first.dropped), (2, [(0, 2)].into()));
         for number in 4..9 {
             enrolment.claim(0, number).unwrap().record(HostSample::default(), None);
         }
         let next = recorder.drain();
-        assert_eq!((next.samples.len(), next.dropped), (3, 2));
+        assert_eq!((next.samples.len(), next.dropped), (3, [(0, 2)].into()));
+    }
+
+    #[test]
+    fn programs_are_told_apart() {
+        let recorder =
+            Recorder::new(Choice::default(), Limits { samples: 3, ..Limits::default() }, DeviceStats::Never);
+        let programs = [0, 1].map(|program| recorder.enrol(program, 0, 1, (false, false)));
+        for number in 0..5 {
+            let [first, second] = &programs;
+            let enrolment = if number == 0 { first } else { second };
+            enrolment.claim(0, number).unwrap().record(HostSample::default(), None);
+        }
+        let collected = recorder.drain();
+        let of = |program| {
+            let of_it = collected.of_program(program);
+            (of_it.samples.len(), of_it.dropped.values().sum::<u64>())
+        };
+        assert_eq!([of(0), of(1), of(2)], [(1, 0), (2, 2), (0, 0)]);
+    }
+
+    #[test]
+    fn a_program_that_is_gone_was_complete() {
+        let (recorder, enrolment) = enrolled(Some(1), Limits::default());
+        enrolment.claim(0, 0).unwrap().record(HostSample::default(), None);
+        enrolment.end();
+        assert!(recorder.is_complete());
+        recorder.clear();
+        assert!(!recorder.is_complete());
     }
 
     #[test]

@@ -42,6 +42,11 @@ pub(super) struct RunProfiling {
     pub(super) disable: unsafe extern "system" fn(*mut OrtRunOptions) -> OrtStatusPtr,
 }
 
+/// Version 1.n of the engine has versions of the table up to n.
+fn minor_version(version: &str) -> Option<u32> {
+    version.strip_prefix("1.")?.split('.').next()?.parse().ok()
+}
+
 /// The version of the table that ends with [`RunProfiling`].
 const RUN_PROFILING_VERSION: u32 = 25;
 // Their places are 415 and 416 (stats-profiling §9.1), which is where the table of version 24 ends.
@@ -137,8 +142,14 @@ impl Engine {
             unusable(&version, format!("version {version} is too old, {MINIMUM_VERSION} or newer is needed"))
         })?;
 
-        // SAFETY: as above.
-        let newer = unsafe { (base.GetApi)(RUN_PROFILING_VERSION) };
+        // An engine that is asked for a version it does not have complains on the standard error.
+        let is_newer = minor_version(&version).is_some_and(|minor| minor >= RUN_PROFILING_VERSION);
+        let newer = if is_newer {
+            // SAFETY: as above.
+            unsafe { (base.GetApi)(RUN_PROFILING_VERSION) }
+        } else {
+            ptr::null()
+        };
         let run_profiling = (!newer.is_null()).then(|| {
             // SAFETY: tables only ever grow at their ends, so one of this version goes on behind the one before.
             let functions = unsafe { newer.add(1) }.cast::<RunProfiling>();
