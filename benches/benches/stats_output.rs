@@ -11,7 +11,7 @@ use qaic_benches::stats_buffers::{REAL_OPS, descriptor, model};
 use qaic_stats::descriptor::OpsDescriptor;
 use qaic_stats::model::StatsModel;
 use qaic_stats::summary::{SummaryOptions, write_summary};
-use qaic_stats::trace::{HostSide, Part, TraceFormat, TraceOptions, write_trace};
+use qaic_stats::trace::{HostSide, Part, TraceFormat, TraceOptions, push_trace, write_trace};
 
 const CORES: u32 = 16;
 const OPS_A_CORE: u32 = 12_000;
@@ -56,7 +56,7 @@ fn trace(criterion: &mut Criterion) {
             let mut bytes = Vec::new();
             let write = |bytes: &mut Vec<u8>| {
                 bytes.clear();
-                write_trace(bytes, &[part(&model, &descriptor)], &HostSide::default(), options).unwrap();
+                push_trace(bytes, &[part(&model, &descriptor)], &HostSide::default(), options).unwrap();
             };
             write(&mut bytes);
             group.throughput(Throughput::Bytes(bytes.len() as u64));

@@ -51,7 +51,7 @@ def events(ops: int, batches: int, seconds: float) -> dict[str, list[float]]:
     described = _core.StatsDescriptor.from_json(descriptor())
     buffer = _core.StatsBuffer(even_buffer(ops), described, any_program=True)
     parts = [(buffer, described, "net", None)]
-    written = _core.stats_trace(parts)
+    written = bytes(_core.stats_trace(parts))
     same = json.loads(written)["traceEvents"]
     times = in_turns(
         {"ours": lambda: _core.stats_trace(parts), "orjson": lambda: orjson.dumps(same)}, batches, seconds

@@ -734,7 +734,7 @@ def stats_trace(
     cores: Sequence[int] | None = None,
     host_trace: Buffer | None = None,
     host_samples: Samples | None = None,
-) -> bytes: ...
+) -> BytesView: ...
 def write_stats_summary(
     path: str | PathLike[str],
     buffer: StatsBuffer,

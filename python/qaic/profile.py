@@ -218,7 +218,7 @@ class Profile:
             "host_samples": self._samples(),
         }
         if path is None:
-            return _core.stats_trace(parts, **options)
+            return bytes(_core.stats_trace(parts, **options))
         _core.write_stats_trace(str(Path(path)), parts, **options)
         return None
 

@@ -41,6 +41,10 @@ def executions(buffer, facts):
     return ticks, counts
 
 
+def traced(*arguments, **options):
+    return bytes(_core.stats_trace(*arguments, **options))
+
+
 ROW = re.compile(
     r"^(c\d+)\s+(\d+)\s+([\d.]+)%\s+(N/A|\d+)\s+(N/A|[\d.]+%)\s+(\d+)\s+(N/A|[\d.e+]+)\s+(N/A|[\d.e+]+)\s+"
     r"(N/A|[\d.e+]+)\s+(N/A|[\d.e+]+)\s+(.*)$"
@@ -69,7 +73,7 @@ def test_the_trace_has_every_execution(content):
     buffer = opened(content)
     facts = content[2]
     parts = [(buffer.compiled, buffer.descriptor.compiled, "net", None)]
-    trace = json.loads(_core.stats_trace(parts, flow_events=True, barrier_events=True))["traceEvents"]
+    trace = json.loads(traced(parts, flow_events=True, barrier_events=True))["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
     assert all((event["pid"], event["tid"]) in names for event in trace)
     ticks, counts = Counter(), Counter()
@@ -89,7 +93,7 @@ def test_the_trace_has_every_execution(content):
 def test_events_of_a_thread_are_its_records(content):
     buffer = opened(content)
     parts = [(buffer.compiled, buffer.descriptor.compiled, "net", None)]
-    trace = json.loads(_core.stats_trace(parts, merge_thread_groups=False))["traceEvents"]
+    trace = json.loads(traced(parts, merge_thread_groups=False))["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
     origin = min(int(buffer.cores["start_u"].min()), int(buffer.threads["start_u"].min()))
     for thread in buffer.threads:
@@ -114,7 +118,7 @@ def test_what_is_written_is_what_is_returned(tmp_path):
     parts = [(buffer.compiled, descriptor.compiled, "net", None)]
     for form in ("json", "perfetto"):
         buffer.write_trace(tmp_path / form, format=form, flow_events=True)
-        assert (tmp_path / form).read_bytes() == _core.stats_trace(parts, format=form, flow_events=True)
+        assert (tmp_path / form).read_bytes() == traced(parts, format=form, flow_events=True)
     with pytest.raises(errors.StatsError, match='json or perfetto, not "xml"'):
         buffer.write_trace(tmp_path / "x", format="xml")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["json", "perfetto", "summary.txt"]

@@ -270,6 +270,14 @@ pub(crate) struct BytesView {
 }
 
 impl BytesView {
+    /// View of all that `owner` keeps.
+    pub(crate) fn whole<T: KeptBytes + 'static>(owner: T) -> Self {
+        let len = owner.bytes().len();
+        // No allocation is larger than that.
+        let shape = [isize::try_from(len).unwrap_or(isize::MAX)];
+        Self { owner: Arc::new(owner), start: 0, len, layout: ArrayLayout::new(&shape, c"B", 1) }
+    }
+
     /// View of `range` of the owner's bytes; `None` when it does not lie inside.
     pub(crate) fn new<T: KeptBytes + 'static>(owner: &Arc<T>, range: std::ops::Range<usize>) -> Option<Self> {
         let len = owner.bytes().get(range.clone())?.len();

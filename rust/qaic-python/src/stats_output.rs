@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use qaic_runtime::buffer::HostSlice;
 use qaic_runtime::clock;
 use qaic_runtime::error::RuntimeError;
@@ -20,9 +19,9 @@ use qaic_stats::descriptor::OpsDescriptor;
 use qaic_stats::host::HostSample;
 use qaic_stats::model::StatsModel;
 use qaic_stats::summary::{SummaryOptions, write_summary};
-use qaic_stats::trace::{HostSide, HostTrace, Part, TraceFormat, TraceOptions, write_trace};
+use qaic_stats::trace::{HostSide, HostTrace, Part, TraceFormat, TraceOptions, push_trace, write_trace};
 
-use crate::buffers::with_bytes;
+use crate::buffers::{BytesView, Frozen, with_bytes};
 use crate::errors::{Raise, from_stats};
 use crate::gil::{Door, signal_pending};
 use crate::profiling::PySamples;
@@ -109,7 +108,10 @@ fn summary(
         let progress = Progress::new([buffer]);
         let options = SummaryOptions { cores, watch: Some(&progress) };
         let model = buffer.model();
-        target.write(|mut out| write_summary(&mut out, &model, &ops, &options))
+        target.write(
+            |bytes| write_summary(bytes, &model, &ops, &options),
+            |mut out| write_summary(&mut out, &model, &ops, &options),
+        )
     })
 }
 
@@ -122,7 +124,7 @@ struct Shown {
     cores: Option<Vec<u16>>,
 }
 
-/// The trace of devices and host (stats-profiling §5).
+/// The trace of devices and host (stats-profiling §5), in memory that views may share: it can be large.
 ///
 /// Blocking, without the interpreter lock: reads every record.
 #[pyfunction]
@@ -141,11 +143,11 @@ pub(crate) fn stats_trace<'py>(
     cores: Option<Vec<u16>>,
     host_trace: Option<&Bound<'py, PyAny>>,
     host_samples: Option<&PySamples>,
-) -> PyResult<Bound<'py, PyBytes>> {
+) -> PyResult<BytesView> {
     let format = format.to_owned();
     let shown = Shown { format, merge_thread_groups, flow_events, barrier_events, cores };
     let bytes = trace(py, Target::Memory, &parts, &shown, host_trace, host_samples)?;
-    Ok(PyBytes::new(py, &bytes))
+    Ok(BytesView::whole(Frozen::Owned(bytes.into_boxed_slice())))
 }
 
 /// Writes the trace of devices and host to a file, which is replaced when the trace is complete.
@@ -237,7 +239,10 @@ fn trace(
             .collect();
         let epoch_utc_ns = clock::epoch_utc_ns();
         let host = HostSide { samples: &samples, epoch_utc_ns, trace: host_trace.as_ref() };
-        target.write(|out| write_trace(out, &parts, &host, &options))
+        target.write(
+            |bytes| push_trace(bytes, &parts, &host, &options),
+            |out| write_trace(out, &parts, &host, &options),
+        )
     })
 }
 
@@ -249,11 +254,15 @@ enum Target {
 
 impl Target {
     /// Bytes written to memory; none for a file.
-    fn write(self, work: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Vec<u8>, RuntimeError> {
+    fn write(
+        self,
+        to_memory: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+        to_file: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = Vec::new();
         let (result, path) = match self {
-            Self::Memory => (work(&mut bytes), PathBuf::new()),
-            Self::File(path) => (write_whole(&path, work), path),
+            Self::Memory => (to_memory(&mut bytes), PathBuf::new()),
+            Self::File(path) => (write_whole(&path, to_file), path),
         };
         match result {
             Ok(()) => Ok(bytes),

@@ -1,32 +1,57 @@
-//! Bytes on their way to a writer: everything is put together in one block of memory that is used again and again.
+//! Bytes on their way to where they belong.
+//!
+//! For a writer they are put together in one block of memory that is used again and again. What is meant for memory grows
+//! where it stays.
 
 use std::io::{self, Write};
+use std::mem;
 
 /// Large enough that a call of the system is cheap beside it, small enough to stay in a cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// A writer with a block of bytes before it.
-#[derive(Debug)]
-pub(super) struct Block<W> {
-    pub(super) bytes: Vec<u8>,
-    out: W,
+/// Where a trace goes.
+pub(super) enum Target<'a> {
+    Writer(&'a mut dyn Write),
+    /// Appended to.
+    Memory(&'a mut Vec<u8>),
 }
 
-impl<W: Write> Block<W> {
-    pub(super) fn new(out: W) -> Self {
-        Self { bytes: Vec::with_capacity(BLOCK_BYTES.saturating_add(BLOCK_BYTES / 4)), out }
+/// Bytes, and where they go when there are enough of them.
+pub(super) struct Block<'a> {
+    pub(super) bytes: Vec<u8>,
+    target: Target<'a>,
+    full_bytes: usize,
+}
+
+impl<'a> Block<'a> {
+    pub(super) fn new(target: Target<'a>) -> Self {
+        match target {
+            Target::Writer(_) => {
+                let bytes = Vec::with_capacity(BLOCK_BYTES.saturating_add(BLOCK_BYTES / 4));
+                Self { bytes, target, full_bytes: BLOCK_BYTES }
+            }
+            Target::Memory(memory) => {
+                let bytes = mem::take(memory);
+                Self { bytes, target: Target::Memory(memory), full_bytes: usize::MAX }
+            }
+        }
     }
 
     /// Writes the block if it is full.
     #[inline]
     pub(super) fn relieve(&mut self) -> io::Result<()> {
-        if self.bytes.len() < BLOCK_BYTES { Ok(()) } else { self.empty() }
+        if self.bytes.len() < self.full_bytes { Ok(()) } else { self.empty() }
     }
 
     /// Writes what there is.
     pub(super) fn empty(&mut self) -> io::Result<()> {
-        self.out.write_all(&self.bytes)?;
-        self.bytes.clear();
+        match &mut self.target {
+            Target::Writer(out) => {
+                out.write_all(&self.bytes)?;
+                self.bytes.clear();
+            }
+            Target::Memory(memory) => **memory = mem::take(&mut self.bytes),
+        }
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ mod sink;
 
 use std::io::{self, Write};
 
+use self::block::Target;
 use self::clock::Timeline;
 pub use self::foreign::HostTrace;
 use self::json::JsonSink;
@@ -88,20 +89,39 @@ pub struct HostSide<'a> {
     pub trace: Option<&'a HostTrace<'a>>,
 }
 
-/// Writes what devices and host did into one file.
+/// Writes what devices and host did into one file, a block at a time.
 pub fn write_trace(
-    out: impl Write,
+    mut out: impl Write,
+    parts: &[Part<'_>],
+    host: &HostSide<'_>,
+    options: &TraceOptions<'_>,
+) -> io::Result<()> {
+    write_to(Target::Writer(&mut out), parts, host, options)
+}
+
+/// Appends what [`write_trace`] writes to `bytes`, which are lost where that fails.
+pub fn push_trace(
+    bytes: &mut Vec<u8>,
+    parts: &[Part<'_>],
+    host: &HostSide<'_>,
+    options: &TraceOptions<'_>,
+) -> io::Result<()> {
+    write_to(Target::Memory(bytes), parts, host, options)
+}
+
+fn write_to(
+    target: Target<'_>,
     parts: &[Part<'_>],
     host: &HostSide<'_>,
     options: &TraceOptions<'_>,
 ) -> io::Result<()> {
     match options.format {
-        TraceFormat::Json => write_to(&mut JsonSink::new(out), parts, host, options),
-        TraceFormat::Perfetto => write_to(&mut PerfettoSink::new(out), parts, host, options),
+        TraceFormat::Json => draw(&mut JsonSink::new(target), parts, host, options),
+        TraceFormat::Perfetto => draw(&mut PerfettoSink::new(target), parts, host, options),
     }
 }
 
-fn write_to(
+fn draw(
     sink: &mut impl Sink,
     parts: &[Part<'_>],
     host: &HostSide<'_>,

@@ -5,12 +5,12 @@
 //! `track_descriptor.proto` and `interned_data.proto`.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use super::block::Block;
+use super::block::{Block, Target};
 use super::foreign::nanoseconds;
 use super::sink::{Flow, FlowEnd, OpEvent, Sink, Span, Track, Wait};
 use crate::descriptor::OpDesc;
@@ -70,9 +70,8 @@ const NEEDS_STATE: u64 = 2;
 const MAX_TEXTS: usize = 1 << 16;
 
 /// Writes a Perfetto trace.
-#[derive(Debug)]
-pub(super) struct PerfettoSink<W> {
-    block: Block<W>,
+pub(super) struct PerfettoSink<'a> {
+    block: Block<'a>,
     cleared: bool,
     // Interned names by kind; a name is announced in the packet that needs it first.
     names: HashMap<String, u64>,
@@ -92,10 +91,10 @@ pub(super) struct PerfettoSink<W> {
     last_uuid: Option<(Track, u64)>,
 }
 
-impl<W: Write> PerfettoSink<W> {
-    pub(super) fn new(out: W) -> Self {
+impl<'a> PerfettoSink<'a> {
+    pub(super) fn new(target: Target<'a>) -> Self {
         Self {
-            block: Block::new(out),
+            block: Block::new(target),
             cleared: false,
             names: HashMap::new(),
             annotation_names: HashMap::new(),
@@ -273,7 +272,7 @@ impl<W: Write> PerfettoSink<W> {
     }
 }
 
-impl<W: Write> Sink for PerfettoSink<W> {
+impl Sink for PerfettoSink<'_> {
     fn begin(&mut self, _origin_utc_ns: Option<i128>) {
         push_interned(&mut self.news, field::INTERNED_CATEGORIES, 1, "aic");
     }
