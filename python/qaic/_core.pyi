@@ -643,7 +643,7 @@ class Profiler:
         first: int = 0,
         count: int | None = None,
         sampling: int = 1,
-        device_stats: bool | None = False,
+        device_stats: bool | None = ...,
         max_samples: int | None = None,
         max_stats_bytes: int | None = None,
         pattern: re.Pattern[str] | None = None,

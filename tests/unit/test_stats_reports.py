@@ -13,6 +13,7 @@ from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
 from qaic.stats.reports import reading as reading_module
 from qaic.stats.reports import timeline as timeline_module
 from qaic.stats.reports.cores import findings
+from qaic.stats.reports.overhead import calibration
 from qaic.stats.reports.path import walk
 from qaic.stats.reports.render_csv import to_csv
 from qaic.stats.reports.render_text import to_text
@@ -501,6 +502,34 @@ def test_a_factor_below_one_is_noise():
     meta = {"calibration": {"plain_us": 900.0, "profiled_us": 100.0}}
     made_buffer = buffer(cpu_program([("/a", "Gemm")]), {(0, 0): in_row([50])}, meta=meta, device=1)
     assert any("below the noise" in line for line in REPORTS["overview"](capture(made_buffer)).verdict)
+
+
+@pytest.mark.parametrize(
+    ("costs", "floor"),
+    [([0.0, 74.0, 10.0, 0.0, 0.0], None), ([2.0, 74.0, 0.0], 2.0), ([0.0], None)],
+)
+def test_a_cost_of_nothing_counts_among_the_samples(costs, floor):
+    program = cpu_program([("/a", "Gemm")])
+    samples = [
+        buffer(
+            program,
+            {(0, 0): in_row([5])},
+            meta={"calibration": {"plain_us": 50.0, "profiled_us": 55.0, "per_op_us": cost}},
+            inference=number,
+        )
+        for number, cost in enumerate(costs)
+    ]
+    assert calibration(capture(*samples)).floor_us == floor
+
+
+def test_there_is_no_floor_below_the_noise():
+    meta = {"calibration": {"plain_us": 900.0, "profiled_us": 100.0, "per_op_us": 40.0}}
+    report = REPORTS["overhead"](
+        capture(buffer(cpu_program([("/a", "Gemm")]), {(0, 0): in_row([5])}, meta=meta))
+    )
+    figures = {row[0]: row[1] for row in report.table("figures").rows}
+    assert figures["cost of measuring an operation"] is None
+    assert [table.name for table in report.tables] == ["figures"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 300])

@@ -38,8 +38,8 @@ class Bound:
     """Percentages of the cores' time; engines work beside each other, so they do not add up to 100.
 
     ``compute`` is the busiest of matrix and vector engine, ``memory`` the transfers or the operations that
-    move data, ``layout`` the conversions of formats, ``overhead`` what no engine works in, or on the CPU
-    device     also what takes no longer than measuring it.
+    move data, ``layout`` the conversions of formats, ``overhead`` what no engine works in, and on the CPU
+    device also what takes no longer than measuring it.
     """
 
     compute: float

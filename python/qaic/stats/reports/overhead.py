@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -47,10 +47,15 @@ class Calibration:
         """What is to be said of it; None where nothing is known."""
         if self.factor is None:
             return None
-        if self.factor < 1:
+        if self.is_below_noise:
             return "measured inferences took no longer than others: what measuring costs is below the noise"
         text = f"measured inferences take {self.factor:.2f} x the time of others"
         return text + (f"; measuring costs {self.floor_us:.2f} us per operation" if self.floor_us else "")
+
+    @property
+    def is_below_noise(self) -> bool:
+        """Whether measured inferences took no longer than others."""
+        return self.factor is not None and self.factor < 1
 
     @property
     def factor(self) -> float | None:
@@ -61,14 +66,15 @@ class Calibration:
 
 
 def calibration(capture: Capture) -> Calibration:
-    """Medians of what the samples' META sections say."""
+    """Medians of what the samples' META sections say; there is no floor where the cost is below the noise."""
     found = [_of_meta(reading.buffer.meta) for reading in capture.each()]
-    return Calibration(
+    known = Calibration(
         median([one.plain_us for one in found]),
         median([one.measured_us for one in found]),
-        median([one.floor_us for one in found]),
+        median([one.floor_us for one in found]) or None,
         median([one.call_us for one in found]),
     )
+    return replace(known, floor_us=None) if known.is_below_noise else known
 
 
 def _of_meta(meta: Mapping[str, Any] | None) -> Calibration:
@@ -78,7 +84,7 @@ def _of_meta(meta: Mapping[str, Any] | None) -> Calibration:
 
     def number(key: str) -> float | None:
         value = described.get(key)
-        return float(value) if isinstance(value, int | float) and value > 0 else None
+        return float(value) if isinstance(value, int | float) and value >= 0 else None
 
     return Calibration(number("plain_us"), number("profiled_us"), number("per_op_us"), number("call_us"))
 
