@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qaic.compiler import compile_resolved
-from qaic.compiler.cache import write_replacing
 from qaic.compiler.output_folder import writable_folder
 from qaic.errors import CompileError, InputTypeError, OptionConflictError, OptionError, UnknownOptionError
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.options import resolve
 from qaic.qpc import DataType, Qpc
+from qaic.whole_file import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,6 +10,7 @@ import numpy as np
 from qaic import _core
 from qaic.errors import OptionError, StateError
 from qaic.metrics import PERCENTILES, summarize
+from qaic.whole_file import replace_bytes
 
 if TYPE_CHECKING:
     import os
@@ -243,17 +244,12 @@ class Profile:
         OSError
             The folder or a file cannot be written.
         """
-        from qaic.compiler.cache import write_replacing
-
         samples, place = self._samples(), Path(folder)
         place.mkdir(exist_ok=True)
         written = []
 
         def write(name: str, content: bytes) -> None:
-            def put(aside: Path) -> None:
-                aside.write_bytes(content)
-
-            write_replacing(place / name, put)
+            replace_bytes(place / name, content)
             written.append(place / name)
 
         for program in range(len(samples.programs)):

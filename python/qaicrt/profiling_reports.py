@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import statistics
-import threading
 from typing import TYPE_CHECKING
 
+from qaic.whole_file import replace_bytes
 from qaicrt.enums import QAicProfilingTypeEnum
 
 if TYPE_CHECKING:
@@ -115,18 +113,11 @@ def files(
 
 
 def write(folder: Path, name: str, content: str | bytes) -> None:
-    """Write a file aside, then give it its name: nobody ever sees half of it.
+    """Write a file that is complete or not there. Blocking.
 
     Raises
     ------
     OSError
         The folder cannot be written to.
     """
-    aside = folder / f".{name}.{os.getpid()}-{threading.get_ident()}.tmp"
-    try:
-        aside.write_bytes(content.encode() if isinstance(content, str) else content)
-        aside.replace(folder / name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            aside.unlink()
-        raise
+    replace_bytes(folder / name, content.encode() if isinstance(content, str) else content)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler import operator_list
-from qaic.compiler.cache import PROGRAM_NAME, write_replacing
+from qaic.compiler.cache import PROGRAM_NAME
 from qaic.compiler.precision_classes import is_quantizing
 from qaic.compiler.reports import DEBUG_FOLDER
 from qaic.compiler.support_report import choose_list
 from qaic.errors import OptionError, QpcError
+from qaic.whole_file import write_replacing
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.cli._common import show
+from qaic.whole_file import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ def writable_folder(name: str) -> Path:
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, then move it there; whoever reads it never sees a half. Blocking.
+    """Write a file that is complete or not there, and tell of it. Blocking.
 
     Parameters
     ----------
@@ -44,13 +45,7 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     if path.exists():
         show(f"Deleting previous file: {path}")
     show(f"Writing file:{path}")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(unfinished)
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    write_replacing(path, write)
 
 
 def replace_content(path: Path, content: bytes) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 from qaic.cli._common import FAILURE, SUCCESS, complain, show
+from qaic.whole_file import write_replacing
 
 VENDOR_PREFIX = "/opt/qti-aic"
 #: place below the prefix -> module that is the tool
@@ -117,16 +116,11 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
     # Whoever starts the tool at this moment gets the old one or the new one.
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    unfinished = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        unfinished.chmod(mode)
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    def write(aside: Path) -> None:
+        aside.write_bytes(content)
+        aside.chmod(mode)
+
+    write_replacing(path, write)
 
 
 def _remember(root: Path, made: list[Path]) -> None:

@@ -27,6 +27,7 @@ from qaic import _core
 from qaic.compiler.digest import DigestIndex
 from qaic.compiler.program import canonical_json
 from qaic.errors import QpcError
+from qaic.whole_file import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -87,16 +88,6 @@ class Cache:
             write_replacing(path, write)
             _mark(path)
         return path
-
-
-def write_replacing(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a file beside `path` and rename it; on failure `path` is as before and nothing else is left."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def cache_key(model_digest: str, options: Mapping[str, object]) -> str:

@@ -13,6 +13,7 @@ from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.progress import Progress
 from qaic.compiler.refusal import refuse
 from qaic.options.canonical import effective_options, recorded_only
+from qaic.whole_file import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +71,7 @@ def compile_model(
             return path
         target = folder / cache.PROGRAM_NAME
         # A copy, not a link: who edits the copy must not edit the cache.
-        cache.write_replacing(target, lambda temporary: _copy(path, temporary))
+        write_replacing(target, lambda temporary: _copy(path, temporary))
     return target
 
 

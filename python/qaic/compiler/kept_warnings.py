@@ -11,8 +11,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler import cache
 from qaic.compiler.log_tap import tapped
+from qaic.whole_file import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def keep(program: Path, texts: list[str]) -> None:
     path = program.with_name(_NAME)
     with contextlib.suppress(OSError):
         if texts:
-            cache.write_replacing(path, lambda temporary: _write(temporary, texts))
+            write_replacing(path, lambda temporary: _write(temporary, texts))
         else:
             path.unlink(missing_ok=True)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler import cache
 from qaic.errors import OptionError
 from qaic.options.file_content import InputFileContent
+from qaic.whole_file import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -112,4 +112,4 @@ def write_all(files: Sequence[SideFile]) -> None:
     for file in files:
         target = _real(file.path) if file.path.is_symlink() else file.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        cache.write_replacing(target, file.write)
+        write_replacing(target, file.write)

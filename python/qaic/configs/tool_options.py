@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qaic.compiler.cache import write_replacing
 from qaic.configs import aic
 from qaic.configs.backend_types import BackendType
 from qaic.errors import OptionError
+from qaic.whole_file import write_replacing
 
 if TYPE_CHECKING:
     import os

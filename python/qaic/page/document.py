@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from qaic import __version__
 from qaic.page.text import escape
+from qaic.whole_file import replace_bytes
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
 _SCRIPTS = ("tables", "payload", "tracks", "timeline_model", "timeline_drawing", "timeline", "start")
@@ -96,14 +96,7 @@ def document(
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
-    """Write a file aside, then rename it: whoever reads it never sees a half of it."""
+    """Write a file that is complete or not there; returns it."""
     target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(target)
-    except BaseException:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
+    replace_bytes(target, content)
     return target

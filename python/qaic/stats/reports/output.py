@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.stats.reports.render_csv import to_csv
 from qaic.stats.reports.render_json import to_json
 from qaic.stats.reports.render_text import to_text
+from qaic.whole_file import replace_bytes
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
 
     from qaic.stats.reports.table import Report
@@ -48,14 +48,7 @@ def write_files(reports: Sequence[Report], form: str, folder: str | os.PathLike[
     written = []
     for name, text in _files(reports, form):
         path = Path(folder) / name
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
-            unfinished.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
-            raise
+        replace_bytes(path, text.encode(errors="backslashreplace"))
         written.append(path)
     return written
 

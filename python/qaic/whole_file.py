@@ -1,0 +1,46 @@
+"""Files that are complete or not there: written aside, then renamed.
+
+The one place that does so, for whoever reads a file while it is replaced must get the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file beside `path` and rename it. Blocking.
+
+    Parameters
+    ----------
+    path
+        Where it goes; what is there is replaced. On failure it is as before, and nothing else is left.
+    write
+        Writes to the path it is given, which does not exist.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written to, or what ``write`` raises.
+    """
+    # Two processes, or two threads of one, may write the same file.
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        write(aside)
+        aside.replace(path)
+    except BaseException:
+        # What went wrong is of interest, not that there is nothing to remove.
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write a file of bytes that are there, as :func:`write_replacing`."""
+    write_replacing(path, lambda aside: aside.write_bytes(content))
