@@ -1,14 +1,16 @@
-//! Opens anything as a stats buffer and reads everything in it, then writes it again. Finds panics, hangs, unbounded
-//! allocation, and records that change on the way.
+//! Opens anything as a stats buffer, reads, prints and draws everything in it, then writes it again. Finds panics, hangs,
+//! unbounded allocation, traces that are no JSON, and records that change on the way.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use qaic_stats::columns::columns;
-use qaic_stats::descriptor::{CoreOps, OpDesc, OpsDescriptor};
+use qaic_stats::descriptor::{CoreOps, Dependency, OpDesc, OpsDescriptor};
 use qaic_stats::layout::{DecodeOptions, Program, Registry};
 use qaic_stats::model::StatsModel;
 use qaic_stats::oqstats::{self, Header};
 use qaic_stats::record::Kind;
+use qaic_stats::summary::{SummaryOptions, write_summary};
+use qaic_stats::trace::{HostSide, Part, TraceFormat, TraceOptions, write_trace};
 
 fuzz_target!(|bytes: &[u8]| {
     // A mutated byte must not hide what lies behind the CRCs.
@@ -36,7 +38,8 @@ fn seal(bytes: &mut [u8]) {
 }
 
 fn read(bytes: &[u8]) {
-    let ops = vec![OpDesc::default(); 8];
+    let after = |oc| OpDesc { deps: vec![Dependency { core: 0, oc, data: true }], ..OpDesc::default() };
+    let ops = (0..8_u32).map(|oc| after(oc.saturating_sub(1))).collect();
     let descriptor = OpsDescriptor {
         groups: vec!["A".to_owned()],
         thread_groups: vec![0],
@@ -49,6 +52,31 @@ fn read(bytes: &[u8]) {
             let options = DecodeOptions { records, ..DecodeOptions::default() };
             if let Ok(model) = Registry::default().decode(bytes, program, None, options) {
                 walk(&model, bytes);
+                show(&model, &descriptor);
+            }
+        }
+    }
+}
+
+/// Prints and draws it, in every form.
+fn show(model: &StatsModel<'_>, descriptor: &OpsDescriptor) {
+    let mut out = Vec::new();
+    write_summary(&mut out, model, descriptor, &SummaryOptions::default()).expect("memory takes everything");
+    std::str::from_utf8(&out).expect("a summary is text");
+    for format in [TraceFormat::Json, TraceFormat::Perfetto] {
+        for merge_thread_groups in [true, false] {
+            out.clear();
+            let options = TraceOptions {
+                format,
+                merge_thread_groups,
+                flow_events: true,
+                barrier_events: true,
+                ..TraceOptions::default()
+            };
+            let part = Part { model, descriptor, network: "net", slice: None };
+            write_trace(&mut out, &[part], &HostSide::default(), &options).expect("memory takes everything");
+            if format == TraceFormat::Json {
+                serde_json::from_slice::<serde::de::IgnoredAny>(&out).expect("a trace is JSON");
             }
         }
     }
