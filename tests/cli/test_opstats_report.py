@@ -123,7 +123,7 @@ def test_bad_files_are_told_of_and_the_others_reported(report, stats):
 def test_no_file_of_the_name_says_which(report, tmp_path):
     code, out, err = report("-i", tmp_path)
     assert (code, out) == (1, "")
-    assert f"{tmp_path}: no file is named *-program-<P>" in err
+    assert f"{tmp_path}: no file is named <prefix>-program-<P>" in err
 
 
 def test_only_bad_files_are_a_failure(report, tmp_path):

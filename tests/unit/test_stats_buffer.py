@@ -241,6 +241,31 @@ def test_a_container_without_statistics_has_no_buffers():
     assert stats.open(made.even_buffer(3), qpc=path, force=True).descriptor is None
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_the_buffer_tells_which_device_it_is_of(tmp_path, force):
+    devices = [
+        stats.Descriptor.from_json(made.descriptor_json([count], network=f"net_slice0{place}"))
+        for place, count in enumerate((1000, 1001, 1002))
+    ]
+    for place, descriptor in enumerate(devices):
+        # Whatever the name of the file says.
+        path = tmp_path / f"x-program-0-inf-{place}-net_slice00-aiccyclecounts.bin"
+        path.write_bytes(made.even_buffer(3, fingerprint=descriptor.fingerprint))
+        assert stats.open(path, qpc=devices, force=force).descriptor is descriptor
+
+
+def test_of_a_foreign_buffer_the_name_is_taken_by_force(tmp_path):
+    devices = [
+        stats.Descriptor.from_json(made.descriptor_json([1000 + place], network=network))
+        for place, network in enumerate(("net/slice0", "net/slice1"))
+    ]
+    path = tmp_path / "x-program-0-inf-0-net_slice1-aiccyclecounts.bin"
+    path.write_bytes(made.even_buffer(3, fingerprint=bytes(16)))
+    with pytest.raises(StatsMismatchError):
+        stats.open(path, qpc=devices)
+    assert stats.open(path, qpc=devices, force=True).descriptor is devices[1]
+
+
 # --- what is no buffer ------------------------------------------------------------------------------------
 
 

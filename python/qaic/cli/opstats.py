@@ -126,10 +126,6 @@ class _Run:
         arguments = self._arguments
         directory = Path(arguments.input_dir)
         samples = opstats_files.samples(directory)
-        if not samples:
-            complain("error", f"{directory}: no file is named {opstats_files.PATTERN}")
-            complain("hint", "qaic-runner --aic-profiling-type=raw_device_stats writes such files")
-            return FAILURE
         chosen = arguments.select_devices
         known = opstats_files.devices(file for files in samples for file in files)
         if chosen is not None and not set(chosen) & set(known):
@@ -175,9 +171,9 @@ class _Run:
 
         arguments = self._arguments
         try:
-            program = self._program(file)
-            buffer = qaic.stats.open(file.path, qpc=program, layout=arguments.layout, force=arguments.force)
-            buffer.check()
+            buffer = qaic.stats.open(
+                file.path, qpc=self._programs, layout=arguments.layout, force=arguments.force, check=True
+            )
         except (QaicError, OSError) as error:
             self._fail(file.path, error)
             return None
@@ -195,22 +191,6 @@ class _Run:
             complain("warning", f"{file.path}: {rest} more like these; --verbose shows them")
         self._note_missing(file, buffer)
         return buffer
-
-    def _program(self, file: StatsFile) -> Descriptor | None:
-        """Find the operations of the device that wrote a buffer; it has the fingerprint of its program."""
-        import qaic.stats
-        from qaic.errors import StatsMismatchError
-
-        named = sorted(self._programs, key=lambda program: program.network not in file.path.name)
-        if len(named) < 2 or self._arguments.force:
-            return named[0] if named else None
-        for program in named:
-            try:
-                qaic.stats.open(file.path, qpc=program, layout=self._arguments.layout)
-            except StatsMismatchError:
-                continue
-            return program
-        return named[0]
 
     def _note_missing(self, file: StatsFile, buffer: StatsBuffer) -> None:
         if not buffer.has("OP") and not self._has_noted_level:

@@ -6,14 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qaic.stats.opening import FILE_NAME
+from qaic.errors import StatsError
+from qaic.stats.opening import FILE_NAME, FILE_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-#: the same for people (stats-profiling §3.1)
-PATTERN: Final = "<prefix>-program-<P>[-activation-<A>]-inf-<I>-<network>-aiccyclecounts[_<slice>_].bin"
 
 _SLICE: Final = re.compile(r"(?P<network>.+)_slice(?P<slice>\d+)")
 #: more devices than a program can have
@@ -58,15 +56,29 @@ def stats_file(path: Path) -> StatsFile | None:
     return StatsFile(path, sample, sliced["network"], number)
 
 
-def samples(directory: Path) -> list[list[StatsFile]]:
-    """Return the stats buffers of a directory: per inference those of its devices, all in order.
+def files_in(directory: Path) -> list[StatsFile]:
+    """Return the stats buffers of a directory in the order of their names.
 
     Raises
     ------
+    StatsError
+        There are none.
     OSError
         The directory cannot be read.
     """
-    found = [file for path in directory.iterdir() if (file := stats_file(path)) is not None]
+    found = [file for path in sorted(directory.iterdir()) if (file := stats_file(path)) is not None]
+    if not found:
+        raise StatsError(
+            f"{directory}: no file is named {FILE_PATTERN}",
+            code="stats.no_buffers",
+            hints=("qaic-runner --aic-profiling-type=raw_device_stats writes such files",),
+        )
+    return found
+
+
+def samples(directory: Path) -> list[list[StatsFile]]:
+    """Return the stats buffers of a directory: per inference those of its devices. Errors as `files_in`."""
+    found = files_in(directory)
     by_sample: dict[tuple[str, int, int, int], list[StatsFile]] = {}
     for file in sorted(found, key=lambda file: (file.sample, file.slice or 0, file.path.name)):
         by_sample.setdefault(file.sample, []).append(file)

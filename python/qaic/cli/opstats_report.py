@@ -6,7 +6,7 @@ import shutil
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from qaic.cli import _common
 from qaic.cli._common import FAILURE, SUCCESS, complain, show
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 #: what is shown when nobody says what
 _FIRST: Final = ("overview", "ops", "nodes")
 _PIPE_WIDTH: Final = 120
-_PATTERN: Final = "*-program-<P>[-activation-<A>]-inf-<I>-<network>-aiccyclecounts*.bin"
 
 
 def report(argv: Sequence[str]) -> int:
@@ -117,7 +116,11 @@ def _capture(
     failed = False
     for path in paths:
         try:
-            buffers.append(_opened(path, programs, arguments))
+            buffers.append(
+                qaic.stats.open(
+                    path, qpc=programs, layout=arguments.layout, force=arguments.force, check=True
+                )
+            )
         except (QaicError, OSError) as error:
             failed = True
             _complain_of(path, error)
@@ -130,46 +133,9 @@ def _capture(
 
 def _found(place: Path) -> list[Path]:
     """Stats buffers of a directory by name, or the file itself."""
-    from qaic.stats.opening import FILE_NAME
+    from qaic.cli.opstats_files import files_in
 
-    if place.is_file():
-        return [place]
-    found = sorted(path for path in place.iterdir() if FILE_NAME.fullmatch(path.name))
-    if not found:
-        raise StatsError(
-            f"{place}: no file is named {_PATTERN}",
-            code="stats.no_buffers",
-            hints=("qaic-runner --aic-profiling-type raw_device_stats writes such files",),
-        )
-    return found
-
-
-def _opened(path: Path, programs: list[Descriptor] | None, arguments: argparse.Namespace) -> Any:
-    """Open a buffer with the program it is of, which of several devices' is told by the buffer."""
-    import qaic.stats
-    from qaic.errors import StatsMismatchError
-    from qaic.stats.opening import FILE_NAME
-
-    def attempt(program: Descriptor | None) -> Any:
-        return qaic.stats.open(path, qpc=program, layout=arguments.layout, force=arguments.force, check=True)
-
-    if programs is None:
-        return attempt(None)
-    if not programs:
-        raise StatsMismatchError(
-            "the program was compiled without statistics, so no stats buffer can be of it",
-            code="stats.no_descriptor",
-            hints=("compile it with a stats level of 40 or more (70 for operations)",),
-        )
-    # Files are named after the network of their device; the buffers themselves tell for sure.
-    match = FILE_NAME.fullmatch(path.name)
-    likely = sorted(programs, key=lambda program: match is None or program.network != match["network"])
-    for program in likely:
-        try:
-            return qaic.stats.open(path, qpc=program, layout=arguments.layout, check=True)
-        except StatsMismatchError:
-            continue
-    return attempt(likely[0])
+    return [place] if place.is_file() else [file.path for file in files_in(place)]
 
 
 def _complain_of(path: Path, error: QaicError | OSError) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,12 +30,14 @@ FILE_NAME: Final = re.compile(
     r"(?P<prefix>.+)-program-(?P<program>\d+)(?:-activation-(?P<activation>\d+))?-inf-(?P<inference>\d+)"
     r"-(?P<network>.+?)-(?P<buffer>aiccyclecounts(?:_.+_)?)\.bin"
 )
+#: the same for people
+FILE_PATTERN: Final = "<prefix>-program-<P>[-activation-<A>]-inf-<I>-<network>-aiccyclecounts[_<slice>_].bin"
 
 
 def open(  # noqa: A001 - as `gzip.open`, `tarfile.open`
     source: str | os.PathLike[str] | Buffer,
     *,
-    qpc: str | os.PathLike[str] | Qpc | Descriptor | None = None,
+    qpc: str | os.PathLike[str] | Qpc | Descriptor | Sequence[Descriptor] | None = None,
     layout: str | None = None,
     force: bool = False,
     opstats_schema: str | os.PathLike[str] | bytes | None = None,
@@ -47,8 +50,8 @@ def open(  # noqa: A001 - as `gzip.open`, `tarfile.open`
     source
         A file, which is mapped, or the bytes: ``bytes`` are kept, other buffers are copied.
     qpc
-        The container of the program that was running, opened or not, or its operations. Without one there are
-        times, but no names.
+        The container of the program that was running, opened or not, or its operations. Of several devices'
+        the one is taken that the buffer is of. Without one there are times, but no names.
     layout
         Name of the layout; found by itself when the bytes are sure to have one.
     force
@@ -92,7 +95,7 @@ def open(  # noqa: A001 - as `gzip.open`, `tarfile.open`
 
 
 def descriptors(
-    qpc: str | os.PathLike[str] | Qpc | Descriptor,
+    qpc: str | os.PathLike[str] | Qpc | Descriptor | Sequence[Descriptor],
     *,
     opstats_schema: str | os.PathLike[str] | bytes | None = None,
 ) -> list[Descriptor]:
@@ -107,6 +110,8 @@ def descriptors(
     """
     if isinstance(qpc, Descriptor):
         return [qpc]
+    if isinstance(qpc, Sequence) and not isinstance(qpc, str):
+        return list(qpc)
     container = qpc if isinstance(qpc, Qpc) else Qpc(qpc)
     programs = [container] if container.is_program else list(container.slices.values())
     if opstats_schema is not None:
@@ -127,7 +132,11 @@ def _by_likeliness(candidates: list[Descriptor | None], source: Source) -> list[
         return candidates
     match = FILE_NAME.fullmatch(Path(source).name)
     network = match["network"] if match else None
-    return sorted(candidates, key=lambda one: one is None or one.network != network)
+    return sorted(candidates, key=lambda one: one is None or _in_file_names(one.network) != network)
+
+
+def _in_file_names(network: str) -> str:
+    return re.sub(r"[/\\\x00]", "_", network)
 
 
 def _open_one_of(
@@ -139,7 +148,7 @@ def _open_one_of(
     for descriptor in candidates:
         compiled = None if descriptor is None else descriptor.compiled
         try:
-            opened = _core.StatsBuffer(source, compiled, layout=layout, any_program=force)
+            opened = _core.StatsBuffer(source, compiled, layout=layout)
         except StatsMismatchError as error:
             mismatches.append(error)
         except UnknownStatsLayoutError:
@@ -150,7 +159,12 @@ def _open_one_of(
             return _foreign(other, buffer, descriptor, force=force)
         else:
             return StatsBuffer(opened, descriptor, layouts.OPEN_LAYOUT)
-    raise mismatches[0]
+    if not force:
+        raise mismatches[0]
+    likeliest = candidates[0]
+    compiled = None if likeliest is None else likeliest.compiled
+    opened = _core.StatsBuffer(source, compiled, layout=layout, any_program=True)
+    return StatsBuffer(opened, likeliest, layouts.OPEN_LAYOUT)
 
 
 def _foreign(
