@@ -35,6 +35,7 @@ def even_buffer(ops: int) -> bytes:
     op["oc"] = np.arange(ops) % 12_000
     op["start_u"] = np.arange(ops, dtype=np.uint64) * 3
     op["dur_u"] = 2
+    op["kflags"] = 1  # executed
     run = {"cores": 1, "threads_per_core": 1, "ucycle_hz": 19_200_000, "batch_size": 1, "stats_level": 70}
     return _core.encode_stats(run, {"CORE": core, "THREAD": thread, "OP": op})
 
