@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use qaic_runtime::buffer::HostSlice;
+use qaic_runtime::buffer::{HostSlice, reserve_large};
 use qaic_runtime::clock;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::interrupts::LOOK_PERIOD;
@@ -26,6 +26,9 @@ use crate::errors::{Raise, from_stats};
 use crate::gil::{Door, signal_pending};
 use crate::profiling::PySamples;
 use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
+
+/// What an operation takes in a trace that names its shape and operands. Only room: less costs nothing.
+const TRACE_BYTES_PER_OP: usize = 768;
 
 /// (buffer, operations, network, device of the program) of each device.
 type Parts<'py> =
@@ -240,7 +243,11 @@ fn trace(
         let epoch_utc_ns = clock::epoch_utc_ns();
         let host = HostSide { samples: &samples, epoch_utc_ns, trace: host_trace.as_ref() };
         target.write(
-            |bytes| push_trace(bytes, &parts, &host, &options),
+            |bytes| {
+                let ops: usize = parts.iter().map(|part| part.model.ops().len()).sum();
+                reserve_large(bytes, ops.saturating_mul(TRACE_BYTES_PER_OP));
+                push_trace(bytes, &parts, &host, &options)
+            },
             |out| write_trace(out, &parts, &host, &options),
         )
     })

@@ -2,11 +2,13 @@
 //!
 //! Together with the engine calls and the vector kernels this is the only place of the crate with unsafe code.
 
+mod large;
 mod mapping;
 mod slice;
 mod storage;
 mod transposed;
 
+pub use large::reserve_large;
 pub use mapping::FileBytes;
 pub use slice::{HostSlice, HostSliceMut, Plain};
 pub(crate) use slice::{Sink, Source};
