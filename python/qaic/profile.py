@@ -10,6 +10,7 @@ import numpy as np
 from qaic import _core
 from qaic.errors import OptionError, StateError
 from qaic.metrics import PERCENTILES, summarize
+from qaic.profile_names import buffer_name, latency_name, trace_name
 from qaic.whole_file import replace_bytes
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 _LARGEST_COUNT: Final = 2**63 - 1
 _SAMPLING: Final = (1, 2, 4, 8, 16)
-#: how names of files begin (stats-profiling §3.1)
-_STEM: Final = "aic-profiling-program-"
 _FORMATS: Final = ("json", "perfetto")
 #: endings of file names by which viewers know the second format
 _PERFETTO_SUFFIXES: Final = frozenset({".perfetto-trace", ".pftrace", ".pb"})
@@ -254,14 +253,16 @@ class Profile:
 
         for program in range(len(samples.programs)):
             if (text := samples.latency_report(program)) is not None:
-                write(f"{_STEM}{program}-latency.txt", text.encode())
+                write(latency_name(program), text.encode())
         for number, sample in enumerate(self.samples):
             if (content := samples.stats(number)) is not None:
-                network = samples.programs[sample["program"]]["network"].replace("/", "_").replace("\0", "_")
-                name = f"{sample['program']}-activation-{sample['activation']}-inf-{sample['inference']}"
-                write(f"{_STEM}{name}-{network}-aiccyclecounts.bin", content)
-        self.trace(place / f"{_STEM}0-trace.json")
-        return [*written, place / f"{_STEM}0-trace.json"]
+                program, activation, inference = (
+                    int(sample[name]) for name in ("program", "activation", "inference")
+                )
+                network = samples.programs[program]["network"]
+                write(buffer_name(program, activation, inference, network), content)
+        self.trace(place / trace_name(0))
+        return [*written, place / trace_name(0)]
 
     def report(self, name: str = "overview") -> Report:
         """Make one of the reports of ``qaic-opstats report``.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from typing import TYPE_CHECKING
 
+from qaic.profile_names import PREFIX, buffer_name, latency_name, metrics_name, trace_name
 from qaic.whole_file import replace_bytes
 from qaicrt.enums import QAicProfilingTypeEnum
 
@@ -27,12 +27,6 @@ NEEDS_DEVICE: dict[QAicProfilingTypeEnum, bool | None] = {
     RAW_DEVICE_STATS: True,
     DEV_KPI: True,
 }
-
-#: what a file name begins with where nothing else is asked for
-PREFIX = "aic-profiling"
-
-# The output that a stats buffer comes from (stats-profiling §2.1).
-_STATS_OUTPUT = "aiccyclecounts"
 
 _COLUMN = 15
 
@@ -90,26 +84,25 @@ def files(
 ) -> Iterator[tuple[str, str | bytes]]:
     """Names and contents of the files of a profile; none of a program without samples."""
     times = samples.times()
+    prefix = prefix or PREFIX
     for number, facts in enumerate(samples.programs):
-        stem = f"{prefix or PREFIX}-program-{number}"
         if kind is RAW_DEVICE_STATS:
-            network = re.sub(r"[/\\\x00]", "_", facts["network"])
             for index in (times["program"] == number).nonzero()[0]:
                 content = samples.stats(index)
                 if content is not None:
                     activation, inference = times["activation"][index], times["inference"][index]
-                    name = f"{stem}-activation-{activation}-inf-{inference}-{network}-{_STATS_OUTPUT}.bin"
+                    name = buffer_name(number, activation, inference, facts["network"], prefix=prefix)
                     yield name, content
             continue
         of_it = samples.of_program(number)
         if not len(of_it):
             continue
         if kind is TRACE:
-            yield f"{stem}-trace.json", of_it.host_trace()
+            yield trace_name(number, prefix=prefix), of_it.host_trace()
         elif kind is DEV_KPI:
-            yield f"{stem}-stats.txt", device_report(of_it, number)
+            yield metrics_name(number, prefix=prefix), device_report(of_it, number)
         else:
-            yield f"{stem}-latency.txt", of_it.latency_report(number, always=True) or ""
+            yield latency_name(number, prefix=prefix), of_it.latency_report(number, always=True) or ""
 
 
 def write(folder: Path, name: str, content: str | bytes) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic.errors import StatsError
+from qaic.profile_names import STATS_OUTPUT
 from qaic.stats.opening import FILE_NAME, FILE_PATTERN
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _SLICE: Final = re.compile(r"(?P<network>.+)_slice(?P<slice>\d+)")
 #: more devices than a program can have
 _MOST_SLICES: Final = 1 << 16
-_BUFFER_NAME: Final = "-aiccyclecounts"
+_BUFFER_NAME: Final = f"-{STATS_OUTPUT}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.qpc_precision import precision, without_effect
 from qaic.errors import QaicError
+from qaic.profile_names import STATS_OUTPUT
 from qaic.qpc_initializers import check_records
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ _WIDTHS: Final = {
 _QUANTIZED: Final = frozenset({2, 3, 4, 5})
 _STAGES: Final = ("convert", "to_d32", "from_d32", "dequantize", "transpose", "quantize", "copy")
 _COPY: Final = 6
-#: begin of the name of the output with statistics (stats-profiling §2.1)
-_STATS_OUTPUT: Final = "aiccyclecounts"
 
 
 def facts(qpc: Qpc) -> _Json:
@@ -209,7 +208,7 @@ def _stats(network: _Json) -> _Json | None:
         "pmu_events": [f"{event & 0xFFFF_FFFF:x}" for event in stats.get("pmu_events", ())],
         "dma_buffer": buffer,
         "bytes": buffers[buffer].get("size", 0) if buffer < len(buffers) else None,
-        "output": next((name for name in outputs if name.startswith(_STATS_OUTPUT)), None),
+        "output": next((name for name in outputs if name.startswith(STATS_OUTPUT)), None),
     }
 
 

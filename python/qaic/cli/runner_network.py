@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import qaicrt
 from qaic.errors import InputError
+from qaic.profile_names import STATS_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: an output of this name keeps its value for the input without the suffix (python-api §B.9)
 _RETAINED_SUFFIX = "_RetainedState"
-#: output that holds device statistics; of several devices each has one, and a name that goes on
-#: (stats-profiling §2.1)
-_STATISTICS = "aiccyclecounts"
 SKIPPED = (0,)
 
 
@@ -37,7 +35,7 @@ class Binding(NamedTuple):
     @property
     def is_statistics(self) -> bool:
         """Whether it is no output of the model and holds what the device measured."""
-        return self.name == _STATISTICS or self.name.startswith(f"{_STATISTICS}_")
+        return self.name == STATS_OUTPUT or self.name.startswith(f"{STATS_OUTPUT}_")
 
     @property
     def item_bytes(self) -> int:

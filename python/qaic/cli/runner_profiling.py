@@ -17,8 +17,9 @@ from qaic.cli.runner_files import replace, replace_content, writable_folder
 from qaic.cli.runner_live import round_trips
 from qaic.cli.runner_profiling_options import STREAMED
 from qaic.errors import InputError
+from qaic.profile_names import PREFIX, summary_name, trace_name
 from qaic.qpc import Qpc
-from qaicrt.profiling_reports import LATENCY, PREFIX, RAW_DEVICE_STATS, device_report, files
+from qaicrt.profiling_reports import LATENCY, RAW_DEVICE_STATS, device_report, files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 _OF_DEVICE = ("stats", "raw_device_stats")
 #: inferences of each activation whose device metrics are shown
 _METRIC_SAMPLES = 20
-#: how names of files begin; the one program of a run has the number 0
-_STEM = f"{PREFIX}-program-0"
+#: number of the one program of a run
+_PROGRAM = 0
 
 
 def statistics_of(container: str) -> _core.StatsDescriptor | None:
@@ -116,7 +117,7 @@ class _Summaries:
     def _texts(self, samples: _core.Samples) -> Iterator[tuple[str, str]]:
         for number, sample in enumerate(samples.times()):
             if (content := samples.stats(number)) is not None:
-                name = f"{_STEM}-activation-{sample['activation']}-inf-{sample['inference']}.txt"
+                name = summary_name(_PROGRAM, sample["activation"], sample["inference"])
                 yield (
                     name,
                     _core.stats_summary(_core.StatsBuffer(content, self._descriptor), self._descriptor),
@@ -157,7 +158,7 @@ class _Trace:
         samples = _drained(self.profiler)
         if len(samples):
             replace(
-                self._folder / f"{_STEM}-trace.json",
+                self._folder / trace_name(_PROGRAM),
                 lambda path: _core.write_stats_trace(str(path), [], host_samples=samples),
             )
 

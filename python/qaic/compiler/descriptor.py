@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.edges import MAX_BYTES, Edge
 from qaic.compiler.elem_types import BFLOAT16, BOOL, FLOAT, FLOAT16, INT8, INT16, INT32, INT64, TABLE, UINT8
-from qaic.compiler.stats_settings import BINDING
+from qaic.profile_names import STATS_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +137,7 @@ def network_descriptor(
         buffer, size = len(placed_in.sizes) + len(sizes_out), stats.buffer_bytes()
         sizes_out = (*sizes_out, size)
         if stats.is_asked:
-            measured.append((Edge(BINDING, INT8, (size,)), (buffer, 0)))
+            measured.append((Edge(STATS_OUTPUT, INT8, (size,)), (buffer, 0)))
         instrumented = {**_CPU_THREADS, "stats": stats.message(buffer)}
     return {
         "major_version": 9,

@@ -43,10 +43,11 @@ from qaic.compiler.scopes import separate_scopes
 from qaic.compiler.side_files import SideFile
 from qaic.compiler.stats_names import UserNodes
 from qaic.compiler.stats_ops import Instrumentation
-from qaic.compiler.stats_settings import BINDING, OPS
+from qaic.compiler.stats_settings import OPS
 from qaic.compiler.support_report import Survey
 from qaic.compiler.value_types import collect_shapes, collect_types, common_shapes
 from qaic.errors import QaicError
+from qaic.profile_names import STATS_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -360,14 +361,14 @@ def _check_outputs(interface: Interface) -> None:
             expected="at least one",
             fix="name the results of the graph as its outputs when exporting",
         )
-    if any(edge.name == BINDING for edge in (*interface.inputs, *interface.outputs)):
+    if any(edge.name == STATS_OUTPUT for edge in (*interface.inputs, *interface.outputs)):
         raise refuse(
-            f"tensor {BINDING!r}",
+            f"tensor {STATS_OUTPUT!r}",
             code="reserved_name",
             found="an input or output of the model under the name of the statistics of a device",
             expected="another name",
             fix="rename it when exporting",
-            context={"tensor": BINDING},
+            context={"tensor": STATS_OUTPUT},
         )
     passed = {edge.name for edge in interface.inputs} & {edge.name for edge in interface.outputs}
     if passed:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from qaic.options.models import CompileOptions
 
-#: output binding with the statistics; no tensor of a model may be called so
-BINDING: Final = "aiccyclecounts"
 #: the levels, each of which adds to those below (stats-profiling §1.1)
 INFERENCES: Final = 40
 PORTS: Final = 50

@@ -12,6 +12,7 @@ import numpy as np
 
 from qaic import _core
 from qaic.errors import StatsMismatchError, UnknownStatsLayoutError
+from qaic.profile_names import in_file_names
 from qaic.qpc import Qpc
 from qaic.stats import layouts
 from qaic.stats.buffer import StatsBuffer
@@ -132,11 +133,7 @@ def _by_likeliness(candidates: list[Descriptor | None], source: Source) -> list[
         return candidates
     match = FILE_NAME.fullmatch(Path(source).name)
     network = match["network"] if match else None
-    return sorted(candidates, key=lambda one: one is None or _in_file_names(one.network) != network)
-
-
-def _in_file_names(network: str) -> str:
-    return re.sub(r"[/\\\x00]", "_", network)
+    return sorted(candidates, key=lambda one: one is None or in_file_names(one.network) != network)
 
 
 def _open_one_of(

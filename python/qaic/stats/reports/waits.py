@@ -65,7 +65,7 @@ def waits(capture: Capture) -> Report:
     if op_rows:
         first = op_rows[0]
         verdict.append(
-            f"the longest wait is {first[5]:.1f} us on {first[2]} of core {first[4]} before {first[0]}"
+            f"most is waited before {first[0]}: {first[5]:.1f} us on {first[2]} of core {first[4]}"
             + (f", whose last producer is {first[7]}" if first[7] else "")
         )
     note = (

@@ -1,0 +1,47 @@
+"""What files with profiles are called (stats-profiling §3.1, §6), by whomever they are written or read.
+
+Programs, activations and inferences count from 0; inferences by program.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: what a file name begins with where nothing else is asked for
+PREFIX: Final = "aic-profiling"
+#: output binding with the stats buffer; no tensor of a model may be called so. Of several devices each has one,
+#: whose name goes on with an underscore (stats-profiling §2.1)
+STATS_OUTPUT: Final = "aiccyclecounts"
+
+_NOT_IN_NAMES: Final = str.maketrans("/\\\0", "___")
+
+
+def latency_name(program: int, *, prefix: str = PREFIX) -> str:
+    """Return the name of a latency report."""
+    return f"{prefix}-program-{program}-latency.txt"
+
+
+def trace_name(program: int, *, prefix: str = PREFIX) -> str:
+    """Return the name of a trace."""
+    return f"{prefix}-program-{program}-trace.json"
+
+
+def metrics_name(program: int, *, prefix: str = PREFIX) -> str:
+    """Return the name of a report of device metrics."""
+    return f"{prefix}-program-{program}-stats.txt"
+
+
+def summary_name(program: int, activation: int, inference: int, *, prefix: str = PREFIX) -> str:
+    """Return the name of the summary of one inference."""
+    return f"{prefix}-program-{program}-activation-{activation}-inf-{inference}.txt"
+
+
+def buffer_name(program: int, activation: int, inference: int, network: str, *, prefix: str = PREFIX) -> str:
+    """Return the name of the stats buffer of one inference."""
+    which = f"{prefix}-program-{program}-activation-{activation}-inf-{inference}"
+    return f"{which}-{in_file_names(network)}-{STATS_OUTPUT}.bin"
+
+
+def in_file_names(network: str) -> str:
+    """Return the name of a network as file names have it."""
+    return network.translate(_NOT_IN_NAMES)
