@@ -149,6 +149,7 @@ def test_bad_files_are_told_apart_and_the_others_are_decoded(run, folder):
         "stats.empty]",
     ]
     assert err.splitlines()[-1].startswith("hint: ")
+    assert "force=True" not in err
     assert outputs(folder) == [f"{STEM.format(0)}.qaic-opstats.summary.txt", "programqpc.bin", "stats"]
 
 

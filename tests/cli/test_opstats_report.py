@@ -120,6 +120,20 @@ def test_bad_files_are_told_of_and_the_others_reported(report, stats):
     assert "[stats.other_program]" in errors[1]
 
 
+def test_the_hint_for_the_buffer_of_another_program_names_options(report, stats, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    for number in (1, 2):
+        (other / name_of(number)).write_bytes(encoded(number, fingerprint=bytes(16)))
+    for option, arguments in (("--qpc", ["-i", other]), ("--against-qpc", ["-i", stats, "--against", other])):
+        code, _, err = report("--qpc", "x", *arguments)
+        assert code == 1
+        hints = [line for line in err.splitlines() if line.startswith("hint: ")]
+        assert hints == [
+            f"hint: {option} takes the container that was running; --force reads the buffers anyway"
+        ]
+
+
 def test_no_file_of_the_name_says_which(report, tmp_path):
     code, out, err = report("-i", tmp_path)
     assert (code, out) == (1, "")

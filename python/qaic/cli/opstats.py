@@ -247,11 +247,13 @@ class _Run:
 
     def _fail(self, path: Path, error: QaicError | OSError) -> None:
         """Say what is wrong with one file; the others go on."""
+        from qaic.cli.opstats_files import hints_of
+
         self._failed = True
         if isinstance(error, QaicError):
             text = error.message.removeprefix(f"{path}: ")
             complain("error", f"{path}: {text} [{error.code}]")
-            self._hints.update(dict.fromkeys(error.hints))
+            self._hints.update(dict.fromkeys(hints_of(error)))
         else:
             complain("error", f"{path}: {error.strerror or error}")
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qaic.errors import StatsError
+from qaic.errors import QaicError, StatsError
 from qaic.profile_names import STATS_OUTPUT
 from qaic.stats.opening import FILE_NAME, FILE_PATTERN
 
@@ -36,6 +36,23 @@ class StatsFile:
     def buffer(self) -> str:
         """What names of outputs begin with: the file name before the name of the binding."""
         return self.path.name[: self.path.name.rindex(_BUFFER_NAME)]
+
+
+def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ...]:
+    """Return what helps, in the words of the command line.
+
+    Parameters
+    ----------
+    error : QaicError or OSError
+        What is wrong with a buffer.
+    option : str
+        The option that takes the container of the buffer.
+    """
+    if not isinstance(error, QaicError):
+        return ()
+    if error.code == "stats.other_program":
+        return (f"{option} takes the container that was running; --force reads the buffers anyway",)
+    return tuple(error.hints)
 
 
 def stats_file(path: Path) -> StatsFile | None:

@@ -36,9 +36,8 @@ def report(argv: Sequence[str]) -> int:
         return FAILURE
     made: list[Report] = [REPORTS[name](capture) for name in names if name != "diff"]
     if arguments.against is not None:
-        other, other_failed = _capture(
-            arguments, [], arguments.against, arguments.against_qpc or arguments.qpc
-        )
+        qpc = arguments.against_qpc or arguments.qpc
+        other, other_failed = _capture(arguments, [], arguments.against, qpc, option="--against-qpc")
         failed |= other_failed
         if other is None:
             return FAILURE
@@ -102,10 +101,16 @@ def _split(parser: _common.Parser, arguments: argparse.Namespace) -> tuple[list[
 
 
 def _capture(
-    arguments: argparse.Namespace, files: list[Path], place: str | None, qpc: str | None
+    arguments: argparse.Namespace,
+    files: list[Path],
+    place: str | None,
+    qpc: str | None,
+    *,
+    option: str = "--qpc",
 ) -> tuple[Capture | None, bool]:
     """Open all buffers; those that cannot be are told of, and whether there were such is returned."""
     import qaic.stats
+    from qaic.cli.opstats_files import hints_of
     from qaic.stats.reports import Capture
 
     paths = [*files, *(_found(Path(place)) if place is not None else [])]
@@ -114,6 +119,7 @@ def _capture(
         programs = qaic.stats.descriptors(qpc, opstats_schema=arguments.opstats_schema)
     buffers = []
     failed = False
+    hints: dict[str, None] = {}
     for path in paths:
         try:
             buffers.append(
@@ -124,6 +130,9 @@ def _capture(
         except (QaicError, OSError) as error:
             failed = True
             _complain_of(path, error)
+            hints.update(dict.fromkeys(hints_of(error, option)))
+    for hint in hints:
+        complain("hint", hint)
     host = _latencies(arguments.latency, place)
     if not buffers and paths:
         complain("error", f"none of {len(paths)} stats buffers could be read")
@@ -144,8 +153,6 @@ def _complain_of(path: Path, error: QaicError | OSError) -> None:
         return
     where = "" if str(path) in error.message else f"{path}: "
     complain("error", f"{where}{error.message} [{error.code}]")
-    for hint in error.hints:
-        complain("hint", hint)
 
 
 def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
