@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli._common import show, table
+from qaic.cli._common import complain, show, table
 from qaic.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
     from qaic.stats.reports import REPORTS, Capture
 
     buffer = qaic.stats.open(path, qpc=qpc, check=True)
+    if qpc is None and buffer.has("OP"):
+        complain("hint", "--qpc takes the container that was running: it names the operations")
     capture: Capture = Capture([buffer], name=path.name)
     if target is None:
         _show_reports([REPORTS["overview"](capture), REPORTS["ops"](capture)])
