@@ -162,7 +162,7 @@ class Measurements:
         qaic.errors.StateError
             Neither ``enable_metrics`` nor ``enable_profiling`` was passed and `profile` recorded nothing,
             nothing ran yet, or matplotlib is missing.
-        qaic.errors.InputError
+        qaic.errors.OptionError
             ``path`` ends in something else.
         OSError
             The file cannot be written.

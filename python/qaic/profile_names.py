@@ -9,8 +9,8 @@ from typing import Final
 
 #: what a file name begins with where nothing else is asked for
 PREFIX: Final = "aic-profiling"
-#: output binding with the stats buffer; no tensor of a model may be called so. Of several devices each has one,
-#: whose name goes on with an underscore (stats-profiling §2.1)
+#: output binding with the stats buffer, which no tensor of a model may be called as; of several devices each
+#: has one, whose name goes on with an underscore (stats-profiling §2.1)
 STATS_OUTPUT: Final = "aiccyclecounts"
 
 _NOT_IN_NAMES: Final = str.maketrans("/\\\0", "___")

@@ -287,7 +287,11 @@ class _Stream:
     def _report(self, *, waits: bool) -> None:
         """Have the callback called; `waits`: it takes one of the places of undelivered reports."""
         try:
-            text = reports.report(self._profiler.drain(), self._kind)
+            samples = self._profiler.drain()
+            if samples.dropped:
+                why = f"{samples.dropped} samples were not kept; there was no room for them"
+                _core.rt_log_error(self._context, f"{_OWNER}: {why}")
+            text = reports.report(samples, self._kind)
         except _core.QaicError as error:
             _core.rt_log_error(self._context, f"{_OWNER}: a report was not made: {error}")
             if waits:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import qaicrt
 import session_models
 from inference_sets import S
+from qaic import _core
 from qaic.compiler import compile_model
 from qaic.options import resolve
 from qaicrt import profiling_stream
@@ -124,6 +125,18 @@ def test_reports_come_at_multiples_of_the_period(path, clock):
     assert handle.flushReports() == S.QS_SUCCESS
     assert told.count == 3
     assert len(told.next()[0]) == 1
+
+
+def test_samples_without_room_are_told_of(path, clock, capfd):
+    client, told = Client(path), Told()
+    handle = qaicrt.StreamProfilingHandle("full", 500, told)
+    handle._profiler = _core.Profiler(max_samples=2)
+    assert handle.addProgram(client.program) == S.QS_SUCCESS
+    assert handle.start() == S.QS_SUCCESS
+    client.run(5)
+    assert handle.stop() == S.QS_SUCCESS
+    assert len(told.next()[0]) == 2
+    assert "3 samples were not kept" in capfd.readouterr().err
 
 
 def test_a_late_boundary_is_not_made_up_for(path, clock):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qaic import page
-from qaic.errors import InputError, StateError
+from qaic.errors import InputError, OptionError, StateError
 from qaic.page.distribution import Distribution, course, histogram
 from qaic.page.latency_charts import course_note, course_svg, histogram_svg, percentiles_svg
 from qaic.page.latency_page import latency_page
@@ -164,7 +164,7 @@ def test_slow_ones_beyond_the_chart_are_told():
 
 
 def test_pictures_are_html_or_png(tmp_path):
-    with pytest.raises(InputError, match=r"\.html or \.png, not in '\.gif'"):
+    with pytest.raises(OptionError, match=r"\.html or \.png, not in '\.gif'"):
         page.write_latency([1.0], tmp_path / "l.gif")
     assert not list(tmp_path.iterdir())
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli._common import complain, show, table
-from qaic.errors import InputError, OptionError
+from qaic.errors import InputError
+from qaic.page.drawing import suffix_of
 
 if TYPE_CHECKING:
     from qaic.page.distribution import Distribution
     from qaic.page.timeline import Timeline
     from qaic.stats.reports import Capture, Report
 
-SUFFIXES: Final = (".html", ".png")
 _MAGIC: Final = b"OQSTATS1"
 # What is looked at to tell what a file is.
 _HEAD_BYTES: Final = 1 << 16
@@ -31,11 +31,8 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
     """Draw a file, or show its figures. Blocking."""
     path = Path(file)
     target = None if output is None else Path(output)
-    if target is not None and target.suffix.lower() not in SUFFIXES:
-        raise OptionError(
-            f"{output}: a picture ends in {' or '.join(SUFFIXES)}, not in {target.suffix or 'nothing'!r}",
-            code="plot.suffix",
-        )
+    if target is not None:
+        suffix_of(target)
     if path.exists() and not path.is_file():
         # Reading a pipe would wait for whoever writes it.
         raise InputError(f"{path} is no regular file; {_EXPECTED}", code="plot.foreign")

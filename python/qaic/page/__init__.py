@@ -75,7 +75,9 @@ def write_latency(
     Raises
     ------
     InputError
-        There are no latencies, one is no number or negative, or the name of the file ends in something else.
+        There are no latencies, or one is no number or negative.
+    OptionError
+        The name of the file ends in something else.
     StateError
         matplotlib is not installed.
     OSError
@@ -111,7 +113,9 @@ def write_trace(
     Raises
     ------
     InputError
-        The trace is none, or the name of the file ends in something else.
+        The trace is none.
+    OptionError
+        The name of the file ends in something else.
     StateError
         matplotlib is not installed.
     OSError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.errors import InputError
+from qaic.errors import OptionError
 from qaic.page.document import write_bytes
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
 
     Raises
     ------
-    InputError
+    OptionError
         The name ends in neither.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in {".html", ".png"}:
-        raise InputError(
+        raise OptionError(
             f"{Path(path)}: a picture ends in .html or .png, not in {suffix or 'nothing'!r}",
             code="plot.suffix",
         )
