@@ -81,6 +81,17 @@ def test_fused_convolutions(tmp_path):
     assert [[dep["oc"] for dep in op.get("deps", [])] for op in ops][1:] == [[n] for n in range(len(ops) - 1)]
 
 
+def test_each_convolution_of_a_chain_of_integers_is_told_from_the_others(tmp_path):
+    # The engine lays the chain out anew, with names of its own for every result.
+    ops = ops_of(residual(), tmp_path, convert_to_quantize=True, use_random_input_data="uniform")
+    first, second = of_kind(ops, "QLinearConv")
+    assert nodes_in(first) == ["/conv1", "/relu1"]
+    assert nodes_in(second)[0] == "/conv2"
+    assert not set(nodes_in(second)) & {"/conv1", "/relu1", "/pool"}
+    for op in of_kind(ops, "QLinearGlobalAveragePool"):
+        assert "/conv2" not in nodes_in(op)
+
+
 def test_helpers_of_a_product_share_its_nodes_and_count_it_once(tmp_path):
     nodes = [
         node("Relu", ["x"], ["r"], name="before"),

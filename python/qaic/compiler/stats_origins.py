@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _FUSED: Final = "fused "
 #: behind the name of the value whose node got another layout
 _LAID_OUT: Final = "_nchwc"
+#: what the kinds of nodes begin with that compute on integers and round the result themselves
+_INTEGER: Final = "QLinear"
+_ACTIVATIONS: Final = frozenset({"Clip", "Relu"})
 #: place of the input of a convolution that is added to its result
 _ADDED: Final = 3
 
@@ -38,6 +41,7 @@ class Origins:
     def __init__(self, graph: onnx.GraphProto, optimized: onnx.GraphProto) -> None:
         nodes = list(all_nodes(graph.node))
         self._order = {node.name: number for number, node in enumerate(nodes)}
+        self._by_name = {node.name: node for node in nodes}
         self._lengths = sorted({len(name) for name in self._order}, reverse=True)
         self._makers = {name: node for node in nodes for name in node.output if name}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
@@ -73,6 +77,10 @@ class Origins:
             base = node.name.removesuffix(_LAID_OUT)
             if base != node.name and base in self._makers and node.output[0] not in self._makers:
                 renamed[node.output[0]] = self._with_sum(node, base)
+            elif node.op_type.startswith(_INTEGER) and node.output[0] not in self._makers:
+                quantized = self._quantized(node)
+                if quantized is not None:
+                    renamed[node.output[0]] = quantized
         self._given.update(renamed.values())
         readers: dict[str, list[int]] = {}
         for place, node in enumerate(nodes):
@@ -84,7 +92,7 @@ class Origins:
             node = nodes[place]
             values = [name for name in node.output if name]
             made = [renamed.get(name, name) for name in values]
-            names = self._between([name for name in made if name in self._makers])
+            names = self._without_inputs(self._between([name for name in made if name in self._makers]))
             if not names:
                 # A helper, as one that changes the layout, works for the first who reads its result.
                 beside = (found[reader] for value in values for reader in readers.get(value, ()))
@@ -110,6 +118,36 @@ class Origins:
         kind = next((a.s.decode() for a in node.attribute if a.name == "activation"), None)
         activations = [reader for reader in self._readers.get(value, ()) if reader.op_type == kind]
         return activations[0].output[0] if activations else value
+
+    def _quantized(self, node: onnx.NodeProto) -> str | None:
+        """Return the rounded result of the node that an integer node is named after; None if it tells none.
+
+        Where the engine lays a chain of them out anew, none of their results keeps its name.
+        """
+        source = self._named(node, ())
+        if source is None:
+            return None
+        value = self._by_name[source].output[0]
+        for _ in range(2):
+            readers = self._readers.get(value, ())
+            if len(readers) != 1:
+                return None
+            value = readers[0].output[0]
+            if readers[0].op_type == "QuantizeLinear":
+                return value
+            if readers[0].op_type not in _ACTIVATIONS:
+                return None
+        return None
+
+    def _without_inputs(self, names: list[str]) -> list[str]:
+        """Leave out nodes that turn integers into numbers which another operation has made."""
+        kept = [
+            name
+            for name in names
+            if self._by_name[name].op_type != "DequantizeLinear"
+            or self._by_name[name].input[0] not in self._given
+        ]
+        return kept or names
 
     def _between(self, values: Iterable[str]) -> list[str]:
         """List the nodes that compute some values from those that the engine has."""
