@@ -11,6 +11,7 @@ from qaic import _core
 from qaic.errors import OptionError, StateError
 from qaic.metrics import PERCENTILES, summarize
 from qaic.profile_names import buffer_name, latency_name, trace_name
+from qaic.profile_rates import SAMPLING_RATES
 from qaic.whole_file import replace_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from qaic.stats.reports import Capture, Report
 
 _LARGEST_COUNT: Final = 2**63 - 1
-_SAMPLING: Final = (1, 2, 4, 8, 16)
 _FORMATS: Final = ("json", "perfetto")
 #: endings of file names by which viewers know the second format
 _PERFETTO_SUFFIXES: Final = frozenset({".perfetto-trace", ".pftrace", ".pb"})
@@ -71,7 +71,7 @@ class Profile:
         _check_count("first", first, 0)
         if samples is not None:
             _check_count("samples", samples, 1)
-        if sampling not in _SAMPLING:
+        if sampling not in SAMPLING_RATES.values():
             raise OptionError(
                 f"sampling is {sampling!r}; one in 1, 2, 4, 8 or 16 inferences is expected",
                 code="profile.sampling",

@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from qaic import _core
+from qaic.profile_rates import REPORTING_RATES_MS, SAMPLING_RATES
 from qaicrt import profiling_reports as reports
 from qaicrt.enums import QStatus
 from qaicrt.profiling import checked_callback, checked_program, checked_type, init_failed
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
     from qaicrt.properties import ProfilingProperties
 
 _OWNER = "StreamProfilingHandle"
-
-#: one in how many inferences is taken
-SAMPLING_RATES = {"full": 1, "half": 2, "fourth": 4, "eighth": 8, "sixteenth": 16}
-
-#: milliseconds between two reports
-REPORTING_RATES_MS = (500, 1000, 2000, 4000)
 
 #: reports that may wait for a slow callback; what is seen meanwhile is in the next one
 _UNDELIVERED = 64

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import qaic
 from qaic import stats
 from qaic.cli import compile_and_run, runner_files, runner_profiling_options
-from qaic.cli.runner_profiling_options import COUNTED, SAMPLING_RATES, STREAMED
+from qaic.cli.runner_profiling_options import COUNTED, STREAMED
+from qaic.profile_rates import SAMPLING_RATES
 from runner_support import compiled, doubling
 from session_models import save
 

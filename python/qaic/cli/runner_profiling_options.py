@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qaic.profile_rates import REPORTING_RATES_MS, SAMPLING_RATES
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
@@ -12,9 +14,6 @@ if TYPE_CHECKING:
 COUNTED = ("stats", "trace", "latency", "raw_device_stats")
 #: types that a duration ends
 STREAMED = ("trace_stream", "latency_stream")
-#: word -> every how many inferences one is recorded
-SAMPLING_RATES = {"full": 1, "half": 2, "fourth": 4, "eighth": 8, "sixteenth": 16}
-REPORTING_PERIODS_MS = (500, 1000, 2000, 4000)
 
 _COUNTED_ONLY = ("start_iter", "num_samples")
 _STREAMED_ONLY = ("duration", "sampling_rate", "reporting_rate")
@@ -76,8 +75,8 @@ def add_arguments(made: argparse.ArgumentParser, whole: Callable[[int], Callable
         },
         "--aic-profiling-reporting-rate": {
             "type": int,
-            "choices": REPORTING_PERIODS_MS,
-            "help": f"milliseconds between reports of a stream (default {REPORTING_PERIODS_MS[0]})",
+            "choices": REPORTING_RATES_MS,
+            "help": f"milliseconds between reports of a stream (default {REPORTING_RATES_MS[0]})",
         },
         "--aic-profiling-out-dir": {
             "metavar": "DIR",
@@ -130,5 +129,5 @@ def profiling_of(options: argparse.Namespace) -> Profiling | None:
         delay_s=(options.aic_profiling_start_delay or 0) / 1e3,
         duration_s=None if duration_ms is None else duration_ms / 1e3,
         sampling=SAMPLING_RATES[options.aic_profiling_sampling_rate or "full"],
-        period_s=(options.aic_profiling_reporting_rate or REPORTING_PERIODS_MS[0]) / 1e3,
+        period_s=(options.aic_profiling_reporting_rate or REPORTING_RATES_MS[0]) / 1e3,
     )
