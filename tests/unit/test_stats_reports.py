@@ -498,6 +498,15 @@ def test_rows_at_the_cost_of_measuring_are_marked():
     assert "  ~ no longer than measuring it costs" in lines
 
 
+def test_waits_that_a_level_leaves_out_are_not_called_impossible():
+    made_buffer = buffer(cpu_program([("/a", "Gemm")]), {(0, 0): in_row([50])}, device=1)
+    note = REPORTS["overview"](capture(made_buffer)).table("figures").note
+    assert note.endswith(
+        "not measured on this device, or the stats level is below 50: input wait, output wait"
+    )
+    assert "wait" not in note.split(";")[0]
+
+
 def test_a_factor_below_one_is_noise():
     meta = {"calibration": {"plain_us": 900.0, "profiled_us": 100.0}}
     made_buffer = buffer(cpu_program([("/a", "Gemm")]), {(0, 0): in_row([50])}, meta=meta, device=1)

@@ -31,6 +31,8 @@ _FIGURES = (
     Column("most", kind="float"),
     Column("unit"),
 )
+#: by the direction of a port
+_WAITS: Final = ("input wait", "output wait")
 _PARTS = (Column("part"), Column("of the cores' time", kind="percent"))
 _BUCKETS = (
     Column("bucket"),
@@ -130,8 +132,8 @@ def _figures(capture: Capture) -> list[tuple[Cell, ...]]:
 
     add("inference time", "us", lambda sample: sample.span_us)
     add("rate", "inf/s", lambda sample: _batch(sample) * 1e6 / sample.span_us if sample.span_us else None)
-    add("input wait", "us", waited(0))
-    add("output wait", "us", waited(1))
+    for direction, name in enumerate(_WAITS):
+        add(name, "us", waited(direction))
     add("PCycles, busiest core", "cycles", lambda sample: _most(sample, _pcycles))
     add("frequency", "MHz", lambda sample: _most(sample, _frequency))
     add("DDR traffic", "bytes", _ddr)
@@ -164,7 +166,12 @@ def _ddr(sample: Sample) -> float | None:
 
 def _missing(figures: list[tuple[Cell, ...]]) -> str | None:
     missing = [str(row[0]) for row in figures if row[1] is None]
-    return f"{NOT_MEASURED}: {', '.join(missing)}" if missing else None
+    waits = [name for name in missing if name in _WAITS]
+    others = [name for name in missing if name not in _WAITS]
+    notes = [f"{NOT_MEASURED}: {', '.join(others)}"] if others else []
+    if waits:
+        notes.append(f"{NOT_MEASURED}, or the stats level is below 50: {', '.join(waits)}")
+    return "; ".join(notes) or None
 
 
 def _buckets(capture: Capture) -> Table:
