@@ -153,6 +153,13 @@ def test_bad_files_are_told_apart_and_the_others_are_decoded(run, folder):
     assert outputs(folder) == [f"{STEM.format(0)}.qaic-opstats.summary.txt", "programqpc.bin", "stats"]
 
 
+def test_a_network_called_over_several_lines_is_found(run, folder):
+    (folder / "stats" / "p-program-0-activation-0-inf-3-two\nlines-aiccyclecounts.bin").write_bytes(encoded())
+    code, out, err = run("--summary")
+    assert (code, err) == (0, "")
+    assert " p-program-0-activation-0-inf-3-two\nlines.qaic-opstats.summary.txt\n" in out
+
+
 def test_force_takes_the_buffer_of_another_program(run, folder):
     (folder / "stats" / NAME.format(0)).write_bytes(encoded(descriptor=stats_buffers.descriptor_json([4])))
     assert run("--summary")[0] == 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_SLICE: Final = re.compile(r"(?P<network>.+)_slice(?P<slice>\d+)")
+_SLICE: Final = re.compile(r"(?P<network>.+)_slice(?P<slice>\d+)", re.DOTALL)
 #: more devices than a program can have
 _MOST_SLICES: Final = 1 << 16
 _BUFFER_NAME: Final = f"-{STATS_OUTPUT}"

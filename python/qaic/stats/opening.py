@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 #: names of stats files (stats-profiling §3.1)
 FILE_NAME: Final = re.compile(
     r"(?P<prefix>.+)-program-(?P<program>\d+)(?:-activation-(?P<activation>\d+))?-inf-(?P<inference>\d+)"
-    r"-(?P<network>.+?)-(?P<buffer>aiccyclecounts(?:_.+_)?)\.bin"
+    r"-(?P<network>.+?)-(?P<buffer>aiccyclecounts(?:_.+_)?)\.bin",
+    re.DOTALL,  # a network may be called as its model, over several lines
 )
 #: the same for people
 FILE_PATTERN: Final = "<prefix>-program-<P>[-activation-<A>]-inf-<I>-<network>-aiccyclecounts[_<slice>_].bin"
