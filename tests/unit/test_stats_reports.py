@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stats_buffers
 import stats_captures as made
+from qaic import _core, stats
 from qaic.errors import StatsError
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
 from qaic.stats.reports import reading as reading_module
@@ -40,6 +42,28 @@ def test_operations_are_summed_by_kind(mlp):
 def test_nothing_captured_is_an_error():
     with pytest.raises(StatsError, match="no stats buffer"):
         Capture([])
+
+
+def unnamed(ops, inference=0, **last):
+    """A buffer that is opened without its program."""
+    sections = stats_buffers.even_sections(ops, descriptor_ops=ops)
+    for field, value in last.items():
+        sections["OP"][field][-1] = value
+    facts = stats_buffers.run_facts(inference=inference)
+    return stats.open(_core.encode_stats(facts, sections, bytes(16)))
+
+
+@pytest.mark.parametrize("sizes", [(3, 30), (30, 3)])
+def test_without_a_program_every_operation_of_every_buffer_counts(sizes):
+    one = Capture([unnamed(ops, inference) for inference, ops in enumerate(sizes)])
+    assert [sample.readings[0].ops.count.sum() for sample in one.samples] == list(sizes)
+    assert len(REPORTS["nodes"](one).tables[0].rows) == 30
+
+
+def test_without_a_program_a_number_beyond_belief_takes_no_memory():
+    with pytest.raises(StatsError, match=r"operation 4294967295 of core 0, too large to be true") as caught:
+        REPORTS["ops"](Capture([unnamed(3, oc=2**32 - 1)]))
+    assert caught.value.code == "stats.unknown_op"
 
 
 def test_text_and_csv_show_the_same_rows(mlp):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.errors import StatsError
+from qaic.errors import StatsError, StatsFormatError
 from qaic.stats.reports.op_facts import OpFacts, facts_of
 from qaic.stats.reports.reading import Measured, Reading
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
+
+#: numbers of operations that are believed without a descriptor, where a buffer does not have more of them:
+#: each takes memory, and a damaged record may have any of four billion
+_UNNAMED_OPS: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class Capture:
         for buffer in self.buffers:
             buffer.check()
             buffer.let_go("OP", 0, len(buffer.ops))
+        for buffer in self.buffers:
             run = buffer.run
             key = (int(run.program), int(run.activation), int(run.inference))
             groups.setdefault(key, []).append(Reading(buffer, self._facts_of(buffer)))
@@ -102,8 +108,18 @@ class Capture:
         text = self._json.of(buffer)
         facts = self._facts.get(text)
         if facts is None:
-            facts = self._facts[text] = facts_of(text, _ops_per_core(buffer) if text is None else ())
+            facts = self._facts[text] = facts_of(text, self._unnamed_ops() if text is None else ())
         return facts
+
+    def _unnamed_ops(self) -> list[int]:
+        """Per core, operations that buffers without descriptor speak of; one may speak of more than another."""
+        counts: list[int] = []
+        for buffer in self.buffers:
+            if self._json.of(buffer) is None:
+                pairs = zip_longest(counts, _ops_per_core(buffer), fillvalue=0)
+                counts = [max(pair) for pair in pairs]
+                buffer.let_go("OP", 0, len(buffer.ops))
+        return counts
 
     @property
     def devices(self) -> int:
@@ -181,4 +197,12 @@ def _ops_per_core(buffer: Measured) -> list[int]:
             core = int(thread["core"])
             largest = int(buffer.ops["oc"][first : first + count].max())
             counts[core] = max(counts.get(core, 0), largest + 1)
+    if sum(counts.values()) > max(_UNNAMED_OPS, len(buffer.ops)):
+        core = max(counts, key=counts.__getitem__)
+        raise StatsFormatError(
+            f"an OP record is operation {counts[core] - 1} of core {core}, too large to be true in a "
+            f"buffer of {len(buffer.ops)} operations",
+            code="stats.unknown_op",
+            hints=("give the container that was running, so that the numbers are checked",),
+        )
     return [counts.get(core, 0) for core in range(max(counts, default=-1) + 1)]
