@@ -136,6 +136,15 @@ def test_reports_without_figures_are_one_list_at_the_end():
     assert "<dt>Transfers &lt;b&gt;</dt><dd>not measured on this device</dd>" in text
 
 
+def test_a_change_has_no_bar_of_a_share():
+    columns = (Column("a"), Column("part", kind="percent"), Column("change", kind="change"))
+    table = Table("t", "T", columns, [("x", 40.0, 256.0), ("y", 60.0, -30.0), ("z", 0.0, 1.0)])
+    text = capture_page(one_op(), [Report("diff", "Difference", [], [table])])
+    assert '<td class="n share" data-v="40.0">40.00</td>' in text
+    assert '<td class="n" data-v="256.0">256.00</td>' in text
+    assert "change <small>%</small>" in text
+
+
 def test_facts_are_tiles_and_what_was_not_measured_is_said():
     facts = Table(
         "kpis", "Figures", (Column("metric"), Column("value", None, "float"), Column("unit")),

@@ -120,7 +120,7 @@ def table_html(table: Table) -> str:
 
 def _head(column: Column) -> str:
     # Cells of bytes name their unit.
-    unit = {"percent": "%", "bytes": None}.get(column.kind, column.unit)
+    unit = {"percent": "%", "change": "%", "bytes": None}.get(column.kind, column.unit)
     shown = f"{escape(column.name)} <small>{escape(unit)}</small>" if unit else escape(column.name)
     return f'<th scope="col"{"" if column.kind == "text" else " class=n"}>{shown}</th>'
 
@@ -151,7 +151,7 @@ def cell_text(column: Column, cell: Cell, digits: int | None = None) -> str:
         return cell
     if column.kind == "bytes":
         return bytes_text(cell)
-    if column.kind == "percent":
+    if column.kind in {"percent", "change"}:
         return f"{cell:.2f}"
     if column.kind == "int" or isinstance(cell, int):
         return f"{round(cell):,}"

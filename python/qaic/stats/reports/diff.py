@@ -22,7 +22,7 @@ def _columns(name: str) -> tuple[Column, ...]:
         Column("time A", "us", "float"),
         Column("time B", "us", "float"),
         Column("B - A", "us", "float"),
-        Column("change", kind="percent"),
+        Column("change", kind="change"),
         Column("count A", kind="int"),
         Column("count B", kind="int"),
     )
@@ -33,7 +33,7 @@ _INFERENCE = (
     Column("A", kind="float"),
     Column("B", kind="float"),
     Column("B - A", kind="float"),
-    Column("change", kind="percent"),
+    Column("change", kind="change"),
 )
 
 

@@ -156,7 +156,7 @@ def _text(column: Column, cell: Cell, digits: int) -> str:
     match column.kind:
         case "bytes":
             return bytes_text(cell)
-        case "percent":
+        case "percent" | "change":
             return f"{cell:.1f}"
         case "int":
             return str(round(cell))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Kind = Literal["text", "int", "float", "percent", "bytes"]
+Kind = Literal["text", "int", "float", "percent", "change", "bytes"]
 #: ``None`` is what was not measured or does not apply; it is shown as N/A and is never a zero
 Cell = str | int | float | None
 
@@ -24,9 +24,10 @@ class Column:
     name
         Title, unique in its table.
     unit
-        Of the numbers, as ``us``; None for counts and text. Percent columns have none.
+        Of the numbers, as ``us``; None for counts and text. Percent and change columns have none.
     kind
-        How cells are shown: ``bytes`` cells are whole bytes, ``percent`` cells are 0 to 100.
+        How cells are shown: ``bytes`` cells are whole bytes, ``percent`` cells are 0 to 100,
+        ``change`` cells are percent of any size and sign.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Column:
     @property
     def title(self) -> str:
         """Name and unit."""
-        if self.kind == "percent":
+        if self.kind in {"percent", "change"}:
             return f"{self.name} %"
         if self.unit == self.name:
             return self.name
