@@ -174,5 +174,15 @@ def _records(section: str, given: Any) -> NDArray[Any] | bytes:
         raise ValueError(message)
     records = np.zeros(len(array), dtype)
     for name in array.dtype.names:
-        records[name] = array[name]
+        given = array[name]
+        with np.errstate(invalid="ignore"):
+            records[name] = given
+        if not np.can_cast(given.dtype, records[name].dtype) and (
+            given.dtype.kind not in "biuf" or np.any(records[name] != given)
+        ):
+            message = (
+                f"field {name} of section {section} has type {given.dtype}, and values that are not numbers of "
+                f"type {records[name].dtype}"
+            )
+            raise ValueError(message)
     return records
