@@ -181,8 +181,8 @@ def _records(section: str, given: Any) -> NDArray[Any] | bytes:
             given.dtype.kind not in "biuf" or np.any(records[name] != given)
         ):
             message = (
-                f"field {name} of section {section} has type {given.dtype}, and values that are not numbers of "
-                f"type {records[name].dtype}"
+                f"field {name} of section {section} has type {given.dtype}, and values that "
+                f"are not numbers of type {records[name].dtype}"
             )
             raise ValueError(message)
     return records

@@ -112,7 +112,7 @@ class Capture:
         return facts
 
     def _unnamed_ops(self) -> list[int]:
-        """Per core, operations that buffers without descriptor speak of; one may speak of more than another."""
+        """Per core, operations that any of the buffers without descriptor speaks of."""
         counts: list[int] = []
         for buffer in self.buffers:
             if self._json.of(buffer) is None:
