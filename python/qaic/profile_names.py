@@ -14,6 +14,10 @@ PREFIX: Final = "aic-profiling"
 STATS_OUTPUT: Final = "aiccyclecounts"
 
 _NOT_IN_NAMES: Final = str.maketrans("/\\\0", "___")
+#: of longer names of networks this much of either end is kept: a file name has room for 255 bytes, and what
+#: is made of a buffer is called as it, with more behind. The end tells devices from each other
+_BEGIN_BYTES: Final = 80
+_END_BYTES: Final = 37
 
 
 def latency_name(program: int, *, prefix: str = PREFIX) -> str:
@@ -44,4 +48,9 @@ def buffer_name(program: int, activation: int, inference: int, network: str, *, 
 
 def in_file_names(network: str) -> str:
     """Return the name of a network as file names have it."""
-    return network.translate(_NOT_IN_NAMES)
+    name = network.translate(_NOT_IN_NAMES)
+    content = name.encode(errors="replace")
+    if len(content) <= _BEGIN_BYTES + _END_BYTES:
+        return name
+    begin, end = (part.decode(errors="ignore") for part in (content[:_BEGIN_BYTES], content[-_END_BYTES:]))
+    return f"{begin}...{end}"

@@ -35,3 +35,18 @@ def test_names_are_the_documented_ones():
     assert profile_names.summary_name(0, 1, 2) == "aic-profiling-program-0-activation-1-inf-2.txt"
     assert profile_names.latency_name(3) == "aic-profiling-program-3-latency.txt"
     assert profile_names.trace_name(3) == "aic-profiling-program-3-trace.json"
+
+
+@given(st.text(min_size=1, max_size=400))
+def test_no_network_is_called_too_long_for_a_file(network):
+    name = profile_names.buffer_name(10, 10, 2**32, network)
+    # what is made of a buffer is called as it, with up to a dozen bytes more, and more while it is written
+    assert len(name.encode(errors="replace")) < 255 - 12 - 16
+    assert FILE_NAME.fullmatch(name) is not None
+
+
+def test_long_names_keep_both_ends():
+    names = [profile_names.in_file_names("n" * 5000 + f"_slice{device}") for device in range(2)]
+    assert all(name.startswith("nnn") and name.endswith(f"_slice{place}") for place, name in enumerate(names))
+    assert profile_names.in_file_names("resnet50") == "resnet50"
+    assert len(profile_names.in_file_names("é" * 5000).encode()) <= 120
