@@ -39,6 +39,18 @@ def test_operations_are_summed_by_kind(mlp):
     assert table.column("PCycles") == [None, None]
 
 
+@pytest.mark.parametrize(("longest", "is_told"), [(330, True), (110, False)])
+def test_uneven_samples_are_told(longest, is_told):
+    program = cpu_program([("/l0/MatMul", "FusedGemm")])
+    spans = [100, 105, longest]
+    samples = [
+        buffer(program, {(0, 0): in_row([span - 10])}, span=(0, span), device=1, inference=number)
+        for number, span in enumerate(spans)
+    ]
+    verdict = " ".join(REPORTS["overview"](capture(*samples)).verdict)
+    assert ("the samples are uneven, 100.0 to 330.0 us" in verdict) == is_told
+
+
 def test_nothing_captured_is_an_error():
     with pytest.raises(StatsError, match="no stats buffer"):
         Capture([])

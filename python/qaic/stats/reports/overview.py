@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from qaic.stats.reports.table import Cell
 
 _OPS_TRUNCATED: Final = 2
+#: longest inference over shortest, from which medians of parts need not fit together
+_UNEVEN: Final = 3.0
 
 _FIGURES = (
     Column("figure"),
@@ -88,6 +90,12 @@ def _verdict(capture: Capture, bound: Bound | None, known: Calibration) -> list[
 
 def _remarks(capture: Capture) -> list[str]:
     remarks = []
+    spans = [span for sample in capture.samples if (span := sample.span_us)]
+    if spans and max(spans) > _UNEVEN * min(spans):
+        remarks.append(
+            f"the samples are uneven, {min(spans):.1f} to {max(spans):.1f} us: medians of parts need not fit "
+            "together; measure one inference at a time on an idle machine"
+        )
     for readings in capture.by_device():
         found = loads(readings)
         judged = findings([load.time_us for load in found])
