@@ -1,12 +1,15 @@
-"""Files that are complete or not there: written aside, then renamed.
+"""Files as a whole.
 
-The one place that does so, for whoever reads a file while it is replaced must get the old one or the new one.
+The one place where they are written aside, then renamed, for whoever reads a file while it is replaced must
+get the old one or the new one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,3 +47,19 @@ def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
 def replace_bytes(path: Path, content: bytes) -> None:
     """Write a file of bytes that are there, as :func:`write_replacing`."""
     write_replacing(path, lambda aside: aside.write_bytes(content))
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Read a file that has an end. Blocking.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read, or is a pipe or a device: nobody knows when those end.
+    """
+    # A pipe that nobody writes to would not even be opened.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "No regular file", os.fspath(path))
+        return file.read()

@@ -1,8 +1,10 @@
 """A file is complete or as it was, and nothing else is left beside it."""
 
+import os
+
 import pytest
 
-from qaic.whole_file import replace_bytes, write_replacing
+from qaic.whole_file import read_regular, replace_bytes, write_replacing
 
 
 def test_a_file_is_replaced(tmp_path):
@@ -47,3 +49,15 @@ def test_writers_of_one_file_do_not_meet(tmp_path):
     assert len(set(asides)) == 2
     assert path.read_bytes() == b"outer"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_has_no_end_is_not_read(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"content")
+    assert read_regular(path) == b"content"
+    os.mkfifo(tmp_path / "pipe")
+    for endless in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(OSError, match="No regular file"):
+            read_regular(endless)
+    with pytest.raises(IsADirectoryError):
+        read_regular(tmp_path)

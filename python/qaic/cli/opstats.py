@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.cli import _common
 from qaic.cli._common import FAILURE, SUCCESS, complain, show
 from qaic.errors import QaicError
+from qaic.whole_file import read_regular
 
 if TYPE_CHECKING:
     import argparse
@@ -140,7 +141,7 @@ class _Run:
             complain("hint", f"compile it with -stats-level={_OP_LEVEL}; --force decodes without names")
             return FAILURE
         if arguments.trace and arguments.host_trace is not None:
-            self._host_trace = Path(arguments.host_trace).read_bytes()
+            self._host_trace = read_regular(arguments.host_trace)
         self._output.mkdir(exist_ok=True)
         expected = [number for number in known if chosen is None or number in chosen]
         for files in samples:

@@ -11,11 +11,11 @@ import os
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.errors import StatsFormatError, StatsVersionError
 from qaic.stats.descriptor import Descriptor
+from qaic.whole_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,7 +71,7 @@ def card_descriptors(qpc: Qpc, schema: str | os.PathLike[str] | bytes) -> Iterat
 def _message_class(schema: str | os.PathLike[str] | bytes) -> type[Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    data = schema if isinstance(schema, bytes) else Path(schema).read_bytes()
+    data = schema if isinstance(schema, bytes) else read_regular(schema)
     where = "the schema" if isinstance(schema, bytes) else os.fspath(schema)
     files = descriptor_pb2.FileDescriptorSet()
     pool = descriptor_pool.DescriptorPool()

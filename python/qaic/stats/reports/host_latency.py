@@ -12,6 +12,7 @@ import numpy as np
 from qaic._core import profiling_clock
 from qaic.errors import StatsError
 from qaic.stats.reports.table import NOT_MEASURED, Column, Report, Table
+from qaic.whole_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,7 +143,7 @@ class HostLatencies:
                 f"{file}: {file.stat().st_size} bytes, a latency report has at most {_LARGEST_BYTES}",
                 code="stats.latency_format",
             )
-        return cls.of_report(file.read_text("utf-8", errors="replace"), source=str(file))
+        return cls.of_report(read_regular(file).decode("utf-8", errors="replace"), source=str(file))
 
 
 def host_latency(capture: Capture) -> Report:
