@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 # The models of the queues, a workspace of their own.
 LOOM := rust/qaic-runtime/loom
 # One build of the wheel serves every target; it is rebuilt when a source is newer.
-SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name Cargo.toml) \
+SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.js' -o -name '*.css' \
+	-o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
