@@ -66,6 +66,8 @@ MEASUREMENTS = {
         remembering.reload_growth,
         rust_rows.numpy_conversions,
         stats_output.events,
+        stats_output.large_memory,
+        stats_output.write_large,
         stats_views.views,
     )
 }
