@@ -34,11 +34,12 @@ LAYERS = [
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
 
 RUST_DEPENDENCIES = {
+    "qaic-kmd": set(),
     "qaic-qpc": set(),
     "qaic-quant": set(),
     "qaic-stats": {"qaic-qpc"},
-    "qaic-runtime": {"qaic-qpc", "qaic-quant", "qaic-stats"},
-    "qaic-python": {"qaic-qpc", "qaic-quant", "qaic-runtime", "qaic-stats"},
+    "qaic-runtime": {"qaic-kmd", "qaic-qpc", "qaic-quant", "qaic-stats"},
+    "qaic-python": {"qaic-kmd", "qaic-qpc", "qaic-quant", "qaic-runtime", "qaic-stats"},
 }
 
 

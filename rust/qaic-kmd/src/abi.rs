@@ -1,0 +1,341 @@
+//! Structures and numbers of the driver's system calls (device-kmd §2.1, §2.2).
+//!
+//! Offsets and sizes are those of x86-64 and AArch64, checked when this is compiled. No structure has hidden padding, so
+//! that each is its bytes.
+
+use std::mem::{offset_of, size_of};
+
+use bytemuck::{Pod, Zeroable};
+
+/// Request codes of the system calls.
+pub mod request {
+    /// Control messages to the card's firmware.
+    pub const MANAGE: u32 = 0xC010_6440;
+    /// A new buffer object.
+    pub const CREATE_BO: u32 = 0xC010_6441;
+    /// Where to map a buffer object.
+    pub const MMAP_BO: u32 = 0xC010_6442;
+    /// What the card does with a buffer object.
+    pub const ATTACH_SLICE_BO: u32 = 0x4020_6443;
+    /// Queues buffer objects.
+    pub const EXECUTE_BO: u32 = 0x4010_6444;
+    /// Queues buffer objects, parts of which move.
+    pub const PARTIAL_EXECUTE_BO: u32 = 0x4010_6445;
+    /// Waits for a buffer object.
+    pub const WAIT_BO: u32 = 0x4010_6446;
+    /// Figures of the last execution.
+    pub const PERF_STATS_BO: u32 = 0xC010_6447;
+    /// Undoes [`ATTACH_SLICE_BO`].
+    pub const DETACH_SLICE_BO: u32 = 0x4008_6448;
+    /// Of the DRM core: drops a handle.
+    pub const GEM_CLOSE: u32 = 0x4008_6409;
+    /// Of the DRM core: who the driver is.
+    pub const VERSION: u32 = 0xC040_6400;
+    /// Of the DRM core: a file for a buffer object.
+    pub const PRIME_HANDLE_TO_FD: u32 = 0xC00C_642D;
+    /// Of the DRM core: a handle for such a file.
+    pub const PRIME_FD_TO_HANDLE: u32 = 0xC00C_642E;
+}
+
+/// DMA-bridge channels of every card; their ids are below this.
+pub const DBC_COUNT: u32 = 16;
+/// Most bytes of a control message and of its reply. Replies come in the buffer of the message, so buffers have this size.
+pub const MANAGE_MAX_BYTES: usize = 4096;
+/// Most transactions in a control message.
+pub const MANAGE_MAX_COUNT: u32 = 512;
+
+/// Direction of a buffer object: to the device.
+pub const DIR_TO_DEVICE: u32 = 1;
+/// Direction of a buffer object: from the device.
+pub const DIR_FROM_DEVICE: u32 = 2;
+
+/// Bit of [`Sem::flags`]: the device waits for transfers from it (bit 29 of the hardware's word). The upstream kernel's
+/// meaning, the other way round than in the open runtime (device-kmd T1).
+pub const SEM_OUT_SYNC_FENCE: u8 = 1;
+/// Bit of [`Sem::flags`]: the device waits for transfers to it (bit 30).
+pub const SEM_IN_SYNC_FENCE: u8 = 2;
+
+/// Argument of [`request::MANAGE`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct ManageMsg {
+    /// Bytes of all transactions; of the reply afterwards.
+    pub len: u32,
+    /// Transactions; of the device's reply afterwards, which may be more than came.
+    pub count: u32,
+    /// Address of the transactions.
+    pub data: u64,
+}
+
+/// Argument of [`request::CREATE_BO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct CreateBo {
+    /// Bytes, rounded up to pages by the kernel.
+    pub size: u64,
+    /// Handle, out.
+    pub handle: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// Argument of [`request::MMAP_BO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct MmapBo {
+    /// Handle.
+    pub handle: u32,
+    /// Zero.
+    pub pad: u32,
+    /// Offset for mmap, out.
+    pub offset: u64,
+}
+
+/// One semaphore operation of a slice.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Sem {
+    /// Value, 12 bits.
+    pub val: u16,
+    /// Semaphore, 5 bits.
+    pub index: u8,
+    /// 1: before the transfer, 0: after it.
+    pub presync: u8,
+    /// 0 none, 1 init, 2 increment, 3 decrement, 4 wait equal, 5 wait greater or equal, 6 wait above 0 and decrement.
+    pub cmd: u8,
+    /// [`SEM_OUT_SYNC_FENCE`], [`SEM_IN_SYNC_FENCE`].
+    pub flags: u8,
+    /// Zero.
+    pub pad: u16,
+}
+
+/// One slice of a buffer object.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct AttachSliceEntry {
+    /// Bytes; 0 moves nothing and still works the semaphores and the doorbell.
+    pub size: u64,
+    /// Semaphore operations.
+    pub sems: [Sem; 4],
+    /// Address in the device.
+    pub dev_addr: u64,
+    /// Address of the doorbell.
+    pub db_addr: u64,
+    /// What is written there.
+    pub db_data: u32,
+    /// Bits of it: 0 (no doorbell), 8, 16 or 32.
+    pub db_len: u32,
+    /// Offset in the buffer object.
+    pub offset: u64,
+}
+
+/// First part of [`AttachSlice`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct AttachSliceHdr {
+    /// Entries.
+    pub count: u32,
+    /// Channel.
+    pub dbc_id: u32,
+    /// Handle.
+    pub handle: u32,
+    /// [`DIR_TO_DEVICE`] or [`DIR_FROM_DEVICE`].
+    pub dir: u32,
+    /// Bytes of the buffer object.
+    pub size: u64,
+}
+
+/// Argument of [`request::ATTACH_SLICE_BO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct AttachSlice {
+    /// What the entries are of.
+    pub hdr: AttachSliceHdr,
+    /// Address of the entries.
+    pub data: u64,
+}
+
+/// One buffer object of [`request::EXECUTE_BO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct ExecuteEntry {
+    /// Handle.
+    pub handle: u32,
+    /// Direction; the kernel does not read it.
+    pub dir: u32,
+}
+
+/// One buffer object of [`request::PARTIAL_EXECUTE_BO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct PartialExecuteEntry {
+    /// Handle.
+    pub handle: u32,
+    /// Direction; the kernel does not read it.
+    pub dir: u32,
+    /// Bytes that move. All of them must be said to move all: 0 means different things to old and new kernels
+    /// (device-kmd T3).
+    pub resize: u64,
+}
+
+/// Argument of both execute calls.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Execute {
+    /// Entries.
+    pub count: u32,
+    /// Channel.
+    pub dbc_id: u32,
+    /// Address of the entries.
+    pub data: u64,
+}
+
+/// Argument of [`request::WAIT_BO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Wait {
+    /// Handle.
+    pub handle: u32,
+    /// Milliseconds; 0 is the kernel's default, 5000.
+    pub timeout: u32,
+    /// Channel.
+    pub dbc_id: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// Argument of [`request::PERF_STATS_BO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct PerfStats {
+    /// Entries.
+    pub count: u16,
+    /// Zero.
+    pub pad: u16,
+    /// Channel.
+    pub dbc_id: u32,
+    /// Address of the entries.
+    pub data: u64,
+}
+
+/// Figures of one buffer object's last execution.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct PerfStatsEntry {
+    /// Handle.
+    pub handle: u32,
+    /// Elements in the ring when the call began, and those of buffer objects before this one in the same call.
+    pub queue_level_before: u32,
+    /// Elements of this buffer object.
+    pub num_queue_element: u32,
+    /// From the begin of the call to the doorbell of the ring.
+    pub submit_latency_us: u32,
+    /// From there to the handling of the completion; 0 before it.
+    pub device_latency_us: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// Argument of [`request::DETACH_SLICE_BO`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct DetachSlice {
+    /// Handle.
+    pub handle: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// Argument of [`request::GEM_CLOSE`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct GemClose {
+    /// Handle.
+    pub handle: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// Argument of [`request::VERSION`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct DrmVersion {
+    /// Version of the driver, out.
+    pub major: i32,
+    /// Version of the driver, out.
+    pub minor: i32,
+    /// Version of the driver, out.
+    pub patchlevel: i32,
+    /// Zero.
+    pub pad: u32,
+    /// Room for the name; its length afterwards.
+    pub name_len: u64,
+    /// Address of that room.
+    pub name: u64,
+    /// Room for the date; its length afterwards.
+    pub date_len: u64,
+    /// Address of that room.
+    pub date: u64,
+    /// Room for the description; its length afterwards.
+    pub desc_len: u64,
+    /// Address of that room.
+    pub desc: u64,
+}
+
+/// Argument of both PRIME calls.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Prime {
+    /// Handle.
+    pub handle: u32,
+    /// Flags of the file.
+    pub flags: u32,
+    /// Descriptor.
+    pub fd: i32,
+}
+
+/// Size in bytes that a request code says its argument has.
+pub const fn argument_bytes(request: u32) -> usize {
+    ((request >> 16) & 0x3FFF) as usize
+}
+
+macro_rules! layout {
+    ($($type:ident $size:literal { $($field:ident $offset:literal),* })*) => {
+        $(const _: () = {
+            assert!(size_of::<$type>() == $size);
+            $(assert!(offset_of!($type, $field) == $offset);)*
+        };)*
+    };
+}
+
+layout! {
+    ManageMsg 16 { len 0, count 4, data 8 }
+    CreateBo 16 { size 0, handle 8, pad 12 }
+    MmapBo 16 { handle 0, pad 4, offset 8 }
+    Sem 8 { val 0, index 2, presync 3, cmd 4, flags 5, pad 6 }
+    AttachSliceEntry 72 { size 0, sems 8, dev_addr 40, db_addr 48, db_data 56, db_len 60, offset 64 }
+    AttachSliceHdr 24 { count 0, dbc_id 4, handle 8, dir 12, size 16 }
+    AttachSlice 32 { hdr 0, data 24 }
+    ExecuteEntry 8 { handle 0, dir 4 }
+    PartialExecuteEntry 16 { handle 0, dir 4, resize 8 }
+    Execute 16 { count 0, dbc_id 4, data 8 }
+    Wait 16 { handle 0, timeout 4, dbc_id 8, pad 12 }
+    PerfStats 16 { count 0, pad 2, dbc_id 4, data 8 }
+    PerfStatsEntry 24 { handle 0, queue_level_before 4, num_queue_element 8, submit_latency_us 12, device_latency_us 16, pad 20 }
+    DetachSlice 8 { handle 0, pad 4 }
+    GemClose 8 { handle 0, pad 4 }
+    DrmVersion 64 { major 0, minor 4, patchlevel 8, name_len 16, name 24, date_len 32, date 40, desc_len 48, desc 56 }
+    Prime 12 { handle 0, flags 4, fd 8 }
+}
+
+macro_rules! sizes {
+    ($($request:ident $type:ident),*) => {
+        $(const _: () = assert!(argument_bytes(request::$request) == size_of::<$type>());)*
+    };
+}
+
+sizes! {
+    MANAGE ManageMsg, CREATE_BO CreateBo, MMAP_BO MmapBo, ATTACH_SLICE_BO AttachSlice, EXECUTE_BO Execute,
+    PARTIAL_EXECUTE_BO Execute, WAIT_BO Wait, PERF_STATS_BO PerfStats, DETACH_SLICE_BO DetachSlice, GEM_CLOSE GemClose,
+    VERSION DrmVersion, PRIME_HANDLE_TO_FD Prime, PRIME_FD_TO_HANDLE Prime
+}

@@ -1,0 +1,185 @@
+//! The seam at the system-call boundary (device-kmd §7.1): [`Kmd`] is a kernel with cards, [`AccelFile`] an open card.
+//!
+//! Behind it are the running kernel, an emulated driver, or a recording. What is above cannot tell which, and makes the
+//! same calls, byte for byte. Errors are what the calls of a kernel answer, [`Errno`].
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Errno;
+use crate::clock::Clock;
+use crate::mapping::Mapping;
+
+/// A kernel and the cards it has.
+pub trait Kmd: Debug + Send + Sync {
+    /// What it is, for people: `sys`, `emu`.
+    fn name(&self) -> &'static str;
+
+    /// Cards and the devices derived from them, in the order of their numbers (device-kmd §1.5).
+    fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno>;
+
+    /// Opens a card. Each open file is a user of its own to the driver: what one activated is invisible to others, and
+    /// closing it frees everything it had on the card.
+    fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno>;
+
+    /// What happens to the cards from now on.
+    fn events(&self) -> Result<Box<dyn EventSource>, Errno>;
+
+    /// Temperature and power of a card; what cannot be read is `None`.
+    fn telemetry(&self, node: &NodeInfo) -> Telemetry;
+
+    /// Resets a card with everything that is on it.
+    fn reset(&self, node: &NodeInfo) -> Result<(), Errno>;
+
+    /// The time that its waits and time limits go by.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Whether its cards run programs compiled for a host. Cards of silicon do not.
+    fn runs_host_programs(&self) -> bool {
+        false
+    }
+}
+
+/// An open card.
+pub trait AccelFile: Debug + Send + Sync {
+    /// One system call; `request` is a code of [`crate::abi::request`], `arg` the bytes of its argument, which the call may
+    /// change. Does not try again, whatever it answers.
+    ///
+    /// Blocking: where the call does ([`crate::calls`] tells).
+    ///
+    /// # Safety
+    ///
+    /// Every address in `arg` is valid for what the request reads and writes there, or is answered with `EFAULT`.
+    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno>;
+
+    /// Maps a buffer object, shared, for reading and writing; `offset` is what [`crate::abi::request::MMAP_BO`] answered.
+    /// The mapping outlives the handle and the file.
+    fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno>;
+}
+
+/// A card as the system knows it, whether or not it can be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its number (device-kmd §1.5); 100 and more for devices derived from a card.
+    pub qid: u32,
+    /// `/dev/accel/accel<N>`; `None` while the card has none.
+    pub path: Option<PathBuf>,
+    /// Place on the bus; zeros for a derived device.
+    pub address: PciAddress,
+    /// Ids, names and link; `None` for a derived device.
+    pub pci: Option<PciInfo>,
+}
+
+/// Place on the PCI bus.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// Domain.
+    pub domain: u16,
+    /// Bus.
+    pub bus: u8,
+    /// Device.
+    pub device: u8,
+    /// Function.
+    pub function: u8,
+}
+
+impl std::fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
+    }
+}
+
+/// What the bus tells of a card (device-kmd §5.4).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PciInfo {
+    /// Vendor id.
+    pub vendor_id: u16,
+    /// Device id (device-kmd §1.2).
+    pub device_id: u16,
+    /// Name of the class.
+    pub class_name: String,
+    /// Name of the vendor.
+    pub vendor_name: String,
+    /// Name of the device.
+    pub device_name: String,
+    /// Code of the highest link speed: 1 to 6 are 2.5, 5, 8, 16, 32, 64 GT/s; 0 unknown.
+    pub max_link_speed: u32,
+    /// Lanes at most.
+    pub max_link_width: u32,
+    /// Code of the present link speed.
+    pub current_link_speed: u32,
+    /// Lanes in use.
+    pub current_link_width: u32,
+    /// Address of BAR 2.
+    pub bar2_address: u64,
+    /// Address of BAR 4.
+    pub bar4_address: u64,
+}
+
+/// Temperature and power (device-kmd §1.3); only the vendor's driver tells them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Telemetry {
+    /// Temperature of the chip, in thousandths of a degree Celsius.
+    pub soc_temperature_millicelsius: Option<i64>,
+    /// Power of the board.
+    pub board_power_microwatts: Option<u64>,
+    /// Power that it is allowed.
+    pub tdp_cap_microwatts: Option<u64>,
+}
+
+/// States of a DMA-bridge channel (device-kmd §1.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum DbcState {
+    /// Free.
+    Idle = 0,
+    /// An activation owns it.
+    Assigned = 1,
+    /// Its cores failed; what was queued is lost.
+    BeforeShutdown = 2,
+    /// Its cores are in reset.
+    AfterShutdown = 3,
+    /// They are about to start again.
+    BeforePowerUp = 4,
+    /// They have started.
+    AfterPowerUp = 5,
+}
+
+/// What happens to a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// It can be used.
+    Online,
+    /// It is being reset.
+    Offline,
+    /// It appeared; on old kernels that means online.
+    Added,
+    /// It went away; on old kernels that means offline.
+    Removed,
+    /// A channel has another state.
+    Channel {
+        /// Which.
+        dbc_id: u32,
+        /// The state.
+        state: DbcState,
+    },
+}
+
+/// An event and the card that it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Node name, as `accel0`.
+    pub node: String,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// Events in the order in which they happened.
+pub trait EventSource: Debug + Send {
+    /// The next event; `None` when none came in time.
+    ///
+    /// Blocking: up to `limit`.
+    fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno>;
+}

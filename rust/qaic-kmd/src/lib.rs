@@ -1,0 +1,19 @@
+//! The kernel interface of Cloud AI 100 cards, and an emulated driver behind the same seam.
+//!
+//! Everything above speaks to two traits, [`kmd::Kmd`] and [`kmd::AccelFile`], at the system-call boundary and in raw
+//! bytes, so that one and the same code drives a card, an emulated one, and a recording of either. [`abi`] has the bytes of
+//! the calls, [`calls`] makes them. Where the open runtime and the upstream kernel disagree, the kernel is followed
+//! (device-kmd §0).
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)] // plain-data casts of the calls' structures
+pub mod abi;
+#[allow(unsafe_code)] // the arguments of system calls hold addresses; every block says why they are valid
+pub mod calls;
+pub mod clock;
+#[allow(unsafe_code)] // declares the one call that takes addresses
+pub mod kmd;
+#[allow(unsafe_code)] // memory that is shared with a device
+pub mod mapping;
+
+pub use rustix::io::Errno;
