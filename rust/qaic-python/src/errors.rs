@@ -215,6 +215,7 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .hint("lower num_activations or aic_num_cores, or reset a session that holds cores")
             .build(),
         RuntimeError::DeviceLost { id, .. } => raise("DeviceLostError").with("device", id).build(),
+        RuntimeError::Unsupported { .. } => raise("DeviceError").build(),
         RuntimeError::OutOfMemory { bytes, .. } => raise("DeviceMemoryError").with("bytes", bytes).build(),
         RuntimeError::Timeout { timeout_ms, .. } => {
             raise("DeviceTimeoutError").with("timeout_ms", timeout_ms).build()

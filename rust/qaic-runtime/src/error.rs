@@ -114,6 +114,13 @@ pub enum RuntimeError {
         reason: String,
     },
 
+    /// The device does not do this.
+    #[error("not supported: {what}")]
+    Unsupported {
+        /// What is missing, and where it is.
+        what: String,
+    },
+
     /// Memory for a buffer could not be had.
     #[error("{bytes} bytes for {what} could not be allocated")]
     OutOfMemory {
@@ -293,6 +300,7 @@ impl RuntimeError {
             Self::DeviceKind { .. } => "device.kind",
             Self::DeviceBusy { .. } => "device.busy",
             Self::DeviceLost { .. } => "device.lost",
+            Self::Unsupported { .. } => "device.unsupported",
             Self::OutOfMemory { .. } => "device.memory",
             Self::Timeout { .. } => "device.timeout",
             Self::Interrupted => "call.interrupted",

@@ -77,7 +77,7 @@ impl QStatus {
             RuntimeError::DeviceBusy { .. } | RuntimeError::DeviceLost { .. } => Self::DevError,
             RuntimeError::DeviceNotFound { .. } => Self::NoDev,
             RuntimeError::Timeout { .. } => Self::TimedOut,
-            RuntimeError::UnsupportedTransform { .. } => Self::Unsupported,
+            RuntimeError::UnsupportedTransform { .. } | RuntimeError::Unsupported { .. } => Self::Unsupported,
             _ => Self::Error,
         }
     }

@@ -2,12 +2,14 @@
 //!
 //! Together with the engine calls and the vector kernels this is the only place of the crate with unsafe code.
 
+mod dma_buf;
 mod large;
 mod mapping;
 mod slice;
 mod storage;
 mod transposed;
 
+pub use dma_buf::DmaBuf;
 pub use large::reserve_large;
 pub use mapping::FileBytes;
 pub use slice::{HostSlice, HostSliceMut, Plain};

@@ -55,7 +55,7 @@ mod token;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::buffer::{HostSlice, HostSliceMut};
+use crate::buffer::{DmaBuf, HostSlice, HostSliceMut};
 use crate::error::RuntimeError;
 use crate::image::Image;
 use crate::profiling::{Identity, Stages};
@@ -235,6 +235,22 @@ pub trait Exec: Debug + Send {
 
     /// Lets the device write output `index` right here; as [`Exec::bind_input`].
     fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<(), RuntimeError>;
+
+    /// Has the device move DMA buffer `index` to or from `memory` from the next inference on, in place of what
+    /// [`Exec::dma_buffer`] shows; `None` undoes that. The memory has the size of the buffer. Saying the same again costs
+    /// nothing.
+    ///
+    /// Blocking: as long as the device takes to map the memory. A refusal leaves the buffer as it was.
+    fn bind_dma_buf(&mut self, index: usize, memory: Option<&Arc<DmaBuf>>) -> Result<(), RuntimeError> {
+        match memory {
+            None => Ok(()),
+            Some(_) => Err(RuntimeError::Unsupported {
+                what: format!(
+                    "DMA buffer {index} lies in memory of this device's host; it takes no descriptor"
+                ),
+            }),
+        }
+    }
 
     /// Announces that the next [`Self::execute`] is to be measured. Everything is bound; a device may run the inference
     /// without measuring it first, to know what measuring costs.

@@ -28,6 +28,7 @@ impl RuntimeError {
             Self::DeviceKind { kind: text("gpu"), known: "cpu, noop" },
             Self::DeviceBusy { id: 0, needed: 4, free: 2, total: 16 },
             Self::DeviceLost { id: 0, reason: text("it was reset") },
+            Self::Unsupported { what: text("a dma-buf on a device of kind `cpu`") },
             Self::OutOfMemory { bytes: 1 << 40, what: "an output" },
             Self::Timeout { what: "an inference", timeout_ms: 5000 },
             Self::Interrupted,
