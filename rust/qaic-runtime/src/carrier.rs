@@ -33,6 +33,8 @@ pub(crate) struct Carrier {
     // Sources of the present inference, one per input.
     sources: Vec<HostSlice>,
     stats: Option<StatsPlace>,
+    // Whether the last inference failed, and the device may still have its buffers.
+    needs_reclaim: bool,
     // Whether the device was told to measure the present inference.
     is_measured: bool,
 }
@@ -72,6 +74,7 @@ impl Carrier {
             sources: Vec::with_capacity(first.inputs().len()),
             variants: Arc::clone(variants),
             stats,
+            needs_reclaim: false,
             is_measured: false,
         })
     }
@@ -129,6 +132,10 @@ impl Carrier {
             }
         };
         let transfers = Arc::clone(self.variants.get(variant).ok_or_else(|| no_variant(variant))?);
+        if self.needs_reclaim {
+            self.exec.reclaim()?;
+            self.needs_reclaim = false;
+        }
         if variant != self.variant {
             self.exec.select_shapes(variant)?;
             self.variant = variant;
@@ -206,7 +213,10 @@ impl Carrier {
             self.announce_measuring(&mut watch.stages)?;
         }
         stamp(watch.as_deref_mut(), |stages| &mut stages.inputs_ready_ns);
+        self.needs_reclaim = true;
+        self.exec.submit()?;
         self.exec.execute()?;
+        self.needs_reclaim = false;
         stamp(watch, |stages| &mut stages.executed_ns);
         Ok(())
     }
@@ -269,6 +279,9 @@ impl Carrier {
             self.staging.push(buffer);
         }
         transfers.pre_process(&self.sources, &self.staging, &mut self.resize)?;
+        if transfers.has_partial_inputs() {
+            self.exec.set_transfer_bytes(&self.resize);
+        }
         self.execute(watch)?;
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
             let Some(place) = transfer.place().filter(|_| self.is_computed(index)) else { continue };

@@ -25,9 +25,15 @@
 //! is said in the statistics and fails no inference. The output binding of that buffer, where there is one, is never
 //! bound in place.
 //!
-//! **What blocks.** `load`, `activate` and [`Exec::execute`] may take long; nothing else may. `execute` works on the
-//! calling thread where the device is synchronous. It ends early, with [`RuntimeError::Interrupted`], after
+//! **What blocks.** `load`, `activate`, [`Exec::execute`] and [`Exec::reclaim`] may take long; nothing else may. `execute`
+//! works on the calling thread where the device is synchronous. It ends early, with [`RuntimeError::Interrupted`], after
 //! [`Canceller::cancel`].
+//!
+//! **Two phases.** A device that works through inferences by itself says [`Device::queues_on_device`]. Then an execution
+//! begins with [`Exec::submit`], which hands it over, and ends with `execute`, which waits for it; in between the host
+//! prepares others, and the two may be called by different threads. Where nothing was submitted, `execute` does both. From
+//! `submit` until `execute` has returned the DMA buffers belong to the device. They still do after an execution that was
+//! interrupted or timed out, as a card cannot be told to stop: `reclaim` waits for that before the exec is used again.
 //!
 //! **Which errors.** What a caller cannot foresee: the device is busy, lost, out of memory, timed out, or the inference
 //! failed. After `DeviceLost` every later call on the program fails the same way; it can be dropped and loaded again.
@@ -183,6 +189,12 @@ pub trait Device: Debug + Send + Sync {
         !self.executes_on_host()
     }
 
+    /// Whether it works through what was submitted by itself: several inferences are then submitted before the oldest is
+    /// waited for.
+    fn queues_on_device(&self) -> bool {
+        false
+    }
+
     /// The books of a virtual card; `None` for a device that counts for itself.
     fn ledger(&self) -> Option<&Arc<Ledger>>;
 
@@ -208,8 +220,9 @@ pub trait Activation: Debug + Send + Sync {
 
 /// Ends an execution from another thread.
 pub trait Canceller: Debug + Send + Sync {
-    /// Asks the running execution to end soon. Without one, nothing happens: an execution that begins later is not
-    /// affected, so a canceller that must be sure asks again until the execution has ended.
+    /// Asks the running execution to end soon; one that was submitted and is not waited for yet counts as running, and
+    /// ends when it is. Without one, nothing happens: an execution that begins later is not affected, so a canceller that
+    /// must be sure asks again until the execution has ended. Never blocks.
     fn cancel(&self);
 }
 
@@ -269,8 +282,38 @@ pub trait Exec: Debug + Send {
         Ok(())
     }
 
-    /// Runs one inference.
+    /// Waits until the device has let go of the DMA buffers. Called before they are touched again after an `execute` that
+    /// failed.
+    ///
+    /// Blocking: as [`Self::execute`], and ended early in the same way.
+    fn reclaim(&mut self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    /// Tells, before each submission of a program with partial inputs, how many bytes of each DMA buffer are in use: those
+    /// that partial inputs were packed into; 0 means all.
+    fn set_transfer_bytes(&mut self, bytes: &[u32]) {
+        let _ = bytes;
+    }
+
+    /// Hands the inference over; [`Self::execute`] then waits for its end. Everything is bound, staged and announced. A
+    /// device that computes on the calling thread does nothing here. Where the device's queue is full, it may be left to
+    /// `execute` to hand it over. After an error the buffers are the host's, and `execute` is not called.
+    ///
+    /// Never blocks.
+    fn submit(&mut self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    /// Runs one inference, or waits for the one that was submitted.
     fn execute(&mut self) -> Result<(), RuntimeError>;
+
+    /// [`Self::execute`] for a caller who has to answer signals: a device that waits asks `interrupted` a few times a
+    /// second, and ends with [`RuntimeError::Interrupted`] once that says so. Others need not ask.
+    fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+        let _ = interrupted;
+        self.execute()
+    }
 
     /// The handle that ends an execution early.
     fn canceller(&self) -> Arc<dyn Canceller>;
