@@ -15,5 +15,7 @@ pub mod clock;
 pub mod kmd;
 #[allow(unsafe_code)] // memory that is shared with a device
 pub mod mapping;
+#[allow(dead_code)] // what emulates or records the driver uses it
+mod user_memory;
 
 pub use rustix::io::Errno;

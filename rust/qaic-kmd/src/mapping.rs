@@ -2,7 +2,13 @@
 
 use std::any::Any;
 use std::fmt;
+use std::os::fd::AsFd;
 use std::ptr;
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::Errno;
 
 /// A mapped buffer object. Valid as long as this lives, whatever becomes of the handle, the channel or the card.
 ///
@@ -28,6 +34,38 @@ impl Mapping {
     /// `len` bytes from `address` on are readable and writable as long as `keeper` is not dropped.
     pub unsafe fn new(address: *mut u8, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Self {
         Self { address, len, _keeper: keeper }
+    }
+
+    /// New memory, zeroed; pages come when they are touched. `EINVAL`: no bytes.
+    pub fn anonymous(len: usize) -> Result<Self, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel chooses a place where nothing is.
+        let address =
+            unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        let keeper = Box::new(MappedPages { address: address.expose_provenance(), len });
+        // SAFETY: `len` bytes were mapped there for reading and writing, and stay so until the keeper is dropped.
+        Ok(unsafe { Self::new(address.cast(), len, keeper) })
+    }
+
+    /// The first `len` bytes of a file, shared with everybody who has it. Whoever may make the file shorter must be kept
+    /// from it, or the memory be reached through the system only: access beyond the end of a file is fatal.
+    pub(crate) fn of_file(file: impl AsFd, len: usize) -> Result<Self, Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a place where nothing is.
+        let address = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
+        let keeper = Box::new(MappedPages { address: address.expose_provenance(), len });
+        // SAFETY: as in `anonymous`; the file's length is what the doc comment makes a condition.
+        Ok(unsafe { Self::new(address.cast(), len, keeper) })
+    }
+
+    /// A part of it, which keeps the whole; `None` when that reaches beyond the end.
+    pub fn part(self: &Arc<Self>, offset: usize, len: usize) -> Option<Self> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        let address = self.address.wrapping_add(offset);
+        // SAFETY: the part lies within the mapping, which its keeper keeps.
+        Some(unsafe { Self::new(address, len, Box::new(Arc::clone(self))) })
     }
 
     /// Its first byte.
@@ -68,6 +106,21 @@ impl Mapping {
     }
 }
 
+/// Pages to give back.
+struct MappedPages {
+    address: usize,
+    len: usize,
+}
+
+impl Drop for MappedPages {
+    fn drop(&mut self) {
+        let address = ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: these pages were mapped for the one mapping that this was the keeper of.
+        let result = unsafe { munmap(address, self.len) };
+        debug_assert!(result.is_ok(), "munmap: {result:?}");
+    }
+}
+
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mapping")
@@ -80,6 +133,24 @@ impl fmt::Debug for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_keep_new_pages_and_stay_inside() {
+        assert_eq!(Mapping::anonymous(0).map(|_| ()), Err(Errno::INVAL));
+        let Ok(whole) = Mapping::anonymous(8192).map(Arc::new) else { panic!("no memory") };
+        let mut bytes = [1_u8; 8192];
+        assert_eq!(whole.read_into(0, &mut bytes), Some(()));
+        assert_eq!(bytes, [0; 8192]);
+        assert!(whole.part(4096, 4097).is_none());
+        assert!(whole.part(usize::MAX, 2).is_none());
+        let Some(part) = whole.part(4000, 100) else { panic!("lies inside") };
+        assert_eq!(whole.write_from(4099, &[7]), Some(()));
+        drop(whole);
+        let mut last = [0];
+        assert_eq!(part.read_into(99, &mut last), Some(()));
+        assert_eq!(last, [7]);
+        assert_eq!(part.read_into(100, &mut last), None);
+    }
 
     #[test]
     fn copies_stay_inside() {
