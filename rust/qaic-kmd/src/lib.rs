@@ -11,6 +11,8 @@ pub mod abi;
 #[allow(unsafe_code)] // the arguments of system calls hold addresses; every block says why they are valid
 pub mod calls;
 pub mod clock;
+#[cfg(feature = "emu")]
+pub mod emu;
 #[allow(unsafe_code)] // declares the one call that takes addresses
 pub mod kmd;
 #[allow(unsafe_code)] // memory that is shared with a device

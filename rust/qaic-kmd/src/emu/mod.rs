@@ -1,0 +1,8 @@
+//! An emulated driver with emulated cards: the driver's rules, the firmware's books and the data path of a card, without
+//! hardware (device-kmd §7.2).
+#![allow(dead_code)] // until the driver uses all of it
+
+mod device_memory;
+pub mod firmware;
+mod semaphores;
+pub mod workload;
