@@ -309,7 +309,8 @@ pub trait Exec: Debug + Send {
     fn execute(&mut self) -> Result<(), RuntimeError>;
 
     /// [`Self::execute`] for a caller who has to answer signals: a device that waits asks `interrupted` a few times a
-    /// second, and ends with [`RuntimeError::Interrupted`] once that says so. Others need not ask.
+    /// second, and ends with [`RuntimeError::Interrupted`] once that says so. The inference then goes on, and the next
+    /// `execute` waits for it. A device whose executions end by themselves need not ask.
     fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
         let _ = interrupted;
         self.execute()
