@@ -17,6 +17,7 @@ pub mod emu;
 pub mod kmd;
 #[allow(unsafe_code)] // memory that is shared with a device
 pub mod mapping;
+pub mod nnc;
 #[allow(dead_code)] // what emulates or records the driver uses it
 mod user_memory;
 
