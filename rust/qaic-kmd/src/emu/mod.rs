@@ -3,6 +3,12 @@
 #![allow(dead_code)] // until the driver uses all of it
 
 mod device_memory;
+pub mod faults;
 pub mod firmware;
+mod options;
+mod pages;
 mod semaphores;
 pub mod workload;
+
+pub use faults::{FaultPlan, FaultPlanError};
+pub use options::{EmuClock, EmuOptions, Pace, Profile};
