@@ -2,6 +2,7 @@
 //! hardware (device-kmd §7.2).
 #![allow(dead_code)] // until the driver uses all of it
 
+pub(crate) mod channel;
 mod device_memory;
 pub mod faults;
 pub mod firmware;
