@@ -40,6 +40,17 @@ pub trait Kmd: Debug + Send + Sync {
     fn runs_host_programs(&self) -> bool {
         false
     }
+
+    /// Memory errors of a card, counted by the driver; what cannot be read is `None`.
+    fn memory_errors(&self, _node: &NodeInfo) -> MemoryErrors {
+        MemoryErrors::default()
+    }
+
+    /// For people, why opening or resetting this card answered `errno`, and what to do: sentences without a full stop at
+    /// the end. `None`: nothing to add to the error itself.
+    fn explain(&self, _node: &NodeInfo, _errno: Errno) -> Option<String> {
+        None
+    }
 }
 
 /// An open card.
@@ -129,6 +140,17 @@ pub struct Telemetry {
     pub tdp_cap_microwatts: Option<u64>,
 }
 
+/// Memory errors that a card has reported since the driver took it (device-kmd §1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryErrors {
+    /// Corrected.
+    pub correctable: Option<u64>,
+    /// Not corrected; the kernel resets the card at each.
+    pub uncorrectable: Option<u64>,
+    /// Not corrected, and without harm.
+    pub uncorrectable_nonfatal: Option<u64>,
+}
+
 /// States of a DMA-bridge channel (device-kmd §1.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -145,6 +167,21 @@ pub enum DbcState {
     BeforePowerUp = 4,
     /// They have started.
     AfterPowerUp = 5,
+}
+
+impl DbcState {
+    /// The state that the kernel writes as `number`.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Idle,
+            1 => Self::Assigned,
+            2 => Self::BeforeShutdown,
+            3 => Self::AfterShutdown,
+            4 => Self::BeforePowerUp,
+            5 => Self::AfterPowerUp,
+            _ => return None,
+        })
+    }
 }
 
 /// What happens to a card.
@@ -178,7 +215,8 @@ pub struct Event {
 
 /// Events in the order in which they happened.
 pub trait EventSource: Debug + Send {
-    /// The next event; `None` when none came in time.
+    /// The next event; `None` when none came in time. `ENOBUFS`: some were lost because they were not fetched soon enough;
+    /// what the cards are like must be asked anew.
     ///
     /// Blocking: up to `limit`.
     fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno>;

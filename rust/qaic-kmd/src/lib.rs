@@ -8,16 +8,35 @@
 
 #[allow(unsafe_code)] // plain-data casts of the calls' structures
 pub mod abi;
+#[cfg(feature = "sys")]
+pub mod access;
+#[cfg(feature = "sys")]
+mod attribute;
 #[allow(unsafe_code)] // the arguments of system calls hold addresses; every block says why they are valid
 pub mod calls;
 pub mod clock;
+#[cfg(feature = "sys")]
+mod discover;
 #[cfg(feature = "emu")]
 pub mod emu;
 #[allow(unsafe_code)] // declares the one call that takes addresses
 pub mod kmd;
 #[allow(unsafe_code)] // memory that is shared with a device
 pub mod mapping;
+#[cfg(feature = "sys")]
+mod netlink;
 pub mod nnc;
+#[cfg(feature = "sys")]
+mod pci;
+#[cfg(feature = "sys")]
+#[allow(unsafe_code)] // the system calls themselves
+pub mod sys;
+#[cfg(feature = "sys")]
+mod telemetry;
+#[cfg(all(test, feature = "sys"))]
+#[allow(clippy::unwrap_used)] // a machine that cannot be made fails the test
+mod test_tree;
+pub mod uevent;
 #[allow(dead_code)] // what emulates or records the driver uses it
 mod user_memory;
 

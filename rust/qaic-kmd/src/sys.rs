@@ -1,0 +1,231 @@
+//! The driver of the running kernel: system calls as they are, once each.
+
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::access::Accounts;
+use crate::clock::{Clock, SystemClock};
+use crate::discover::Tree;
+use crate::kmd::{AccelFile, EventSource, Kmd, MemoryErrors, NodeInfo, Telemetry};
+use crate::mapping::Mapping;
+use crate::netlink::KernelEvents;
+use crate::{Errno, abi, calls};
+
+/// Name of the driver, as its nodes answer it.
+const DRIVER: &[u8] = b"qaic";
+
+/// The running kernel and the cards of this machine.
+#[derive(Debug)]
+pub struct SysKmd {
+    tree: Tree,
+    accounts: Accounts,
+    clock: Arc<SystemClock>,
+}
+
+impl Default for SysKmd {
+    fn default() -> Self {
+        Self::at(Path::new("/"))
+    }
+}
+
+impl SysKmd {
+    /// The kernel as `root` shows it, which has `sys`, `dev` and `etc`.
+    pub fn at(root: &Path) -> Self {
+        Self { tree: Tree::at(root), accounts: Accounts::at(root), clock: Arc::default() }
+    }
+}
+
+impl Kmd for SysKmd {
+    fn name(&self) -> &'static str {
+        "sys"
+    }
+
+    fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno> {
+        Ok(self.tree.cards())
+    }
+
+    /// As in the trait. `ENOENT`: it has no node; `ENODEV`: it is not online; `ENOTTY`: its node is of another driver.
+    fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
+        let path = node.path.as_deref().ok_or(Errno::NOENT)?;
+        let fd = openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let file = SysFile { fd };
+        if calls::driver_name(&file)? != DRIVER {
+            return Err(Errno::NOTTY);
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
+        Ok(Box::new(KernelEvents::listen()?))
+    }
+
+    fn telemetry(&self, node: &NodeInfo) -> Telemetry {
+        self.tree.telemetry(node)
+    }
+
+    /// As in the trait. `EOPNOTSUPP`: the device is derived from a card, or the driver offers no reset.
+    fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
+        self.tree.reset(node)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    fn memory_errors(&self, node: &NodeInfo) -> MemoryErrors {
+        self.tree.memory_errors(node)
+    }
+
+    fn explain(&self, node: &NodeInfo, errno: Errno) -> Option<String> {
+        self.accounts.explain(node, self.tree.driver(node).as_deref(), errno)
+    }
+}
+
+/// An open node.
+#[derive(Debug)]
+struct SysFile {
+    fd: OwnedFd,
+}
+
+impl AccelFile for SysFile {
+    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
+        // The kernel goes by the size in the code.
+        if arg.len() != abi::argument_bytes(request) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: `arg` has the size that the code says, and the caller vouches for the addresses in it.
+        unsafe { ioctl(&self.fd, Call { request, arg }) }
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses where, so nothing that is mapped already changes.
+        let start = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, &self.fd, offset) }?;
+        let pages = Pages { start: start.expose_provenance(), len };
+        // SAFETY: just mapped with this length, and unmapped when `pages` is dropped.
+        Ok(unsafe { Mapping::new(start.cast(), len, Box::new(pages)) })
+    }
+}
+
+/// A system call to a driver.
+struct Call<'arg> {
+    request: u32,
+    arg: &'arg mut [u8],
+}
+
+// SAFETY: `arg` is what the kernel reads and writes, with the size that the code says (`SysFile::ioctl`).
+unsafe impl Ioctl for Call<'_> {
+    type Output = ();
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.request as Opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.arg.as_mut_ptr().cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// Mapped pages; unmaps them.
+struct Pages {
+    start: usize,
+    len: usize,
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that these pages keep is gone, and nobody else has its address.
+        let result = unsafe { munmap(ptr::with_exposed_provenance_mut(self.start), self.len) };
+        debug_assert_eq!(result, Ok(()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::test_tree::TestTree;
+
+    fn node(path: &str) -> NodeInfo {
+        NodeInfo { qid: 0, path: Some(path.into()), address: crate::kmd::PciAddress::default(), pci: None }
+    }
+
+    fn opened(path: &str) -> Result<(), Errno> {
+        SysKmd::default().open(&node(path)).map(drop)
+    }
+
+    #[test]
+    fn a_node_of_another_driver_is_refused() {
+        assert_eq!(opened("/dev/null"), Err(Errno::NOTTY));
+    }
+
+    #[test]
+    fn a_missing_node_is_told_from_one_that_is_forbidden() {
+        assert_eq!(opened("/dev/accel/no-such-card"), Err(Errno::NOENT));
+        assert_eq!(SysKmd::default().open(&NodeInfo { path: None, ..node("") }).map(drop), Err(Errno::NOENT));
+        let tree = TestTree::new();
+        tree.file("accel0", "");
+        let path = tree.root().join("accel0");
+        fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
+        let answer = opened(path.to_str().unwrap());
+        if rustix::process::geteuid().is_root() {
+            // Nothing is forbidden to root; a file is no node all the same.
+            assert_eq!(answer, Err(Errno::NOTTY));
+        } else {
+            assert_eq!(answer, Err(Errno::ACCESS));
+        }
+    }
+
+    #[test]
+    fn calls_are_made_once_with_the_argument_as_it_is() {
+        let file = SysFile { fd: openat(CWD, "/dev/null", OFlags::RDWR, Mode::empty()).unwrap() };
+        assert_eq!(calls::create_bo(&file, 4096), Err(Errno::NOTTY));
+        assert_eq!(calls::wait(&file, 0, 1, 1), Err(Errno::NOTTY));
+        let mut short = [0; 8];
+        // SAFETY: there is no address in it.
+        assert_eq!(unsafe { file.ioctl(abi::request::CREATE_BO, &mut short) }, Err(Errno::INVAL));
+        // A call that every file takes and whose answer is in the argument: bytes from here to the end.
+        let content = memfd_create("content", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&content, 5).unwrap();
+        let mut unread = [0; 4];
+        // SAFETY: FIONREAD writes an int, which is what the argument has room for.
+        unsafe { ioctl(&content, Call { request: 0x541B, arg: &mut unread }) }.unwrap();
+        assert_eq!(u32::from_ne_bytes(unread), 5);
+    }
+
+    #[test]
+    fn mappings_are_shared_and_outlive_the_file() {
+        let fd = memfd_create("bo", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 3 * 4096).unwrap();
+        let file = SysFile { fd };
+        let (all, part) = (file.map(0, 3 * 4096).unwrap(), file.map(4096, 4096).unwrap());
+        assert_eq!((all.len(), part.len()), (3 * 4096, 4096));
+        assert_eq!(file.map(1, 4096).map(drop), Err(Errno::INVAL));
+        assert_eq!(file.map(0, 0).map(drop), Err(Errno::INVAL));
+        drop(file);
+        part.write_from(0, b"card").unwrap();
+        let mut seen = [0; 4];
+        all.read_into(4096, &mut seen).unwrap();
+        assert_eq!(&seen, b"card");
+        drop(all);
+        part.read_into(0, &mut seen).unwrap();
+        assert_eq!(&seen, b"card");
+    }
+}
