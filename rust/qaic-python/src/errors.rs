@@ -215,6 +215,44 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .hint("lower num_activations or aic_num_cores, or reset a session that holds cores")
             .build(),
         RuntimeError::DeviceLost { id, .. } => raise("DeviceLostError").with("device", id).build(),
+        RuntimeError::ChannelLost { device, channel, .. } => raise("DeviceLostError")
+            .with("device", device)
+            .with("channel", channel)
+            .hint("deactivate and activate the program, or make the session again")
+            .build(),
+        RuntimeError::DeviceUnavailable { id, .. } => raise("DeviceError").with("device", id).build(),
+        RuntimeError::DevicePermission { id, path, .. } => {
+            raise("DeviceError").with("device", id).with("path", path).build()
+        }
+        RuntimeError::FirmwareVersion { id, what, found, expected } => raise("DeviceError")
+            .with("device", id)
+            .with("what", what)
+            .with("found", found)
+            .with("expected", expected)
+            .hint("install the firmware that belongs to this version of the runtime, or use another card")
+            .build(),
+        RuntimeError::Firmware { id, what, status, name } => raise(firmware_class(status))
+            .with("device", id)
+            .with("what", what)
+            .with("status", status)
+            .with("name", name)
+            .build(),
+        RuntimeError::FirmwareProtocol { id, what, .. } => {
+            raise("DeviceError").with("device", id).with("what", what).build()
+        }
+        RuntimeError::Driver { id, call, source } => raise("DeviceError")
+            .with("device", id)
+            .with("call", call)
+            .with("errno", source.raw_os_error())
+            .build(),
+        RuntimeError::RingFull { device, channel, attempts, elements } => raise("DeviceBusyError")
+            .with("device", device)
+            .with("channel", channel)
+            .with("attempts", attempts)
+            .with("elements", elements)
+            .hint("submit fewer inferences at a time: lower set_size")
+            .build(),
+        RuntimeError::Transfers { .. } => raise("DeviceError").build(),
         RuntimeError::Unsupported { .. } => raise("DeviceError").build(),
         RuntimeError::OutOfMemory { bytes, .. } => raise("DeviceMemoryError").with("bytes", bytes).build(),
         RuntimeError::Timeout { timeout_ms, .. } => {
@@ -255,6 +293,15 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
         RuntimeError::Cancelled => raise("InferenceError").build(),
         RuntimeError::Argument { .. } => raise("OptionError").build(),
         _ => raise("InternalError").build(),
+    }
+}
+
+/// What a refusal of a card's firmware is: something is used up, the memory is, or another failure (device-kmd §2.7).
+const fn firmware_class(status: i32) -> &'static str {
+    match status {
+        -15..=-12 => "DeviceBusyError",
+        -4 => "DeviceMemoryError",
+        _ => "DeviceError",
     }
 }
 

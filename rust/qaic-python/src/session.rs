@@ -17,6 +17,7 @@ use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork::Origin;
 use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet};
+use qaic_runtime::interrupts::WAIT_SLICE_MS;
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes, Wiring};
 
@@ -104,8 +105,13 @@ impl PyInferenceSet {
                     token,
                     share_group,
                     any_hardware: allow_hw_mismatch,
+                    ..LoadOptions::default()
                 },
-                wait: WaitLimits { try_ms: submit_timeout.saturating_mul(1000), retries: submit_num_retries },
+                wait: WaitLimits {
+                    try_ms: submit_timeout.saturating_mul(1000),
+                    retries: submit_num_retries,
+                    slice_ms: Some(WAIT_SLICE_MS),
+                },
                 threads_per_queue,
                 ..ProgramOptions::default()
             };

@@ -15,6 +15,9 @@ pub const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// How often an inference that has to end is asked to, as a device may overlook it.
 pub const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 
+/// How often a wait for a card looks whether its inference was cancelled.
+pub const WAIT_SLICE_MS: u32 = 200;
+
 /// Of others: a guard, since what they wait for wakes them.
 const LONG: Duration = Duration::from_secs(1);
 

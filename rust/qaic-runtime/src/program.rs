@@ -35,19 +35,22 @@ pub struct WaitLimits {
     pub try_ms: u32,
     /// Further waits after one has timed out.
     pub retries: u32,
+    /// A card is asked in waits of this length, that a cancelled inference ends soon; `None` asks once per wait, and then
+    /// the end of a cancelled one is noticed only between them.
+    pub slice_ms: Option<u32>,
 }
 
 impl Default for WaitLimits {
     fn default() -> Self {
-        Self { try_ms: 0, retries: 5 }
+        Self { try_ms: 0, retries: 5, slice_ms: None }
     }
 }
 
 impl WaitLimits {
-    /// All waits together.
+    /// All waits together, where somebody else than the device has to end them: a card counts its waits itself.
     pub fn total(self, kind: DeviceKind) -> Option<Duration> {
         let one = match (self.try_ms, kind) {
-            (0, DeviceKind::Cpu) => return None,
+            (0, DeviceKind::Cpu) | (_, DeviceKind::Kmd) => return None,
             (0, _) => DEVICE_TRY,
             (try_ms, _) => Duration::from_millis(try_ms.into()),
         };
@@ -428,7 +431,8 @@ impl Program {
         if let Some(loaded) = &state.loaded {
             return Ok(Arc::clone(loaded));
         }
-        let result = self.context.load(&self.image, &self.placement, &self.options.load);
+        let load = LoadOptions { wait: self.options.wait, ..self.options.load.clone() };
+        let result = self.context.load(&self.image, &self.placement, &load);
         let loaded = result.inspect_err(|_| state.failed = Some(ProgramStatus::LoadError))?;
         state.failed = None;
         state.loaded = Some(Arc::clone(&loaded));
@@ -461,7 +465,9 @@ impl Program {
         };
         let activated = activate().inspect_err(|error| {
             state.failed = Some(match error {
-                RuntimeError::DeviceLost { .. } => ProgramStatus::Error,
+                RuntimeError::DeviceLost { .. } | RuntimeError::DeviceUnavailable { .. } => {
+                    ProgramStatus::Error
+                }
                 _ => ProgramStatus::ActivateError,
             });
         })?;

@@ -69,7 +69,10 @@ fn never() -> bool {
 }
 
 fn limits(try_ms: u32, retries: u32) -> ProgramOptions {
-    ProgramOptions { wait: WaitLimits { try_ms, retries }, ..ProgramOptions::default() }
+    ProgramOptions {
+        wait: WaitLimits { try_ms, retries, ..WaitLimits::default() },
+        ..ProgramOptions::default()
+    }
 }
 
 #[test]
@@ -160,7 +163,7 @@ fn a_stuck_inference_times_out_and_the_set_goes_on() {
 #[test]
 fn limits_follow_the_arithmetic_of_the_properties() {
     use qaic_runtime::device::DeviceKind::{Cpu, Noop};
-    let total = |try_ms, retries, kind| WaitLimits { try_ms, retries }.total(kind);
+    let total = |try_ms, retries, kind| WaitLimits { try_ms, retries, ..WaitLimits::default() }.total(kind);
     assert_eq!(total(0, 5, Noop), Some(Duration::from_secs(30)));
     assert_eq!(total(0, 5, Cpu), None);
     assert_eq!(total(60_000, 0, Cpu), Some(Duration::from_mins(1)));

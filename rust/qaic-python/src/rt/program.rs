@@ -7,6 +7,7 @@ use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{Canceller, DeviceId, LoadToken, Placement};
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::interrupts::WAIT_SLICE_MS;
 use qaic_runtime::program::{Program, ProgramOptions};
 
 use super::context::RtContext;
@@ -233,6 +234,7 @@ pub(crate) fn program_options(
     properties: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Result<(ProgramOptions, String), RuntimeError>> {
     let mut options = ProgramOptions::default();
+    options.wait.slice_ms = Some(WAIT_SLICE_MS);
     let Some(properties) = properties else { return Ok(Ok((options, String::new()))) };
     let number = |name: &str| property(properties, name, 0..=u32::MAX);
     let numbers =

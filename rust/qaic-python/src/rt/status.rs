@@ -13,36 +13,46 @@ use crate::gil::{self, Door};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QStatus {
     Success,
+    Perm,
     Again,
     NoMem,
     Busy,
     NoDev,
     Inval,
+    NoSpc,
+    BadFd,
     TimedOut,
+    Protocol,
     Unsupported,
+    DataCrcError,
     DevError,
     Error,
 }
 
-const ALL: [(QStatus, &str); 10] = [
+const ALL: [(QStatus, &str); 15] = [
     (QStatus::Success, "QS_SUCCESS"),
+    (QStatus::Perm, "QS_PERM"),
     (QStatus::Again, "QS_AGAIN"),
     (QStatus::NoMem, "QS_NOMEM"),
     (QStatus::Busy, "QS_BUSY"),
     (QStatus::NoDev, "QS_NODEV"),
     (QStatus::Inval, "QS_INVAL"),
+    (QStatus::NoSpc, "QS_NOSPC"),
+    (QStatus::BadFd, "QS_BADFD"),
     (QStatus::TimedOut, "QS_TIMEDOUT"),
+    (QStatus::Protocol, "QS_PROTOCOL"),
     (QStatus::Unsupported, "QS_UNSUPPORTED"),
+    (QStatus::DataCrcError, "QS_DATA_CRC_ERROR"),
     (QStatus::DevError, "QS_DEV_ERROR"),
     (QStatus::Error, "QS_ERROR"),
 ];
 
-static MEMBERS: PyOnceLock<[Py<PyAny>; 10]> = PyOnceLock::new();
+static MEMBERS: PyOnceLock<[Py<PyAny>; 15]> = PyOnceLock::new();
 
 impl QStatus {
     /// The member of `qaicrt.QStatus`.
     pub(crate) fn member(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let members = MEMBERS.get_or_try_init(py, || -> PyResult<[Py<PyAny>; 10]> {
+        let members = MEMBERS.get_or_try_init(py, || -> PyResult<[Py<PyAny>; 15]> {
             let class = py.import("qaicrt.enums")?.getattr("QStatus")?;
             let mut members = ALL.map(|_| py.None());
             for (slot, (_, name)) in members.iter_mut().zip(ALL) {
@@ -74,10 +84,43 @@ impl QStatus {
             | RuntimeError::NothingSubmitted => Self::Inval,
             RuntimeError::QueueFull { .. } => Self::Again,
             RuntimeError::OutOfMemory { .. } => Self::NoMem,
-            RuntimeError::DeviceBusy { .. } | RuntimeError::DeviceLost { .. } => Self::DevError,
+            RuntimeError::DeviceBusy { .. }
+            | RuntimeError::DeviceLost { .. }
+            | RuntimeError::ChannelLost { .. }
+            | RuntimeError::DeviceUnavailable { .. }
+            | RuntimeError::FirmwareVersion { .. } => Self::DevError,
+            // Cores that restart come back (device-kmd §2.7).
+            RuntimeError::Firmware { status: -36, .. } => Self::Again,
+            RuntimeError::Firmware { .. } => Self::DevError,
+            RuntimeError::FirmwareProtocol { .. } => Self::Protocol,
+            RuntimeError::DevicePermission { .. } => Self::Perm,
+            RuntimeError::RingFull { .. } => Self::Busy,
+            RuntimeError::Driver { source, .. } => source.raw_os_error().map_or(Self::Error, Self::of_driver),
             RuntimeError::DeviceNotFound { .. } => Self::NoDev,
             RuntimeError::Timeout { .. } => Self::TimedOut,
             RuntimeError::UnsupportedTransform { .. } | RuntimeError::Unsupported { .. } => Self::Unsupported,
+            _ => Self::Error,
+        }
+    }
+}
+
+impl QStatus {
+    /// What a caller is told about an error of a driver's call (device-kmd §2.9).
+    const fn of_driver(errno: i32) -> Self {
+        match errno {
+            1 | 13 => Self::Perm,
+            11 => Self::Again,
+            12 => Self::NoMem,
+            16 => Self::Busy,
+            6 | 19 => Self::NoDev,
+            5 => Self::DevError,
+            2 | 14 | 22 => Self::Inval,
+            28 => Self::NoSpc,
+            9 => Self::BadFd,
+            110 => Self::TimedOut,
+            25 => Self::Unsupported,
+            // Of a control message; on the data path it is a lost channel, which is an error of its own.
+            32 => Self::DataCrcError,
             _ => Self::Error,
         }
     }

@@ -49,6 +49,7 @@
 
 #[cfg(feature = "cpu")]
 pub mod cpu;
+pub mod kmd;
 mod ledger;
 pub mod noop;
 pub(crate) mod placed;
@@ -65,6 +66,7 @@ use crate::buffer::{DmaBuf, HostSlice, HostSliceMut};
 use crate::error::RuntimeError;
 use crate::image::Image;
 use crate::profiling::{Identity, Stages};
+use crate::program::WaitLimits;
 
 pub use ledger::{CORES, Ledger};
 pub use placement::Placement;
@@ -81,6 +83,8 @@ pub struct DeviceId(pub u32);
 pub enum DeviceKind {
     /// Virtual cards on the host.
     Cpu,
+    /// Cards behind the kernel's driver, or an emulated one.
+    Kmd,
     /// Test device with real memory and no computation; only by explicit name.
     Noop,
 }
@@ -90,6 +94,7 @@ impl DeviceKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
+            Self::Kmd => "kmd",
             Self::Noop => "noop",
         }
     }
@@ -153,11 +158,19 @@ pub struct LoadOptions {
     pub share_group: Option<String>,
     /// Whether a program of another hardware family than the device's is taken.
     pub any_hardware: bool,
+    /// How long a device with time limits of its own waits for an inference.
+    pub wait: WaitLimits,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { activations: 1, token: LoadToken::new(), share_group: None, any_hardware: false }
+        Self {
+            activations: 1,
+            token: LoadToken::new(),
+            share_group: None,
+            any_hardware: false,
+            wait: WaitLimits::default(),
+        }
     }
 }
 
@@ -178,6 +191,13 @@ pub trait Device: Debug + Send + Sync {
     /// Whether it can be used.
     fn status(&self) -> DeviceStatus {
         DeviceStatus::Ready
+    }
+
+    /// What a card says of itself; `None` for devices that are no cards.
+    ///
+    /// Blocking: asks the card, a minute at most.
+    fn facts(&self) -> Option<kmd::CardFacts> {
+        None
     }
 
     /// Whether an execution occupies a CPU of the host from its begin to its end.
@@ -263,6 +283,20 @@ pub trait Exec: Debug + Send {
                 ),
             }),
         }
+    }
+
+    /// Waits until the device has let go of the buffers of an execution that was ended early. Called before the buffers
+    /// are written.
+    ///
+    /// Blocking: as [`Self::execute`].
+    fn reclaim(&mut self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    /// Says whose the next measured execution is, where the device writes that down itself. Called before
+    /// [`Self::measure`].
+    fn identify(&mut self, identity: Identity) {
+        let _ = identity;
     }
 
     /// Announces that the next [`Self::execute`] is to be measured. Everything is bound; a device may run the inference
