@@ -215,6 +215,56 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .hint("lower num_activations or aic_num_cores, or reset a session that holds cores")
             .build(),
         RuntimeError::DeviceLost { id, .. } => raise("DeviceLostError").with("device", id).build(),
+        RuntimeError::OutOfMemory { bytes, .. } => raise("DeviceMemoryError").with("bytes", bytes).build(),
+        RuntimeError::Timeout { timeout_ms, .. } => {
+            raise("DeviceTimeoutError").with("timeout_ms", timeout_ms).build()
+        }
+        RuntimeError::EngineMissing { looked_at } => raise("DeviceError")
+            .with("looked_at", looked_at)
+            .hint("install onnxruntime (pip install onnxruntime), or set QAIC_ONNXRUNTIME_LIB to its library")
+            .build(),
+        RuntimeError::EngineUnusable { path, found, .. } => raise("DeviceError")
+            .with("path", path)
+            .with("found", found)
+            .with("needed", qaic_runtime::device::cpu::MINIMUM_VERSION)
+            .hint("pip install --upgrade onnxruntime, or set QAIC_ONNXRUNTIME_LIB to a newer library")
+            .build(),
+        RuntimeError::EngineGraph { .. }
+        | RuntimeError::Transfers { .. }
+        | RuntimeError::Unsupported { .. } => raise("DeviceError").build(),
+        RuntimeError::Inference { status, .. } => raise("InferenceError").with("status", status).build(),
+        RuntimeError::IoCrc { binding, section, taken, found, .. } => raise("InferenceError")
+            .with("binding", binding)
+            .with("section", section)
+            .with("taken", taken)
+            .with("found", found)
+            .hint("let nobody write to the arrays of an inference before it was waited for")
+            .build(),
+        RuntimeError::Forked => raise("StateError")
+            .hint("make sessions and programs after the fork, or use the start method spawn or forkserver")
+            .build(),
+        RuntimeError::State { .. }
+        | RuntimeError::InFlight
+        | RuntimeError::QueueFull { .. }
+        | RuntimeError::LiveExecObjs { .. }
+        | RuntimeError::UnknownInference { .. }
+        | RuntimeError::NothingSubmitted => raise("StateError").build(),
+        RuntimeError::NoMatchingShape { .. } => raise("InputShapeError").build(),
+        RuntimeError::StateRequired { binding } => {
+            raise("MissingInputError").with("binding", binding).build()
+        }
+        RuntimeError::Cancelled => raise("InferenceError").build(),
+        RuntimeError::Argument { .. } => raise("OptionError").build(),
+        error => from_card(py, error),
+    }
+}
+
+/// The exception for an error that only cards have; others are bugs of ours.
+fn from_card(py: Python<'_>, error: RuntimeError) -> PyErr {
+    let code = error.code();
+    let text = error.to_string();
+    let raise = |class| Raise::new(py, class, code, text.clone());
+    match error {
         RuntimeError::ChannelLost { device, channel, .. } => raise("DeviceLostError")
             .with("device", device)
             .with("channel", channel)
@@ -252,46 +302,6 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .with("elements", elements)
             .hint("submit fewer inferences at a time: lower set_size")
             .build(),
-        RuntimeError::Transfers { .. } => raise("DeviceError").build(),
-        RuntimeError::Unsupported { .. } => raise("DeviceError").build(),
-        RuntimeError::OutOfMemory { bytes, .. } => raise("DeviceMemoryError").with("bytes", bytes).build(),
-        RuntimeError::Timeout { timeout_ms, .. } => {
-            raise("DeviceTimeoutError").with("timeout_ms", timeout_ms).build()
-        }
-        RuntimeError::EngineMissing { looked_at } => raise("DeviceError")
-            .with("looked_at", looked_at)
-            .hint("install onnxruntime (pip install onnxruntime), or set QAIC_ONNXRUNTIME_LIB to its library")
-            .build(),
-        RuntimeError::EngineUnusable { path, found, .. } => raise("DeviceError")
-            .with("path", path)
-            .with("found", found)
-            .with("needed", qaic_runtime::device::cpu::MINIMUM_VERSION)
-            .hint("pip install --upgrade onnxruntime, or set QAIC_ONNXRUNTIME_LIB to a newer library")
-            .build(),
-        RuntimeError::EngineGraph { .. } => raise("DeviceError").build(),
-        RuntimeError::Inference { status, .. } => raise("InferenceError").with("status", status).build(),
-        RuntimeError::IoCrc { binding, section, taken, found, .. } => raise("InferenceError")
-            .with("binding", binding)
-            .with("section", section)
-            .with("taken", taken)
-            .with("found", found)
-            .hint("let nobody write to the arrays of an inference before it was waited for")
-            .build(),
-        RuntimeError::Forked => raise("StateError")
-            .hint("make sessions and programs after the fork, or use the start method spawn or forkserver")
-            .build(),
-        RuntimeError::State { .. }
-        | RuntimeError::InFlight
-        | RuntimeError::QueueFull { .. }
-        | RuntimeError::LiveExecObjs { .. }
-        | RuntimeError::UnknownInference { .. }
-        | RuntimeError::NothingSubmitted => raise("StateError").build(),
-        RuntimeError::NoMatchingShape { .. } => raise("InputShapeError").build(),
-        RuntimeError::StateRequired { binding } => {
-            raise("MissingInputError").with("binding", binding).build()
-        }
-        RuntimeError::Cancelled => raise("InferenceError").build(),
-        RuntimeError::Argument { .. } => raise("OptionError").build(),
         _ => raise("InternalError").build(),
     }
 }

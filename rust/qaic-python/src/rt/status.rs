@@ -82,16 +82,15 @@ impl QStatus {
             | RuntimeError::LiveExecObjs { .. }
             | RuntimeError::UnknownInference { .. }
             | RuntimeError::NothingSubmitted => Self::Inval,
-            RuntimeError::QueueFull { .. } => Self::Again,
+            // Cores that restart come back (device-kmd §2.7).
+            RuntimeError::QueueFull { .. } | RuntimeError::Firmware { status: -36, .. } => Self::Again,
             RuntimeError::OutOfMemory { .. } => Self::NoMem,
             RuntimeError::DeviceBusy { .. }
             | RuntimeError::DeviceLost { .. }
             | RuntimeError::ChannelLost { .. }
             | RuntimeError::DeviceUnavailable { .. }
-            | RuntimeError::FirmwareVersion { .. } => Self::DevError,
-            // Cores that restart come back (device-kmd §2.7).
-            RuntimeError::Firmware { status: -36, .. } => Self::Again,
-            RuntimeError::Firmware { .. } => Self::DevError,
+            | RuntimeError::FirmwareVersion { .. }
+            | RuntimeError::Firmware { .. } => Self::DevError,
             RuntimeError::FirmwareProtocol { .. } => Self::Protocol,
             RuntimeError::DevicePermission { .. } => Self::Perm,
             RuntimeError::RingFull { .. } => Self::Busy,

@@ -285,14 +285,6 @@ pub trait Exec: Debug + Send {
         }
     }
 
-    /// Waits until the device has let go of the buffers of an execution that was ended early. Called before the buffers
-    /// are written.
-    ///
-    /// Blocking: as [`Self::execute`].
-    fn reclaim(&mut self) -> Result<(), RuntimeError> {
-        Ok(())
-    }
-
     /// Says whose the next measured execution is, where the device writes that down itself. Called before
     /// [`Self::measure`].
     fn identify(&mut self, identity: Identity) {
