@@ -3,7 +3,8 @@ import pytest
 from compiler_oracle import FLOAT, info, lowered, model_of, node
 from onnx import TensorProto, helper
 
-from qaic.compiler.descriptor import batch_of, network_descriptor, place
+from qaic.compiler.descriptor import batch_of, network_descriptor
+from qaic.compiler.dma_buffers import dma_buffers, place
 from qaic.compiler.edges import Edge
 from qaic.errors import CompileError
 
@@ -162,9 +163,8 @@ def test_descriptor_of_quantized_types_carries_scale_and_offset():
         Edge("b", TensorProto.BOOL, (1,)),
     ]
     outputs = [Edge("f", FLOAT, (4, 0))]
-    desc = network_descriptor(
-        "n", inputs, outputs, cores=2, batch=1, combine_inputs=True, combine_outputs=True
-    )
+    buffers = dma_buffers(inputs, outputs, combine_inputs=True, combine_outputs=True)
+    desc = network_descriptor("n", inputs, outputs, buffers, cores=2, batch=1)
     described = [
         (b["io_initial"]["type"], b["io_initial"]["qscale"], b["io_initial"]["qoffset"], b["align"])
         for b in desc["inputs"]
@@ -173,7 +173,7 @@ def test_descriptor_of_quantized_types_carries_scale_and_offset():
     (copy,) = desc["outputs"][0]["transformseq"]
     assert copy["copy_dma_buffer"] == {"dir": 1, "offset": 0, "buffer_num": 1}
     assert "align" not in desc["outputs"][0]
-    assert desc["dma_buffers"] == [{"size": 192, "dir": 0}, {"size": 0, "dir": 1}]
+    assert desc["dma_buffers"] == [{"size": 192, "dir": 0}, {"size": 64, "dir": 1}]
 
 
 def test_batch_is_the_first_dim_all_inputs_share():

@@ -1,5 +1,6 @@
 """What a program is told to measure: the message, the buffer, the binding and the plan, level by level."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -90,7 +91,15 @@ def test_the_default_level_has_a_buffer_and_no_binding(model, tmp_path):
     qpc = program(model, tmp_path / "out")
     assert stats_of(qpc) == {1: 2, 3: 40, 7: 1, 9: 19_200}
     assert output_names(qpc) == ["y"]
-    assert qpc.plan["stats"] == {"level": 40, "capacity": ALWAYS}
+    network_desc = bytes(qpc.segments["networkdesc.bin"].data)
+    assert qpc.plan["stats"] == {
+        "level": 40,
+        "op_level": 0,
+        "batch_size": 1,
+        "buffer": 2,
+        "capacity": ALWAYS,
+        "fingerprint": hashlib.sha256(network_desc).hexdigest()[:32],
+    }
     assert buffer_sizes(qpc)[2] == buffer_bytes(ALWAYS) == 4480
     assert "opstatsdesc.open" not in qpc.segments
     assert [mapping.name for mapping in qpc.buffer_mappings] == ["x", "y"]
@@ -123,7 +132,12 @@ def test_what_is_asked_for_has_a_binding(model, tmp_path, options, message, coun
     qpc = program(model, tmp_path / "out", **options)
     assert stats_of(qpc) == {1: 2, 7: 1, 9: 19_200} | message
     assert output_names(qpc) == ["y", "aiccyclecounts"]
-    assert qpc.plan["stats"] == {"level": message[3], "capacity": counts}
+    planned = qpc.plan["stats"]
+    assert (planned["level"], planned["capacity"], planned["buffer"]) == (message[3], counts, 2)
+    assert (planned.get("ddr", False), planned["batch_size"]) == (bool(message.get(8)), message.get(7, 1))
+    assert [event % 2**64 for event in planned.get("pmu_events", [])] == [
+        event % 2**32 for event in message.get(10, [])
+    ]
     size = buffer_bytes(counts)
     assert buffer_sizes(qpc)[2] == size
     assert [edge["name"] for edge in qpc.plan["outputs"]] == ["y"]
@@ -141,7 +155,12 @@ def test_what_is_asked_for_has_a_binding(model, tmp_path, options, message, coun
 @pytest.mark.parametrize(("level", "pmu_level"), [(70, 0), (75, 0), (100, 100), (2**31 - 1, 2**31 - 1)])
 def test_operations_are_in_the_message_and_in_their_segment(model, tmp_path, level, pmu_level):
     qpc = program(model, tmp_path / "out", stats_level=level, aic_pmu_events="70")
-    descriptor = json.loads(bytes(qpc.segments["opstatsdesc.open"].data))
+    segment = bytes(qpc.segments["opstatsdesc.open"].data)
+    # What is loaded on a card has it too, and says which it is.
+    container = _core.Qpc(str(tmp_path / "out" / "programqpc.bin"))
+    assert bytes(container.elf_section("openqaic_ops")) == segment
+    assert qpc.plan["stats"]["fingerprint"] == hashlib.sha256(segment).hexdigest()[:32]
+    descriptor = json.loads(segment)
     (core,) = descriptor.pop("cores")
     assert descriptor == {
         "version": 1,
@@ -222,7 +241,7 @@ def test_size_is_what_the_device_computes(model, tmp_path):
     for options in ({}, {"stats_level": 70}, {"stats_level": 100, "aic_pmu_recipe": "AxiRd"}):
         qpc = program(model, tmp_path / "out", **options)
         counts = qpc.plan["stats"]["capacity"]
-        assert buffer_sizes(qpc)[-1] == _core.stats_capacity(counts) == buffer_bytes(counts)
+        assert buffer_sizes(qpc)[-2] == _core.stats_capacity(counts) == buffer_bytes(counts)
 
 
 @pytest.mark.parametrize(("given", "has_binding"), [({}, False), ({"aic_profiling_type": ["trace"]}, True)])
@@ -259,8 +278,10 @@ def test_combined_buffers_and_sets_of_shapes(tmp_path):
             combine_outputs=combined,
             network_specialization_config=[{"n": 1}, {"n": 5}],
         )
-        *_, size = buffer_sizes(qpc)
-        assert stats_of(qpc)[1] == len(buffer_sizes(qpc)) - 1 == (2 if combined else 3)
+        *_, size, control = buffer_sizes(qpc)
+        assert stats_of(qpc)[1] == len(buffer_sizes(qpc)) - 2 == (2 if combined else 3)
+        assert (control, qpc.plan["control_buffer"]) == (64, len(buffer_sizes(qpc)) - 1)
+        assert not qpc.validate()
         shapes = [
             [shape["dims"] for shape in entry["shapes"]] for entry in qpc.network_descriptor["allowed_shapes"]
         ]

@@ -216,7 +216,7 @@ def looped(trips, *, inner=None):
 def test_room_for_what_a_loop_repeats(tmp_path, trips, inner, executions):
     qpc = compiled(looped(trips, inner=inner), tmp_path)
     assert qpc.plan["stats"]["capacity"]["OP"] == executions + 16
-    assert qpc.network_descriptor["dma_buffers"][-1]["size"] >= 48 * executions
+    assert qpc.network_descriptor["dma_buffers"][-2]["size"] >= 48 * executions
 
 
 def test_nodes_of_bodies_follow_the_loop(tmp_path):

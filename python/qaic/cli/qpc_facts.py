@@ -95,7 +95,12 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
         "outputs": _bindings(qpc, "outputs", plan),
         "shapes": [_shapes(entry, network) for entry in network.get("allowed_shapes", ())],
         "dma_buffers": [
-            {"index": index, "direction": _direction(buffer), "bytes": buffer.get("size", 0)}
+            {
+                "index": index,
+                "direction": _direction(buffer),
+                "bytes": buffer.get("size", 0),
+                "holds": _held(index, network, plan),
+            }
             for index, buffer in enumerate(network.get("dma_buffers", ()))
         ],
         "constants": _readable(problems, lambda: _constants(qpc), "constants"),
@@ -210,6 +215,14 @@ def _stats(network: _Json) -> _Json | None:
         "bytes": buffers[buffer].get("size", 0) if buffer < len(buffers) else None,
         "output": next((name for name in outputs if name.startswith(STATS_OUTPUT)), None),
     }
+
+
+def _held(index: int, network: _Json, plan: _Json) -> str:
+    """Tell what is in a DMA buffer; a plan may hold anything."""
+    if index == plan.get("control_buffer"):
+        return "control"
+    stats = network.get("stats")
+    return "statistics" if stats is not None and index == stats.get("buff_num", 0) else "tensors"
 
 
 def _direction(buffer: _Json) -> str:

@@ -210,7 +210,11 @@ def _dma_text(buffers: Sequence[_Json]) -> str:
     if not buffers:
         return ""
     return table(
-        [[b["index"], b["direction"], b["bytes"]] for b in buffers], header=["buffer", "dir", "bytes"]
+        [
+            [b["index"], b["direction"], b["bytes"], b["holds"] if b["holds"] != "tensors" else ""]
+            for b in buffers
+        ],
+        header=["buffer", "dir", "bytes", ""],
     )
 
 

@@ -37,7 +37,7 @@ _log = logging.getLogger("qaic.compiler")
 PROGRAM_NAME: Final = "programqpc.bin"
 
 #: changes when the meaning of cached files changes without a change of version
-_FORMAT: Final = 4
+_FORMAT: Final = 5
 
 #: position of the u64 container size in the header, qpc-format §1.1
 _SIZE_AT: Final = 8

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.edges import MAX_BYTES, Edge
+from qaic.compiler.dma_buffers import FROM_DEVICE, TO_DEVICE, DmaBuffers
+from qaic.compiler.edges import Edge
 from qaic.compiler.elem_types import BFLOAT16, BOOL, FLOAT, FLOAT16, INT8, INT16, INT32, INT64, TABLE, UINT8
 from qaic.profile_names import STATS_OUTPUT
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from qaic.compiler.specialize import Variant
     from qaic.compiler.stats_settings import StatsSettings
-
-#: every tensor starts at a cache line of its DMA buffer
-BUFFER_ALIGNMENT: Final = 64
 
 #: ONNX element type -> (buffer type code, scale, offset), qpc-format §2.1
 _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
@@ -36,9 +33,6 @@ _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
 _INT8_QUANTIZED: Final = 2
 
 _COPY_TO_DMA: Final = 6
-_TO_DEVICE: Final = 0
-_FROM_DEVICE: Final = 1
-
 #: per NSP: 8 MiB of vector memory and 1 MiB of second-level memory
 _VTCM_BYTES: Final = 8 << 20
 _L2TCM_BYTES: Final = 1 << 20
@@ -62,49 +56,14 @@ _CPU_THREADS: Final[dict[str, object]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where the tensors of one direction lie: buffer number and byte offset of each; sizes of the buffers."""
-
-    places: tuple[tuple[int, int], ...]
-    sizes: tuple[int, ...]
-
-
-def place(edges: Sequence[Edge], first_buffer: int, *, combine: bool) -> Placement:
-    """Lay out the tensors of one direction in DMA buffers.
-
-    Parameters
-    ----------
-    edges : Sequence[Edge]
-        Tensors in order.
-    first_buffer : int
-        Number of the first buffer.
-    combine : bool
-        One buffer for all, unless its size has no room in an u32.
-    """
-    if combine and edges:
-        places = []
-        end = 0
-        for edge in edges:
-            start = _aligned(end)
-            places.append((first_buffer, start))
-            end = start + edge.nbytes
-        if _aligned(end) <= MAX_BYTES:
-            return Placement(tuple(places), (_aligned(end),))
-    # The very last bytes of an u32 cannot be rounded up; such a buffer keeps its exact size.
-    sizes = [_aligned(edge.nbytes) if _aligned(edge.nbytes) <= MAX_BYTES else edge.nbytes for edge in edges]
-    return Placement(tuple((first_buffer + i, 0) for i in range(len(edges))), tuple(sizes))
-
-
 def network_descriptor(
     name: str,
     inputs: Sequence[Edge],
     outputs: Sequence[Edge],
+    buffers: DmaBuffers,
     *,
     cores: int,
     batch: int,
-    combine_inputs: bool,
-    combine_outputs: bool,
     variants: Sequence[Variant] = (),
     stats: StatsSettings | None = None,
 ) -> dict[str, object]:
@@ -116,43 +75,35 @@ def network_descriptor(
         Program name.
     inputs, outputs : Sequence[Edge]
         Interface of the program.
+    buffers : DmaBuffers
+        Where it lies.
     cores : int
         NSP cores of one activation.
     batch : int
         Batch the program was compiled for.
-    combine_inputs, combine_outputs : bool
-        Whether the tensors of a direction share one DMA buffer.
     variants : Sequence[Variant]
         Sets of shapes where there are several, else empty.
     stats : StatsSettings or None
-        How the program is instrumented. Its buffer is the last one; the binding for it, if there is one, is
-        the last output.
+        How the program is instrumented. The binding for it, if there is one, is the last output.
     """
-    placed_in = place(inputs, 0, combine=combine_inputs)
-    placed_out = place(outputs, len(placed_in.sizes), combine=combine_outputs)
-    sizes_out = placed_out.sizes
     measured: list[tuple[Edge, tuple[int, int]]] = []
     instrumented: dict[str, object] = dict(_CARD_THREADS)
-    if stats is not None:
-        buffer, size = len(placed_in.sizes) + len(sizes_out), stats.buffer_bytes()
-        sizes_out = (*sizes_out, size)
+    if stats is not None and buffers.stats is not None:
         if stats.is_asked:
-            measured.append((Edge(STATS_OUTPUT, INT8, (size,)), (buffer, 0)))
-        instrumented = {**_CPU_THREADS, "stats": stats.message(buffer)}
+            edge = Edge(STATS_OUTPUT, INT8, (buffers.buffers[buffers.stats][0],))
+            measured.append((edge, (buffers.stats, 0)))
+        instrumented = {**_CPU_THREADS, "stats": stats.message(buffers.stats)}
     return {
         "major_version": 9,
         "network_name": name,
         "inputs": [
-            _binding(edge, where, _TO_DEVICE) for edge, where in zip(inputs, placed_in.places, strict=True)
+            _binding(edge, where, TO_DEVICE) for edge, where in zip(inputs, buffers.inputs, strict=True)
         ],
         "outputs": [
-            _binding(edge, where, _FROM_DEVICE)
-            for edge, where in (*zip(outputs, placed_out.places, strict=True), *measured)
+            _binding(edge, where, FROM_DEVICE)
+            for edge, where in (*zip(outputs, buffers.outputs, strict=True), *measured)
         ],
-        "dma_buffers": [
-            *({"size": size, "dir": _TO_DEVICE} for size in placed_in.sizes),
-            *({"size": size, "dir": _FROM_DEVICE} for size in sizes_out),
-        ],
+        "dma_buffers": buffers.messages,
         "num_cores": cores,
         **instrumented,
         "batch_size": batch,
@@ -163,8 +114,17 @@ def network_descriptor(
     }
 
 
-def metadata(name: str, *, cores: int, constants_size: int, hardware: str | None = None) -> dict[str, object]:
-    """Build the JSON form of the metadata; execution fields are zero, no card runs this program.
+def metadata(
+    name: str,
+    buffers: DmaBuffers,
+    *,
+    cores: int,
+    constants_size: int,
+    hardware: str | None = None,
+) -> dict[str, object]:
+    """Build the JSON form of the metadata.
+
+    What tells the threads of a core what to do is zero: no card of silicon runs this program.
 
     The family ai100 is version 2. No document numbers ai200; the next one keeps a device of the other family
     from taking the program.
@@ -179,6 +139,7 @@ def metadata(name: str, *, cores: int, constants_size: int, hardware: str | None
         "hasHmxFP": 1,
         "VTCMSize": _VTCM_BYTES,
         "L2TCMSize": _L2TCM_BYTES,
+        **buffers.metadata(),
     }
 
 
@@ -187,10 +148,6 @@ def batch_of(inputs: Sequence[Edge]) -> int:
     firsts = {edge.dims[0] for edge in inputs if edge.dims}
     batch = firsts.pop() if len(firsts) == 1 else 1
     return batch if 1 <= batch <= 0x7FFF_FFFF else 1
-
-
-def _aligned(size: int) -> int:
-    return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
 def _shapes(variant: Variant, edges: Sequence[Edge], constant: Sequence[Edge]) -> dict[str, object]:
@@ -233,6 +190,6 @@ def _binding(edge: Edge, where: tuple[int, int], direction: int) -> dict[str, ob
             }
         ],
     }
-    if direction == _TO_DEVICE:
+    if direction == TO_DEVICE:
         binding["align"] = TABLE[edge.elem_type][1] // 8
     return binding

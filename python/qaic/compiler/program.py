@@ -7,6 +7,7 @@ memory.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import zlib
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler import descriptor
+from qaic.compiler.dma_buffers import dma_buffers
 from qaic.compiler.elem_types import type_name
 from qaic.compiler.engine_check import without_weights
 from qaic.compiler.graph_walk import has_loops
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.dma_buffers import DmaBuffers
     from qaic.compiler.edges import Edge
     from qaic.compiler.lowering import Lowered
     from qaic.compiler.progress import Progress
@@ -45,6 +48,8 @@ PLAN_VERSION: Final = 1
 STATEFUL_PLAN_VERSION: Final = 2
 GRAPH_SECTION: Final = "openqaic_graph"
 PLAN_SECTION: Final = "openqaic_plan"
+#: `OPERATIONS_SEGMENT` once more: a card has the ELF and the constants, and nothing else of a container
+OPERATIONS_SECTION: Final = "openqaic_ops"
 #: CRC-32 of the other segments, in the order of the table; only with `qpc_crc`
 CHECKSUMS_SEGMENT: Final = "openqaic.crc"
 #: what the operations of the program are; only where they are measured
@@ -204,24 +209,43 @@ def _write(
     """Write the container; `notes` are entries of the plan that only inform."""
     lowered, constants_size = content.lowered, content.constants_size
     batch = descriptor.batch_of(lowered.inputs)
+    buffers = dma_buffers(
+        lowered.inputs,
+        lowered.outputs,
+        combine_inputs=options.combine_inputs,
+        combine_outputs=options.combine_outputs,
+        has_variants=bool(lowered.variants),
+        stats=stats,
+    )
     network = _core.encode_network_desc(
         json.dumps(
             descriptor.network_descriptor(
                 lowered.name,
                 lowered.inputs,
                 lowered.outputs,
+                buffers,
                 cores=options.aic_num_cores,
                 batch=batch,
-                combine_inputs=options.combine_inputs,
-                combine_outputs=options.combine_outputs,
                 variants=lowered.variants,
                 stats=stats,
             )
         )
     )
-    metadata = _metadata(lowered, options, constants_size)
-    plan = canonical_json({**_plan(content, options, batch), **_stats(stats), **(notes or {})})
-    elf = _core.encode_elf([("metadata_fb", metadata), (GRAPH_SECTION, content.graph), (PLAN_SECTION, plan)])
+    metadata = _metadata(lowered, options, constants_size, buffers)
+    described = None if stats is None else stats.operations(lowered.name)
+    operations = None if described is None else canonical_json(described)
+    plan = canonical_json(
+        {
+            **_plan(content, options, batch),
+            **_transfers(buffers),
+            **_stats(stats, buffers, network if operations is None else operations),
+            **(notes or {}),
+        }
+    )
+    sections = [("metadata_fb", metadata), (GRAPH_SECTION, content.graph), (PLAN_SECTION, plan)]
+    if operations is not None:
+        sections.append((OPERATIONS_SECTION, operations))
+    elf = _core.encode_elf(sections)
     small = {
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
         "metadata_fb.crc": struct.pack("<I", zlib.crc32(metadata)),
@@ -230,9 +254,8 @@ def _write(
         "network.elf.crc": struct.pack("<I", zlib.crc32(b"")),
         "networkdesc.bin": bytes(network),
     }
-    operations = None if stats is None else stats.operations(lowered.name)
     if operations is not None:
-        small[OPERATIONS_SEGMENT] = canonical_json(operations)
+        small[OPERATIONS_SEGMENT] = operations
     sizes = {name: len(data) for name, data in small.items()}
     if options.qpc_crc:
         sizes[CHECKSUMS_SEGMENT] = 4 * (len(small) + (2 if constants_size else 0))
@@ -253,9 +276,10 @@ def _write(
     writer.finish()
 
 
-def _metadata(lowered: Lowered, options: CompileOptions, constants_size: int) -> bytes:
+def _metadata(lowered: Lowered, options: CompileOptions, constants_size: int, buffers: DmaBuffers) -> bytes:
     fields = descriptor.metadata(
         lowered.name,
+        buffers,
         cores=options.aic_num_cores,
         constants_size=constants_size,
         hardware=options.aic_hw_version,
@@ -291,9 +315,37 @@ def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, o
     }
 
 
-def _stats(stats: StatsSettings | None) -> dict[str, object]:
-    """Tell the device what to measure, and how many records of each kind have room in its buffer."""
-    return {} if stats is None else {"stats": {"level": stats.level, "capacity": stats.capacity()}}
+def _transfers(buffers: DmaBuffers) -> dict[str, object]:
+    """Say where the tensors lie in DMA buffers, and which of these tells about an inference.
+
+    A card is not told by the network descriptor, which stays on the host.
+    """
+    entries: dict[str, object] = {"places": {"inputs": buffers.inputs, "outputs": buffers.outputs}}
+    if buffers.control is not None:
+        entries["control_buffer"] = buffers.control
+    return entries
+
+
+def _stats(stats: StatsSettings | None, buffers: DmaBuffers, described: bytes) -> dict[str, object]:
+    """Tell the device what to measure, into which buffer, and how many records of each kind have room there.
+
+    `described` is the content of the segment that describes what is measured.
+    """
+    if stats is None:
+        return {}
+    entries: dict[str, object] = {
+        "level": stats.level,
+        "op_level": stats.op_level,
+        "batch_size": stats.batch,
+        "buffer": buffers.stats,
+        "capacity": stats.capacity(),
+        "fingerprint": hashlib.sha256(described).hexdigest()[:32],
+    }
+    if stats.counts_ddr:
+        entries["ddr"] = True
+    if stats.pmu_events:
+        entries["pmu_events"] = list(stats.pmu_events)
+    return {"stats": entries}
 
 
 def _shapes_and_state(lowered: Lowered, options: CompileOptions) -> dict[str, object]:

@@ -10,7 +10,7 @@ use super::{Image, Report};
 use crate::bytes::range_within;
 use crate::container::names::{CONSTANTS, NETWORK_ELF};
 use crate::elf;
-use crate::network_desc::NetworkDesc;
+use crate::network_desc::{Direction, NetworkDesc};
 
 /// ELF section with the resolved plan, as JSON.
 const PLAN_SECTION: &str = "openqaic_plan";
@@ -18,6 +18,10 @@ const PLAN_SECTION: &str = "openqaic_plan";
 const GRAPH_SECTION: &str = "openqaic_graph";
 /// The versions of the plan this library knows.
 const PLAN_VERSIONS: RangeInclusive<u64> = 1..=2;
+/// Begin of the name of the output that carries statistics.
+const STATS_OUTPUT: &str = "aiccyclecounts";
+/// Bytes by which the host tells a card about an inference.
+const CONTROL_BYTES: u32 = 64;
 /// Initializers start at multiples of this, so that kernels may use them from the mapped file.
 const INITIALIZER_ALIGNMENT: u64 = 64;
 
@@ -29,6 +33,8 @@ struct Plan {
     initializers: Vec<Initializer>,
     #[serde(default)]
     variants: Vec<Variant>,
+    #[serde(default)]
+    control_buffer: Option<u64>,
 }
 
 /// Dims of all tensors in one specialization.
@@ -65,6 +71,9 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, file: &[
     }
     if let Some(network) = network {
         validate_variants(&plan.variants, network, report);
+        if let Some(number) = plan.control_buffer {
+            validate_control_buffer(number, network, report);
+        }
     }
     let constants = image.payload(CONSTANTS).unwrap_or_default();
     for Initializer { name, offset, size } in &plan.initializers {
@@ -93,15 +102,33 @@ fn validate_variants(variants: &[Variant], network: &NetworkDesc, report: &mut R
         );
         return report.wrong("qpc.cpu_plan_variants", NETWORK_ELF, message);
     }
+    // The output of the statistics is no tensor of the plan.
+    let last = network.outputs.last().filter(|_| network.stats.is_some());
+    let extra = usize::from(last.is_some_and(|output| output.name.starts_with(STATS_OUTPUT)));
     for (number, (variant, entry)) in variants.iter().zip(&network.allowed_shapes).enumerate() {
         let dims = variant.inputs.iter().chain(&variant.outputs);
         let allowed = entry.shapes.iter().map(|shape| shape.dims.iter().copied().map(i64::from));
-        let same_count = dims.clone().count() == entry.shapes.len();
+        let same_count = dims.clone().count().checked_add(extra) == Some(entry.shapes.len());
         let same_dims = dims.zip(allowed).all(|(dims, allowed)| dims.iter().copied().eq(allowed));
         if variant.inputs.len() != network.inputs.len() || !same_count || !same_dims {
             let message =
                 format!("specialization {number} of the plan is not entry {number} of allowed_shapes");
             report.wrong("qpc.cpu_plan_variants", NETWORK_ELF, message);
         }
+    }
+}
+
+/// What the host says there must reach the device, and not be a tensor as well.
+fn validate_control_buffer(number: u64, network: &NetworkDesc, report: &mut Report) {
+    let buffer = usize::try_from(number).ok().and_then(|number| network.dma_buffers.get(number));
+    let has_room = buffer.is_some_and(|buffer| buffer.dir == Direction::In && buffer.size >= CONTROL_BYTES);
+    let mut copies = network.inputs.iter().flat_map(|input| &input.transformseq);
+    let is_shared = copies
+        .any(|step| step.copy_dma_buffer.as_ref().is_some_and(|copy| u64::from(copy.buffer_num) == number));
+    if !has_room || is_shared {
+        let message = format!(
+            "DMA buffer {number} is no control buffer: one has {CONTROL_BYTES} bytes, goes in, and holds no tensor"
+        );
+        report.wrong("qpc.control_buffer", NETWORK_ELF, message);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! It is chosen by name only and never found by enumeration, so that nobody measures it by accident.
 //!
-//! What it does with an inference is fixed, so that tests can predict it: the bytes of all inbound DMA buffers, in
-//! order, are written to the outbound DMA buffers, in order, repeated as often as they fit. What goes wrong is decided by
+//! What it does with an inference is fixed, so that tests can predict it: the bytes of all inbound DMA buffers that hold
+//! tensors, in order, are written to the outbound DMA buffers, in order, repeated as often as they fit. What goes wrong is decided by
 //! a [`FaultPlan`] and a [`Control`].
 //!
 //! Its statistics are when it ran, in the open layout, said to be of a test device.
@@ -11,6 +11,7 @@
 mod control;
 mod faults;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use qaic_qpc::container::names;
@@ -129,12 +130,18 @@ impl LoadedProgram for NoopProgram {
 impl Activation for NoopProgram {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
         self.control.exec(self.losses, self.dma_bytes())?;
-        let buffers = self
-            .image
-            .network()
-            .dma_buffers
-            .iter()
-            .map(|buffer| Ok((buffer.dir, Storage::new(buffer.size as usize)?)))
+        let network = self.image.network();
+        // What holds no tensor tells a card about an inference, and is not for the outputs.
+        let copies = network.inputs.iter().flat_map(|input| &input.transformseq);
+        let with_tensors: HashSet<u32> =
+            copies.filter_map(|step| step.copy_dma_buffer.as_ref()).map(|copy| copy.buffer_num).collect();
+        let buffers = (0..)
+            .zip(&network.dma_buffers)
+            .map(|(number, buffer)| {
+                let is_echoed = buffer.dir == Direction::Out || with_tensors.contains(&number);
+                let role = is_echoed.then_some(buffer.dir);
+                Ok((role, Storage::new(buffer.size as usize)?))
+            })
             .collect::<Result<Vec<_>, RuntimeError>>()?;
         let stop = Arc::new(NoopStop { control: Arc::clone(&self.control), stop: Stop::default() });
         let stats = self.image.network().stats.as_ref();
@@ -145,7 +152,8 @@ impl Activation for NoopProgram {
 
 #[derive(Debug)]
 struct NoopExec {
-    buffers: Vec<(Direction, Storage)>,
+    // With which part they have in the echo.
+    buffers: Vec<(Option<Direction>, Storage)>,
     losses: u32,
     stop: Arc<NoopStop>,
     // DMA buffer of the statistics, and what goes there.
@@ -175,7 +183,7 @@ impl Exec for NoopExec {
     fn execute(&mut self) -> Result<(), RuntimeError> {
         self.stop.control.execute(self.losses, &self.stop.stop)?;
         let memories = |wanted: Direction| {
-            let is_wanted = move |(direction, _): &&(Direction, Storage)| *direction == wanted;
+            let is_wanted = move |(role, _): &&(Option<Direction>, Storage)| *role == Some(wanted);
             self.buffers.iter().filter(is_wanted).map(|(_, storage)| storage.memory())
         };
         // Empty buffers would make the search for the next bytes endless.
