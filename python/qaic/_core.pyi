@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, SupportsIndex, final
 
 import numpy as np
+from _typeshed import FileDescriptorLike
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer
 
@@ -350,6 +351,8 @@ class RtQBuffer:
     """``qaicrt.QBuffer``."""
 
     def __new__(cls, data: Buffer | None = None) -> RtQBuffer: ...
+    @classmethod
+    def from_dma_buf(cls, fd: FileDescriptorLike, size: int, offset: int = 0) -> RtQBuffer: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def size(self) -> int: ...

@@ -368,6 +368,21 @@ def test_only_heap_memory_works(affine, capfd):
         refused(capfd, exec_obj.setData(data), "QBUFFER_TYPE_HEAP", expected=S.QS_UNSUPPORTED)
 
 
+@pytest.mark.parametrize("device", ["cpu", "noop"])
+def test_only_cards_take_descriptors(tmp_path, monkeypatch, capfd, device):
+    monkeypatch.setenv("QAIC_DEVICE", device)
+    client = Client(rt_programs.compiled(tmp_path, rt_programs.affine()))
+    with (tmp_path / "memory").open("w+b") as file:
+        file.truncate(32)
+        buffer = qaicrt.QBuffer.from_dma_buf(file, 32)
+    exec_obj = client.exec_obj()
+    for data in ([qaicrt.QBuffer(X), buffer], [(1, buffer)]):
+        status = exec_obj.setData(data)
+        refused(capfd, status, "QBUFFER_TYPE_DMABUF", f"`{device}`", expected=S.QS_UNSUPPORTED)
+    buffer.type = qaicrt.QBufferType.QBUFFER_TYPE_HEAP
+    refused(capfd, exec_obj.setData([(1, buffer)]), "from_dma_buf", expected=S.QS_UNSUPPORTED)
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import os
 import weakref
 from array import array
 
@@ -137,3 +138,56 @@ def test_attributes():
         with pytest.raises(AttributeError):
             setattr(buffer, name, 1)
     assert (type(buffer).__module__, type(buffer).__name__) == ("qaicrt", "QBuffer")
+
+
+class TestDescriptors:
+    """Memory behind a descriptor: named, not seen (device-kmd §3)."""
+
+    @pytest.fixture
+    def memory(self):
+        fd = os.memfd_create("tensor")
+        os.truncate(fd, 4096)
+        yield fd
+        os.close(fd)
+
+    def test_attributes_are_those_of_the_interface(self, memory):
+        buffer = qaicrt.QBuffer.from_dma_buf(memory, 1000, offset=24)
+        assert (buffer.size, buffer.offset, buffer.buf) == (1000, 24, 0)
+        assert buffer.type is qaicrt.QBufferType.QBUFFER_TYPE_DMABUF
+        assert os.fstat(buffer.handle).st_ino == os.fstat(memory).st_ino
+        assert repr(buffer) == f"QBuffer(dma-buf {buffer.handle}, 1000 bytes from 24)"
+        assert (qaicrt.QBuffer(b"x").handle, qaicrt.QBuffer(b"x").offset) == (0, 0)
+
+    def test_the_descriptor_is_its_own(self, tmp_path):
+        with (tmp_path / "memory").open("w+b") as file:
+            file.truncate(64)
+            buffer = qaicrt.QBuffer.from_dma_buf(file, 64)
+        handle = buffer.handle
+        assert os.fstat(handle).st_size == 64
+        assert not os.get_inheritable(handle)
+        del buffer
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(handle)
+
+    def test_the_host_does_not_see_it(self, memory):
+        buffer = qaicrt.QBuffer.from_dma_buf(memory, 8)
+        with pytest.raises(BufferError, match="handle with mmap"):
+            memoryview(buffer)
+        with pytest.raises(BufferError):
+            bytes(buffer)
+
+    @pytest.mark.parametrize(("size", "offset"), [(0, 0), (4097, 0), (4096, 1), (1, 4096), (1 << 63, 9)])
+    def test_bytes_that_do_not_exist(self, memory, size, offset):
+        with pytest.raises(ValueError, match="bytes"):
+            qaicrt.QBuffer.from_dma_buf(memory, size, offset)
+
+    @pytest.mark.parametrize("size", [-1, 1 << 64])
+    def test_numbers_that_are_no_sizes(self, memory, size):
+        with pytest.raises(OverflowError):
+            qaicrt.QBuffer.from_dma_buf(memory, size)
+
+    def test_what_is_no_descriptor(self):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            qaicrt.QBuffer.from_dma_buf(1 << 20, 8)
+        with pytest.raises(TypeError):
+            qaicrt.QBuffer.from_dma_buf("memory", 8)

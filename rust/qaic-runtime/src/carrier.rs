@@ -9,6 +9,7 @@ use qaic_qpc::network_desc::NetworkDesc;
 
 use crate::buffer::{HostSlice, HostSliceMut};
 use crate::clock;
+use crate::described::Described;
 use crate::device::{Activation, Canceller, Exec};
 use crate::error::RuntimeError;
 use crate::log;
@@ -30,6 +31,7 @@ pub(crate) struct Carrier {
     staging: Vec<HostSliceMut>,
     // Per DMA buffer, the bytes in use where partial inputs were packed, else 0.
     resize: Vec<u32>,
+    described: Described,
     // Sources of the present inference, one per input.
     sources: Vec<HostSlice>,
     stats: Option<StatsPlace>,
@@ -71,6 +73,7 @@ impl Carrier {
             dma_buffers: vec![None; first.dma_bytes().len()],
             staging: Vec::new(),
             resize: Vec::new(),
+            described: Described::default(),
             sources: Vec::with_capacity(first.inputs().len()),
             variants: Arc::clone(variants),
             stats,
@@ -141,6 +144,7 @@ impl Carrier {
             self.variant = variant;
         }
         let retained = retained.map(|retained| &*retained);
+        self.described.bind(&mut *self.exec, wiring, &transfers)?;
         self.choose_sources(wiring, &transfers, retained)?;
         if self.exec.binds_in_place() && !transfers.has_partial_inputs() {
             if self.run_in_place(wiring, &transfers, retained, watch.as_deref_mut())? {
@@ -242,6 +246,7 @@ impl Carrier {
                     target.memory.as_const()
                 }
                 InputWire::Memory { memory, .. } => *memory,
+                InputWire::DmaBuf { .. } => HostSlice::empty(),
                 InputWire::Unset | InputWire::Held if transfer.place().is_none() => HostSlice::empty(),
                 InputWire::Unset | InputWire::Held => match held() {
                     Some(tensor) => tensor.memory.as_const(),
@@ -278,7 +283,11 @@ impl Carrier {
             let buffer = self.dma_buffer(index)?;
             self.staging.push(buffer);
         }
-        transfers.pre_process(&self.sources, &self.staging, &mut self.resize)?;
+        if self.described.is_empty() {
+            transfers.pre_process(&self.sources, &self.staging, &mut self.resize)?;
+        } else {
+            self.stage_seen(wiring, transfers)?;
+        }
         if transfers.has_partial_inputs() {
             self.exec.set_transfer_bytes(&self.resize);
         }
@@ -298,6 +307,20 @@ impl Carrier {
                 None => self.tensor_in_dma(place)?,
             };
             download(wiring, transfers, index, result)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the inputs that do not lie behind descriptors. Programs that take descriptors pack nothing.
+    fn stage_seen(&mut self, wiring: &Wiring, transfers: &TransferPlan) -> Result<(), RuntimeError> {
+        self.resize.clear();
+        self.resize.resize(self.staging.len(), 0);
+        let inputs = wiring.inputs.iter().zip(transfers.inputs()).zip(&self.sources).enumerate();
+        for (index, ((wire, transfer), source)) in inputs {
+            let Some(place) = transfer.place() else { continue };
+            if !matches!(wire, InputWire::DmaBuf { .. }) {
+                transfers.stage_input(index, *source, self.staging[place.buffer])?;
+            }
         }
         Ok(())
     }

@@ -70,9 +70,9 @@ impl Context {
         &self.logger
     }
 
-    /// Kind of all devices.
-    pub fn kind(&self) -> DeviceKind {
-        self.registry.kind()
+    /// Kind of the devices of `placement`; `None` when its first does not exist.
+    pub fn kind_of(&self, placement: &Placement) -> Option<DeviceKind> {
+        self.device(placement.first()?).ok().map(|device| device.kind())
     }
 
     /// All devices, in order of id.

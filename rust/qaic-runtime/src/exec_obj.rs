@@ -347,7 +347,7 @@ impl ExecObj {
         self.wire(|wiring| {
             let unfed =
                 wiring.inputs.iter().zip(transfers.inputs()).enumerate().find(|(index, (wire, transfer))| {
-                    !matches!(wire, InputWire::Memory { .. })
+                    !matches!(wire, InputWire::Memory { .. } | InputWire::DmaBuf { .. })
                         && transfer.place().is_some()
                         && !transfer.is_partial()
                         && !self.activated.retains_input(*index)

@@ -50,7 +50,7 @@ impl IoCheck {
         self.taken.outputs.clear();
         let sums = wiring.inputs.iter().map(|wire| match wire {
             InputWire::Memory { memory, .. } => sections(*memory, self.section_bytes),
-            InputWire::Unset | InputWire::Held => Vec::new(),
+            InputWire::Unset | InputWire::Held | InputWire::DmaBuf { .. } => Vec::new(),
         });
         self.taken.inputs = sums.collect();
     }
@@ -73,7 +73,7 @@ impl IoCheck {
     pub(crate) fn take_outputs(&mut self, wiring: &Wiring) {
         let sums = wiring.outputs.iter().map(|wire| match wire {
             OutputWire::Memory { memory, .. } => sections(memory.as_const(), self.section_bytes),
-            OutputWire::Dropped => Vec::new(),
+            OutputWire::Dropped | OutputWire::DmaBuf { .. } => Vec::new(),
         });
         self.taken.outputs = sums.collect();
         self.is_uncollected = true;

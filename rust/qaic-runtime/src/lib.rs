@@ -15,6 +15,7 @@ mod carrier;
 pub mod clock;
 pub mod context;
 pub mod convert;
+mod described;
 pub mod device;
 pub mod error;
 pub mod exec_obj;

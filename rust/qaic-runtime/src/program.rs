@@ -307,7 +307,7 @@ impl Program {
 
     /// How long an inference may take.
     pub(crate) fn time_limit(&self) -> Option<Duration> {
-        self.options.wait.total(self.context.kind())
+        self.options.wait.total(self.context.kind_of(&self.placement)?)
     }
 
     /// Whether it is loaded or activated. Blocking while another thread loads it.

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::buffer::{HostSlice, HostSliceMut};
+use crate::buffer::{DmaBuf, HostSlice, HostSliceMut};
 
 /// Keeps wired memory alive. Dropped on whichever thread drops the wire.
 pub type Owner = Arc<dyn Any + Send + Sync>;
@@ -27,6 +27,11 @@ pub enum InputWire {
         /// What keeps them alive.
         owner: Option<Owner>,
     },
+    /// Memory behind a descriptor, which the device reads by itself.
+    DmaBuf {
+        /// The tensor, as the device has it.
+        memory: Arc<DmaBuf>,
+    },
 }
 
 /// Where an output goes.
@@ -41,6 +46,11 @@ pub enum OutputWire {
         memory: HostSliceMut,
         /// What keeps it alive.
         owner: Option<Owner>,
+    },
+    /// Memory behind a descriptor, which the device writes by itself.
+    DmaBuf {
+        /// The tensor, as the device has it.
+        memory: Arc<DmaBuf>,
     },
 }
 
@@ -112,6 +122,7 @@ impl fmt::Debug for InputWire {
             Self::Unset => formatter.write_str("Unset"),
             Self::Held => formatter.write_str("Held"),
             Self::Memory { memory, .. } => formatter.debug_tuple("Memory").field(&memory.len()).finish(),
+            Self::DmaBuf { memory } => formatter.debug_tuple("DmaBuf").field(&memory.len()).finish(),
         }
     }
 }
@@ -121,6 +132,7 @@ impl fmt::Debug for OutputWire {
         match self {
             Self::Dropped => formatter.write_str("Dropped"),
             Self::Memory { memory, .. } => formatter.debug_tuple("Memory").field(&memory.len()).finish(),
+            Self::DmaBuf { memory } => formatter.debug_tuple("DmaBuf").field(&memory.len()).finish(),
         }
     }
 }

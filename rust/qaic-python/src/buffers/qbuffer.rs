@@ -1,21 +1,24 @@
 //! `qaicrt.QBuffer`: memory for one binding (python-api §B.8.1).
 
 use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyBytes;
-use qaic_runtime::buffer::{HostSliceMut, Storage};
+use pyo3::types::{PyBytes, PyType};
+use qaic_runtime::buffer::{DmaBuf, HostSliceMut, Storage};
 
 use super::held::{Held, release_dropped};
 use crate::errors::from_runtime;
 
-/// The code of memory from the heap, the only kind there is.
+/// The code of memory from the heap.
 const HEAP: u32 = 0;
+/// The code of memory behind a descriptor.
+const DMA_BUF: u32 = 1;
 
 /// Copies of at least this many bytes let other Python threads run.
 const DETACH_FROM_BYTES: usize = 64 << 10;
@@ -25,21 +28,24 @@ const DETACH_FROM_BYTES: usize = 64 << 10;
 pub(crate) struct Backing {
     memory: HostSliceMut,
     readonly: bool,
-    _keeper: Keeper,
+    keeper: Keeper,
 }
 
 /// What `memory` belongs to.
-#[allow(dead_code)] // kept, never looked at
 enum Keeper {
+    #[allow(dead_code)] // kept, never looked at
     Storage(Storage),
+    #[allow(dead_code)] // kept, never looked at
     Array(Held),
+    /// No memory of the host: there is nothing at `memory`.
+    DmaBuf(Arc<DmaBuf>),
 }
 
 impl Backing {
     /// New zeroed memory.
     pub(crate) fn zeroed(py: Python<'_>, len_bytes: usize) -> PyResult<Arc<Self>> {
         let storage = Storage::new(len_bytes).map_err(|error| from_runtime(py, error))?;
-        Ok(Arc::new(Self { memory: storage.memory(), readonly: false, _keeper: Keeper::Storage(storage) }))
+        Ok(Arc::new(Self { memory: storage.memory(), readonly: false, keeper: Keeper::Storage(storage) }))
     }
 
     /// The memory of an array; the array when its elements do not follow each other in C order.
@@ -52,12 +58,36 @@ impl Backing {
 
     /// The memory of an array with any strides that are not negative.
     pub(crate) fn strided(array: Held, memory: HostSliceMut) -> Arc<Self> {
-        Arc::new(Self { memory, readonly: array.is_readonly(), _keeper: Keeper::Array(array) })
+        Arc::new(Self { memory, readonly: array.is_readonly(), keeper: Keeper::Array(array) })
     }
 
-    /// The bytes. Valid as long as the backing.
+    /// Memory behind a descriptor.
+    fn behind(memory: DmaBuf) -> Arc<Self> {
+        let keeper = Keeper::DmaBuf(Arc::new(memory));
+        Arc::new(Self { memory: HostSliceMut::empty(), readonly: false, keeper })
+    }
+
+    /// The bytes. Valid as long as the backing. Empty where they lie behind a descriptor.
     pub(crate) fn memory(&self) -> HostSliceMut {
         self.memory
+    }
+
+    /// What the bytes lie behind, if that is a descriptor.
+    pub(crate) fn dma_buf(&self) -> Option<&Arc<DmaBuf>> {
+        match &self.keeper {
+            Keeper::DmaBuf(memory) => Some(memory),
+            Keeper::Storage(_) | Keeper::Array(_) => None,
+        }
+    }
+
+    /// Number of bytes, wherever they lie.
+    pub(crate) fn len(&self) -> usize {
+        let described = self.dma_buf().map(|memory| usize::try_from(memory.len()).unwrap_or(usize::MAX));
+        described.unwrap_or(self.memory.len())
+    }
+
+    fn kind(&self) -> u32 {
+        if self.dma_buf().is_some() { DMA_BUF } else { HEAP }
     }
 
     /// Whether the memory must not be written.
@@ -69,7 +99,7 @@ impl Backing {
 /// Memory for one binding.
 ///
 /// From ``bytes`` it owns a copy; from any other object with a buffer it refers to that object's memory, where outputs
-/// appear.
+/// appear. From a descriptor (``from_dma_buf``) it names memory that cards share and this process need not see.
 #[pyclass(frozen, name = "QBuffer", module = "qaicrt")]
 pub(crate) struct PyQBuffer {
     backing: Arc<Backing>,
@@ -89,7 +119,8 @@ impl Drop for ReleaseDropped {
 
 impl PyQBuffer {
     pub(crate) fn new(backing: Arc<Backing>) -> Self {
-        Self { backing, kind: AtomicU32::new(HEAP), _last: ReleaseDropped }
+        let kind = AtomicU32::new(backing.kind());
+        Self { backing, kind, _last: ReleaseDropped }
     }
 
     /// What to wire.
@@ -97,9 +128,9 @@ impl PyQBuffer {
         &self.backing
     }
 
-    /// Whether it is memory of a kind that can be wired.
-    pub(crate) fn is_heap(&self) -> bool {
-        self.kind.load(Ordering::Relaxed) == HEAP
+    /// Whether its type is that of its memory.
+    pub(crate) fn is_what_it_says(&self) -> bool {
+        self.kind.load(Ordering::Relaxed) == self.backing.kind()
     }
 }
 
@@ -146,30 +177,80 @@ impl PyQBuffer {
         Ok(Self::new(backing))
     }
 
+    /// Memory behind a descriptor: ``size`` bytes from ``offset`` on of a DMA buffer of the kernel, for a binding that a
+    /// card can read or write there without a copy.
+    ///
+    /// Parameters
+    /// ----------
+    /// fd
+    ///     The descriptor, or an object with a ``fileno``. The buffer has a descriptor of its own; the caller's may be
+    ///     closed.
+    /// size
+    ///     Bytes, at least 1.
+    /// offset
+    ///     Where they begin.
+    ///
+    /// Raises
+    /// ------
+    /// ``OSError``
+    ///     The descriptor is not open.
+    /// ``ValueError``
+    ///     There are no such bytes.
+    #[classmethod]
+    #[pyo3(signature = (fd, size, offset = 0))]
+    fn from_dma_buf(
+        _class: &Bound<'_, PyType>,
+        fd: &Bound<'_, PyAny>,
+        size: u64,
+        offset: u32,
+    ) -> PyResult<Self> {
+        let py = fd.py();
+        if size == 0 || usize::try_from(size).is_err() {
+            return Err(PyValueError::new_err(format!("size is {size}; a number of bytes is expected")));
+        }
+        let fd = match fd.getattr_opt("fileno")? {
+            Some(fileno) => fileno.call0()?,
+            None => fd.clone(),
+        };
+        let os = py.import("os")?;
+        let own: i32 = os.call_method1("dup", (fd,))?.extract()?;
+        // SAFETY: `dup` has just opened it, and nobody else knows it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(own) };
+        let len: u64 = os.call_method1("fstat", (own,))?.getattr("st_size")?.extract()?;
+        // Some kernels do not tell the size of a DMA buffer; importing it finds out.
+        if len > 0 && u64::from(offset).checked_add(size).is_none_or(|end| end > len) {
+            return Err(PyValueError::new_err(format!(
+                "{size} bytes from {offset} on reach beyond the {len} bytes of the descriptor"
+            )));
+        }
+        Ok(Self::new(Backing::behind(DmaBuf::new(descriptor, u64::from(offset), size))))
+    }
+
     /// Number of bytes.
     #[getter]
     fn size(&self) -> usize {
-        self.backing.memory.len()
+        self.backing.len()
     }
 
-    /// Address of the first byte.
+    /// Address of the first byte; 0 for memory behind a descriptor.
     #[getter]
     fn buf(&self) -> usize {
+        if self.backing.dma_buf().is_some() {
+            return 0;
+        }
         self.backing.memory.as_mut_ptr().addr()
     }
 
-    /// Where the data begin in memory named by a handle; always 0 on the heap.
+    /// Where the data begin in memory behind a descriptor; always 0 on the heap.
     #[getter]
-    #[allow(clippy::unused_self)] // an attribute of every buffer
-    fn offset(&self) -> usize {
-        0
+    fn offset(&self) -> u64 {
+        self.backing.dma_buf().map_or(0, |memory| memory.offset())
     }
 
-    /// Descriptor of memory that is not on the heap; always 0.
+    /// The buffer's own descriptor of memory that is not on the heap, open as long as the buffer lives; 0 on the heap.
     #[getter]
-    #[allow(clippy::unused_self)] // an attribute of every buffer
-    fn handle(&self) -> usize {
-        0
+    fn handle(&self) -> i32 {
+        self.backing.dma_buf().map_or(0, |memory| memory.descriptor().as_raw_fd())
     }
 
     /// Where the memory comes from.
@@ -188,13 +269,23 @@ impl PyQBuffer {
     }
 
     fn __repr__(&self) -> String {
-        format!("QBuffer({} bytes)", self.size())
+        match self.backing.dma_buf() {
+            None => format!("QBuffer({} bytes)", self.size()),
+            Some(_) => {
+                format!("QBuffer(dma-buf {}, {} bytes from {})", self.handle(), self.size(), self.offset())
+            }
+        }
     }
 
     // SAFETY: called by the interpreter as `bf_getbuffer`, with a structure to fill.
     #[allow(clippy::needless_pass_by_value)] // the signature the binding asks for
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let backing = &slf.get().backing;
+        if backing.dma_buf().is_some() {
+            return Err(PyBufferError::new_err(
+                "the memory lies behind a descriptor; map QBuffer.handle with mmap to see it",
+            ));
+        }
         // SAFETY: the backing belongs to `slf`, which the view keeps alive.
         unsafe { fill_bytes(slf.as_any(), view, flags, backing.memory, backing.readonly) }
     }

@@ -97,7 +97,7 @@ pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<Backing>>> {
                 found.name()?
             )));
         };
-        match heap(buffer.get(), index) {
+        match wired(buffer.get(), index) {
             Ok(backing) => backings.push(backing),
             Err(refused) => return Ok(Err(refused)),
         }
@@ -105,11 +105,14 @@ pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<Backing>>> {
     Ok(Ok(backings))
 }
 
-fn heap(buffer: &PyQBuffer, index: usize) -> Result<Arc<Backing>, Refused> {
-    if buffer.is_heap() {
+fn wired(buffer: &PyQBuffer, index: usize) -> Result<Arc<Backing>, Refused> {
+    if buffer.is_what_it_says() {
         return Ok(Arc::clone(buffer.backing()));
     }
-    let error = refused(format!("buffer {index} is not of type QBUFFER_TYPE_HEAP; only heap memory works"));
+    let error = refused(format!(
+        "buffer {index} has a type that its memory is not of; heap memory is QBUFFER_TYPE_HEAP, what \
+         QBuffer.from_dma_buf makes is QBUFFER_TYPE_DMABUF"
+    ));
     Err(Refused { status: QStatus::Unsupported, error })
 }
 
@@ -122,8 +125,8 @@ pub(crate) fn listed(edges: &Edges, index: usize, value: &Bound<'_, PyAny>) -> A
         Err(error) => return Ok(Err(error.into())),
     };
     if let Ok(buffer) = value.cast::<PyQBuffer>() {
-        return Ok(heap(buffer.get(), index).map(|backing| {
-            let shape = edges.dims_of_size(index, backing.memory().len());
+        return Ok(wired(buffer.get(), index).map(|backing| {
+            let shape = edges.dims_of_size(index, backing.len());
             Listed { index, backing, shape }
         }));
     }

@@ -239,7 +239,7 @@ fn wire_all(
             if let Some(kept) = kept.take() {
                 *backing = kept;
             }
-        } else if !backing.memory().is_empty() {
+        } else if backing.len() > 0 {
             *kept = Some(std::mem::replace(backing, Arc::clone(place.nothing())));
         }
     }
@@ -264,7 +264,7 @@ fn wire_part(
         .map(|(index, backing)| {
             let shape = match dims {
                 Some(dims) => dims.get(index).cloned(),
-                None => wires.edges().dims_of_size(index, backing.memory().len()),
+                None => wires.edges().dims_of_size(index, backing.len()),
             };
             Listed { index, shape, backing: Arc::clone(backing) }
         })

@@ -214,7 +214,7 @@ impl PyInferenceVector {
                     found.name()?
                 )));
             };
-            let found = buffer.get().backing().memory().len();
+            let found = buffer.get().backing().len();
             if found != slot.len_bytes {
                 log::global().warn(|| {
                     format!(

@@ -95,12 +95,12 @@ impl Wires {
             )));
         }
         for (index, (edge, backing)) in self.edges.iter().zip(backings).enumerate() {
-            let len = backing.memory().len();
             let entry = dims.and_then(|dims| dims.get(index));
-            let is_left_out = len == 0 && entry.is_none_or(|(_, dims)| dims.contains(&0));
+            let is_left_out = backing.len() == 0 && entry.is_none_or(|(_, dims)| dims.contains(&0));
             if !is_left_out {
                 edge.check(backing, entry)?;
             }
+            self.check_place(index, backing)?;
         }
         self.check_apart(backings.iter().skip(inputs).map(|backing| backing.memory()).collect())?;
         self.exec.wire(|wiring| {
@@ -108,7 +108,7 @@ impl Wires {
             let shapes = match dims {
                 Some(dims) => {
                     for (slot, (entry, backing)) in state.shapes.iter_mut().zip(dims.iter().zip(backings)) {
-                        set_shape(slot, (!backing.memory().is_empty()).then_some(entry));
+                        set_shape(slot, (backing.len() > 0).then_some(entry));
                     }
                     self.edges.shapes(&state.shapes)
                 }
@@ -128,12 +128,14 @@ impl Wires {
     pub(crate) fn replace_some(&self, listed: &[Listed], windows: Vec<Window>) -> Result<(), RuntimeError> {
         for entry in listed {
             let edge = self.edges.get(entry.index)?;
-            if !entry.backing.memory().is_empty() {
+            if entry.backing.len() > 0 {
                 edge.check(&entry.backing, entry.shape.as_ref())?;
             }
+            self.check_place(entry.index, &entry.backing)?;
         }
         self.exec.wire(|wiring| {
             let state = &mut *self.state();
+            check_windows(&windows, listed, state)?;
             let first = self.edges.inputs();
             if listed.iter().any(|entry| entry.index >= first) {
                 let kept = state.backings.iter().skip(first);
@@ -149,7 +151,7 @@ impl Wires {
             }
             for entry in listed {
                 self.connect(wiring, entry.index, &entry.backing);
-                let given = entry.shape.as_ref().filter(|_| !entry.backing.memory().is_empty());
+                let given = entry.shape.as_ref().filter(|_| entry.backing.len() > 0);
                 set_shape(&mut state.shapes[entry.index], given);
                 state.backings[entry.index] = Some(Arc::clone(&entry.backing));
             }
@@ -200,7 +202,7 @@ impl Wires {
 
     /// Shapes of buffers that came without dims.
     fn shapes_of_sizes(&self, backings: &[Arc<Backing>], shapes: &mut [Option<RequestedShape>]) -> Shapes {
-        let sizes: Vec<usize> = backings.iter().map(|backing| backing.memory().len()).collect();
+        let sizes: Vec<usize> = backings.iter().map(|backing| backing.len()).collect();
         let variant = self.edges.variant_of_sizes(&sizes);
         for (index, ((slot, &size), edge)) in shapes.iter_mut().zip(&sizes).zip(self.edges.iter()).enumerate()
         {
@@ -224,10 +226,24 @@ impl Wires {
         }
     }
 
+    /// Refuses memory behind a descriptor where the device cannot use it.
+    fn check_place(&self, index: usize, backing: &Backing) -> Result<(), RuntimeError> {
+        backing.dma_buf().map_or(Ok(()), |_| self.edges.program().check_dma_buf(index))
+    }
+
     fn connect(&self, wiring: &mut Wiring, index: usize, backing: &Arc<Backing>) {
         let memory = backing.memory();
         let owner = || Some(Arc::clone(backing) as Owner);
         let inputs = self.edges.inputs();
+        if let Some(memory) = backing.dma_buf() {
+            let memory = Arc::clone(memory);
+            if let Some(wire) = wiring.inputs.get_mut(index) {
+                *wire = InputWire::DmaBuf { memory };
+            } else if let Some(wire) = wiring.outputs.get_mut(index - inputs) {
+                *wire = OutputWire::DmaBuf { memory };
+            }
+            return;
+        }
         if let Some(wire) = wiring.inputs.get_mut(index) {
             *wire = match memory.len() {
                 0 => InputWire::Held,
@@ -245,7 +261,7 @@ impl Wires {
 impl Edge {
     /// Checks a buffer that is not left out.
     fn check(&self, backing: &Backing, dims: Option<&Dims>) -> Result<(), RuntimeError> {
-        let len = backing.memory().len();
+        let len = backing.len();
         if let Some((item_bytes, dims)) = dims {
             self.check_dims(*item_bytes, dims, len)?;
         }
@@ -270,6 +286,22 @@ fn set_shape(slot: &mut Option<RequestedShape>, given: Option<&Dims>) {
     slot.dims.clear();
     // No permitted dim is as large as what stands for one that does not fit.
     slot.dims.extend(dims.iter().map(|&dim| i32::try_from(dim).unwrap_or(i32::MAX)));
+}
+
+/// Refuses boxes of tensors that only the device sees.
+fn check_windows(windows: &[Window], listed: &[Listed], state: &State) -> Result<(), RuntimeError> {
+    let unseen = windows.iter().find(|window| {
+        let at_hand = listed.iter().find(|entry| entry.index == window.binding).map(|entry| &entry.backing);
+        let wired = state.backings.get(window.binding).and_then(Option::as_ref);
+        at_hand.or(wired).is_some_and(|backing| backing.dma_buf().is_some())
+    });
+    match unseen {
+        None => Ok(()),
+        Some(window) => Err(refused(format!(
+            "binding {} lies behind a descriptor; no box of it can be copied",
+            window.binding
+        ))),
+    }
 }
 
 fn overlap(one: HostSliceMut, other: HostSliceMut) -> bool {
