@@ -18,6 +18,7 @@ use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork;
 use qaic_runtime::image::Image;
 
+use crate::card_facts;
 use crate::errors::{Raise, from_runtime};
 use crate::gil::Door;
 
@@ -54,11 +55,34 @@ impl PyContext {
         Ok(Self { context })
     }
 
-    /// One dictionary per device: `id`, `kind`, `name`, `status`, and the figures of its resources.
+    /// One dictionary per device: `id`, `kind`, `name`, `status` with a `reason` for errors, and the figures of its
+    /// resources.
     ///
     /// Blocking, without the interpreter lock: cores that are counted across processes are counted by the system.
     fn devices<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.context.devices().iter().map(|device| describe(py, device)).collect()
+    }
+
+    /// Ids of the devices, without asking them anything.
+    fn ids(&self) -> Vec<u32> {
+        self.context.devices().iter().map(|device| device.id().0).collect()
+    }
+
+    /// What a card says of itself; `None` for a device that is no card.
+    ///
+    /// Blocking, without the interpreter lock: its firmware is asked, a minute at most.
+    fn card<'py>(&self, py: Python<'py>, dev_id: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
+        let facts = py.detached(|| Ok(device.facts()))?;
+        facts.map(|facts| card_facts::card(py, &facts)).transpose()
+    }
+
+    /// Resets a device with everything that is on it, whoever uses it.
+    ///
+    /// Blocking, without the interpreter lock: until the reset has begun.
+    fn reset(&self, py: Python<'_>, dev_id: u32) -> PyResult<()> {
+        let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
+        py.detached(|| Ok(device.reset()))?.map_err(|error| from_runtime(py, error))
     }
 
     /// The dictionary of one device.
@@ -74,11 +98,12 @@ fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'p
     entry.set_item("id", device.id().0)?;
     entry.set_item("kind", device.kind().name())?;
     entry.set_item("name", device.name())?;
-    let status = match status {
-        DeviceStatus::Ready => "ready",
-        DeviceStatus::Error { .. } => "error",
+    let (status, reason) = match status {
+        DeviceStatus::Ready => ("ready", None),
+        DeviceStatus::Error { reason } => ("error", Some(reason)),
     };
     entry.set_item("status", status)?;
+    entry.set_item("reason", reason)?;
     entry.set_item("dram_total_mb", resources.dram_total_mb)?;
     entry.set_item("dram_free_mb", resources.dram_free_mb)?;
     for (name, figure) in [

@@ -6,6 +6,7 @@
 
 #[allow(unsafe_code)] // the buffer protocol; every block says why it is sound
 mod buffers;
+mod card_facts;
 mod context;
 mod error_catalogue;
 mod errors;

@@ -200,6 +200,19 @@ pub trait Device: Debug + Send + Sync {
         None
     }
 
+    /// Resets it with everything that is on it, whoever uses it. What was loaded is lost then.
+    ///
+    /// Blocking: until the reset has begun.
+    fn reset(&self) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Unsupported {
+            what: format!(
+                "a reset of device {}, of kind `{}`, which keeps nothing beyond the processes that use it",
+                self.id().0,
+                self.kind().name()
+            ),
+        })
+    }
+
     /// Whether an execution occupies a CPU of the host from its begin to its end.
     fn executes_on_host(&self) -> bool;
 
