@@ -42,7 +42,8 @@ struct Ownership {
     gid: u32,
 }
 
-/// Why this process may not open `path`, and what to do about it. Sentences without a full stop at the end.
+/// Why this process may not open `path`, and what to do about it. Goes behind an error that names the path; sentences
+/// without a full stop at the end.
 pub fn explain(path: &Path) -> String {
     Accounts::at(Path::new("/")).explain_refusal(path)
 }
@@ -66,18 +67,17 @@ impl Accounts {
 
     fn explain_for(&self, path: &Path, ownership: Ownership, identity: &Identity) -> String {
         let Ownership { mode, uid, gid } = ownership;
-        let path = path.display();
+        let (path, permissions) = (path.display(), mode & 0o7777);
         if identity.may_use(ownership) {
             return format!(
-                "the permissions of {path} (mode {:04o}) allow it, so a container or a security module forbids it: start the \
-                 container with `--device {path}`, or look for the denial in the system's log",
-                mode & 0o7777
+                "its permissions ({permissions:04o}) allow it, so a container or a security module forbids it: start the \
+                 container with `--device {path}`, or look for the denial in the system's log"
             );
         }
         let owner = name_of(&self.users, uid).unwrap_or_else(|| uid.to_string());
         let group_name = name_of(&self.groups, gid);
         let group = group_name.clone().unwrap_or_else(|| gid.to_string());
-        let facts = format!("{path} belongs to {owner}:{group} with mode {:04o}", mode & 0o7777);
+        let facts = format!("it belongs to {owner}:{group} with permissions {permissions:04o}");
 
         if gid == 0 || (mode >> 3) & READ_WRITE != READ_WRITE {
             return format!(
@@ -199,6 +199,9 @@ impl Identity {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::kmd::{PciAddress, PciInfo};
     use crate::test_tree::TestTree;
@@ -224,7 +227,7 @@ mod tests {
     #[test]
     fn who_is_not_in_the_group_reads_how_to_join_it() {
         let text = explained((0o20_660, 0, 44), (1000, &[1000, 4]));
-        assert!(text.starts_with("/dev/accel/accel0 belongs to root:render with mode 0660, and"), "{text}");
+        assert!(text.starts_with("it belongs to root:render with permissions 0660, and"), "{text}");
         assert!(text.contains("not in group `render`"), "{text}");
         assert!(text.contains("`sudo usermod -aG render alice`"), "{text}");
         let nameless = explained((0o20_660, 0, 44), (4711, &[4711]));
@@ -279,8 +282,8 @@ mod tests {
         let tree = TestTree::new();
         tree.file("node", "");
         let path = tree.root().join("node");
-        let text = explain(&path);
-        assert!(text.contains(path.to_str().unwrap()), "{text}");
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert!(explain(&path).contains("0640"), "{}", explain(&path));
         assert!(explain(&tree.root().join("none")).contains("cannot be looked at"));
         // Without lists there are numbers.
         let bare = Accounts::at(&tree.root().join("nowhere"));
@@ -311,7 +314,7 @@ mod tests {
         says(Some(NODE), Some("qaic"), Errno::NOENT, "`--device /dev/accel/accel0`");
         says(Some(NODE), Some("qaic"), Errno::NODEV, "not online");
         says(Some("/dev/null"), Some("qaic"), Errno::NOTTY, "/dev/null is not a node");
-        says(Some("/dev/null"), Some("qaic"), Errno::PERM, "/dev/null");
+        says(Some("/dev/null"), Some("qaic"), Errno::PERM, "`--device /dev/null`");
         assert_eq!(accounts.explain(&card(Some(NODE)), None, Errno::NOMEM), None);
     }
 }

@@ -63,10 +63,10 @@ impl Tree {
         cards.sort_unstable();
 
         let entries = self.class_entries();
-        let node = |entry: &ClassEntry| self.nodes.join(&entry.name);
+        let path = |entry: &ClassEntry| self.nodes.join(&entry.name);
         let on_the_bus = (0..).zip(&cards).map(|(qid, (address, name, device_id))| NodeInfo {
             qid,
-            path: entries.iter().find(|entry| entry.parent == *name).map(node),
+            path: entries.iter().find(|entry| entry.parent == *name).map(path),
             address: *address,
             pci: Some(pci::info(&devices, name, *device_id)),
         });
@@ -79,7 +79,7 @@ impl Tree {
         let first = u32::try_from(cards.len()).unwrap_or(u32::MAX).max(FIRST_DERIVED);
         let derived = (first..).zip(derived).map(|(qid, entry)| NodeInfo {
             qid,
-            path: Some(node(entry)),
+            path: Some(path(entry)),
             address: PciAddress::default(),
             pci: None,
         });
@@ -89,6 +89,17 @@ impl Tree {
     /// Folder of a card in the PCI bus; `None` for a derived device.
     pub(crate) fn folder(&self, node: &NodeInfo) -> Option<PathBuf> {
         node.pci.as_ref().map(|_| self.pci.join(node.address.to_string()))
+    }
+
+    /// Node of a card at this moment. With old drivers it goes when the card is reset, and comes back with another number
+    /// while the old one may belong to another card.
+    pub(crate) fn path(&self, node: &NodeInfo) -> Option<PathBuf> {
+        if node.pci.is_none() {
+            return node.path.clone();
+        }
+        let name = node.address.to_string();
+        let entry = self.class_entries().into_iter().find(|entry| entry.parent == name)?;
+        Some(self.nodes.join(entry.name))
     }
 
     /// Name of the driver that has a card; `None` when none has.
@@ -274,6 +285,27 @@ mod tests {
         let found = places(&tree);
         assert_eq!(found, [(0, "0000:01:00.0".to_owned(), None), (1, "0000:02:00.0".to_owned(), None)]);
         assert_eq!(cards(&tree)[1].pci.as_ref().unwrap().max_link_width, 0);
+    }
+
+    #[test]
+    fn a_card_that_came_back_has_its_new_node() {
+        let tree = TestTree::new();
+        tree.function("0000:01:00.0", 0x17CB, 0xA100);
+        tree.function("0000:02:00.0", 0x17CB, 0xA100);
+        tree.node("accel0", "0000:01:00.0");
+        tree.node("accel1", "0000:02:00.0");
+        let found = Tree::at(tree.root());
+        let (first, second) = (&found.cards()[0], &found.cards()[1]);
+        assert_eq!(found.path(first), first.path);
+        // Both are reset, and the second is the first to come back.
+        tree.remove("sys/class/accel/accel0");
+        tree.remove("sys/class/accel/accel1");
+        assert_eq!(found.path(first), None);
+        tree.node("accel0", "0000:02:00.0");
+        assert_eq!(
+            (found.path(first), found.path(second)),
+            (None, Some(tree.root().join("dev/accel/accel0")))
+        );
     }
 
     #[test]

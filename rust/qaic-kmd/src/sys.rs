@@ -53,8 +53,8 @@ impl Kmd for SysKmd {
 
     /// As in the trait. `ENOENT`: it has no node; `ENODEV`: it is not online; `ENOTTY`: its node is of another driver.
     fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
-        let path = node.path.as_deref().ok_or(Errno::NOENT)?;
-        let fd = openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let path = self.tree.path(node).ok_or(Errno::NOENT)?;
+        let fd = openat(CWD, &path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let file = SysFile { fd };
         if calls::driver_name(&file)? != DRIVER {
             return Err(Errno::NOTTY);
@@ -84,7 +84,8 @@ impl Kmd for SysKmd {
     }
 
     fn explain(&self, node: &NodeInfo, errno: Errno) -> Option<String> {
-        self.accounts.explain(node, self.tree.driver(node).as_deref(), errno)
+        let now = NodeInfo { path: self.tree.path(node), ..node.clone() };
+        self.accounts.explain(&now, self.tree.driver(node).as_deref(), errno)
     }
 }
 
@@ -169,6 +170,26 @@ mod tests {
 
     fn opened(path: &str) -> Result<(), Errno> {
         SysKmd::default().open(&node(path)).map(drop)
+    }
+
+    #[test]
+    fn cards_are_found_opened_and_explained_below_a_folder() {
+        let tree = TestTree::new();
+        tree.function("0000:01:00.0", 0x17CB, 0xA100);
+        tree.function("0000:02:00.0", 0x17CB, 0xA100);
+        tree.node("accel0", "0000:02:00.0");
+        let kmd: Arc<dyn Kmd> = Arc::new(SysKmd::at(tree.root()));
+        assert_eq!((kmd.name(), kmd.runs_host_programs()), ("sys", false));
+        let cards = kmd.enumerate().unwrap();
+        assert_eq!(cards.len(), 2);
+        let answer = |card| kmd.open(card).map(drop).unwrap_err();
+        let advice = |card| kmd.explain(card, answer(card)).unwrap();
+        assert_eq!((answer(&cards[0]), answer(&cards[1])), (Errno::NOENT, Errno::NOTTY));
+        assert!(advice(&cards[0]).contains("modprobe"), "{}", advice(&cards[0]));
+        assert!(advice(&cards[1]).contains("accel0 is not a node of"), "{}", advice(&cards[1]));
+        tree.remove("dev/accel/accel0");
+        assert_eq!(answer(&cards[1]), Errno::NOENT);
+        assert!(advice(&cards[1]).contains("--device"), "{}", advice(&cards[1]));
     }
 
     #[test]

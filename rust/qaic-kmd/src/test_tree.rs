@@ -34,6 +34,10 @@ impl TestTree {
         symlink(target, self.place(path)).unwrap();
     }
 
+    pub(crate) fn remove(&self, path: &str) {
+        fs::remove_file(self.place(path)).unwrap();
+    }
+
     /// A pipe that nobody writes to: reading it would wait for ever.
     pub(crate) fn pipe(&self, path: &str) {
         mknodat(CWD, self.place(path), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -67,7 +71,9 @@ impl TestTree {
     fn node_at(&self, name: &str, parent: &str) {
         self.file(&format!("sys/{parent}/accel/{name}/uevent"), "");
         let link = self.root.join("sys").join(parent).join("accel").join(name).join("device");
-        symlink(self.root.join("sys").join(parent), link).unwrap();
+        if !link.exists() {
+            symlink(self.root.join("sys").join(parent), link).unwrap();
+        }
         self.link(&format!("sys/class/accel/{name}"), &format!("../../{parent}/accel/{name}"));
         self.file(&format!("dev/accel/{name}"), "");
     }
