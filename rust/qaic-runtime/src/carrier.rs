@@ -19,6 +19,9 @@ use crate::tensors;
 use crate::transfer::{BindingTransfer, Place, Route, TransferPlan};
 use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
 
+/// Asked now and then by who waits, whether to go on.
+pub(crate) type Look<'a> = &'a mut dyn FnMut() -> bool;
+
 /// The device's side of an exec object.
 #[derive(Debug)]
 pub(crate) struct Carrier {
@@ -103,28 +106,31 @@ impl Carrier {
     /// Runs one inference on the calling thread. Windows stay wired: who consumes an inference clears them. A watch is
     /// told when it passes what; without one, the device measures nothing.
     ///
-    /// Blocking: as long as the device takes.
+    /// Blocking: as long as the device takes, or until `look` says so; the device then still has the inference, which
+    /// [`Self::finish`] or [`Self::discard`] ends.
     pub(crate) fn run(
-        &mut self,
-        wiring: &Wiring,
-        mut retained: Option<&mut Retained>,
-        mut watch: Option<&mut Watch>,
-    ) -> Result<(), RuntimeError> {
-        // One that its caller runs at once has begun when it came.
-        stamp(watch.as_deref_mut().filter(|watch| watch.stages.begun_ns == 0), |stages| &mut stages.begun_ns);
-        let result = self.run_wired(wiring, retained.as_deref_mut(), watch);
-        if let (Ok(()), Some(retained)) = (&result, retained) {
-            retained.advance();
-        }
-        result
-    }
-
-    fn run_wired(
         &mut self,
         wiring: &Wiring,
         retained: Option<&mut Retained>,
         mut watch: Option<&mut Watch>,
+        look: Option<Look<'_>>,
     ) -> Result<(), RuntimeError> {
+        self.start(wiring, retained.as_deref(), watch.as_deref_mut())?;
+        self.finish(wiring, retained, watch, look)
+    }
+
+    /// The first half of [`Self::run`]: gives the device the inputs, and the inference where it works by itself. After an
+    /// error nothing has begun.
+    ///
+    /// Blocking: only after an inference that failed, as long as the device has its buffers.
+    pub(crate) fn start(
+        &mut self,
+        wiring: &Wiring,
+        retained: Option<&Retained>,
+        mut watch: Option<&mut Watch>,
+    ) -> Result<(), RuntimeError> {
+        // One that its caller runs at once has begun when it came.
+        stamp(watch.as_deref_mut().filter(|watch| watch.stages.begun_ns == 0), |stages| &mut stages.begun_ns);
         self.is_measured = watch.as_deref().is_some_and(|watch| {
             self.stats.is_some() && (watch.wants_device || self.has_stats_wired(wiring))
         });
@@ -143,24 +149,68 @@ impl Carrier {
             self.exec.select_shapes(variant)?;
             self.variant = variant;
         }
-        let retained = retained.map(|retained| &*retained);
         self.described.bind(&mut *self.exec, wiring, &transfers)?;
         self.choose_sources(wiring, &transfers, retained)?;
-        if self.exec.binds_in_place() && !transfers.has_partial_inputs() {
-            if self.run_in_place(wiring, &transfers, retained, watch.as_deref_mut())? {
-                stamp(watch.as_deref_mut(), |stages| &mut stages.outputs_ready_ns);
-            } else if let Some(watch) = watch.as_deref_mut() {
-                // Nothing was done since; another look at the clock would only cost.
-                watch.stages.outputs_ready_ns = watch.stages.executed_ns;
-            }
+        if self.is_in_place(&transfers) {
+            self.bind(wiring, &transfers, retained)?;
         } else {
-            self.run_staged(wiring, &transfers, retained, watch.as_deref_mut())?;
+            self.stage(wiring, &transfers)?;
+        }
+        if let Some(watch) = watch.as_deref_mut().filter(|_| self.is_measured) {
+            self.announce_measuring(&mut watch.stages)?;
+        }
+        stamp(watch, |stages| &mut stages.inputs_ready_ns);
+        self.exec.submit()?;
+        self.needs_reclaim = true;
+        Ok(())
+    }
+
+    /// The second half: waits for the device, and gives the outputs to the caller.
+    ///
+    /// Blocking: as [`Self::run`].
+    pub(crate) fn finish(
+        &mut self,
+        wiring: &Wiring,
+        retained: Option<&mut Retained>,
+        mut watch: Option<&mut Watch>,
+        look: Option<Look<'_>>,
+    ) -> Result<(), RuntimeError> {
+        match look {
+            Some(look) => self.exec.execute_interruptibly(look)?,
+            None => self.exec.execute()?,
+        }
+        self.needs_reclaim = false;
+        stamp(watch.as_deref_mut(), |stages| &mut stages.executed_ns);
+        let transfers = Arc::clone(self.variants.get(self.variant).ok_or_else(|| no_variant(self.variant))?);
+        let held = retained.as_deref();
+        let has_moved = if self.is_in_place(&transfers) {
+            self.deliver(wiring, &transfers, held)?
+        } else {
+            self.fetch(wiring, &transfers, held)?;
+            true
+        };
+        if has_moved {
             stamp(watch.as_deref_mut(), |stages| &mut stages.outputs_ready_ns);
+        } else if let Some(watch) = watch.as_deref_mut() {
+            // Nothing was done since; another look at the clock would only cost.
+            watch.stages.outputs_ready_ns = watch.stages.executed_ns;
         }
         if let Some(watch) = watch.filter(|_| self.is_measured) {
             self.deliver_stats(wiring, &transfers, watch);
         }
+        if let Some(retained) = retained {
+            retained.advance();
+        }
         Ok(())
+    }
+
+    /// Ends a started inference that was cancelled, whatever it comes to.
+    pub(crate) fn discard(&mut self) {
+        self.needs_reclaim = self.exec.execute().is_err();
+    }
+
+    fn is_in_place(&self, transfers: &TransferPlan) -> bool {
+        self.exec.binds_in_place() && !transfers.has_partial_inputs()
     }
 
     /// Tells the device to measure. The time that takes is no part of any stage.
@@ -211,20 +261,6 @@ impl Carrier {
         self.stats.and_then(|stats| stats.output) != Some(index)
     }
 
-    /// Has the device run what it was given.
-    fn execute(&mut self, mut watch: Option<&mut Watch>) -> Result<(), RuntimeError> {
-        if let Some(watch) = watch.as_deref_mut().filter(|_| self.is_measured) {
-            self.announce_measuring(&mut watch.stages)?;
-        }
-        stamp(watch.as_deref_mut(), |stages| &mut stages.inputs_ready_ns);
-        self.needs_reclaim = true;
-        self.exec.submit()?;
-        self.exec.execute()?;
-        self.needs_reclaim = false;
-        stamp(watch, |stages| &mut stages.executed_ns);
-        Ok(())
-    }
-
     /// Decides where each input is read, after writing uploaded boxes into the retained tensors.
     fn choose_sources(
         &mut self,
@@ -271,14 +307,8 @@ impl Carrier {
         Ok(())
     }
 
-    /// Everything goes through the DMA buffers.
-    fn run_staged(
-        &mut self,
-        wiring: &Wiring,
-        transfers: &TransferPlan,
-        retained: Option<&Retained>,
-        watch: Option<&mut Watch>,
-    ) -> Result<(), RuntimeError> {
+    /// All inputs into the DMA buffers.
+    fn stage(&mut self, wiring: &Wiring, transfers: &TransferPlan) -> Result<(), RuntimeError> {
         for index in self.staging.len()..self.dma_buffers.len() {
             let buffer = self.dma_buffer(index)?;
             self.staging.push(buffer);
@@ -291,7 +321,16 @@ impl Carrier {
         if transfers.has_partial_inputs() {
             self.exec.set_transfer_bytes(&self.resize);
         }
-        self.execute(watch)?;
+        Ok(())
+    }
+
+    /// All outputs from the DMA buffers.
+    fn fetch(
+        &mut self,
+        wiring: &Wiring,
+        transfers: &TransferPlan,
+        retained: Option<&Retained>,
+    ) -> Result<(), RuntimeError> {
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
             let Some(place) = transfer.place().filter(|_| self.is_computed(index)) else { continue };
             let buffer = self.dma_buffer(place.buffer)?.as_const();
@@ -325,15 +364,14 @@ impl Carrier {
         Ok(())
     }
 
-    /// Only what needs a conversion, or has no memory of the caller's, touches a DMA buffer. Returns whether anything was
-    /// left to do when the device was done.
-    fn run_in_place(
+    /// Has the device work where the tensors lie. Only what needs a conversion, or has no memory of the caller's, touches a
+    /// DMA buffer.
+    fn bind(
         &mut self,
         wiring: &Wiring,
         transfers: &TransferPlan,
         retained: Option<&Retained>,
-        watch: Option<&mut Watch>,
-    ) -> Result<bool, RuntimeError> {
+    ) -> Result<(), RuntimeError> {
         for (index, transfer) in transfers.inputs().iter().enumerate() {
             let Some(place) = transfer.place() else { continue };
             let memory = self.sources.get(index).copied().unwrap_or(HostSlice::empty());
@@ -359,7 +397,16 @@ impl Carrier {
             };
             self.exec.bind_output(index, bound)?;
         }
-        self.execute(watch)?;
+        Ok(())
+    }
+
+    /// What the device left in other places than the caller wants it, after [`Self::bind`]. Returns whether there was any.
+    fn deliver(
+        &mut self,
+        wiring: &Wiring,
+        transfers: &TransferPlan,
+        retained: Option<&Retained>,
+    ) -> Result<bool, RuntimeError> {
         let mut has_moved = !wiring.windows.is_empty();
         for (index, (transfer, wire)) in transfers.outputs().iter().zip(&wiring.outputs).enumerate() {
             let Some(place) = transfer.place().filter(|_| self.is_computed(index)) else { continue };

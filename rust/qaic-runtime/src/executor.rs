@@ -4,8 +4,14 @@
 //! Whoever has a permit takes the next one from there. Permits bound how many run at once: a device that computes on
 //! the host gains nothing from more threads than CPUs.
 //!
+//! **Devices that work by themselves.** Whoever has a permit hands ready inferences over, up to [`MOST_PER_THREAD`] for
+//! each permit that there is, and when there is none to hand over he waits for the oldest. Any thread may wait for any
+//! inference that is on the device, and end it: who needs that one, who cancels it, a worker.
+//!
 //! **Order.** A lane is first in, first out. The lane of a program that retains state is serial: it is in the ready
-//! list at most once, so its inferences run one after the other in the order of submission.
+//! list at most once, so its inferences run one after the other in the order of submission; on a device that works by
+//! itself too, where the state of one is complete before the next begins. Other inferences are handed over in the order of
+//! their lane, as far as threads do not overtake each other between taking one and handing it over.
 //!
 //! **Wake-ups** cost more than a tiny inference. Short ones are therefore left to the caller, who comes back to collect
 //! them; a worker that has just run out of work looks again every millisecond for a while, so that nothing waits longer
@@ -16,10 +22,13 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::carrier::Look;
 use crate::device::Device;
 use crate::error::RuntimeError;
-use crate::exec_obj::{Inference, Ticket};
+use crate::flights::{Flights, MOST_PER_THREAD};
 use crate::fork::Origin;
+use crate::inference::{Begun, Inference, Landed};
+use crate::progress::{Progress, Ticket};
 use crate::queue::{IndexStack, Lanes, Waiters};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 
@@ -91,6 +100,8 @@ struct Shared {
     // Exec objects own them: one that is gone while its entry waits takes its cores along.
     cells: Box<[Mutex<Entry>]>,
     numbers: IndexStack,
+    // Inferences on the device; `None` where each is run at once.
+    flights: Option<Flights>,
     idle: Waiters,
     // Workers that look again soon by themselves.
     warm: AtomicU32,
@@ -116,7 +127,9 @@ impl Executor {
         for number in (0..capacity).rev() {
             numbers.push(number);
         }
+        let is_pipelined = options.device.queues_on_device() && !options.serial;
         let shared = Arc::new(Shared {
+            flights: is_pipelined.then(|| Flights::new(options.capacity.max(1))),
             lanes: Lanes::new(options.lanes.max(1), capacity, options.serial),
             cells: (0..capacity).map(|_| Mutex::default()).collect(),
             numbers,
@@ -186,10 +199,28 @@ impl Executor {
         self.shared.is_shorter_than(HELPABLE_NS)
     }
 
-    /// Runs one ready inference on the calling thread if that is sensible; false when there was none to run.
-    pub(crate) fn help(&self) -> bool {
-        let allowed = self.callers_may_run() || self.shared.spawned.load(Ordering::Acquire) == 0;
-        allowed && self.shared.run_one()
+    /// Runs one ready inference on the calling thread if that is sensible, or gets on with one that the device has; false
+    /// when there was none, and when `look` said to wait no longer.
+    pub(crate) fn help(&self, look: Look<'_>) -> bool {
+        self.callers_may_help() && self.shared.run_one(Some(look))
+    }
+
+    /// Whether a caller may run inferences of others while he waits, because they are short or because nobody else would.
+    pub(crate) fn callers_may_help(&self) -> bool {
+        self.callers_may_run() || self.shared.spawned.load(Ordering::Acquire) == 0
+    }
+
+    /// Says that the calling thread has ended an inference that was on the device; `took` is the time that threads spent
+    /// on it.
+    pub(crate) fn landed(&self, took: Option<Duration>) {
+        self.shared.landed(took);
+        self.shared.call_for_what_is_ready();
+    }
+
+    /// Says that the calling thread took an inference from the device, and left it there.
+    pub(crate) fn left_to_device(&self, inference: &Arc<Inference>) {
+        self.shared.left_to_device(inference.progress(), Arc::downgrade(inference));
+        self.shared.call_worker(true);
     }
 
     /// Runs `work`, an inference, on the calling thread, and learns how long one takes.
@@ -251,7 +282,7 @@ impl Shared {
     fn work(self: &Arc<Self>) {
         let mut looks = 0;
         while !self.stop.load(Ordering::Acquire) {
-            if self.run_one() {
+            if self.run_one(None) {
                 looks = 0;
                 continue;
             }
@@ -286,17 +317,98 @@ impl Shared {
 
     fn may_run(&self) -> bool {
         // RMW: either this sees the permit that was given back, or who gives it back sees what is ready.
-        !self.lanes.is_empty() && self.running.fetch_add(0, Ordering::AcqRel) < self.limit()
+        self.has_work() && self.running.fetch_add(0, Ordering::AcqRel) < self.limit()
     }
 
-    /// Runs one inference if there is one and a permit for it.
-    fn run_one(self: &Arc<Self>) -> bool {
-        if self.lanes.is_empty() || !self.take_permit() {
+    /// Whether there is something to do for who has a permit.
+    fn has_work(&self) -> bool {
+        match &self.flights {
+            None => !self.lanes.is_empty(),
+            Some(flights) => {
+                !flights.is_empty() || !self.lanes.is_empty() && flights.count() < self.most_on_device()
+            }
+        }
+    }
+
+    /// Inferences on the device at a time.
+    fn most_on_device(&self) -> u32 {
+        MOST_PER_THREAD.saturating_mul(self.limit()).min(self.options.capacity).max(1)
+    }
+
+    /// Runs one inference, or a part of one, if there is one and a permit for it.
+    fn run_one(self: &Arc<Self>, look: Option<Look<'_>>) -> bool {
+        if !self.has_work() || !self.take_permit() {
             return false;
         }
-        let ran = self.lanes.run_next(|number| self.run(number));
+        let ran = match &self.flights {
+            None => self.lanes.run_next(|number| self.run(number)),
+            Some(flights) => self.hand_over_one(flights) || self.land_one(flights, look),
+        };
         self.give_back_permit();
         ran
+    }
+
+    fn hand_over_one(self: &Arc<Self>, flights: &Flights) -> bool {
+        if self.lanes.is_empty() || !flights.take_off(self.most_on_device()) {
+            return false;
+        }
+        let mut is_on_device = false;
+        let ran = self.lanes.run_next(|number| is_on_device = self.hand_over(number, flights));
+        if !is_on_device {
+            flights.over();
+        }
+        ran
+    }
+
+    /// Begins an inference; whether it is on the device now.
+    fn hand_over(self: &Arc<Self>, number: u32, flights: &Flights) -> bool {
+        let Some((inference, which)) = self.taken(number) else { return false };
+        let handle = Arc::downgrade(&inference);
+        let is_sampled = self.started.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED_EVERY);
+        let Begun::OnDevice(progress) = Inference::begin(inference, which, is_sampled) else { return false };
+        flights.add(&progress, Weak::clone(&handle));
+        // Who asked for its end while it was about to begin found nobody to end it.
+        if progress.is_asked_to_end()
+            && progress.take_from_device(None)
+            && let Some(inference) = handle.upgrade()
+        {
+            self.land(inference, None);
+        }
+        true
+    }
+
+    /// Waits for the oldest inference on the device; false when there was none, or `look` ended the wait.
+    fn land_one(&self, flights: &Flights, look: Option<Look<'_>>) -> bool {
+        flights.take_oldest().is_some_and(|inference| self.land(inference, look))
+    }
+
+    fn land(&self, inference: Arc<Inference>, look: Option<Look<'_>>) -> bool {
+        let (progress, handle) = (Arc::clone(inference.progress()), Arc::downgrade(&inference));
+        match Inference::land(inference, look) {
+            Landed::Ended(took) => {
+                self.landed(took);
+                true
+            }
+            Landed::LeftToDevice => {
+                self.left_to_device(&progress, handle);
+                false
+            }
+        }
+    }
+
+    fn landed(&self, took: Option<Duration>) {
+        if let Some(flights) = &self.flights {
+            flights.over();
+        }
+        if let Some(took) = took {
+            self.learn(took);
+        }
+    }
+
+    fn left_to_device(&self, progress: &Arc<Progress>, inference: Weak<Inference>) {
+        if let Some(flights) = &self.flights {
+            flights.add(progress, inference);
+        }
     }
 
     fn take_permit(&self) -> bool {
@@ -306,14 +418,25 @@ impl Shared {
 
     fn give_back_permit(&self) {
         self.running.fetch_sub(1, Ordering::AcqRel);
-        if !self.lanes.is_empty() && !self.is_left_to_callers() {
+        self.call_for_what_is_ready();
+    }
+
+    /// Wakes a worker for what the calling thread leaves undone.
+    fn call_for_what_is_ready(&self) {
+        if self.has_work() && !self.is_left_to_callers() {
             self.idle.wake_one();
         }
     }
 
     fn run(self: &Arc<Self>, number: u32) {
-        let Some(cell) = self.cells.get(number as usize) else { return };
-        let (inference, which) = mem::take(&mut *cell.lock());
+        if let Some((inference, which)) = self.taken(number) {
+            self.timed(|| Inference::execute(inference, which));
+        }
+    }
+
+    /// What was submitted under a number, which is free then.
+    fn taken(self: &Arc<Self>, number: u32) -> Option<(Arc<Inference>, Option<Ticket>)> {
+        let (inference, which) = mem::take(&mut *self.cells.get(number as usize)?.lock());
         let inference = inference.upgrade();
         self.numbers.push(number);
         // One waiting worker may have been woken for several inferences that came at once. Whoever takes one sees to it
@@ -321,10 +444,9 @@ impl Shared {
         if self.may_run() {
             self.call_worker(false);
         }
-        if let Some(inference) = inference {
-            inference.is_listed.swap(false, Ordering::AcqRel);
-            self.timed(|| Inference::execute(inference, which));
-        }
+        let inference = inference?;
+        inference.is_listed.swap(false, Ordering::AcqRel);
+        Some((inference, which))
     }
 
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
@@ -333,10 +455,15 @@ impl Shared {
         }
         let started = Instant::now();
         let result = work();
-        let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.learn(started.elapsed());
+        result
+    }
+
+    /// Learns how long a thread was busy with an inference.
+    fn learn(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         // Grows slowly: one that was long because its thread had no CPU says nothing about the next.
         let known = self.typical_ns.load(Ordering::Relaxed);
         self.typical_ns.store(took.min(known.saturating_mul(2).max(1)), Ordering::Relaxed);
-        result
     }
 }

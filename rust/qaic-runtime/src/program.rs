@@ -6,7 +6,7 @@ use std::time::Duration;
 use qaic_qpc::shape::{RequestedShape, ShapeMatch};
 
 use crate::buffer::{HostSlice, HostSliceMut};
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Look};
 use crate::context::Context;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
 use crate::error::RuntimeError;
@@ -536,16 +536,31 @@ impl Activated {
         self.hub.watch(self.program_id, self.lane, arrival(), is_asked)
     }
 
+    /// Runs an inference; [`Carrier::run`].
     pub(crate) fn run(
         &self,
         carrier: &mut Carrier,
-        wiring: &mut Wiring,
+        wiring: &Wiring,
         watch: Option<&mut Watch>,
+        look: Option<Look<'_>>,
     ) -> Result<(), RuntimeError> {
         match &self.retained {
-            Some(retained) => carrier.run(wiring, Some(&mut retained.lock()), watch)?,
-            None => carrier.run(wiring, None, watch)?,
+            Some(retained) => carrier.run(wiring, Some(&mut retained.lock()), watch, look)?,
+            None => carrier.run(wiring, None, watch, look)?,
         }
+        self.completed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends an inference that was started, of a program that retains no state; [`Carrier::finish`].
+    pub(crate) fn finish(
+        &self,
+        carrier: &mut Carrier,
+        wiring: &Wiring,
+        watch: Option<&mut Watch>,
+        look: Option<Look<'_>>,
+    ) -> Result<(), RuntimeError> {
+        carrier.finish(wiring, None, watch, look)?;
         self.completed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -13,12 +13,13 @@ use crate::buffer::{HostSlice, HostSliceMut};
 use crate::context::Context;
 use crate::device::Placement;
 use crate::error::RuntimeError;
-use crate::exec_obj::{ExecObj, Observer, until};
+use crate::exec_obj::{ExecObj, gives_up, until};
 use crate::executor::Executor;
 use crate::fork::Origin;
 use crate::image::Image;
 use crate::interrupts::{LOOK_PERIOD, look_period};
 use crate::program::{Program, ProgramOptions};
+use crate::progress::Observer;
 use crate::queue::Waiters;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
@@ -341,13 +342,24 @@ impl InferenceSet {
         mut take: impl FnMut() -> Option<Result<T, RuntimeError>>,
     ) -> Result<T, RuntimeError> {
         self.origin.check()?;
-        let mut began = None;
+        // Only a deadline asks what time it is.
+        let began = deadline.map(|_| Instant::now());
         let mut asked = None;
         loop {
             if let Some(taken) = take() {
                 return taken;
             }
-            if self.executor.help() {
+            let mut given_up = None;
+            let mut look = || {
+                self.enforce_limits();
+                given_up = given_up.take().or_else(|| gives_up(what, deadline, began, &mut interrupted));
+                given_up.is_some()
+            };
+            let has_helped = self.executor.help(&mut look);
+            if let Some(error) = given_up {
+                return Err(error);
+            }
+            if has_helped {
                 // There may be something to run for as long as others submit.
                 let now = Instant::now();
                 if now.duration_since(*asked.get_or_insert(now)) >= look_period(None) {
@@ -358,17 +370,12 @@ impl InferenceSet {
                 }
                 continue;
             }
-            let began = *began.get_or_insert_with(Instant::now);
             if let Some(taken) = waiters.wait(until(deadline).min(look_period(self.time_limit)), &mut take) {
                 return taken;
             }
             self.enforce_limits();
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                let timeout_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                return Err(RuntimeError::Timeout { what, timeout_ms });
-            }
-            if interrupted() {
-                return Err(RuntimeError::Interrupted);
+            if let Some(error) = gives_up(what, deadline, began, &mut interrupted) {
+                return Err(error);
             }
         }
     }

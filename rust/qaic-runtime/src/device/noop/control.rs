@@ -19,6 +19,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Control {
     device: DeviceId,
+    // Whether executions are submitted first; what the device says when a program is made.
+    pub(super) queues: AtomicBool,
     origin: Origin,
     calls: [AtomicU64; Call::ALL.len()],
     // Times the device was lost. A program works as long as this is what it was when the program was loaded.
@@ -26,34 +28,39 @@ pub struct Control {
     // Whether executions have to look at the state.
     armed: AtomicBool,
     state: Mutex<State>,
-    changed: Condvar,
+    pub(super) changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    plan: FaultPlan,
-    held: bool,
+pub(super) struct State {
+    pub(super) plan: FaultPlan,
+    pub(super) held: bool,
     away: bool,
-    inside: u32,
+    pub(super) inside: u32,
+    // The largest `inside` that there was.
+    pub(super) most_inside: u32,
+    // Number of the next submission, and of the first that a closed gate holds.
+    pub(super) next: u64,
+    pub(super) first_held: u64,
 }
 
 /// Asks one call to end; kept by whoever may cancel it.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     // Both change under the lock of the control's state only.
-    inside: AtomicBool,
-    asked: AtomicBool,
+    pub(super) inside: AtomicBool,
+    pub(super) asked: AtomicBool,
 }
 
 /// How long a call stays inside by itself.
 #[derive(Clone, Copy, Debug)]
-enum Stay {
+pub(super) enum Stay {
     Until(Instant),
     Forever,
 }
 
 impl Stay {
-    fn of(fault: Option<Fault>) -> Self {
+    pub(super) fn of(fault: Option<Fault>) -> Self {
         match fault {
             // A time beyond what the clock can express does not end.
             Some(Fault::Slow(time)) => Instant::now().checked_add(time).map_or(Self::Forever, Self::Until),
@@ -68,6 +75,7 @@ impl Control {
         let armed = plan.mentions(Call::Execute);
         Self {
             device,
+            queues: AtomicBool::new(false),
             origin: Origin::here(),
             calls: Default::default(),
             losses: AtomicU32::new(0),
@@ -93,10 +101,12 @@ impl Control {
         [0, 1, 2, 3].map(|index: usize| self.calls[index].load(Ordering::Relaxed))
     }
 
-    /// Closes the gate: executions that begin from now on wait in it.
+    /// Closes the gate: executions that begin from now on wait in it. Those that are submitted may begin, and wait in it for
+    /// their end.
     pub fn hold(&self) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
         state.held = true;
+        state.first_held = state.next;
         self.arm(&state);
         Ok(())
     }
@@ -110,7 +120,8 @@ impl Control {
         Ok(())
     }
 
-    /// Executions that are inside the device now: held, slow or stuck. All others take no time.
+    /// Executions that are inside the device now: held, slow or stuck; or submitted, until somebody has waited for their
+    /// end. All others take no time.
     pub fn executing(&self) -> Result<u32, RuntimeError> {
         Ok(self.state()?.inside)
     }
@@ -212,7 +223,7 @@ impl Control {
 
     /// Whether a program that was loaded after `losses` losses still exists.
     #[inline]
-    fn check_loaded(&self, losses: u32) -> Result<(), RuntimeError> {
+    pub(super) fn check_loaded(&self, losses: u32) -> Result<(), RuntimeError> {
         // Acquire: with the store in `reset`, a caller that learned of the loss otherwise sees it here too.
         if self.losses.load(Ordering::Acquire) == losses { Ok(()) } else { Err(self.lost(RESET)) }
     }
@@ -238,13 +249,7 @@ impl Control {
         let fault = state.plan.fault(Call::Execute, nth);
         match fault {
             Some(Fault::Fail) => {
-                return Err(RuntimeError::Inference {
-                    status: "NOOP_FAULT",
-                    message: format!(
-                        "the fault plan of device {} says so for execution {nth}",
-                        self.device.0
-                    ),
-                });
+                return Err(self.failure(nth));
             }
             Some(Fault::Lost) => return Err(self.reset(&state)),
             None if !state.held => return Ok(()),
@@ -253,6 +258,7 @@ impl Control {
         stop.asked.store(false, Ordering::Relaxed);
         stop.inside.store(true, Ordering::Relaxed);
         state.inside += 1;
+        state.most_inside = state.most_inside.max(state.inside);
         self.changed.notify_all();
         let asked = || stop.asked.load(Ordering::Relaxed);
         let outcome = self.linger(state, Stay::of(fault), |state| state.held, losses, asked);
@@ -319,11 +325,11 @@ impl Control {
         }
     }
 
-    fn count(&self, call: Call) -> u64 {
+    pub(super) fn count(&self, call: Call) -> u64 {
         self.calls[call as usize].fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn state(&self) -> Result<MutexGuard<'_, State>, RuntimeError> {
+    pub(super) fn state(&self) -> Result<MutexGuard<'_, State>, RuntimeError> {
         self.origin.check()?;
         Ok(self.state.lock())
     }
@@ -333,10 +339,17 @@ impl Control {
     }
 
     /// Everything loaded is lost.
-    fn reset(&self, _: &State) -> RuntimeError {
+    pub(super) fn reset(&self, _: &State) -> RuntimeError {
         self.losses.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
         self.lost(RESET)
+    }
+
+    pub(super) fn failure(&self, nth: u64) -> RuntimeError {
+        RuntimeError::Inference {
+            status: "NOOP_FAULT",
+            message: format!("the fault plan of device {} says so for execution {nth}", self.device.0),
+        }
     }
 
     fn lost(&self, reason: &str) -> RuntimeError {

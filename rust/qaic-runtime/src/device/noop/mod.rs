@@ -6,10 +6,13 @@
 //! tensors, in order, are written to the outbound DMA buffers, in order, repeated as often as they fit. What goes wrong is decided by
 //! a [`FaultPlan`] and a [`Control`].
 //!
+//! As a [`Control`] says, it takes executions before they are waited for, as a card does.
+//!
 //! Its statistics are when it ran, in the open layout, said to be of a test device.
 
 mod control;
 mod faults;
+mod submissions;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,6 +36,7 @@ use crate::profiling::{Identity, Stages};
 pub use control::Control;
 use control::Stop;
 pub use faults::{Call, Fault, FaultPlan};
+use submissions::Submission;
 
 /// One `noop` device.
 #[derive(Debug)]
@@ -80,7 +84,11 @@ impl Device for NoopDevice {
     }
 
     fn may_stall(&self) -> bool {
-        self.control.is_armed()
+        self.control.is_armed() && !self.queues_on_device()
+    }
+
+    fn queues_on_device(&self) -> bool {
+        self.control.is_queueing()
     }
 
     fn ledger(&self) -> Option<&Arc<Ledger>> {
@@ -146,7 +154,8 @@ impl Activation for NoopProgram {
         let stop = Arc::new(NoopStop { control: Arc::clone(&self.control), stop: Stop::default() });
         let stats = self.image.network().stats.as_ref();
         let stats = stats.map(|stats| (stats.buff_num as usize, Levels::of(stats)));
-        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop, stats, image: Arc::clone(&self.image) }))
+        let image = Arc::clone(&self.image);
+        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop, stats, image, submission: None }))
     }
 }
 
@@ -159,6 +168,65 @@ struct NoopExec {
     // DMA buffer of the statistics, and what goes there.
     stats: Option<(usize, Levels)>,
     image: Arc<Image>,
+    // The last that was submitted, until the device has let go of the buffers.
+    submission: Option<Submission>,
+}
+
+impl NoopExec {
+    fn memories(&self, wanted: Direction) -> impl Iterator<Item = HostSliceMut> + Clone {
+        let is_wanted = move |(role, _): &&(Option<Direction>, Storage)| *role == Some(wanted);
+        self.buffers.iter().filter(is_wanted).map(|(_, storage)| storage.memory())
+    }
+
+    /// What the device does with an inference.
+    fn compute(&self) {
+        // Empty buffers would make the search for the next bytes endless.
+        let mut sources = self.memories(Direction::In).filter(|memory| !memory.is_empty()).cycle();
+        let mut source = HostSlice::empty();
+        for mut target in self.memories(Direction::Out) {
+            while !target.is_empty() {
+                if source.is_empty() {
+                    let Some(next) = sources.next() else { return };
+                    source = next.as_const();
+                }
+                let copied = target.copy_from(source);
+                // Both are at least this long, so the rest exists.
+                source = source.subslice(copied, source.len() - copied).unwrap_or(HostSlice::empty());
+                target = target.subslice(copied, target.len() - copied).unwrap_or(HostSliceMut::empty());
+            }
+        }
+    }
+
+    /// Notices whoever touches the buffers while the device has them.
+    fn sum(&self) -> u32 {
+        let mut sum = crc32fast::Hasher::new();
+        let mut buffer = [0; 1024];
+        for memory in self.memories(Direction::In) {
+            for at in (0..memory.len()).step_by(buffer.len()) {
+                let part = buffer.len().min(memory.len() - at);
+                if memory.as_const().read_into(at, &mut buffer[..part]).is_some() {
+                    sum.update(&buffer[..part]);
+                }
+            }
+        }
+        sum.finalize()
+    }
+
+    /// Waits until the device has let go of what was submitted.
+    fn end(&mut self, look: Option<&mut dyn FnMut() -> bool>, is_reclaim: bool) -> Result<(), RuntimeError> {
+        let Some(submission) = self.submission.take() else {
+            return if is_reclaim { Ok(()) } else { self.stop.control.execute(self.losses, &self.stop.stop) };
+        };
+        let ended = self.stop.control.await_end(&submission, self.losses, &self.stop.stop, look, is_reclaim);
+        if matches!(ended, Err(RuntimeError::Interrupted)) {
+            self.submission = Some(submission);
+        } else if submission.sum != self.sum() {
+            return Err(RuntimeError::Internal {
+                what: "somebody wrote to the buffers while the device had them".to_owned(),
+            });
+        }
+        ended
+    }
 }
 
 impl Exec for NoopExec {
@@ -180,27 +248,27 @@ impl Exec for NoopExec {
         Err(RuntimeError::Internal { what: format!("output {index} of the noop device bound in place") })
     }
 
-    fn execute(&mut self) -> Result<(), RuntimeError> {
-        self.stop.control.execute(self.losses, &self.stop.stop)?;
-        let memories = |wanted: Direction| {
-            let is_wanted = move |(role, _): &&(Option<Direction>, Storage)| *role == Some(wanted);
-            self.buffers.iter().filter(is_wanted).map(|(_, storage)| storage.memory())
-        };
-        // Empty buffers would make the search for the next bytes endless.
-        let mut sources = memories(Direction::In).filter(|memory| !memory.is_empty()).cycle();
-        let mut source = HostSlice::empty();
-        for mut target in memories(Direction::Out) {
-            while !target.is_empty() {
-                if source.is_empty() {
-                    let Some(next) = sources.next() else { return Ok(()) };
-                    source = next.as_const();
-                }
-                let copied = target.copy_from(source);
-                // Both are at least this long, so the rest exists.
-                source = source.subslice(copied, source.len() - copied).unwrap_or(HostSlice::empty());
-                target = target.subslice(copied, target.len() - copied).unwrap_or(HostSliceMut::empty());
-            }
+    fn reclaim(&mut self) -> Result<(), RuntimeError> {
+        self.end(None, true)
+    }
+
+    fn submit(&mut self) -> Result<(), RuntimeError> {
+        if self.stop.control.is_queueing() {
+            let sum = self.sum();
+            self.submission = Some(self.stop.control.submit(self.losses, &self.stop.stop, sum)?);
         }
+        Ok(())
+    }
+
+    fn execute(&mut self) -> Result<(), RuntimeError> {
+        self.end(None, false)?;
+        self.compute();
+        Ok(())
+    }
+
+    fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+        self.end(Some(interrupted), false)?;
+        self.compute();
         Ok(())
     }
 
@@ -221,6 +289,14 @@ impl Exec for NoopExec {
 
     fn canceller(&self) -> Arc<dyn Canceller> {
         Arc::clone(&self.stop) as Arc<dyn Canceller>
+    }
+}
+
+impl Drop for NoopExec {
+    fn drop(&mut self) {
+        if let Some(submission) = self.submission.take() {
+            self.stop.control.forget(&submission, &self.stop.stop);
+        }
     }
 }
 

@@ -1,0 +1,131 @@
+//! Executions in two phases, as a card has them: submitted first, waited for later.
+//!
+//! The device ends what was submitted in order, each after its own fault and not before a closed gate lets it through. Like
+//! a card it cannot be told to stop: who cancels a submission ends the wait for it, and the device keeps the buffers.
+
+use std::time::Instant;
+
+use super::control::{Control, Stay, Stop};
+use super::faults::{Call, Fault};
+use crate::error::RuntimeError;
+use crate::interrupts::LOOK_PERIOD;
+use crate::sync::{MutexGuard, Ordering};
+
+/// An execution that was submitted.
+#[derive(Debug)]
+pub(super) struct Submission {
+    // Its number among all, from 0, and among the calls, from 1.
+    number: u64,
+    nth: u64,
+    fault: Option<Fault>,
+    stay: Stay,
+    /// Of the bytes that the device reads.
+    pub(super) sum: u32,
+}
+
+impl Control {
+    /// Has programs that are made from now on submit their executions before they wait for them.
+    pub fn queue(&self) {
+        self.queues.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether executions are submitted first.
+    pub(super) fn is_queueing(&self) -> bool {
+        self.queues.load(Ordering::Relaxed)
+    }
+
+    /// Lets `count` more submissions through the closed gate, the oldest first.
+    pub fn let_through(&self, count: u64) -> Result<(), RuntimeError> {
+        self.state()?.first_held += count;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// The largest number of executions that were inside at a time.
+    pub fn most_executing(&self) -> Result<u32, RuntimeError> {
+        Ok(self.state()?.most_inside)
+    }
+
+    pub(super) fn submit(&self, losses: u32, stop: &Stop, sum: u32) -> Result<Submission, RuntimeError> {
+        let nth = self.count(Call::Execute);
+        let mut state = self.state()?;
+        self.check_loaded(losses)?;
+        let fault = state.plan.fault(Call::Execute, nth);
+        let number = state.next;
+        state.next += 1;
+        state.inside += 1;
+        state.most_inside = state.most_inside.max(state.inside);
+        stop.asked.store(false, Ordering::Relaxed);
+        stop.inside.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+        Ok(Submission { number, nth, fault, stay: Stay::of(fault), sum })
+    }
+
+    /// Waits for the end of a submission. `is_reclaim`: for the device to let go of its buffers, however it ends.
+    pub(super) fn await_end(
+        &self,
+        submission: &Submission,
+        losses: u32,
+        stop: &Stop,
+        mut look: Option<&mut dyn FnMut() -> bool>,
+        is_reclaim: bool,
+    ) -> Result<(), RuntimeError> {
+        let mut state = self.state()?;
+        if is_reclaim {
+            // Who cancelled the execution did not mean this.
+            stop.asked.store(false, Ordering::Relaxed);
+            stop.inside.store(true, Ordering::Relaxed);
+            state.inside += 1;
+        }
+        loop {
+            if let Err(error) = self.check_loaded(losses) {
+                self.leave(state, stop);
+                return if is_reclaim { Ok(()) } else { Err(error) };
+            }
+            if stop.asked.load(Ordering::Relaxed) {
+                self.leave(state, stop);
+                return Err(RuntimeError::Interrupted);
+            }
+            let is_through = !state.held || submission.number < state.first_held;
+            let left = match submission.stay {
+                Stay::Until(end) => end.saturating_duration_since(Instant::now()),
+                Stay::Forever => LOOK_PERIOD,
+            };
+            if is_through && left.is_zero() {
+                break;
+            }
+            let limit = if left.is_zero() { LOOK_PERIOD } else { left.min(LOOK_PERIOD) };
+            state = self.changed.wait_at_most(state, limit);
+            if let Some(look) = look.as_deref_mut() {
+                drop(state);
+                if look() {
+                    return Err(RuntimeError::Interrupted);
+                }
+                state = self.state()?;
+            }
+        }
+        let outcome = match submission.fault {
+            Some(Fault::Lost) if !is_reclaim => Err(self.reset(&state)),
+            Some(Fault::Fail) if !is_reclaim => Err(self.failure(submission.nth)),
+            _ => Ok(()),
+        };
+        self.leave(state, stop);
+        outcome
+    }
+
+    /// The exec of a submission is gone.
+    pub(super) fn forget(&self, _: &Submission, stop: &Stop) {
+        if let Ok(state) = self.state()
+            && stop.inside.load(Ordering::Relaxed)
+        {
+            self.leave(state, stop);
+        }
+    }
+
+    fn leave(&self, mut state: MutexGuard<'_, super::control::State>, stop: &Stop) {
+        state.inside -= 1;
+        stop.inside.store(false, Ordering::Relaxed);
+        drop(state);
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,345 @@
+//! What threads do with the inference of an exec object: all of it at once, or, where the device works by itself, its
+//! begin and its end, with others in between.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use qaic_qpc::network_desc::IoBinding;
+
+use crate::carrier::{Carrier, Look, StatsPlace};
+use crate::clock;
+use crate::error::RuntimeError;
+use crate::io_crc::IoCheck;
+use crate::profiling::Watched;
+use crate::program::{Activated, Program};
+use crate::progress::{Observer, Progress, Reason, Ticket};
+use crate::sync::{AtomicBool, Mutex};
+use crate::wiring::Wiring;
+
+/// What an executor needs to run the inference of an exec object.
+pub(crate) struct Inference {
+    core: Mutex<Core>,
+    // Whether the core has a check; known without its lock.
+    is_checked: bool,
+    activated: Arc<Activated>,
+    progress: Arc<Progress>,
+    observer: OnceLock<(Weak<dyn Observer>, u32)>,
+    // Of the executor: whether the queue holds an entry of it, which may be older than its last submission.
+    pub(crate) is_listed: AtomicBool,
+}
+
+/// What one thread at a time works with.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) carrier: Carrier,
+    pub(crate) wiring: Wiring,
+    pub(crate) check: Option<IoCheck>,
+    // Of the inference that is on the device.
+    flight: Flight,
+}
+
+/// What is known of an inference from its begin to its end.
+#[derive(Debug, Default)]
+struct Flight {
+    watched: Option<Watched>,
+    // What its begin took, where that is sampled.
+    took: Option<Duration>,
+}
+
+/// What came of the begin of an inference.
+pub(crate) enum Begun {
+    /// It was taken by another thread, or has ended.
+    Over,
+    /// The device has it.
+    OnDevice(Arc<Progress>),
+}
+
+/// What came of waiting for an inference on the device.
+pub(crate) enum Landed {
+    /// It has ended; with the time that threads spent on it, where that is sampled.
+    Ended(Option<Duration>),
+    /// The wait was interrupted, and the device still has it.
+    LeftToDevice,
+}
+
+impl Inference {
+    pub(crate) fn new(program: &Program, activated: &Arc<Activated>) -> Result<Self, RuntimeError> {
+        let network = program.image().network();
+        let stats = StatsPlace::of(network);
+        let carrier = Carrier::new(activated.activation(), program.shared_variants(), stats)?;
+        let wiring = Wiring::new(network.inputs.len(), network.outputs.len());
+        let check = program.duties().io_crc.map(IoCheck::new);
+        let progress = Progress::new(carrier.canceller(), program.time_limit());
+        Ok(Self {
+            is_checked: check.is_some(),
+            core: Mutex::new(Core { carrier, wiring, check, flight: Flight::default() }),
+            activated: Arc::clone(activated),
+            progress: Arc::new(progress),
+            observer: OnceLock::new(),
+            is_listed: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Whether its buffers are checked.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.is_checked
+    }
+
+    /// What the inference works with; no thread has it while none is under way.
+    pub(crate) fn core(&self) -> &Mutex<Core> {
+        &self.core
+    }
+
+    /// Names who is told of inferences that he starts; once.
+    pub(crate) fn observe(&self, observer: Weak<dyn Observer>, number: u32) {
+        let _ = self.observer.set((observer, number));
+    }
+
+    pub(crate) fn observer(&self) -> Option<(Arc<dyn Observer>, u32)> {
+        if !self.progress.is_observed() {
+            return None;
+        }
+        let (observer, number) = self.observer.get()?;
+        Some((observer.upgrade()?, *number))
+    }
+
+    /// Runs it on the calling thread, unless it was cancelled, and tells everybody. Takes the reference, and gives it up
+    /// before it tells. With a ticket, no other inference than that one.
+    pub(crate) fn execute(inference: Arc<Self>, which: Option<Ticket>) {
+        if !inference.claim(which) {
+            return;
+        }
+        let outcome = inference.run(false, None);
+        Self::tell(inference, outcome);
+    }
+
+    /// Hands it over to the device; in other respects as [`Self::execute`]. `is_sampled`: its time is wanted.
+    pub(crate) fn begin(inference: Arc<Self>, which: Option<Ticket>, is_sampled: bool) -> Begun {
+        if !inference.claim(which) {
+            return Begun::Over;
+        }
+        match inference.depart(is_sampled) {
+            Ok(()) => {
+                let progress = Arc::clone(&inference.progress);
+                // As before telling: from now on another thread may end it.
+                drop(inference);
+                progress.leave_to_device();
+                Begun::OnDevice(progress)
+            }
+            Err(error) => {
+                Self::tell(inference, Err(error));
+                Begun::Over
+            }
+        }
+    }
+
+    /// Waits for it on the device, which it was taken from, and tells everybody. Takes the reference, and gives it up
+    /// before it tells. Where `look` says so, the device keeps it, and nobody is told.
+    ///
+    /// Blocking: as long as the device takes; not after [`Progress::ask_to_end`].
+    pub(crate) fn land(inference: Arc<Self>, look: Option<Look<'_>>) -> Landed {
+        if let Some((outcome, took)) = inference.arrive(look) {
+            Self::tell(inference, outcome);
+            return Landed::Ended(took);
+        }
+        let progress = Arc::clone(&inference.progress);
+        drop(inference);
+        progress.leave_to_device();
+        Landed::LeftToDevice
+    }
+
+    fn claim(&self, which: Option<Ticket>) -> bool {
+        which.map_or_else(|| self.progress.claim_queued(), |which| self.progress.claim(which))
+    }
+
+    fn tell(inference: Arc<Self>, outcome: Result<(), RuntimeError>) {
+        let progress = Arc::clone(&inference.progress);
+        let observer = inference.observer();
+        let outcome = progress.explained(outcome);
+        drop(inference);
+        progress.conclude(outcome, observer);
+    }
+
+    /// `at_once`: it was not queued. Cancelled where `look` says so.
+    pub(crate) fn run(&self, at_once: bool, look: Option<Look<'_>>) -> Result<(), RuntimeError> {
+        let run = || {
+            let mut core = self.core.lock();
+            let mut flight = Flight { watched: self.watch(&core.wiring, at_once), took: None };
+            let outcome = self.checked(&core).and_then(|()| self.run_again(&mut core, &mut flight, look));
+            self.close(&mut core, flight, &outcome);
+            outcome
+        };
+        self.guarded(run)
+    }
+
+    /// Runs it until nobody but its caller, or who asked for its end, ended it.
+    fn run_again(
+        &self,
+        core: &mut Core,
+        flight: &mut Flight,
+        mut look: Option<Look<'_>>,
+    ) -> Result<(), RuntimeError> {
+        loop {
+            let watch = flight.watched.as_mut().map(|watched| &mut watched.watch);
+            let Core { carrier, wiring, .. } = &mut *core;
+            let mut is_given_up = false;
+            let outcome = match look.as_deref_mut() {
+                Some(look) => {
+                    let mut look = || {
+                        is_given_up |= look();
+                        is_given_up
+                    };
+                    self.activated.run(carrier, wiring, watch, Some(&mut look))
+                }
+                None => self.activated.run(carrier, wiring, watch, None),
+            };
+            if matches!(outcome, Err(RuntimeError::Interrupted)) {
+                if is_given_up {
+                    self.give_up(carrier);
+                } else if !self.progress.is_asked_to_end() {
+                    // Nobody asked for the end of this one: it was meant for the one before, which had just ended.
+                    continue;
+                }
+            }
+            return outcome;
+        }
+    }
+
+    /// Ends the inference that the calling thread waits for no longer.
+    fn give_up(&self, carrier: &mut Carrier) {
+        if let Some(which) = self.progress.under_way() {
+            self.progress.ask_to_end(which, Reason::Cancelled);
+        }
+        carrier.discard();
+    }
+
+    /// The first half of [`Self::run`], for an inference that was queued.
+    fn depart(&self, is_sampled: bool) -> Result<(), RuntimeError> {
+        let depart = || {
+            let started = is_sampled.then(Instant::now);
+            let mut core = self.core.lock();
+            let mut flight = Flight { watched: self.watch(&core.wiring, false), took: None };
+            let mut outcome = self.checked(&core);
+            while outcome.is_ok() {
+                let watch = flight.watched.as_mut().map(|watched| &mut watched.watch);
+                let Core { carrier, wiring, .. } = &mut *core;
+                outcome = carrier.start(wiring, None, watch);
+                // As in `run_again`.
+                if !matches!(outcome, Err(RuntimeError::Interrupted)) || self.progress.is_asked_to_end() {
+                    break;
+                }
+                outcome = Ok(());
+            }
+            flight.took = started.map(|started| started.elapsed());
+            match &outcome {
+                Ok(()) => core.flight = flight,
+                Err(_) => self.close(&mut core, flight, &outcome),
+            }
+            outcome
+        };
+        self.guarded(depart)
+    }
+
+    /// The second half: how it ended, and what both halves took. `None` when `look` said to wait no longer.
+    fn arrive(&self, look: Option<Look<'_>>) -> Option<(Result<(), RuntimeError>, Option<Duration>)> {
+        let mut took = None;
+        let mut is_left = false;
+        let arrive = || {
+            if self.progress.is_asked_to_end() {
+                // Whoever asked may have come before the device could be told.
+                self.progress.cancel_on_device();
+            }
+            let mut core = self.core.lock();
+            let mut flight = std::mem::take(&mut core.flight);
+            let begin = flight.took.map(|took| (took, Instant::now()));
+            let watch = flight.watched.as_mut().map(|watched| &mut watched.watch);
+            let Core { carrier, wiring, .. } = &mut *core;
+            let mut is_given_up = false;
+            let mut outcome = match look {
+                Some(look) => {
+                    let mut look = || {
+                        is_given_up |= look();
+                        is_given_up
+                    };
+                    self.activated.finish(carrier, wiring, watch, Some(&mut look))
+                }
+                None => self.activated.finish(carrier, wiring, watch, None),
+            };
+            if matches!(outcome, Err(RuntimeError::Interrupted)) && !self.progress.is_asked_to_end() {
+                if is_given_up {
+                    is_left = true;
+                    core.flight = flight;
+                    return outcome;
+                }
+                // As in `run_again`; it is begun anew.
+                outcome = self.run_again(&mut core, &mut flight, None);
+            }
+            self.close(&mut core, flight, &outcome);
+            took = begin.map(|(took, since)| took.saturating_add(since.elapsed()));
+            outcome
+        };
+        let outcome = Self::caught(arrive);
+        (!is_left).then_some((outcome, took))
+    }
+
+    fn watch(&self, wiring: &Wiring, at_once: bool) -> Option<Watched> {
+        self.activated.watch(wiring, || self.progress.arrival(at_once))
+    }
+
+    /// Whether the inputs are what they were when it was submitted.
+    fn checked(&self, core: &Core) -> Result<(), RuntimeError> {
+        match &core.check {
+            Some(check) => {
+                let network = self.activated.image().network();
+                check.check_inputs(&core.wiring, |index| name_of(&network.inputs, index))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What remains to be done for an inference that has ended, before anybody is told.
+    fn close(&self, core: &mut Core, flight: Flight, outcome: &Result<(), RuntimeError>) {
+        let Core { wiring, check, .. } = core;
+        wiring.windows.clear();
+        if let (Some(check), Ok(())) = (check, outcome) {
+            check.take_outputs(wiring);
+        }
+        if let (Some(mut watched), Ok(())) = (flight.watched, outcome) {
+            let stages = &mut watched.watch.stages;
+            // Where nothing was done since, another look at the clock would only cost.
+            let is_over = !self.is_checked && watched.watch.stats.is_none();
+            stages.completed_ns = if is_over { stages.outputs_ready_ns } else { clock::now_ns() };
+            watched.record();
+        }
+    }
+
+    /// Does `work` unless the inference was cancelled before.
+    fn guarded(&self, work: impl FnOnce() -> Result<(), RuntimeError>) -> Result<(), RuntimeError> {
+        if self.progress.is_asked_to_end() {
+            return Err(RuntimeError::Interrupted);
+        }
+        Self::caught(work)
+    }
+
+    /// A panic in `work` is an error of the inference.
+    fn caught(work: impl FnOnce() -> Result<(), RuntimeError>) -> Result<(), RuntimeError> {
+        let caught = catch_unwind(AssertUnwindSafe(work));
+        caught.unwrap_or_else(|_| Err(RuntimeError::Internal { what: "an inference panicked".to_owned() }))
+    }
+}
+
+pub(crate) fn name_of(bindings: &[IoBinding], index: usize) -> String {
+    bindings.get(index).map(|binding| binding.name.clone()).unwrap_or_default()
+}
+
+impl fmt::Debug for Inference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Inference").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}
