@@ -118,7 +118,7 @@ struct Shared {
 }
 
 /// What a place in a lane is for; where the order counts, for one inference only.
-type Entry = (Weak<Inference>, Option<Ticket>);
+type Entry = (Weak<Progress>, Weak<Inference>, Option<Ticket>);
 
 impl Executor {
     pub(crate) fn new(options: ExecutorOptions) -> Arc<Self> {
@@ -160,17 +160,19 @@ impl Executor {
         let shared = &self.shared;
         // An entry of an inference that was revoked serves for the next as well, so that revoking and submitting again
         // never fills the queue. Where the order counts, each submission has a place of its own.
-        if !shared.options.serial && inference.is_listed.swap(true, Ordering::AcqRel) {
+        let progress = inference.progress();
+        if !shared.options.serial && progress.is_listed.swap(true, Ordering::AcqRel) {
             // Whoever takes that entry lowers the flag first and then sees that the inference is queued.
             shared.call_worker(eager);
             return Ok(());
         }
         let Some(number) = shared.numbers.pop() else {
-            inference.is_listed.store(false, Ordering::Release);
+            progress.is_listed.store(false, Ordering::Release);
             return Err(RuntimeError::QueueFull { capacity: shared.options.capacity });
         };
         if let Some(cell) = shared.cells.get(number as usize) {
-            *cell.lock() = (Arc::downgrade(inference), shared.options.serial.then_some(which));
+            let which = shared.options.serial.then_some(which);
+            *cell.lock() = (Arc::downgrade(progress), Arc::downgrade(inference), which);
         }
         if !shared.lanes.enter(lane, number) {
             return Err(RuntimeError::Internal { what: format!("lane {lane} does not exist") });
@@ -362,10 +364,10 @@ impl Shared {
 
     /// Begins an inference; whether it is on the device now.
     fn hand_over(self: &Arc<Self>, number: u32, flights: &Flights) -> bool {
-        let Some((inference, which)) = self.taken(number) else { return false };
+        let Some(inference) = self.taken(number) else { return false };
         let handle = Arc::downgrade(&inference);
         let is_sampled = self.started.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED_EVERY);
-        let Begun::OnDevice(progress) = Inference::begin(inference, which, is_sampled) else { return false };
+        let Begun::OnDevice(progress) = Inference::begin(inference, is_sampled) else { return false };
         flights.add(&progress, Weak::clone(&handle));
         // Who asked for its end while it was about to begin found nobody to end it.
         if progress.is_asked_to_end()
@@ -429,24 +431,27 @@ impl Shared {
     }
 
     fn run(self: &Arc<Self>, number: u32) {
-        if let Some((inference, which)) = self.taken(number) {
-            self.timed(|| Inference::execute(inference, which));
+        if let Some(inference) = self.taken(number) {
+            self.timed(|| Inference::execute(inference));
         }
     }
 
-    /// What was submitted under a number, which is free then.
-    fn taken(self: &Arc<Self>, number: u32) -> Option<(Arc<Inference>, Option<Ticket>)> {
-        let (inference, which) = mem::take(&mut *self.cells.get(number as usize)?.lock());
-        let inference = inference.upgrade();
+    /// The inference that was submitted under a number, which is free then. The caller is to run it; none where another
+    /// thread has, or it was revoked.
+    fn taken(self: &Arc<Self>, number: u32) -> Option<Arc<Inference>> {
+        let (progress, inference, which) = mem::take(&mut *self.cells.get(number as usize)?.lock());
         self.numbers.push(number);
         // One waiting worker may have been woken for several inferences that came at once. Whoever takes one sees to it
         // that somebody comes for the next.
         if self.may_run() {
             self.call_worker(false);
         }
-        let inference = inference?;
-        inference.is_listed.swap(false, Ordering::AcqRel);
-        Some((inference, which))
+        let progress = progress.upgrade()?;
+        progress.is_listed.swap(false, Ordering::AcqRel);
+        // Only then may it be looked at: its exec object waits for the end of what was claimed. Another one may be gone, and
+        // must not get its cores back later because of this thread.
+        let is_mine = which.map_or_else(|| progress.claim_queued(), |which| progress.claim(which));
+        if is_mine { inference.upgrade() } else { None }
     }
 
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {

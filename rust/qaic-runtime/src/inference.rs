@@ -14,8 +14,8 @@ use crate::error::RuntimeError;
 use crate::io_crc::IoCheck;
 use crate::profiling::Watched;
 use crate::program::{Activated, Program};
-use crate::progress::{Observer, Progress, Reason, Ticket};
-use crate::sync::{AtomicBool, Mutex};
+use crate::progress::{Observer, Progress, Reason};
+use crate::sync::Mutex;
 use crate::wiring::Wiring;
 
 /// What an executor needs to run the inference of an exec object.
@@ -26,8 +26,6 @@ pub(crate) struct Inference {
     activated: Arc<Activated>,
     progress: Arc<Progress>,
     observer: OnceLock<(Weak<dyn Observer>, u32)>,
-    // Of the executor: whether the queue holds an entry of it, which may be older than its last submission.
-    pub(crate) is_listed: AtomicBool,
 }
 
 /// What one thread at a time works with.
@@ -50,7 +48,7 @@ struct Flight {
 
 /// What came of the begin of an inference.
 pub(crate) enum Begun {
-    /// It was taken by another thread, or has ended.
+    /// It has ended.
     Over,
     /// The device has it.
     OnDevice(Arc<Progress>),
@@ -78,7 +76,6 @@ impl Inference {
             activated: Arc::clone(activated),
             progress: Arc::new(progress),
             observer: OnceLock::new(),
-            is_listed: AtomicBool::new(false),
         })
     }
 
@@ -109,21 +106,15 @@ impl Inference {
         Some((observer.upgrade()?, *number))
     }
 
-    /// Runs it on the calling thread, unless it was cancelled, and tells everybody. Takes the reference, and gives it up
-    /// before it tells. With a ticket, no other inference than that one.
-    pub(crate) fn execute(inference: Arc<Self>, which: Option<Ticket>) {
-        if !inference.claim(which) {
-            return;
-        }
+    /// Runs it, which was claimed, on the calling thread, and tells everybody. Takes the reference, and gives it up before
+    /// it tells.
+    pub(crate) fn execute(inference: Arc<Self>) {
         let outcome = inference.run(false, None);
         Self::tell(inference, outcome);
     }
 
     /// Hands it over to the device; in other respects as [`Self::execute`]. `is_sampled`: its time is wanted.
-    pub(crate) fn begin(inference: Arc<Self>, which: Option<Ticket>, is_sampled: bool) -> Begun {
-        if !inference.claim(which) {
-            return Begun::Over;
-        }
+    pub(crate) fn begin(inference: Arc<Self>, is_sampled: bool) -> Begun {
         match inference.depart(is_sampled) {
             Ok(()) => {
                 let progress = Arc::clone(&inference.progress);
@@ -152,10 +143,6 @@ impl Inference {
         drop(inference);
         progress.leave_to_device();
         Landed::LeftToDevice
-    }
-
-    fn claim(&self, which: Option<Ticket>) -> bool {
-        which.map_or_else(|| self.progress.claim_queued(), |which| self.progress.claim(which))
     }
 
     fn tell(inference: Arc<Self>, outcome: Result<(), RuntimeError>) {

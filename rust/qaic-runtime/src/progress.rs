@@ -68,6 +68,8 @@ pub(crate) struct Progress {
     // Whether the observer started the inference under way. Another one is reported to whoever waits for it, and may be
     // long over, and the next one begun, when the thread that ended it gets on.
     is_observed: AtomicBool,
+    // Of the executor: whether the queue holds an entry of it, which may be older than its last submission.
+    pub(crate) is_listed: AtomicBool,
     // Of the executor: whether its list of inferences on the device has an entry of it, which may be older than the last.
     pub(crate) is_in_flight_list: AtomicBool,
     // Why the inference it names is asked to end.
@@ -90,6 +92,7 @@ impl Progress {
         Self {
             stage: AtomicU64::new(IDLE),
             is_observed: AtomicBool::new(false),
+            is_listed: AtomicBool::new(false),
             is_in_flight_list: AtomicBool::new(false),
             reason: AtomicU64::new(0),
             started_ns: AtomicU64::new(0),
