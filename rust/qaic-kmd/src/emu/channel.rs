@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::device_memory::{Budget, DeviceMemory, MemoryFull};
+use super::pages::Pages;
 use super::semaphores::Semaphores;
 use super::workload::{CoreView, Doorbell, Progress, Running};
 use crate::abi::Sem;
@@ -24,20 +25,11 @@ pub(crate) const DMA_NO_MEMORY: u16 = 2;
 /// Doorbells that are kept for cores that do not look.
 const MAX_DOORBELLS: usize = 4096;
 
-/// Memory of the host that elements move to and from.
-pub(crate) trait HostMemory: Debug + Send + Sync {
-    /// Copies from it; `None` when the range is not all there.
-    fn read(&self, offset: u64, into: &mut [u8]) -> Option<()>;
-
-    /// Copies to it; `None` when the range is not all there.
-    fn write(&self, offset: u64, from: &[u8]) -> Option<()>;
-}
-
 /// An element of the ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Element {
     /// Memory of the host.
-    pub(crate) pages: Arc<dyn HostMemory>,
+    pub(crate) pages: Arc<Pages>,
     /// Where in it.
     pub(crate) host_offset: u64,
     /// Where in the device.

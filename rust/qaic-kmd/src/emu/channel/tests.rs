@@ -6,37 +6,22 @@ use proptest::prelude::*;
 use super::super::workload::{Images, Loopback, Workload};
 use super::*;
 
-/// Bytes of the host.
-#[derive(Debug, Default)]
-struct Bytes(Mutex<Vec<u8>>);
-
-impl Bytes {
-    fn new(bytes: &[u8]) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(bytes.to_vec())))
-    }
-
-    fn get(&self) -> Vec<u8> {
-        lock(&self.0).clone()
-    }
+/// A page of the host that begins with these bytes.
+fn page(bytes: &[u8]) -> Arc<Pages> {
+    let pages = Pages::new(1).unwrap();
+    assert_eq!(pages.write(0, bytes), Some(()));
+    pages
 }
 
-impl HostMemory for Bytes {
-    fn read(&self, offset: u64, into: &mut [u8]) -> Option<()> {
-        let begin = usize::try_from(offset).unwrap();
-        into.copy_from_slice(lock(&self.0).get(begin..begin.checked_add(into.len())?)?);
-        Some(())
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) -> Option<()> {
-        let begin = usize::try_from(offset).unwrap();
-        lock(&self.0).get_mut(begin..begin.checked_add(from.len())?)?.copy_from_slice(from);
-        Some(())
-    }
+fn bytes_of<const LEN: usize>(pages: &Pages) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    assert_eq!(pages.read(0, &mut bytes), Some(()));
+    bytes
 }
 
 fn element(ticket: u64) -> Element {
     Element {
-        pages: Bytes::new(&[]),
+        pages: page(&[]),
         host_offset: 0,
         dev_addr: 0,
         len: 0,
@@ -133,8 +118,8 @@ fn an_inference_goes_in_is_computed_and_comes_out() {
         let mut outputs = Vec::new();
         // Two inferences in flight, with the same addresses of the device.
         for (ticket, input) in [(10, [1, 2, 255]), (20, [4, 5, 6])] {
-            let out = Bytes::new(&[0xAA; 5]);
-            let (first, rest) = (Bytes::new(&[9, input[0]]), Bytes::new(&input[1..]));
+            let out = page(&[0xAA; 5]);
+            let (first, rest) = (page(&[9, input[0]]), page(&input[1..]));
             channel.push(Element { pages: first, host_offset: 1, len: 1, ..element(ticket) });
             let mut last = Element { pages: rest, dev_addr: 1, len: 2, ..element(ticket + 1) };
             last.sems[2] = sem(0, 2, 0, 0);
@@ -153,8 +138,8 @@ fn an_inference_goes_in_is_computed_and_comes_out() {
         assert_eq!(channel.occupancy(), 6);
         assert_eq!(run(&channel), (vec![10, 11, 12, 20, 21, 22], Step::Idle));
         assert_eq!(channel.occupancy(), 0);
-        assert_eq!(outputs[0].get(), [0xAA, 2, 3, 0, 0xAA], "{is_strict}");
-        assert_eq!(outputs[1].get(), [0xAA, 5, 6, 7, 0xAA], "{is_strict}");
+        assert_eq!(bytes_of(&outputs[0]), [0xAA, 2, 3, 0, 0xAA], "{is_strict}");
+        assert_eq!(bytes_of(&outputs[1]), [0xAA, 5, 6, 7, 0xAA], "{is_strict}");
         // Without semaphores, once for each inference.
         assert!(is_strict || calls.load(Ordering::Relaxed) == 2);
     }
@@ -163,10 +148,10 @@ fn an_inference_goes_in_is_computed_and_comes_out() {
 #[test]
 fn without_inputs_the_cores_make_the_first_output() {
     let (channel, _) = adder(1, false);
-    let out = Bytes::new(&[0]);
+    let out = page(&[0]);
     channel.push(Element { pages: out.clone(), dev_addr: 0x100, len: 1, to_device: false, ..element(1) });
     assert_eq!(run(&channel), (vec![1], Step::Idle));
-    assert_eq!(out.get(), [1]);
+    assert_eq!(bytes_of(&out), [1]);
 }
 
 #[test]
@@ -188,15 +173,15 @@ fn a_semaphore_that_nobody_raises_blocks_the_ring_until_it_is_stopped() {
 #[test]
 fn a_wait_after_the_transfer_neither_repeats_it_nor_loses_its_status() {
     let (channel, _) = adder(1, true);
-    let source = Bytes::new(&[5]);
+    let source = page(&[5]);
     // Waits for what the cores raise after they saw the data.
     let mut wait = Element { pages: source.clone(), len: 1, ..element(1) };
     (wait.sems[0], wait.sems[1]) = (sem(0, 2, 0, 0), sem(0, 5, 1, 1));
     channel.push(wait.clone());
     assert_eq!(channel.step(), Step::Worked);
-    *lock(&source.0) = vec![50];
+    assert_eq!(source.write(0, &[50]), Some(()));
     assert_eq!(channel.step(), done(1));
-    let back = Bytes::new(&[0, 0]);
+    let back = page(&[0, 0]);
     channel.push(Element { pages: back.clone(), len: 1, to_device: false, ..element(2) });
     channel.push(Element {
         pages: back.clone(),
@@ -207,10 +192,10 @@ fn a_wait_after_the_transfer_neither_repeats_it_nor_loses_its_status() {
         ..element(3)
     });
     assert_eq!(run(&channel), (vec![2, 3], Step::Idle));
-    assert_eq!(back.get(), [5, 6]);
-    // One byte beyond the host's memory; the semaphore is at 1, so it waits for the second inference.
+    assert_eq!(bytes_of(&back), [5, 6]);
+    // Beyond the host's memory; the semaphore is at 1, so it waits for the second inference.
     channel.push(Element {
-        host_offset: 1,
+        host_offset: 4096,
         ticket: 4,
         sems: [sem(0, 2, 0, 0), sem(0, 5, 1, 2), wait.sems[2], wait.sems[3]],
         ..wait
@@ -231,7 +216,7 @@ fn initial_values_count_before_the_first_element() {
 #[test]
 fn a_transfer_that_the_device_has_no_memory_for_is_completed_with_a_status() {
     let channel = loopback_with(0);
-    channel.push(Element { pages: Bytes::new(&[1]), len: 1, ..element(1) });
+    channel.push(Element { pages: page(&[1]), len: 1, ..element(1) });
     assert_eq!(channel.step(), Step::Completed { ticket: 1, dma_status: DMA_NO_MEMORY });
 }
 
@@ -369,11 +354,11 @@ proptest! {
         base in prop::sample::select(vec![0x1_0000_0000_u64, 0xFFFF - 20, u64::MAX - 30]),
     ) {
         let channel = loopback();
-        let (host, back) = (Bytes::new(&source), Bytes::new(&[0xEE; 64]));
-        let (mut device, mut expected) = ([0_u8; 160], vec![0xEE_u8; 64]);
+        let (host, back) = (page(&source), page(&[0xEE; 64]));
+        let (mut device, mut expected) = ([0_u8; 160], [0xEE_u8; 64]);
         for (ticket, (to_device, host_at, device_at, len)) in (0..).zip(slices.iter().copied()) {
             let len = len.min(64 - host_at);
-            let pages: Arc<dyn HostMemory> = if to_device { host.clone() } else { back.clone() };
+            let pages = Arc::clone(if to_device { &host } else { &back });
             channel.push(Element {
                 pages,
                 host_offset: host_at as u64,
@@ -390,7 +375,7 @@ proptest! {
             }
         }
         prop_assert_eq!(run(&channel), ((0..slices.len() as u64).collect(), Step::Idle));
-        prop_assert_eq!(back.get(), expected);
-        prop_assert_eq!(host.get(), source);
+        prop_assert_eq!(bytes_of(&back), expected);
+        prop_assert_eq!(bytes_of::<64>(&host).to_vec(), source);
     }
 }
