@@ -6,6 +6,7 @@ pub(crate) mod channel;
 mod device_memory;
 pub mod faults;
 pub mod firmware;
+pub(crate) mod ledger;
 mod options;
 mod pages;
 mod semaphores;
