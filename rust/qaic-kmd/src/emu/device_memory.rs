@@ -4,6 +4,7 @@
 //! from one budget, so that no program can make the host run out.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,10 +95,13 @@ impl DeviceMemory {
     }
 
     fn chunk_mut(&mut self, chunk: &Chunk) -> Result<&mut [u8], MemoryFull> {
-        if !self.pages.contains_key(&chunk.page) {
-            self.budget.take()?;
-        }
-        let page = self.pages.entry(chunk.page).or_insert_with(|| vec![0; PAGE_BYTES].into_boxed_slice());
+        let page = match self.pages.entry(chunk.page) {
+            Entry::Occupied(page) => page.into_mut(),
+            Entry::Vacant(place) => {
+                self.budget.take()?;
+                place.insert(vec![0; PAGE_BYTES].into_boxed_slice())
+            }
+        };
         Ok(&mut page[chunk.offset..][..chunk.len])
     }
 }

@@ -1,13 +1,16 @@
 //! What a card holds, and for whom: images, activations, channels, reservations. Each belongs to the user, an open file,
 //! that made it, and nobody else can name it.
 
+mod activations;
+mod images;
+mod reservations;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::config::Totals;
 use super::constants::Constants;
 use super::replies::{Loaded, Resources};
-use super::requests::Activate;
 use crate::abi::DBC_COUNT;
 use crate::emu::channel::Channel;
 use crate::emu::ledger::{Ledger, Need, Stock};
@@ -149,219 +152,12 @@ impl Books {
         }
     }
 
-    /// The id that the next thing gets.
-    pub(super) fn next_id(&self) -> u32 {
-        self.next_id
-    }
-
     fn new_id(&mut self, count: usize, status: i32) -> Result<u32, i32> {
         if count >= MAX_COUNT || i32::try_from(self.next_id).is_err() {
             return Err(status);
         }
         self.next_id += 1;
         Ok(self.next_id - 1)
-    }
-
-    fn new_reservation_id(&mut self) -> Result<i32, i32> {
-        let count = self.pools.len() + self.channel_reservations.len();
-        let id = self.new_id(count, RESERVATIONS_EXHAUSTED)?;
-        i32::try_from(id).map_err(|_| RESERVATIONS_EXHAUSTED)
-    }
-
-    pub(super) fn load_elf(&mut self, owner: u32, data: Arc<[u8]>, demand: Demand) -> Result<u32, i32> {
-        let elf_id = self.new_id(self.elves.len(), IDS_EXHAUSTED)?;
-        let stock = self.card.take(Need { ddr_bytes: demand.image_bytes, ..Need::default() })?;
-        self.elves.insert(elf_id, Elf { owner, data, demand, stock });
-        Ok(elf_id)
-    }
-
-    pub(super) fn unload_elf(&mut self, owner: u32, elf_id: u32) -> Result<(), i32> {
-        self.elf(owner, elf_id)?;
-        if self.activations.values().any(|activation| activation.elf_id == elf_id) {
-            return Err(IN_USE);
-        }
-        let elf = self.elves.remove(&elf_id).ok_or(UNKNOWN_ID)?;
-        self.card.give_back(elf.stock);
-        Ok(())
-    }
-
-    fn elf(&self, owner: u32, elf_id: u32) -> Result<&Elf, i32> {
-        self.elves.get(&elf_id).filter(|elf| elf.owner == owner).ok_or(UNKNOWN_ID)
-    }
-
-    pub(super) fn announce_constants(
-        &mut self,
-        owner: u32,
-        static_bytes: u64,
-        dynamic_bytes: u64,
-    ) -> Result<u32, i32> {
-        let ddr_bytes = static_bytes.checked_add(dynamic_bytes).ok_or(PARAMETER)?;
-        let constants_id = self.new_id(self.constants.len(), IDS_EXHAUSTED)?;
-        let stock = self.card.take(Need { ddr_bytes, ..Need::default() })?;
-        let constants = Arc::new(Constants::new(static_bytes, dynamic_bytes));
-        self.constants.insert(constants_id, Announced { owner, constants, stock });
-        Ok(constants_id)
-    }
-
-    pub(super) fn constants(&self, owner: u32, constants_id: u32) -> Result<&Arc<Constants>, i32> {
-        let announced = self.constants.get(&constants_id).filter(|announced| announced.owner == owner);
-        announced.map(|announced| &announced.constants).ok_or(UNKNOWN_ID)
-    }
-
-    pub(super) fn unload_constants(&mut self, owner: u32, constants_id: u32) -> Result<(), i32> {
-        self.constants(owner, constants_id)?;
-        if self.activations.values().any(|activation| activation.constants_id == constants_id) {
-            return Err(IN_USE);
-        }
-        let announced = self.constants.remove(&constants_id).ok_or(UNKNOWN_ID)?;
-        self.card.give_back(announced.stock);
-        Ok(())
-    }
-
-    /// Takes what an activation needs, all of it or nothing.
-    pub(super) fn begin_activation(&mut self, owner: u32, request: &Activate) -> Result<Beginning, i32> {
-        if self.restarting.is_some() {
-            return Err(RESTARTING);
-        }
-        let elf = self.elf(owner, request.elf_id)?;
-        let (demand, elf) = (elf.demand, Arc::clone(&elf.data));
-        let constants = match request.constants_id {
-            0 => None,
-            id => Some(Arc::clone(self.constants(owner, id)?)),
-        };
-        let source = self.source(owner, request.resource_reservation, None)?;
-        let activation_id = self.new_id(self.activations.len(), IDS_EXHAUSTED)?;
-        let Demand { cores, multicast_ids, semaphores, ddr_bytes, .. } = demand;
-        let main = Need { cores, multicast_ids, ddr_bytes, ..Need::default() };
-        let stock = self.pool(source).take(main)?;
-        let cores = stock.cores();
-        let seat = match self.take_seat(owner, request, source, semaphores) {
-            Ok(seat) => seat,
-            Err(status) => {
-                self.give_back((source, stock));
-                return Err(status);
-            }
-        };
-        let channel = seat.as_ref().map(|seat| seat.channel);
-        let activation = Activation {
-            owner,
-            elf_id: request.elf_id,
-            constants_id: request.constants_id,
-            held: vec![(source, stock)],
-            channel: seat,
-            data_path: None,
-        };
-        self.activations.insert(activation_id, activation);
-        Ok(Beginning { activation_id, elf, constants, ddr_bytes, channel, cores })
-    }
-
-    /// A channel and its semaphores.
-    fn take_seat(
-        &mut self,
-        owner: u32,
-        request: &Activate,
-        source: Source,
-        semaphores: u32,
-    ) -> Result<Option<Seat>, i32> {
-        if let Ok(id) = u32::try_from(request.channel_reservation)
-            && request.channel_reservation != SKIP_CHANNEL
-        {
-            let reserved =
-                self.channel_reservations.get(&id).filter(|one| one.owner == owner).ok_or(NOT_FOUND)?;
-            if self.is_seated(reserved.channel) {
-                return Err(IN_USE);
-            }
-            if reserved.stock.amount().semaphores < semaphores {
-                return Err(crate::emu::ledger::used_up::SEMAPHORES);
-            }
-            return Ok(Some(Seat { channel: reserved.channel, is_reserved: true, held: None }));
-        }
-        if request.channel_reservation == SKIP_CHANNEL || !request.sets_channel_up {
-            return Ok(None);
-        }
-        // Reservations have no semaphores and channels of their own; groups have.
-        let source = source.filter(|id| self.pools.get(id).is_some_and(|pool| pool.is_group));
-        let stock = self.pool(source).take(Need { semaphores, channels: 1, ..Need::default() })?;
-        let channel = self.take_channel();
-        Ok(Some(Seat { channel, is_reserved: false, held: Some((source, stock)) }))
-    }
-
-    /// The lowest channel; the stock that was taken before says that there is one.
-    fn take_channel(&mut self) -> u32 {
-        let channel = self.free_channels.trailing_zeros();
-        debug_assert!(channel < u32::BITS, "a channel that is counted exists");
-        self.free_channels &= !(1_u32.checked_shl(channel).unwrap_or(0));
-        channel
-    }
-
-    fn is_seated(&self, channel: u32) -> bool {
-        let seats = self.activations.values().filter_map(|activation| activation.channel.as_ref());
-        seats
-            .chain(self.leftovers.values().map(|leftover| &leftover.seat))
-            .any(|seat| seat.channel == channel)
-    }
-
-    /// The cores are ready: whether the activation is still wanted.
-    pub(super) fn complete_activation(&mut self, activation_id: u32, data_path: &Arc<Channel>) -> bool {
-        let Some(activation) = self.activations.get_mut(&activation_id) else { return false };
-        activation.data_path = Some(Arc::clone(data_path));
-        true
-    }
-
-    /// Gives back what an activation took whose cores could not be made ready.
-    pub(super) fn abort_activation(&mut self, activation_id: u32) {
-        if let Some(activation) = self.activations.remove(&activation_id) {
-            self.release(activation);
-        }
-    }
-
-    /// Ends an activation. With a channel, tears that down, too; it must be the activation's.
-    pub(super) fn deactivate(
-        &mut self,
-        owner: u32,
-        activation_id: u32,
-        channel: Option<u32>,
-    ) -> Result<Released, i32> {
-        let activation = self.activations.get(&activation_id).filter(|one| one.owner == owner);
-        let seat = activation.ok_or(NOT_FOUND)?.channel.as_ref().map(|seat| seat.channel);
-        if channel.is_some() && channel != seat {
-            return Err(PARAMETER);
-        }
-        let mut activation = self.activations.remove(&activation_id).ok_or(NOT_FOUND)?;
-        if channel.is_none()
-            && let Some(seat) = activation.channel.take()
-        {
-            self.leftovers.insert(seat.channel, Leftover { owner, seat });
-        }
-        Ok(self.release(activation))
-    }
-
-    /// Tears down a channel whose activation has ended before.
-    pub(super) fn tear_down(&mut self, owner: u32, channel: u32) -> Result<(), i32> {
-        if self.leftovers.get(&channel).is_none_or(|leftover| leftover.owner != owner) {
-            return Err(if self.is_seated(channel) { IN_USE } else { NOT_FOUND });
-        }
-        if let Some(leftover) = self.leftovers.remove(&channel) {
-            self.leave_seat(leftover.seat);
-        }
-        Ok(())
-    }
-
-    fn release(&mut self, activation: Activation) -> Released {
-        activation.held.into_iter().for_each(|held| self.give_back(held));
-        if let Some(seat) = activation.channel {
-            self.leave_seat(seat);
-        }
-        activation.data_path.into_iter().collect()
-    }
-
-    fn leave_seat(&mut self, seat: Seat) {
-        if !seat.is_reserved {
-            self.free_channels |= 1 << seat.channel;
-        }
-        if let Some(held) = seat.held {
-            self.give_back(held);
-        }
     }
 
     fn pool(&mut self, source: Source) -> &mut Stock {
@@ -385,107 +181,6 @@ impl Books {
             return Err(NOT_FOUND);
         }
         Ok(Some(id))
-    }
-
-    /// Makes a resource group, or a reservation for activations.
-    pub(super) fn reserve(
-        &mut self,
-        owner: u32,
-        source: i32,
-        need: Need,
-        is_group: bool,
-    ) -> Result<i32, i32> {
-        let source = self.source(owner, source, Some(true))?;
-        let id = self.new_reservation_id()?;
-        let free = self.pool(source).take(need)?;
-        self.pools.insert(id, Pool { owner, is_group, source, total: need, free });
-        Ok(id)
-    }
-
-    pub(super) fn release_pool(&mut self, owner: u32, id: i32, is_group: bool) -> Result<(), i32> {
-        let source = self.source(owner, id, Some(is_group))?;
-        self.check_unused(source)?;
-        if let Some(pool) = self.pools.remove(&id) {
-            self.give_back((pool.source, pool.free));
-        }
-        Ok(())
-    }
-
-    fn check_unused(&self, source: Source) -> Result<(), i32> {
-        let pool = source.and_then(|id| self.pools.get(&id)).ok_or(NOT_FOUND)?;
-        // What draws on it draws from what it has, except pools without anything in them.
-        let is_whole = pool.free.amount() == pool.total;
-        let is_source = self.pools.values().any(|other| other.source == source);
-        let is_used = self.activations.values().any(|one| one.held.iter().any(|held| held.0 == source));
-        if is_whole && !is_source && !is_used { Ok(()) } else { Err(IN_USE) }
-    }
-
-    /// Gives a reservation, which must not be in use, another number of cores.
-    pub(super) fn update_reservation(&mut self, owner: u32, id: i32, cores: u32) -> Result<(), i32> {
-        let this = self.source(owner, id, Some(false))?;
-        self.check_unused(this)?;
-        let pool = self.pools.get_mut(&id).ok_or(NOT_FOUND)?;
-        let (source, before) = (pool.source, pool.total.cores);
-        let change = Need { cores: cores.abs_diff(before), ..Need::default() };
-        if cores < before {
-            let stock = pool.free.take(change)?;
-            self.give_back((source, stock));
-        } else {
-            let stock = self.pool(source).take(change)?;
-            self.give_back((this, stock));
-        }
-        if let Some(pool) = self.pools.get_mut(&id) {
-            pool.total.cores = cores;
-        }
-        Ok(())
-    }
-
-    pub(super) fn reserve_channel(
-        &mut self,
-        owner: u32,
-        source: i32,
-        semaphores: u32,
-    ) -> Result<(u32, u32), i32> {
-        let source = self.source(owner, source, Some(true))?;
-        let id = self.new_reservation_id()?.cast_unsigned();
-        let stock = self.pool(source).take(Need { semaphores, channels: 1, ..Need::default() })?;
-        let channel = self.take_channel();
-        self.channel_reservations.insert(id, ChannelReservation { owner, source, stock, channel });
-        Ok((id, channel))
-    }
-
-    pub(super) fn release_channel(&mut self, owner: u32, id: u32) -> Result<(), i32> {
-        let reserved =
-            self.channel_reservations.get(&id).filter(|one| one.owner == owner).ok_or(NOT_FOUND)?;
-        if self.is_seated(reserved.channel) {
-            return Err(IN_USE);
-        }
-        if let Some(reserved) = self.channel_reservations.remove(&id) {
-            self.free_channels |= 1 << reserved.channel;
-            self.give_back((reserved.source, reserved.stock));
-        }
-        Ok(())
-    }
-
-    /// Checks a change of states, which has no other effect: an activation works in all of them.
-    pub(super) fn change_states(&self, owner: u32, changes: &[(u32, i32)]) -> Result<(), i32> {
-        for (activation_id, state) in changes {
-            self.activations.get(activation_id).filter(|one| one.owner == owner).ok_or(NO_RECORD)?;
-            if !(0..=1).contains(state) {
-                return Err(SWITCH_STATE);
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn dedicate(&mut self, owner: u32, channels: u32) -> Result<(), i32> {
-        let others =
-            self.dedicated.iter().filter(|(user, _)| **user != owner).map(|(_, count)| count).sum::<u32>();
-        if others.saturating_add(channels) > self.totals.physical_channels.into() {
-            return Err(DMA_CHANNEL);
-        }
-        self.dedicated.insert(owner, channels);
-        Ok(())
     }
 
     /// Frees all that a user has.

@@ -6,11 +6,11 @@
 mod books;
 mod config;
 mod constants;
+mod message;
 mod replies;
 mod requests;
 pub(crate) mod wire;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use config::{FirmwareConfig, Performance, Totals};
@@ -21,6 +21,7 @@ pub use super::ledger::Ledger;
 use super::ledger::Need;
 use super::workload::{Images, Workload};
 use books::{Books, Released};
+use message::{Message, Setup};
 use replies::{Activated, Reply};
 use requests::{Activate, Request};
 use wire::{Wire, WireReply};
@@ -361,47 +362,6 @@ impl Firmware {
             let _ = books.unload_constants(user, constants_id);
         }
         loaded
-    }
-}
-
-/// A message's transactions by kind.
-#[derive(Debug, Default)]
-struct Message {
-    commands: VecDeque<Vec<u8>>,
-    data: Vec<(u32, Arc<[u8]>)>,
-    setups: VecDeque<Setup>,
-    teardowns: VecDeque<u32>,
-    status_requests: Vec<()>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Setup {
-    queue_size: u32,
-    options: u32,
-}
-
-impl Message {
-    fn new(transactions: Vec<Wire>) -> Self {
-        let mut message = Self::default();
-        for transaction in transactions {
-            match transaction {
-                Wire::Passthrough(command) => message.commands.push_back(command),
-                Wire::Dma { tag, data } => message.data.push((tag, data)),
-                Wire::Activate { queue_size, options } => {
-                    message.setups.push_back(Setup { queue_size, options });
-                }
-                Wire::Deactivate { dbc_id } => message.teardowns.push_back(dbc_id),
-                Wire::Status => message.status_requests.push(()),
-            }
-        }
-        message
-    }
-
-    /// The data that a command names, which must be as long as the command says.
-    fn data(&mut self, tag: u32, data_length: u64) -> Result<Arc<[u8]>, i32> {
-        let place = self.data.iter().position(|data| data.0 == tag).ok_or(PARAMETER)?;
-        let (_, data) = self.data.remove(place);
-        if data.len() as u64 == data_length { Ok(data) } else { Err(PARAMETER) }
     }
 }
 
