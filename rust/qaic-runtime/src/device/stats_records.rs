@@ -22,7 +22,7 @@ const OUTPUT_PORT: u16 = 101;
 pub(super) struct Levels {
     pub(super) level: u16,
     pub(super) op_level: u16,
-    batch_size: u32,
+    pub(super) batch_size: u32,
 }
 
 impl Levels {

@@ -3,6 +3,7 @@
 //! Raw calls, because an inference must cost the engine's own time and nothing else: tensors are bound once and
 //! bound again only when the memory behind them changes.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::process;
@@ -23,7 +24,6 @@ use crate::buffer::{HostSlice, HostSliceMut};
 use crate::clock;
 use crate::device::LoadToken;
 use crate::error::RuntimeError;
-use crate::image::Image;
 use crate::sync::Mutex;
 
 /// How a graph is built.
@@ -39,6 +39,15 @@ pub(super) struct GraphOptions<'a> {
     pub(super) save: Option<&'a SavePaths>,
     /// Ends the build early.
     pub(super) token: &'a LoadToken,
+}
+
+/// The constants of a program, used where they lie.
+#[derive(Debug)]
+pub(super) struct Constants<'a> {
+    /// The payload of `constants.bin`.
+    pub(super) bytes: &'a [u8],
+    /// Owns them, and never changes or moves them.
+    pub(super) keeper: Arc<dyn Any + Send + Sync>,
 }
 
 /// Where an optimized graph goes.
@@ -61,11 +70,11 @@ pub(super) struct Graph {
     outputs: Vec<Tensor>,
     // Number of specializations, 1 without.
     variants: usize,
-    // The session uses these as long as it lives; they refer to the mapping of the image.
+    // The session uses these as long as it lives; they refer to the program's constants.
     weights: Vec<Value>,
-    // What some of them refer to instead: the elements of the weights that the image has in blocks.
+    // What some of them refer to instead: the elements of the weights that the constants have in blocks.
     decoded: Vec<Elements>,
-    image: Arc<Image>,
+    keeper: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: ONNX Runtime allows concurrent `Run` calls on one session; the graph is not changed after its creation.
@@ -167,13 +176,12 @@ impl Graph {
     /// Blocking: reads the weights and prepares them for the kernels.
     pub(super) fn build(
         engine: &'static Engine,
-        image: &Arc<Image>,
         plan: &Plan,
         graph: &[u8],
-        constants: &[u8],
+        constants: &Constants<'_>,
         options: GraphOptions<'_>,
     ) -> Result<Self, RuntimeError> {
-        Self::try_build(engine, image, plan, graph, constants, options).map_err(|message| {
+        Self::try_build(engine, plan, graph, constants, options).map_err(|message| {
             if options.token.was_cancelled() {
                 RuntimeError::Interrupted
             } else {
@@ -184,10 +192,9 @@ impl Graph {
 
     fn try_build(
         engine: &'static Engine,
-        image: &Arc<Image>,
         plan: &Plan,
         graph: &[u8],
-        constants: &[u8],
+        constants: &Constants<'_>,
         settings: GraphOptions<'_>,
     ) -> Result<Self, String> {
         let api = engine.api();
@@ -248,7 +255,7 @@ impl Graph {
             check(api, status)?;
         }
 
-        let Weights { names, values, decoded } = Weights::of_plan(engine, plan, constants)?;
+        let Weights { names, values, decoded } = Weights::of_plan(engine, plan, constants.bytes)?;
         if !values.is_empty() {
             let name_pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
             let value_pointers: Vec<_> = values.iter().map(|value| value.raw.cast_const()).collect();
@@ -295,12 +302,9 @@ impl Graph {
             variants: plan.variants.len().max(1),
             weights: values,
             decoded,
-            image: Arc::clone(image),
+            keeper: Arc::clone(&constants.keeper),
         })
     }
-}
-
-impl Graph {
     /// The engine that it is for.
     pub(super) fn engine(&self) -> &'static Engine {
         self.engine
@@ -313,7 +317,7 @@ impl Drop for Graph {
         if self.process != process::id() {
             std::mem::take(&mut self.weights).into_iter().for_each(std::mem::forget);
             std::mem::forget(std::mem::take(&mut self.decoded));
-            std::mem::forget(Arc::clone(&self.image));
+            std::mem::forget(Arc::clone(&self.keeper));
             return;
         }
         // SAFETY: created by `build`; every `Bindings` holds an `Arc` of the graph, so none is left.
@@ -343,7 +347,7 @@ struct Weights {
 }
 
 impl Weights {
-    /// Tensors over the mapped bytes, or over what they decode to.
+    /// Tensors over the bytes, or over what they decode to.
     fn of_plan(engine: &'static Engine, plan: &Plan, constants: &[u8]) -> Result<Self, String> {
         let mut names = Vec::with_capacity(plan.initializers.len());
         let mut values = Vec::with_capacity(plan.initializers.len());
@@ -376,8 +380,8 @@ impl Weights {
                     address
                 }
             };
-            // The C interface has no const tensors; kernels never write initializers. The image keeps the bytes mapped,
-            // and the graph what was decoded from them.
+            // The C interface has no const tensors; kernels never write initializers. The graph keeps the bytes'
+            // owner, and what was decoded from them.
             let dtype = element_type(initializer.dtype);
             values.push(Value::new(engine, dtype, &shape, address.cast_mut())?);
             names.push(name);
@@ -465,10 +469,12 @@ const fn element_type(dtype: Dtype) -> ONNXTensorElementDataType {
 
 /// Stops an execution from another thread.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub(in crate::device) struct Stop {
     engine: &'static Engine,
     run_options: *mut OrtRunOptions,
     requested: AtomicBool,
+    // Whether no execution is to begin any more.
+    is_final: AtomicBool,
     // Held while the engine's flag and `requested` change, so that neither is ever cleared without the other.
     change: Mutex<()>,
 }
@@ -484,7 +490,13 @@ impl Stop {
         // SAFETY: `run_options` is writable.
         let status = unsafe { (engine.api().CreateRunOptions)(&raw mut run_options) };
         check(engine.api(), status)?;
-        Ok(Self { engine, run_options, requested: AtomicBool::new(false), change: Mutex::new(()) })
+        Ok(Self {
+            engine,
+            run_options,
+            requested: AtomicBool::new(false),
+            is_final: AtomicBool::new(false),
+            change: Mutex::new(()),
+        })
     }
 
     /// Asks the running execution to end at its next node. Without one, nothing happens: an execution clears
@@ -498,17 +510,27 @@ impl Stop {
         self.requested.store(true, Ordering::Release);
     }
 
+    /// [`Self::request`] for the running execution and all that would follow.
+    pub(in crate::device) fn request_for_good(&self) {
+        self.is_final.store(true, Ordering::Release);
+        self.request();
+    }
+
     /// Clears what was asked before an execution. Costs one load where nothing was; a request that is just being made
-    /// counts for the execution.
-    fn clear(&self) {
+    /// counts for the execution. Returns whether there is to be none.
+    fn clear(&self) -> bool {
         if self.requested.load(Ordering::Acquire) {
             self.take();
         }
+        self.is_final.load(Ordering::Acquire)
     }
 
-    /// Whether a stop was asked for since it was last cleared; clears it.
+    /// Whether a stop was asked for since it was last cleared; clears it, unless it was for good.
     fn take(&self) -> bool {
         let _change = self.change.lock();
+        if self.is_final.load(Ordering::Acquire) {
+            return true;
+        }
         if !self.requested.swap(false, Ordering::AcqRel) {
             return false;
         }
@@ -706,7 +728,9 @@ impl Bindings {
         if self.inputs.iter().chain(&self.outputs).any(Option::is_none) {
             return Err(RuntimeError::Internal { what: "a binding has no memory".to_owned() });
         }
-        self.stop.clear();
+        if self.stop.clear() {
+            return Err(RuntimeError::Interrupted);
+        }
         if !self.is_timed {
             return self.execute_bound();
         }

@@ -4,7 +4,9 @@
 //! and from the engine's own profile what each node took. What it cannot measure is marked as not valid: processor cycles,
 //! waits of operations, memory traffic. Whatever goes wrong is a note in the buffer and fails nothing.
 
+use std::fmt::Display;
 use std::fs;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use qaic_stats::descriptor::{Fingerprint, OpsDescriptor};
@@ -43,14 +45,60 @@ const MOST_EVENTS: u64 = 1_000_000;
 /// Bytes of one note in the buffer.
 const LONGEST_NOTE_BYTES: usize = 300;
 
+/// Where it is said what a program measures.
+#[derive(Debug)]
+pub(in crate::device) struct Description {
+    levels: Levels,
+    // DMA buffer of the statistics.
+    buffer: usize,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Container(Arc<Image>),
+    Loaded(LoadedStats),
+}
+
+/// What a program says of its statistics to a card, which has no container.
+#[derive(Debug)]
+pub(in crate::device) struct LoadedStats {
+    /// What was asked for, and the samples of an inference.
+    pub(in crate::device) levels: Levels,
+    /// DMA buffer of the statistics.
+    pub(in crate::device) buffer: usize,
+    /// What a stats buffer says which program it is of.
+    pub(in crate::device) fingerprint: Fingerprint,
+    /// Whether traffic with memory was to be counted.
+    pub(in crate::device) counts_ddr: bool,
+    /// Whether hardware events were to be counted.
+    pub(in crate::device) counts_events: bool,
+    /// The ELF, and where in it the operations are described.
+    pub(in crate::device) operations: (Arc<[u8]>, Range<usize>),
+}
+
+impl Description {
+    /// `None` of a program without statistics.
+    pub(super) fn of_container(image: &Arc<Image>) -> Option<Self> {
+        let stats = image.network().stats.as_ref()?;
+        Some(Self {
+            levels: Levels::of(stats),
+            buffer: stats.buff_num as usize,
+            source: Source::Container(Arc::clone(image)),
+        })
+    }
+
+    /// What a card was told.
+    pub(in crate::device) fn of_loaded(stats: LoadedStats) -> Self {
+        Self { levels: stats.levels, buffer: stats.buffer, source: Source::Loaded(stats) }
+    }
+}
+
 /// What all inferences of a loaded program have in common.
 #[derive(Debug)]
 pub(super) struct ProgramStats {
-    image: Arc<Image>,
+    description: Description,
     engine: &'static Engine,
-    levels: Levels,
-    /// DMA buffer of the statistics.
-    pub(super) buffer: usize,
     /// Whether an inference may be run twice: it keeps no state and ends soon.
     is_repeatable: bool,
     // Begin and end of the load.
@@ -72,29 +120,31 @@ struct Facts {
 }
 
 impl ProgramStats {
-    /// `None` of a program without statistics. It was loaded from `begun_ns` until now.
+    /// The program was loaded from `begun_ns` until now.
     pub(super) fn new(
-        image: &Arc<Image>,
+        description: Description,
         engine: &'static Engine,
         is_repeatable: bool,
         begun_ns: u64,
-    ) -> Option<Arc<Self>> {
-        let stats = image.network().stats.as_ref()?;
-        Some(Arc::new(Self {
-            image: Arc::clone(image),
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            description,
             engine,
-            levels: Levels::of(stats),
-            buffer: stats.buff_num as usize,
             is_repeatable,
             loaded_ns: (begun_ns, clock::now_ns()),
             calibration: Calibration::default(),
             facts: OnceLock::new(),
-        }))
+        })
+    }
+
+    /// DMA buffer of the statistics.
+    pub(super) fn buffer(&self) -> usize {
+        self.description.buffer
     }
 
     /// Whether operations are measured.
     pub(super) fn measures_ops(&self) -> bool {
-        self.levels.op_level >= OPS_LEVEL
+        self.description.levels.op_level >= OPS_LEVEL
     }
 
     /// Whether this inference is to be repeated without a profile first.
@@ -109,31 +159,45 @@ impl ProgramStats {
     }
 
     fn facts(&self) -> &Facts {
-        self.facts.get_or_init(|| Facts::of(&self.image, self.measures_ops()))
+        self.facts.get_or_init(|| Facts::of(&self.description, self.measures_ops()))
     }
 }
 
 impl Facts {
-    fn of(image: &Image, measures_ops: bool) -> Self {
-        let container = image.container();
+    fn of(description: &Description, measures_ops: bool) -> Self {
         let mut notes = Vec::new();
-        let descriptor = match OpsDescriptor::of_container(container, image.bytes()) {
-            Ok(found) => found.map(|(descriptor, _)| descriptor).unwrap_or_default(),
-            Err(error) => {
-                notes.push(format!("operations are not known: {error}"));
-                OpsDescriptor::default()
+        let mut unknown = |error: &dyn Display| {
+            notes.push(format!("operations are not known: {error}"));
+            OpsDescriptor::default()
+        };
+        let (descriptor, fingerprint, counts_ddr, counts_events) = match &description.source {
+            Source::Container(image) => {
+                let descriptor = match OpsDescriptor::of_container(image.container(), image.bytes()) {
+                    Ok(found) => found.map(|(descriptor, _)| descriptor).unwrap_or_default(),
+                    Err(error) => unknown(&error),
+                };
+                let counts_ddr = image.network().stats.as_ref().is_some_and(|stats| stats.count_ddr_bw);
+                let counts_events = !descriptor.pmu_events.is_empty();
+                (descriptor, stats_records::fingerprint(image), counts_ddr, counts_events)
+            }
+            Source::Loaded(stats) => {
+                let (elf, range) = &stats.operations;
+                let described = elf.get(range.clone()).filter(|_| measures_ops);
+                let descriptor = described.map_or(Ok(OpsDescriptor::default()), OpsDescriptor::from_json);
+                let mut descriptor = descriptor.unwrap_or_else(|error| unknown(&error));
+                descriptor.batch_size = stats.levels.batch_size;
+                (descriptor, stats.fingerprint, stats.counts_ddr, stats.counts_events)
             }
         };
-        let counts_ddr = image.network().stats.as_ref().is_some_and(|stats| stats.count_ddr_bw);
         if counts_ddr {
             notes.push("traffic with memory cannot be measured on the host".to_owned());
         }
-        if !descriptor.pmu_events.is_empty() {
+        if counts_events {
             notes.push("hardware events of a card cannot be counted on the host".to_owned());
         }
         let mut ops = descriptor.cores.iter().flat_map(|core| &core.ops);
         Self {
-            fingerprint: stats_records::fingerprint(image),
+            fingerprint,
             batch_size: descriptor.batch_size.max(1),
             is_random: ops.any(|op| RANDOM.contains(&&*op.kind)),
             ops: if measures_ops { OpNames::new(descriptor.by_engine_name(0)) } else { OpNames::default() },
@@ -383,7 +447,7 @@ impl Measured {
             device: DeviceKind::Cpu,
             specialization: u32::try_from(self.variant).unwrap_or(u32::MAX),
             batch_size: facts.batch_size,
-            ..stats_records::run(program.levels, identity)
+            ..stats_records::run(program.description.levels, identity)
         }
     }
 
