@@ -78,35 +78,32 @@ def check(root: Table, buffers: list[tuple[int, int]]) -> None:
 
 
 def play(requests: list[dict], semaphores: list[int]) -> None:
-    """Have a card do the requests in order, twice; it computes when it is told that the inputs are there."""
+    """Have a card do the requests in order, twice; it computes when it is told that the inputs are there.
+
+    The driver cuts transfers where memory is in pieces: what is before is done for each, what is behind once.
+    """
     moved: set[int] = set()
     inputs = {r["num"] for r in requests if r["dir"] == IN and r["size"]}
     computed = 0
-
-    def advance() -> None:
-        nonlocal computed
-        if semaphores[0] > 0:
-            semaphores[0] -= 1
-            assert inputs <= moved
-            computed += 1
-            semaphores[1] += 1
-
     for inference in (1, 2):
         moved.clear()
         for request in requests:
-            for op in request["ops"]:
-                if op["pre"]:
-                    assert op["op"] == 6
-                    assert semaphores[op["sem"]] > 0, "nobody will ever raise it"
-                    semaphores[op["sem"]] -= 1
+            for _piece in range(3 if request["size"] else 1):
+                for op in request["ops"]:
+                    if op["pre"]:
+                        assert op["op"] == 5
+                        assert semaphores[op["sem"]] >= op["value"] > 0, "nobody will ever raise it"
             if request["dir"] == OUT:
                 assert computed == inference
             moved.add(request["num"])
             for op in request["ops"]:
                 if not op["pre"]:
-                    assert op["op"] == 2
-                    semaphores[op["sem"]] += 1
-            advance()
+                    semaphores[op["sem"]] += {2: 1, 3: -1}[op["op"]]
+            if semaphores[0] > 0:
+                semaphores[0] -= 1
+                assert inputs <= moved
+                computed += 1
+                semaphores[1] += 1
     assert semaphores == [0, 0]
 
 

@@ -30,8 +30,8 @@ _MOST_BUFFERS: Final = 0xFFFF
 _INPUTS_THERE: Final = 0
 _OUTPUTS_THERE: Final = 1
 _INCREMENT: Final = 2
-#: waits until it is positive and decrements it
-_P: Final = 6
+_DECREMENT: Final = 3
+_WAIT_GREATER_OR_EQUAL: Final = 5
 _DDR: Final = 1
 _PORTS: Final = {TO_DEVICE: 100, FROM_DEVICE: 101}
 
@@ -97,7 +97,17 @@ class DmaBuffers:
                 # Behind the transfer, and only when that has ended.
                 made[-1]["semaphoreOps"] = [{"semNum": _INPUTS_THERE, "semOp": _INCREMENT, "inSyncFence": 1}]
             else:
-                made[0]["semaphoreOps"] = [{"semNum": _OUTPUTS_THERE, "semOp": _P, "preOrPost": 1}]
+                # The driver repeats what is before a transfer for each piece of memory that the buffer is in
+                # (device-kmd §3), so what is before must not count.
+                made[0]["semaphoreOps"] = [
+                    {
+                        "semNum": _OUTPUTS_THERE,
+                        "semOp": _WAIT_GREATER_OR_EQUAL,
+                        "semValue": 1,
+                        "preOrPost": 1,
+                    },
+                    {"semNum": _OUTPUTS_THERE, "semOp": _DECREMENT},
+                ]
             requests += made
         return {
             "dmaRequests": requests,

@@ -67,7 +67,7 @@ impl DeviceMemory {
     }
 
     /// Lets `take` have a range piece by piece, with where in the range each begins.
-    pub(crate) fn read_pieces<E>(
+    pub fn read_pieces<E>(
         &self,
         address: u64,
         len: usize,
@@ -77,7 +77,7 @@ impl DeviceMemory {
     }
 
     /// Lets `fill` write a range piece by piece, with where in the range each begins.
-    pub(crate) fn write_pieces<E: From<MemoryFull>>(
+    pub fn write_pieces<E: From<MemoryFull>>(
         &mut self,
         address: u64,
         len: usize,

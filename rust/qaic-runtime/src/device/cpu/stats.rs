@@ -73,8 +73,8 @@ pub(in crate::device) struct LoadedStats {
     pub(in crate::device) counts_ddr: bool,
     /// Whether hardware events were to be counted.
     pub(in crate::device) counts_events: bool,
-    /// The ELF, and where in it the operations are described.
-    pub(in crate::device) operations: (Arc<[u8]>, Range<usize>),
+    /// The ELF, and where in it the operations are described, if they are.
+    pub(in crate::device) operations: Option<(Arc<[u8]>, Range<usize>)>,
 }
 
 impl Description {
@@ -181,8 +181,8 @@ impl Facts {
                 (descriptor, stats_records::fingerprint(image), counts_ddr, counts_events)
             }
             Source::Loaded(stats) => {
-                let (elf, range) = &stats.operations;
-                let described = elf.get(range.clone()).filter(|_| measures_ops);
+                let described = stats.operations.as_ref().filter(|_| measures_ops);
+                let described = described.and_then(|(elf, range)| elf.get(range.clone()));
                 let descriptor = described.map_or(Ok(OpsDescriptor::default()), OpsDescriptor::from_json);
                 let mut descriptor = descriptor.unwrap_or_else(|error| unknown(&error));
                 descriptor.batch_size = stats.levels.batch_size;

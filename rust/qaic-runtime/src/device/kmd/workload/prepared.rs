@@ -1,0 +1,173 @@
+//! Programs that are ready to run on emulated cards: one for each pair of images that is loaded, however many activations
+//! it has.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use qaic_kmd::emu::workload::Images;
+use qaic_qpc::elf;
+
+use super::card_plan::CardPlan;
+use super::protocol::{Protocol, Region};
+use super::{Refusal, metadata_of, status};
+use crate::device::cpu::plan::{Dtype, Edge, PLAN_SECTION, Plan, Variant, dense_bytes};
+use crate::device::cpu::{Description, Executable, Parts, Setting};
+use crate::device::{DeviceId, LoadToken};
+use crate::error::RuntimeError;
+use crate::sync::Mutex;
+
+/// A program that is ready to run.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) executable: Executable,
+    pub(super) protocol: Protocol,
+    pub(super) inputs: Vec<TensorPlace>,
+    pub(super) outputs: Vec<TensorPlace>,
+    pub(super) stats: Option<Region>,
+    pub(super) control: Option<Region>,
+}
+
+/// Where a tensor is.
+#[derive(Debug)]
+pub(super) struct TensorPlace {
+    /// Room for its largest shape.
+    pub(super) region: Region,
+    /// Bytes of it per set of shapes; one without sets.
+    pub(super) variant_bytes: Vec<usize>,
+}
+
+/// Programs in use.
+#[derive(Debug, Default)]
+pub(super) struct PreparedPrograms {
+    slots: Mutex<Vec<Slot>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    // Where the two images begin. As long as a program lives it keeps them, so nothing else is there.
+    images: (usize, usize),
+    // Locked while it is being made, so that nobody makes it a second time.
+    program: Arc<Mutex<Weak<Prepared>>>,
+}
+
+impl PreparedPrograms {
+    /// The program of two images.
+    ///
+    /// Blocking: as long as it takes to make, where nobody has.
+    pub(super) fn get(
+        &self,
+        images: &Images,
+        engine_candidates: &[PathBuf],
+    ) -> Result<Arc<Prepared>, Refusal> {
+        let key = (Arc::as_ptr(&images.elf).addr(), Arc::as_ptr(&images.constants).addr());
+        let slot = {
+            let mut slots = self.slots.lock();
+            // Who makes one has it, too.
+            slots.retain(|slot| {
+                Arc::strong_count(&slot.program) > 1 || slot.program.lock().strong_count() > 0
+            });
+            if let Some(slot) = slots.iter().find(|slot| slot.images == key) {
+                Arc::clone(&slot.program)
+            } else {
+                let program = Arc::default();
+                slots.push(Slot { images: key, program: Arc::clone(&program) });
+                program
+            }
+        };
+        let mut known = slot.lock();
+        if let Some(program) = known.upgrade() {
+            return Ok(program);
+        }
+        let program = Arc::new(Prepared::new(images, engine_candidates)?);
+        *known = Arc::downgrade(&program);
+        Ok(program)
+    }
+}
+
+impl Prepared {
+    fn new(images: &Images, engine_candidates: &[PathBuf]) -> Result<Self, Refusal> {
+        let metadata = metadata_of(&images.elf)?;
+        let protocol = Protocol::of(&metadata)?;
+        let no_plan = || Refusal::program(format!("its ELF has no section {PLAN_SECTION}"));
+        let card = CardPlan::of_elf(&images.elf)?.ok_or_else(no_plan)?;
+        let refused = |error: RuntimeError| Refusal::program(error.to_string());
+        let section = elf::section(&images.elf, PLAN_SECTION).map_err(|error| refused(error.into()))?;
+        let json = section.and_then(|range| images.elf.get(range)).ok_or_else(no_plan)?;
+        let plan = Plan::decode(json).map_err(refused)?;
+        let whole = |buffer: Option<usize>, is_input| {
+            buffer.map(|buffer| {
+                let regions = &protocol.regions;
+                let found =
+                    regions.iter().find(|region| (region.buffer, region.is_input) == (buffer, is_input));
+                found
+                    .copied()
+                    .ok_or_else(|| Refusal::metadata(format!("no DMA request moves buffer {buffer}")))
+            })
+        };
+        let stats = card.stats(&images.elf);
+        Ok(Self {
+            inputs: places(&plan, &card, &protocol, true)?,
+            outputs: places(&plan, &card, &protocol, false)?,
+            stats: whole(stats.as_ref().map(|stats| stats.buffer), false).transpose()?,
+            control: whole(card.control_buffer, true).transpose()?,
+            executable: Executable::new(
+                &Parts {
+                    elf: &images.elf,
+                    constants: &images.constants,
+                    keeper: Arc::new((Arc::clone(&images.elf), Arc::clone(&images.constants))),
+                    network: None,
+                    device: DeviceId(0),
+                },
+                stats.map(Description::of_loaded),
+                engine_candidates,
+                &Setting {
+                    cores: u32::from(metadata.num_nsps).max(1),
+                    activations: 1,
+                    family: None,
+                    token: &LoadToken::new(),
+                },
+            )
+            .map_err(|error| match error {
+                RuntimeError::EngineGraph { .. } => refused(error),
+                other => Refusal { status: status::GENERAL, reason: other.to_string() },
+            })?,
+            protocol,
+        })
+    }
+}
+
+/// Where the tensors of one side are, by where the plan says they are in the host's buffers.
+fn places(
+    plan: &Plan,
+    card: &CardPlan,
+    protocol: &Protocol,
+    is_input: bool,
+) -> Result<Vec<TensorPlace>, Refusal> {
+    let (edges, places) =
+        if is_input { (&plan.inputs, &card.places.inputs) } else { (&plan.outputs, &card.places.outputs) };
+    if edges.len() != places.len() {
+        let reason = format!("its plan has {} tensors and places for {}", edges.len(), places.len());
+        return Err(Refusal::program(reason));
+    }
+    let place = |(index, (edge, &(buffer, offset))): (usize, (&Edge, &(usize, u64)))| {
+        let nowhere = || Refusal::program(format!("tensor `{}` is in no buffer of the card", edge.name));
+        let bytes = |dims: &[i64]| bytes_of(edge.dtype, dims).ok_or_else(nowhere);
+        let largest = bytes(&edge.dims)?;
+        let dims_of = |variant: &Variant| {
+            let side = if is_input { &variant.inputs } else { &variant.outputs };
+            let bytes = bytes(side.get(index).ok_or_else(nowhere)?)?;
+            if bytes > largest { Err(nowhere()) } else { Ok(bytes) }
+        };
+        let mut variant_bytes = plan.variants.iter().map(dims_of).collect::<Result<Vec<_>, _>>()?;
+        if variant_bytes.is_empty() {
+            variant_bytes.push(largest);
+        }
+        let region = protocol.find(buffer, offset, largest, is_input).ok_or_else(nowhere)?;
+        Ok(TensorPlace { region, variant_bytes })
+    };
+    edges.iter().zip(places).enumerate().map(place).collect()
+}
+
+fn bytes_of(dtype: Dtype, dims: &[i64]) -> Option<usize> {
+    usize::try_from(dense_bytes(dtype, dims)?).ok()
+}
