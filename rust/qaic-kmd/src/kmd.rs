@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Errno;
 use crate::clock::Clock;
 use crate::mapping::Mapping;
@@ -71,7 +73,7 @@ pub trait AccelFile: Debug + Send + Sync {
 }
 
 /// A card as the system knows it, whether or not it can be opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
     /// Its number (device-kmd §1.5); 100 and more for devices derived from a card.
     pub qid: u32,
@@ -84,7 +86,7 @@ pub struct NodeInfo {
 }
 
 /// Place on the PCI bus.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PciAddress {
     /// Domain.
     pub domain: u16,
@@ -103,7 +105,7 @@ impl std::fmt::Display for PciAddress {
 }
 
 /// What the bus tells of a card (device-kmd §5.4).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciInfo {
     /// Vendor id.
     pub vendor_id: u16,
@@ -130,7 +132,7 @@ pub struct PciInfo {
 }
 
 /// Temperature and power (device-kmd §1.3); only the vendor's driver tells them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Telemetry {
     /// Temperature of the chip, in thousandths of a degree Celsius.
     pub soc_temperature_millicelsius: Option<i64>,
@@ -152,7 +154,7 @@ pub struct MemoryErrors {
 }
 
 /// States of a DMA-bridge channel (device-kmd §1.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum DbcState {
     /// Free.
@@ -185,7 +187,7 @@ impl DbcState {
 }
 
 /// What happens to a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
     /// It can be used.
     Online,
@@ -205,7 +207,7 @@ pub enum EventKind {
 }
 
 /// An event and the card that it is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Node name, as `accel0`.
     pub node: String,

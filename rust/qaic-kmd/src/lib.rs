@@ -36,6 +36,7 @@ mod telemetry;
 #[cfg(all(test, feature = "sys"))]
 #[allow(clippy::unwrap_used)] // a machine that cannot be made fails the test
 mod test_tree;
+pub mod transcript;
 pub mod uevent;
 #[allow(dead_code)] // what emulates or records the driver uses it
 mod user_memory;

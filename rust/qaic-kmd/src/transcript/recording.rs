@@ -1,0 +1,215 @@
+//! A kernel whose calls are written down.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::log::Log;
+use super::observed::{self, Observed};
+use super::{Line, TranscriptError, VERSION, errno, hex, layout};
+use crate::Errno;
+use crate::clock::Clock;
+use crate::kmd::{AccelFile, Event, EventSource, Kmd, MemoryErrors, NodeInfo, Telemetry};
+use crate::mapping::Mapping;
+
+/// Passes every call on to a kernel and writes it to a transcript. Results are the kernel's, always; when the transcript
+/// cannot be written any more, [`Recording::failure`] says so.
+#[derive(Debug)]
+pub struct Recording {
+    inner: Arc<dyn Kmd>,
+    log: Arc<Log>,
+    path: PathBuf,
+    files: AtomicU32,
+}
+
+impl Recording {
+    /// Begins a transcript of the calls to `inner`, in place of what the file held. `%p` in the path becomes the number of
+    /// the process, which keeps processes apart: one that finds the file taken is refused. A forked process that goes on with
+    /// this object writes nothing.
+    ///
+    /// Lines are written whole, one for each call, so that what came before a crash is there.
+    pub fn new(inner: Arc<dyn Kmd>, path: &Path) -> Result<Self, TranscriptError> {
+        let (log, path) = Log::create(path)?;
+        let fields = object(&json!({
+            "form": "openqaic transcript",
+            "version": VERSION,
+            "kmd": inner.name(),
+            "runs_host_programs": inner.runs_host_programs(),
+        }));
+        log.write(Line { name: "HEADER".to_owned(), fields, ..Line::default() });
+        Ok(Self { inner, log: Arc::new(log), path, files: AtomicU32::new(0) })
+    }
+
+    /// Where it is written.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Why the transcript ends before the calls do; `None`: it does not.
+    pub fn failure(&self) -> Option<String> {
+        self.log.failure()
+    }
+
+    fn note<T>(
+        &self,
+        name: &str,
+        fields: &Value,
+        result: Result<T, Errno>,
+        answer: impl FnOnce(&T) -> Value,
+    ) -> Result<T, Errno> {
+        self.log.write(Line {
+            name: name.to_owned(),
+            fields: object(fields),
+            answer: result.as_ref().map_or_else(|_| Map::new(), |found| object(&answer(found))),
+            errno: result.as_ref().err().copied().map(errno::name),
+            ..Line::default()
+        });
+        result
+    }
+}
+
+fn object(value: &Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+/// As JSON; what is not text there is `null`.
+fn value(of: &impl Serialize) -> Value {
+    serde_json::to_value(of).unwrap_or_default()
+}
+
+impl Kmd for Recording {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno> {
+        self.note("ENUMERATE", &json!({}), self.inner.enumerate(), |nodes| json!({ "nodes": value(nodes) }))
+    }
+
+    fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
+        let result = self.inner.open(node);
+        let fields = json!({ "qid": node.qid, "path": value(&node.path) });
+        let file = self.files.fetch_add(1, Ordering::Relaxed);
+        let opened = self.note("OPEN", &fields, result, |_| json!({ "file": file }))?;
+        Ok(Arc::new(RecordedFile { inner: opened, file, log: Arc::clone(&self.log) }))
+    }
+
+    fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
+        let inner = self.inner.events()?;
+        Ok(Box::new(RecordedEvents { inner, log: Arc::clone(&self.log) }))
+    }
+
+    fn telemetry(&self, node: &NodeInfo) -> Telemetry {
+        let found = self.inner.telemetry(node);
+        let _ = self.note("TELEMETRY", &json!({ "qid": node.qid }), Ok(found), value);
+        found
+    }
+
+    fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
+        self.note("RESET", &json!({ "qid": node.qid }), self.inner.reset(node), |()| Value::Null)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn runs_host_programs(&self) -> bool {
+        self.inner.runs_host_programs()
+    }
+
+    fn memory_errors(&self, node: &NodeInfo) -> MemoryErrors {
+        self.inner.memory_errors(node)
+    }
+
+    fn explain(&self, node: &NodeInfo, errno: Errno) -> Option<String> {
+        self.inner.explain(node, errno)
+    }
+}
+
+/// An open card whose calls are written down.
+#[derive(Debug)]
+struct RecordedFile {
+    inner: Arc<dyn AccelFile>,
+    file: u32,
+    log: Arc<Log>,
+}
+
+impl AccelFile for RecordedFile {
+    #[allow(unsafe_code)] // passes a call on, under the contract that it has itself
+    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
+        let Some(call) = layout::call(request) else {
+            let before = hex::encode(arg);
+            // SAFETY: the caller promises of the addresses in `arg` what `inner` asks for.
+            let result = unsafe { self.inner.ioctl(request, arg) };
+            self.log.write(Line {
+                name: format!("{request:#010x}"),
+                file: Some(self.file),
+                raw: Some(before),
+                reply: Some(hex::encode(arg)),
+                errno: result.err().map(errno::name),
+                ..Line::default()
+            });
+            return result;
+        };
+        let before = arg.to_vec();
+        let given = observed::given(call, arg);
+        // SAFETY: as above.
+        let result = unsafe { self.inner.ioctl(request, arg) };
+        let answered = observed::answered(call, &before, arg, result);
+        let digits = |bytes: &Vec<u8>| hex::encode(bytes);
+        let Observed { fields: answer, raw: reply, data: data_reply } = answered.clone().unwrap_or_default();
+        self.log.write(Line {
+            name: call.name.to_owned(),
+            file: Some(self.file),
+            fields: given.fields,
+            raw: Some(hex::encode(&given.raw)),
+            data: given.data.as_ref().map(digits),
+            answer,
+            reply: answered.map(|_| hex::encode(&reply)),
+            data_reply: data_reply.as_ref().map(digits),
+            errno: result.err().map(errno::name),
+            ..Line::default()
+        });
+        result
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        let result = self.inner.map(offset, len);
+        self.log.write(Line {
+            name: "MAP".to_owned(),
+            file: Some(self.file),
+            fields: object(&json!({ "offset": offset, "len": len })),
+            errno: result.as_ref().err().copied().map(errno::name),
+            ..Line::default()
+        });
+        result
+    }
+}
+
+impl Drop for RecordedFile {
+    fn drop(&mut self) {
+        self.log.write(Line { name: "CLOSE".to_owned(), file: Some(self.file), ..Line::default() });
+    }
+}
+
+/// Events that are written down when they are fetched.
+#[derive(Debug)]
+struct RecordedEvents {
+    inner: Box<dyn EventSource>,
+    log: Arc<Log>,
+}
+
+impl EventSource for RecordedEvents {
+    fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno> {
+        let result = self.inner.next(limit);
+        if let Ok(Some(event)) = &result {
+            let fields = object(&value(event));
+            self.log.write(Line { name: "EVENT".to_owned(), fields, ..Line::default() });
+        }
+        result
+    }
+}

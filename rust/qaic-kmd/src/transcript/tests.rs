@@ -1,0 +1,650 @@
+//! Recording a kernel and replaying what was recorded.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use std::{env, fs, sync::Arc};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::abi::{AttachSliceEntry, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry, Sem, request};
+use crate::calls::{self, ManageBuffer};
+use crate::clock::{Clock, VirtualClock};
+use crate::kmd::{AccelFile, Event, EventKind, EventSource, Kmd, NodeInfo, PciAddress, Telemetry};
+use crate::mapping::Mapping;
+use crate::nnc::command::ActivationState;
+use crate::nnc::message;
+use crate::user_memory::{copy_in, copy_out};
+use crate::{Errno, nnc};
+
+/// A kernel that answers in a way that shows in every field.
+#[derive(Debug, Default)]
+struct Kernel {
+    refuses_activation: bool,
+    events: Mutex<Vec<Event>>,
+}
+
+#[derive(Debug, Default)]
+struct KernelFile {
+    refuses_activation: bool,
+    handles: AtomicU32,
+    executions: AtomicU64,
+}
+
+fn node() -> NodeInfo {
+    let address = PciAddress { domain: 0, bus: 3, device: 0, function: 0 };
+    NodeInfo { qid: 0, path: Some("/dev/accel/accel0".into()), address, pci: None }
+}
+
+impl Kmd for Kernel {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno> {
+        Ok(vec![node()])
+    }
+
+    fn open(&self, _node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
+        Ok(Arc::new(KernelFile { refuses_activation: self.refuses_activation, ..KernelFile::default() }))
+    }
+
+    fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
+        Ok(Box::new(KernelEvents(self.events.lock().unwrap().clone())))
+    }
+
+    fn telemetry(&self, _node: &NodeInfo) -> Telemetry {
+        Telemetry { soc_temperature_millicelsius: Some(-5), ..Telemetry::default() }
+    }
+
+    fn reset(&self, _node: &NodeInfo) -> Result<(), Errno> {
+        Err(Errno::ACCESS)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(VirtualClock::default())
+    }
+
+    fn runs_host_programs(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct KernelEvents(Vec<Event>);
+
+impl EventSource for KernelEvents {
+    fn next(&mut self, _limit: Duration) -> Result<Option<Event>, Errno> {
+        Ok(self.0.pop())
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn transaction(kind: u32, body: &[u32]) -> Vec<u8> {
+    let len = u32::try_from(8 + 4 * body.len()).unwrap();
+    [kind, len].into_iter().chain(body.iter().copied()).flat_map(u32::to_le_bytes).collect()
+}
+
+impl KernelFile {
+    fn manage(&self, arg: &mut [u8]) -> Result<(), Errno> {
+        let mut sent = vec![0; word(arg, 0) as usize];
+        copy_in(long(arg, 8), &mut sent)?;
+        let (reply, count, result) = match sent.get(8..12).map_or(0, |id| word(id, 0)) {
+            3 => (transaction(3, &[4, 77, 0, 0]), 1, Ok(())),
+            9 if self.refuses_activation => {
+                let mut command = [0; 22];
+                (command[0], command[1]) = (10, u32::MAX - 12);
+                ([transaction(3, &command), transaction(8, &[1, 0, 0, 0])].concat(), 2, Err(Errno::CANCELED))
+            }
+            9 => {
+                let mut command = [0; 22];
+                (command[0], command[2], command[3]) = (10, 5, 3);
+                ([transaction(3, &command), transaction(8, &[0, 3, 0, 0])].concat(), 2, Ok(()))
+            }
+            // The kernel keeps its own part and counts it.
+            11 => (transaction(3, &[12, 0]), 2, Ok(())),
+            15 => return Err(Errno::TIMEDOUT),
+            id => (transaction(3, &[id + 1, 0]), 1, Ok(())),
+        };
+        copy_out(long(arg, 8), &reply)?;
+        arg[0..4].copy_from_slice(&u32::try_from(reply.len()).unwrap().to_le_bytes());
+        arg[4..8].copy_from_slice(&u32::to_le_bytes(count));
+        result
+    }
+}
+
+impl AccelFile for KernelFile {
+    #[allow(unsafe_code)] // the trait's call; memory is reached through the system
+    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
+        match request {
+            request::MANAGE => return self.manage(arg),
+            request::CREATE_BO => {
+                let handle = self.handles.fetch_add(1, Ordering::Relaxed) + 1;
+                arg[8..12].copy_from_slice(&handle.to_le_bytes());
+            }
+            request::MMAP_BO => {
+                let offset = u64::from(word(arg, 0)) << 32;
+                arg[8..16].copy_from_slice(&offset.to_le_bytes());
+            }
+            request::EXECUTE_BO if self.executions.fetch_add(1, Ordering::Relaxed) == 0 => {
+                return Err(Errno::AGAIN);
+            }
+            request::PERF_STATS_BO => {
+                let mut entry = [0; 24];
+                copy_in(long(arg, 8), &mut entry)?;
+                entry[4..20].copy_from_slice(&[2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
+                copy_out(long(arg, 8), &entry)?;
+            }
+            request::VERSION => {
+                copy_out(long(arg, 24), b"qaic")?;
+                arg[16..24].copy_from_slice(&4_u64.to_le_bytes());
+            }
+            request::DETACH_SLICE_BO => return Err(Errno::BUSY),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn map(&self, _offset: u64, len: usize) -> Result<Mapping, Errno> {
+        Mapping::anonymous(len)
+    }
+}
+
+/// A file that is gone when this is.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("qaic-transcript-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(env::temp_dir().join(name))
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.0).unwrap();
+        assert!(text.ends_with('\n'));
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn recording(kernel: Kernel, place: &Place) -> Recording {
+    Recording::new(Arc::new(kernel), &place.0).unwrap()
+}
+
+fn manage(file: &dyn AccelFile, mut message: ManageBuffer<'_>) -> String {
+    let result = calls::manage(file, &mut message);
+    let bytes = if result == Err(Errno::TIMEDOUT) { &[] } else { message.bytes() };
+    format!("{result:?} {} {bytes:?}", message.count())
+}
+
+fn activation(process_id: u32) -> ManageBuffer<'static> {
+    let request = message::ActivateRequest {
+        elf_id: 77,
+        constants_id: 0,
+        initial_state: ActivationState::Ready,
+        queue_size: 512,
+        channel_options: 0,
+        resource_group_id: -1,
+    };
+    message::activate(process_id, request)
+}
+
+/// Makes every call, and tells what each answered.
+fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
+    let mut told = Vec::new();
+    let nodes = kmd.enumerate().unwrap();
+    told.push(format!("{nodes:?} {:?} {:?}", kmd.telemetry(&nodes[0]), kmd.reset(&nodes[0])));
+    let file = kmd.open(&nodes[0]).unwrap();
+    let file = &*file;
+    told.push(format!("{:?}", calls::driver_name(file)));
+    // Somewhere else in memory each time.
+    let image = vec![process_id.to_le_bytes()[3]; 9].into_boxed_slice();
+    told.push(manage(file, message::status_query()));
+    told.push(manage(file, message::load_constants(process_id, &[1; 24]).unwrap()));
+    told.push(manage(file, message::load_elf(process_id, 6, &image)));
+    told.push(manage(file, activation(process_id)));
+    for size in [4096, 10_000] {
+        told.push(format!("{:?}", calls::create_bo(file, size)));
+    }
+    told.push(format!("{:?}", calls::mmap_offset(file, 2)));
+    told.push(format!("{:?}", file.map(2 << 32, 12_288).map(|mapping| mapping.len())));
+    let sem = Sem { val: 1, index: 2, presync: 1, cmd: 6, flags: 2, pad: 0 };
+    let mut slices =
+        [AttachSliceEntry { size: 10_000, sems: [sem; 4], dev_addr: 1 << 40, ..Default::default() }];
+    told.push(format!("{:?}", calls::attach_slices(file, 3, 2, 1, 10_000, &mut slices)));
+    let mut entries = [ExecuteEntry { handle: 1, dir: 1 }, ExecuteEntry { handle: 2, dir: 2 }];
+    told.push(format!("{:?}", calls::execute(file, 3, &mut entries)));
+    told.push(format!("{:?}", calls::execute(file, 3, &mut entries)));
+    told.push(format!("{:?}", calls::wait(file, 3, 2, wait_ms)));
+    let mut parts = [PartialExecuteEntry { handle: 1, dir: 1, resize: 17 }];
+    told.push(format!("{:?}", calls::partial_execute(file, 3, &mut parts)));
+    let mut figures = [PerfStatsEntry { handle: 2, ..PerfStatsEntry::default() }];
+    told.push(format!("{:?} {figures:?}", calls::perf_stats(file, 3, &mut figures)));
+    told.push(format!("{:?}", calls::import_dma_buf(file, 44)));
+    told.push(format!("{:?}", calls::detach_slices(file, 2)));
+    told.push(format!("{:?}", calls::close_handle(file, 2)));
+    told.push(manage(file, message::deactivate(5, Some(3))));
+    told
+}
+
+#[test]
+fn what_was_recorded_is_answered_again() {
+    for refuses_activation in [false, true] {
+        let place = Place::new();
+        let kernel = Kernel { refuses_activation, ..Kernel::default() };
+        let recorded = run(&recording(kernel, &place), 1, 0);
+        let direct = run(&Kernel { refuses_activation, ..Kernel::default() }, 1, 0);
+        assert_eq!(recorded, direct);
+        let replay = Replay::open(&place.0).unwrap();
+        // Another process, as far as a replay can tell.
+        assert_eq!(run(&replay, 2, 0), direct);
+        assert_eq!((replay.finish(), replay.runs_host_programs()), (Ok(()), true));
+    }
+}
+
+#[test]
+fn nothing_of_the_process_is_recorded() {
+    let [first, second] = [Place::new(), Place::new()];
+    run(&recording(Kernel::default(), &first), 0x0012_3456, 0);
+    let elsewhere = vec![0_u8; 100_000];
+    run(&recording(Kernel::default(), &second), 0x0065_4321, 0);
+    drop(elsewhere);
+    assert_eq!(fs::read_to_string(&first.0).unwrap(), fs::read_to_string(&second.0).unwrap());
+}
+
+#[test]
+fn lines_are_numbered_and_whole_after_every_call() {
+    let place = Place::new();
+    let recording = recording(Kernel::default(), &place);
+    let file = recording.open(&node()).unwrap();
+    for call in 0..5 {
+        calls::create_bo(&*file, 4096).unwrap();
+        let lines = place.lines();
+        assert_eq!(lines.len(), 3 + call);
+        for (index, line) in lines.iter().enumerate() {
+            assert_eq!(line["seq"], index);
+        }
+    }
+    drop(file);
+    assert_eq!(place.lines().last().unwrap()["name"], "CLOSE");
+    assert_eq!(recording.failure(), None);
+}
+
+#[test]
+fn calls_are_written_by_name_and_byte() {
+    let place = Place::new();
+    run(&recording(Kernel::default(), &place), 9, 0);
+    let lines = place.lines();
+    assert_eq!(
+        lines[0]["fields"],
+        json!({ "form": "openqaic transcript", "version": 1, "kmd": "fake", "runs_host_programs": true })
+    );
+    let named = |name: &str| lines.iter().filter(|line| line["name"] == name).collect::<Vec<_>>();
+    assert_eq!(named("OPEN")[0]["answer"], json!({ "file": 0 }));
+    assert_eq!(named("RESET")[0]["errno"], "EACCES");
+    assert_eq!(
+        named("MMAP_BO")[0],
+        &json!({
+            "seq": named("MMAP_BO")[0]["seq"], "name": "MMAP_BO", "file": 0,
+            "fields": { "handle": 2, "pad": 0, "offset": 0 }, "raw": "02000000000000000000000000000000",
+            "answer": { "handle": 2, "pad": 0, "offset": 2_u64 << 32 }, "reply": "02000000000000000000000002000000",
+            "errno": null,
+        })
+    );
+    let execute = named("EXECUTE_BO");
+    assert_eq!((&execute[0]["errno"], &execute[1]["errno"]), (&json!("EAGAIN"), &json!(null)));
+    assert_eq!(
+        execute[0]["fields"],
+        json!({ "count": 2, "dbc_id": 3, "data": "*", "entries": [{ "handle": 1, "dir": 1 }, { "handle": 2, "dir": 2 }] })
+    );
+    assert_eq!(execute[0]["data"], "01000000010000000200000002000000");
+    assert_eq!(execute[0].get("reply"), None);
+    assert_eq!(
+        named("ATTACH_SLICE_BO")[0]["fields"]["entries"][0]["sem3"],
+        json!({ "val": 1, "index": 2, "presync": 1, "cmd": 6, "flags": 2, "pad": 0 })
+    );
+    assert_eq!(named("PARTIAL_EXECUTE_BO")[0]["fields"]["entries"][0]["resize"], 17);
+    assert_eq!(
+        named("PERF_STATS_BO")[0]["answer"]["entries"][0],
+        json!({
+            "handle": 2, "queue_level_before": 2, "num_queue_element": 3, "submit_latency_us": 4, "device_latency_us": 5,
+            "pad": 0,
+        })
+    );
+    assert_eq!(named("PRIME_FD_TO_HANDLE")[0]["fields"]["fd"], "*");
+    assert_eq!(named("VERSION")[0]["answer"]["name"], "qaic");
+}
+
+/// Transactions of a message as a transcript has them.
+fn decoded(message: ManageBuffer<'_>) -> Vec<Value> {
+    let place = Place::new();
+    let recording = recording(Kernel::default(), &place);
+    manage(&*recording.open(&node()).unwrap(), message);
+    place.lines()[2]["fields"]["transactions"].as_array().unwrap().clone()
+}
+
+#[test]
+fn messages_are_taken_apart() {
+    assert_eq!(
+        decoded(message::load_elf(9, 6, b"123456789")),
+        [
+            json!({
+                "type": "passthrough_from_user", "len": 112, "command": "load_elf", "tag": 100, "process_id": "*",
+                "metadata_crc": 6, "name": "NetworkImage", "data_length": 9, "metadata_flatbuffer_crc": 0,
+            }),
+            json!({
+                "type": "dma_from_user", "len": 32, "tag": 100, "pad": 1, "addr": "*", "size": 9,
+                "payload": { "bytes": 9, "checked_bytes": 9, "crc32": "cbf43926" },
+            }),
+        ]
+    );
+    assert_eq!(
+        decoded(activation(9)),
+        [
+            json!({
+                "type": "passthrough_from_user", "len": 64, "command": "activate", "process_id": "*", "constants_id": 0,
+                "elf_id": 77, "reservation_type": 0, "resource_res_id": -1, "opt_vc_setup": 1, "vc_res_id": -1,
+                "initial_state": 1, "dma_type": 0, "opt_support_datapath_switching": 0,
+            }),
+            json!({
+                "type": "activate_from_user", "len": 24, "queue_size": 512, "eventfd": "*", "options": 0, "pad": 0,
+            }),
+        ]
+    );
+    assert_eq!(
+        decoded(message::deactivate(5, Some(3))),
+        [
+            json!({
+                "type": "passthrough_from_user", "len": 32, "command": "deactivate", "activation_id": 5,
+                "opt_vc_teardown": 1,
+            }),
+            json!({ "type": "deactivate_from_user", "len": 16, "dbc_id": 3, "pad": 0 }),
+        ]
+    );
+    assert_eq!(decoded(message::status_features()), [json!({ "type": "status_from_user", "len": 8 })]);
+    let states = decoded(message::activation_states(&[(5, ActivationState::Ready)]).unwrap());
+    assert_eq!(states[0]["cmds"][0], json!({ "activation_id": 5, "cmd": 1 }));
+    let constants = decoded(message::load_constants(9, &[0xAB; 24]).unwrap());
+    assert_eq!(constants[0]["descriptor_len"], 24);
+    assert!(constants[0]["descriptor"].as_str().unwrap().starts_with(&"ab".repeat(24)));
+}
+
+#[test]
+fn the_first_call_that_differs_is_named_and_ends_the_replay() {
+    let place = Place::new();
+    run(&recording(Kernel::default(), &place), 1, 100);
+    let seq = |name: &str| place.lines().iter().find(|line| line["name"] == name).unwrap()["seq"].clone();
+
+    let replay = Replay::open(&place.0).unwrap();
+    let told = run(&replay, 1, 200);
+    let proto = format!("{:?}", Err::<(), _>(Errno::PROTO));
+    assert_eq!(told.iter().position(|told| *told == proto), Some(13));
+    assert!(told[14..].iter().all(|told| told.contains(&format!("{:?}", Errno::PROTO))), "{told:?}");
+    let expected =
+        format!("the transcript's call {}: WAIT_BO, timeout: found 200, expected 100", seq("WAIT_BO"));
+    assert_eq!(replay.mismatch().unwrap().to_string(), expected);
+    assert_eq!(replay.explain(&node(), Errno::PROTO), Some(expected));
+    assert_eq!(replay.explain(&node(), Errno::INVAL), None);
+    assert_eq!(replay.finish().unwrap_err(), replay.mismatch().unwrap());
+
+    let replay = Replay::open(&place.0).unwrap();
+    assert_eq!(replay.reset(&node()), Err(Errno::ACCESS));
+    let file = replay.open(&node()).unwrap();
+    assert_eq!(calls::create_bo(&*file, 1), Err(Errno::PROTO));
+    assert_eq!(
+        replay.mismatch().unwrap().to_string(),
+        format!(
+            "the transcript's call {}: CREATE_BO, name: found CREATE_BO, expected VERSION",
+            seq("VERSION")
+        )
+    );
+}
+
+#[test]
+fn data_of_other_content_and_entries_of_other_values_differ() {
+    let place = Place::new();
+    {
+        let recording = recording(Kernel::default(), &place);
+        let file = recording.open(&node()).unwrap();
+        manage(&*file, message::load_elf(1, 0, b"image"));
+        calls::execute(&*file, 3, &mut [ExecuteEntry { handle: 1, dir: 1 }]).unwrap_err();
+    }
+    let replay = Replay::open(&place.0).unwrap();
+    let file = replay.open(&node()).unwrap();
+    manage(&*file, message::load_elf(1, 0, b"imagf"));
+    assert_eq!(replay.mismatch().unwrap().field, "transactions[1].payload.crc32");
+
+    let replay = Replay::open(&place.0).unwrap();
+    let file = replay.open(&node()).unwrap();
+    manage(&*file, message::load_elf(1, 0, b"image"));
+    calls::execute(&*file, 3, &mut [ExecuteEntry { handle: 4, dir: 1 }]).unwrap_err();
+    let mismatch = replay.mismatch().unwrap();
+    assert_eq!(
+        (&mismatch.field[..], &mismatch.found[..], &mismatch.expected[..]),
+        ("entries[0].handle", "4", "1")
+    );
+
+    let replay = Replay::open(&place.0).unwrap();
+    let file = replay.open(&node()).unwrap();
+    manage(&*file, message::load_elf(1, 0, b"image"));
+    drop(file);
+    let mismatch = replay.finish().unwrap_err();
+    assert_eq!((&mismatch.found[..], &mismatch.expected[..]), ("CLOSE", "EXECUTE_BO"));
+}
+
+#[test]
+fn calls_beyond_the_end_differ_and_missing_ones_are_told() {
+    let place = Place::new();
+    drop(recording(Kernel::default(), &place).open(&node()).unwrap());
+    let replay = Replay::open(&place.0).unwrap();
+    assert_eq!(
+        replay.finish().unwrap_err().to_string(),
+        "the transcript's call 1: end of the calls, name: found nothing, expected OPEN"
+    );
+    drop(replay.open(&node()).unwrap());
+    assert_eq!(replay.finish(), Ok(()));
+    assert_eq!(replay.open(&node()).map(|_| ()), Err(Errno::PROTO));
+    assert_eq!(
+        replay.mismatch().unwrap().to_string(),
+        "the transcript has no such call left: OPEN, name: found OPEN, expected the end"
+    );
+}
+
+#[test]
+fn addresses_that_lead_nowhere_are_recorded_as_such() {
+    let place = Place::new();
+    let recording = recording(Kernel::default(), &place);
+    let file = recording.open(&node()).unwrap();
+    let mut arg = [0_u8; 16];
+    arg[0] = 2;
+    arg[8] = 1;
+    for request in [request::EXECUTE_BO, request::MANAGE] {
+        // SAFETY: address 1 cannot be read, which the fake kernel answers with `EFAULT` where it tries.
+        #[allow(unsafe_code)]
+        let _ = unsafe { file.ioctl(request, &mut arg) };
+        assert_eq!(place.lines().last().unwrap().get("data"), None);
+    }
+    assert_eq!(place.lines().last().unwrap()["errno"], "EFAULT");
+    // Data for the card, too.
+    let mut message = ManageBuffer::default();
+    message.push(&[1, 0, 0, 0, 9, 0, 0, 0, 5]).unwrap();
+    manage(&*file, message);
+    assert_eq!(
+        place.lines().last().unwrap()["fields"]["transactions"],
+        json!([{ "type": "passthrough_from_user", "len": 9 }])
+    );
+}
+
+#[test]
+fn one_file_has_one_writer() {
+    let place = Place::new();
+    let first = recording(Kernel::default(), &place);
+    let error = Recording::new(Arc::new(Kernel::default()), &place.0).unwrap_err().to_string();
+    assert!(error.contains("another recording is writing it; `%p`"), "{error}");
+    assert_eq!(place.lines().len(), 1);
+    drop(first);
+    drop(recording(Kernel::default(), &place));
+    assert_eq!(place.lines().len(), 1);
+
+    let apart = Place(place.0.with_extension(std::process::id().to_string()));
+    let recording = Recording::new(Arc::new(Kernel::default()), &place.0.with_extension("%p")).unwrap();
+    assert_eq!(recording.path(), apart.0);
+    assert_eq!(apart.lines().len(), 1);
+
+    let missing = Recording::new(Arc::new(Kernel::default()), &place.0.join("x")).unwrap_err();
+    assert!(matches!(missing, TranscriptError::Io { .. }), "{missing}");
+}
+
+#[test]
+fn a_full_disk_ends_the_transcript_and_not_the_run() {
+    let recording = Recording::new(Arc::new(Kernel::default()), "/dev/full".as_ref()).unwrap();
+    assert_eq!(run(&recording, 1, 0), run(&Kernel::default(), 1, 0));
+    assert!(recording.failure().unwrap().contains("No space"), "{:?}", recording.failure());
+}
+
+#[test]
+fn events_come_again_after_the_calls_before_them() {
+    let place = Place::new();
+    let event = Event { node: "accel0".to_owned(), kind: EventKind::Offline };
+    {
+        let kernel = Kernel { events: Mutex::new(vec![event.clone()]), ..Kernel::default() };
+        let recording = recording(kernel, &place);
+        let mut events = recording.events().unwrap();
+        let file = recording.open(&node()).unwrap();
+        calls::create_bo(&*file, 1).unwrap();
+        assert_eq!(events.next(Duration::ZERO), Ok(Some(event.clone())));
+        assert_eq!(events.next(Duration::ZERO), Ok(None));
+    }
+    let replay = Replay::open(&place.0).unwrap();
+    let mut events = replay.events().unwrap();
+    let file = replay.open(&node()).unwrap();
+    assert_eq!(events.next(Duration::ZERO), Ok(None));
+    calls::create_bo(&*file, 1).unwrap();
+    assert_eq!(events.next(Duration::from_hours(1)), Ok(Some(event)));
+    assert_eq!(events.next(Duration::ZERO), Ok(None));
+}
+
+#[test]
+fn bad_transcripts_are_refused_by_line() {
+    let header = r#"{"seq":0,"name":"HEADER","fields":{"version":1},"errno":null}"#;
+    for (text, error) in [
+        (String::new(), "line 1: expected a HEADER, found nothing"),
+        ("{}".to_owned(), "line 1: missing field `seq`"),
+        (r#"{"seq":0,"name":"WAIT_BO"}"#.to_owned(), "line 1: expected one HEADER, and first"),
+        (format!("{header}\n{header}"), "line 2: expected one HEADER, and first"),
+        (header.replace(":1", ":2"), "line 1: version Some(2), expected 1"),
+        (format!("{header}\n\n"), "line 2: EOF while parsing"),
+        (format!("{header}\n{{\"seq\":1,\"name\":\"WAIT_BO\"}}"), "line 2: expected the number of a file"),
+        (
+            format!("{header}\n{{\"seq\":1,\"name\":\"WAIT_BO\",\"file\":0,\"raw\":\"0\"}}"),
+            "line 2: expected pairs of hexadecimal digits",
+        ),
+        (format!("{header}\n{{\"seq\":1,\"name\":\"OPEN\"}}"), "line 2: expected the number of a card"),
+        (
+            format!("{header}\n{{\"seq\":1,\"name\":\"OPEN\",\"errno\":\"EWHAT\"}}"),
+            "line 2: errno \"EWHAT\" is no error's name",
+        ),
+        (format!("{header}\n{{\"seq\":1,\"name\":\"EVENT\"}}"), "line 2: an event: missing field"),
+    ] {
+        let place = Place::new();
+        fs::write(&place.0, text).unwrap();
+        let found = Replay::open(&place.0).unwrap_err().to_string();
+        assert!(found.contains(error), "{found}");
+    }
+    assert!(matches!(Replay::open("/nowhere".as_ref()), Err(TranscriptError::Io { .. })));
+}
+
+/// The lines of a recorded run.
+fn recorded_lines() -> Vec<String> {
+    let place = Place::new();
+    run(&recording(Kernel::default(), &place), 1, 0);
+    fs::read_to_string(&place.0).unwrap().lines().map(str::to_owned).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn altered_transcripts_never_panic(
+        line in 0_usize..27, at in 0_usize..600, with in any::<char>(), drops_line in any::<bool>(),
+    ) {
+        let mut lines = recorded_lines();
+        let line = line % lines.len();
+        if drops_line {
+            lines.remove(line);
+        } else {
+            let mut characters: Vec<char> = lines[line].chars().collect();
+            let at = at % characters.len();
+            characters[at] = with;
+            lines[line] = characters.into_iter().collect();
+        }
+        let place = Place::new();
+        fs::write(&place.0, lines.join("\n")).unwrap();
+        if let Ok(replay) = Replay::open(&place.0)
+            && let Ok(nodes) = replay.enumerate()
+            && let [node] = &nodes[..]
+            && replay.reset(node) == Err(Errno::ACCESS)
+            && let Ok(file) = replay.open(node)
+        {
+            let _ = calls::driver_name(&*file);
+            let _ = manage(&*file, message::status_query());
+            let _ = manage(&*file, message::load_constants(1, &[1; 24]).unwrap());
+            let _ = manage(&*file, message::load_elf(1, 6, &[0; 9]));
+            let _ = manage(&*file, activation(1));
+        }
+    }
+
+    #[test]
+    fn any_message_can_be_recorded(parts in proptest::collection::vec(
+        (0_u32..20, proptest::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..6,
+    )) {
+        let mut message = ManageBuffer::default();
+        for (kind, body, lies) in &parts {
+            let len = if *lies { 1000 } else { u32::try_from(8 + body.len()).unwrap() };
+            let _ = message.push(&[&kind.to_le_bytes(), &len.to_le_bytes(), &body[..]].concat());
+        }
+        let sent = message.bytes().to_vec();
+        let found = observed_data(&message);
+        // Volatile bytes apart, the bytes are there as they were sent.
+        prop_assert_eq!(found.len(), sent.len());
+        for (at, (found, sent)) in found.iter().zip(&sent).enumerate() {
+            prop_assert!(found == sent || *found == 0, "byte {}", at);
+        }
+    }
+}
+
+/// Bytes of a message as a transcript holds them.
+fn observed_data(message: &ManageBuffer<'_>) -> Vec<u8> {
+    let mut arg = [0_u8; 16];
+    arg[0..4].copy_from_slice(&u32::try_from(message.bytes().len()).unwrap().to_le_bytes());
+    arg[8..16].copy_from_slice(&(message.bytes().as_ptr().expose_provenance() as u64).to_le_bytes());
+    let given = observed::given(layout::call(request::MANAGE).unwrap(), &arg);
+    assert_eq!(given.raw[8..], [0; 8]);
+    given.data.unwrap()
+}
+
+#[test]
+fn every_command_that_is_sent_and_every_reply_has_a_table() {
+    for id in [1, 3, 5, 7, 9, 11, 13, 15, 16, 28, 30, 32, 34, 36] {
+        assert!(layout::command(id).is_some(), "{id}");
+        assert!(layout::command(if id > 14 && id < 20 { 2 } else { id + 1 }).is_some(), "{id}");
+    }
+    assert_eq!(nnc::id::ACTIVATION_STATE_REPLY, 37);
+}
