@@ -2,6 +2,7 @@
 //!
 //! Together with the engine calls and the vector kernels this is the only place of the crate with unsafe code.
 
+mod device;
 mod dma_buf;
 mod large;
 mod mapping;
@@ -9,6 +10,7 @@ mod slice;
 mod storage;
 mod transposed;
 
+pub(crate) use device::DeviceMemory;
 pub use dma_buf::DmaBuf;
 pub use large::reserve_large;
 pub use mapping::FileBytes;

@@ -102,7 +102,7 @@ impl DeviceKind {
 
 /// What a device has and what of it is free. The figures of a virtual card are those of a real one
 /// (python-api §B.13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Device memory in MB.
     pub dram_total_mb: u64,

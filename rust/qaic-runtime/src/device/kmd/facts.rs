@@ -1,7 +1,9 @@
 //! What a card says of itself, for the tools that list devices (device-kmd §2.6, §5.4).
 
 use qaic_kmd::kmd::{NodeInfo, Telemetry};
+use qaic_kmd::nnc::{CardStatus, PerformanceInfo, ResourceInfo};
 
+use crate::device::Resources;
 use crate::error::RuntimeError;
 
 /// A card as the system and its firmware know it at one moment.
@@ -122,4 +124,95 @@ pub struct PerformanceFacts {
     pub peak_compute_ops: u64,
     /// Memory traffic of the last 100 ms, in KB per second.
     pub dram_kb_per_s: u64,
+}
+
+impl FirmwareFacts {
+    pub(super) fn new(status: CardStatus, features: u64) -> Self {
+        Self {
+            format_version: status.format_version,
+            version: status.firmware_version,
+            features,
+            qc_version: status.qc_image_version,
+            oem_version: status.oem_image_version,
+            variant: status.image_variant,
+            hw_version: status.hw_version,
+            serial: status.serial,
+            board_serial: status.board_serial,
+            resources: status.resources.into(),
+            performance: status.performance.into(),
+            constants_loaded: status.loaded_constants,
+            constants_in_use: status.constants_in_use,
+            networks_loaded: status.loaded_networks,
+            networks_active: status.active_networks,
+            metadata_version: status.metadata_version,
+            command_version: status.command_protocol,
+            sbl_image: status.sbl_image_name,
+            pvs_image_version: status.pvs_image_version,
+            nsp_defective_mask: status.nsp_power_group_mask,
+            retired_pages: status.retired_pages,
+            needs_reset_to_retire_pages: status.needs_reset_to_retire_pages,
+            sku_type: status.sku_type,
+            nsp_version: status.cores.version,
+            nsp_qc_version: status.cores.qc_image_version,
+            nsp_oem_version: status.cores.oem_image_version,
+            nsp_variant: status.cores.image_variant,
+        }
+    }
+}
+
+impl FirmwareFacts {
+    /// In the words of all devices.
+    pub(super) fn as_resources(&self) -> Resources {
+        let facts = &self.resources;
+        Resources {
+            dram_total_mb: facts.dram_total_mb.into(),
+            dram_free_mb: facts.dram_free_mb.into(),
+            nsp_total: facts.nsp_total.into(),
+            nsp_free: facts.nsp_free.into(),
+            vc_total: facts.vc_total.into(),
+            vc_free: facts.vc_free.into(),
+            mcid_total: facts.mcid_total,
+            mcid_free: facts.mcid_free,
+            semaphore_total: facts.semaphore_total,
+            semaphore_free: facts.semaphore_free,
+            programs_loaded: self.networks_loaded.into(),
+            programs_active: self.networks_active.into(),
+            constants_loaded: self.constants_loaded,
+            constants_in_use: self.constants_in_use,
+        }
+    }
+}
+
+impl From<ResourceInfo> for ResourceFacts {
+    fn from(info: ResourceInfo) -> Self {
+        Self {
+            dram_total_mb: info.dram_total_mb,
+            dram_free_mb: info.dram_free_mb,
+            fragmentation: info.fragmentation,
+            vc_total: info.vc_total,
+            vc_free: info.vc_free,
+            nsp_total: info.nsp_total,
+            nsp_free: info.nsp_free,
+            mcid_total: info.mcid_total,
+            mcid_free: info.mcid_free,
+            semaphore_total: info.sem_total,
+            semaphore_free: info.sem_free,
+            pc_total: info.pc_total,
+            pc_reserved: info.pc_reserved,
+        }
+    }
+}
+
+impl From<PerformanceInfo> for PerformanceFacts {
+    fn from(info: PerformanceInfo) -> Self {
+        Self {
+            nsp_hz: info.nsp_frequency_hz,
+            ddr_hz: info.ddr_frequency_hz,
+            compnoc_hz: info.compnoc_frequency_hz,
+            memnoc_hz: info.memnoc_frequency_hz,
+            sysnoc_hz: info.sysnoc_frequency_hz,
+            peak_compute_ops: info.peak_compute_ops_per_s,
+            dram_kb_per_s: info.dram_bandwidth_kb_per_s,
+        }
+    }
 }

@@ -1,0 +1,135 @@
+//! Buffer objects: made, told what they are for, mapped, and taken apart again in the order that leaves nothing pinned
+//! (device-kmd §3).
+
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use qaic_kmd::abi::AttachSliceEntry;
+use qaic_kmd::calls;
+
+use super::activation::Active;
+use super::slices::BufferLayout;
+use super::status::DataPath;
+use crate::buffer::{DeviceMemory, DmaBuf, HostSliceMut};
+use crate::error::RuntimeError;
+
+/// A buffer object with its slices. Taken apart when it is dropped.
+#[derive(Debug)]
+pub(super) struct BufferObject {
+    pub(super) handle: u32,
+    bytes: usize,
+    // Unmapped before the handle is closed.
+    memory: Option<DeviceMemory>,
+    is_attached: bool,
+    is_imported: bool,
+    active: Arc<Active>,
+}
+
+impl BufferObject {
+    /// Creates, attaches and maps one. What was done of one that fails is undone.
+    pub(super) fn new(active: &Arc<Active>, layout: &BufferLayout) -> Result<Self, RuntimeError> {
+        let file = active.program.line.file();
+        let failed = |call, errno| active.failed(call, errno, layout.bytes);
+        let handle = calls::create_bo(file, layout.bytes).map_err(|errno| failed("CREATE_BO", errno))?;
+        let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
+        let mut object = Self {
+            handle,
+            bytes,
+            memory: None,
+            is_attached: false,
+            is_imported: false,
+            active: Arc::clone(active),
+        };
+        object.attach(layout, 0)?;
+        if layout.dma.is_some() {
+            let offset = calls::mmap_offset(file, handle).map_err(|errno| failed("MMAP_BO", errno))?;
+            let mapping = file.map(offset, bytes).map_err(|errno| failed("mmap", errno))?;
+            if mapping.len() < bytes {
+                return Err(RuntimeError::Internal {
+                    what: format!("{} bytes of a buffer object of {bytes} were mapped", mapping.len()),
+                });
+            }
+            object.memory = Some(DeviceMemory::new(mapping));
+        }
+        Ok(object)
+    }
+
+    /// Memory behind a descriptor in place of the buffer object of `layout`.
+    pub(super) fn import(
+        active: &Arc<Active>,
+        layout: &BufferLayout,
+        memory: &DmaBuf,
+    ) -> Result<Self, RuntimeError> {
+        let file = active.program.line.file();
+        let handle = calls::import_dma_buf(file, memory.descriptor().as_raw_fd())
+            .map_err(|errno| active.failed("PRIME_FD_TO_HANDLE", errno, layout.bytes))?;
+        if !active.program.line.note_import(handle) {
+            return Err(RuntimeError::State {
+                what: "the memory of a descriptor is bound to another exec object of the card already"
+                    .to_owned(),
+            });
+        }
+        let mut object = Self {
+            handle,
+            bytes: 0,
+            memory: None,
+            is_attached: false,
+            is_imported: true,
+            active: Arc::clone(active),
+        };
+        object.attach(layout, memory.offset()).map(|()| object)
+    }
+
+    fn attach(&mut self, layout: &BufferLayout, offset: u64) -> Result<(), RuntimeError> {
+        let Self { active, handle, .. } = &*self;
+        let outside = || RuntimeError::Transfers {
+            what: "a DMA request has an address in the device beyond all addresses".to_owned(),
+        };
+        let entries = layout.slices.iter().map(|slice| {
+            let entry = slice.entry(active.bases)?;
+            Some(AttachSliceEntry { offset: entry.offset.checked_add(offset)?, ..entry })
+        });
+        let mut entries = entries.collect::<Option<Vec<_>>>().ok_or_else(outside)?;
+        let size = layout.bytes.checked_add(offset).ok_or_else(outside)?;
+        let file = active.program.line.file();
+        let dbc_id = active.channel.dbc_id;
+        calls::attach_slices(file, dbc_id, *handle, layout.dir, size, &mut entries)
+            .map_err(|errno| active.failed("ATTACH_SLICE_BO", errno, layout.bytes))?;
+        self.is_attached = true;
+        Ok(())
+    }
+
+    /// Its memory; none for one without data.
+    pub(super) fn memory(&self) -> HostSliceMut {
+        self.memory.as_ref().map_or(HostSliceMut::empty(), |memory| memory.memory(self.bytes))
+    }
+
+    pub(super) fn unmap(&mut self) {
+        self.memory = None;
+    }
+}
+
+impl Drop for BufferObject {
+    fn drop(&mut self) {
+        let line = &self.active.program.line;
+        if !line.origin.is_here() {
+            // The memory is the parent's too, and unmapping it here would call the driver of an emulated card.
+            mem::forget(self.memory.take());
+            return;
+        }
+        self.memory = None;
+        if self.is_imported {
+            line.forget_import(self.handle);
+        }
+        if self.is_attached
+            && let Err(errno) = calls::detach_slices(line.file(), self.handle)
+            && DataPath::of(errno) == DataPath::Busy
+        {
+            // The card has it still. Other errors say that it is detached: with its channel, or its card.
+            return self.active.close_later(self.handle);
+        }
+        // Only a card that is gone refuses, and it has closed it.
+        let _ = calls::close_handle(line.file(), self.handle);
+    }
+}
