@@ -51,6 +51,11 @@ impl DeviceMemory {
         Self { pages: HashMap::new(), budget }
     }
 
+    /// Memory without a card, for tests of a [`super::workload::Workload`]; `limit_bytes` are counted in whole pages.
+    pub fn detached(limit_bytes: u64) -> Self {
+        Self::new(Budget::new(limit_bytes))
+    }
+
     /// Copies from the device. Addresses beyond the last one begin at 0 again.
     pub fn read(&self, address: u64, into: &mut [u8]) {
         for chunk in chunks(address, into.len()) {

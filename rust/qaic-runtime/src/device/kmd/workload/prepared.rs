@@ -128,7 +128,9 @@ impl Prepared {
                 },
             )
             .map_err(|error| match error {
-                RuntimeError::EngineGraph { .. } => refused(error),
+                RuntimeError::EngineGraph { .. }
+                | RuntimeError::WrongTarget { .. }
+                | RuntimeError::Qpc(_) => refused(error),
                 other => Refusal { status: status::GENERAL, reason: other.to_string() },
             })?,
             protocol,
