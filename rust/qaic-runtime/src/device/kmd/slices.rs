@@ -135,7 +135,8 @@ impl Layout {
             return refused(format!("no DMA request moves DMA buffer {dma} of {} bytes", sizes[dma]));
         }
         let Some(last) = buffers.len().checked_sub(1) else {
-            return refused("it has no DMA requests".to_owned());
+            let what = "it has no DMA requests, as from compilers of before; compile it again";
+            return refused(what.to_owned());
         };
         let elements = buffers.iter().map(|buffer| buffer.slices.len()).sum::<usize>();
         let room = RING_ELEMENTS - 1;
