@@ -64,8 +64,13 @@ pub(super) fn run(levels: Levels, identity: Identity) -> Run {
 pub(super) fn set(model: &mut StatsModel<'_>, thread: Thread, stages: &Stages) {
     model.set_records([Core { start_u: thread.start_u, end_u: thread.end_u, ..Core::default() }]);
     model.set_records([Thread { engine: EngineKind::Cpu.code(), ..thread }]);
+    set_waits(model, stages);
+}
+
+/// Gives a model its waits for inputs and outputs, as far as they are known and the level says so; returns whether it does.
+pub(super) fn set_waits(model: &mut StatsModel<'_>, stages: &Stages) -> bool {
     if model.run.stats_level < PORTS_LEVEL {
-        return;
+        return false;
     }
     let port = |direction, port, from_ns: u64, until_ns: u64| {
         let ring_u = ucycles(until_ns);
@@ -79,4 +84,5 @@ pub(super) fn set(model: &mut StatsModel<'_>, thread: Thread, stages: &Stages) {
         port(port_directions::OUT, OUTPUT_PORT, stages.executed_ns, stages.outputs_ready_ns),
     ];
     model.set_records(ports.into_iter().flatten());
+    true
 }

@@ -9,13 +9,15 @@ use qaic_kmd::{Errno, calls};
 
 use super::activation::Active;
 use super::bo::BufferObject;
+use super::host_waits;
 use super::slices::RING_ELEMENTS;
 use super::status::DataPath;
 use super::wait::{self, RING_ATTEMPTS};
 use crate::buffer::{DmaBuf, HostSlice, HostSliceMut, Plain};
 use crate::device::{Canceller, Exec};
 use crate::error::RuntimeError;
-use crate::profiling::Identity;
+use crate::log;
+use crate::profiling::{Identity, Stages};
 use crate::sync::{AtomicU32, Ordering};
 
 /// Bytes of the control buffer of a program for emulated cards.
@@ -445,6 +447,15 @@ impl Exec for KmdExec {
     fn measure(&mut self) -> Result<(), RuntimeError> {
         self.is_measured = true;
         self.control(CONTROL_FLAGS, MEASURE);
+        Ok(())
+    }
+
+    fn write_stats(&mut self, stages: &Stages, _: Identity) -> Result<(), RuntimeError> {
+        let stats = self.active.program.image.network().stats.as_ref().map(|stats| stats.buff_num as usize);
+        let Some(memory) = stats.and_then(|stats| self.own_memory(stats)) else { return Ok(()) };
+        if let Err(error) = host_waits::add(memory, stages) {
+            log::global().warn(|| format!("waits of a measured inference are not known: {error}"));
+        }
         Ok(())
     }
 

@@ -21,6 +21,7 @@ mod constants;
 mod exec;
 mod facts;
 mod health;
+mod host_waits;
 mod line;
 mod monitor;
 mod program;
