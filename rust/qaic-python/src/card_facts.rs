@@ -6,7 +6,7 @@ use qaic_runtime::device::kmd::{CardFacts, FirmwareFacts, PerformanceFacts, Reso
 
 /// Node, address, names, sensors, and what the firmware answers; where it does not, `reason` says why.
 pub(crate) fn card<'py>(py: Python<'py>, facts: &CardFacts) -> PyResult<Bound<'py, PyDict>> {
-    let CardFacts { node, telemetry, firmware } = facts;
+    let CardFacts { node, telemetry, memory_errors, firmware } = facts;
     let entry = PyDict::new(py);
     entry.set_item("node", node.path.as_deref())?;
     let place = node.address;
@@ -30,6 +30,9 @@ pub(crate) fn card<'py>(py: Python<'py>, facts: &CardFacts) -> PyResult<Bound<'p
     entry.set_item("soc_temperature_millicelsius", telemetry.soc_temperature_millicelsius)?;
     entry.set_item("board_power_microwatts", telemetry.board_power_microwatts)?;
     entry.set_item("tdp_cap_microwatts", telemetry.tdp_cap_microwatts)?;
+    entry.set_item("memory_errors_correctable", memory_errors.correctable)?;
+    entry.set_item("memory_errors_uncorrectable", memory_errors.uncorrectable)?;
+    entry.set_item("memory_errors_uncorrectable_nonfatal", memory_errors.uncorrectable_nonfatal)?;
     match firmware {
         Ok(answer) => {
             entry.set_item("firmware", self::firmware(py, answer)?)?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use qaic_kmd::kmd::{Kmd, NodeInfo};
 use qaic_kmd::nnc::CardStatus;
-use qaic_kmd::{calls, nnc};
+use qaic_kmd::{Errno, calls, nnc};
 
 use super::constants::Constants;
 use super::facts::{CardFacts, FirmwareFacts};
@@ -142,16 +142,18 @@ impl Card {
             self.find_node(&mut state)?;
         }
         let Some(path) = state.node.path.clone() else {
-            return Err(self.unavailable("it has no node; its firmware may still be booting".to_owned()));
+            let reason = self.kmd.explain(&state.node, Errno::NOENT);
+            let general = "it has no node; its firmware may still be booting";
+            return Err(self.unavailable(reason.unwrap_or_else(|| general.to_owned())));
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Before the file, so that nothing is missed of what happens to it.
         self.monitor.get_or_init(|| Monitor::new(&*self.kmd, &self.health, name.clone())).renamed(&name);
-        let file = self.kmd.open(&state.node).map_err(|errno| self.not_opened(&path, errno))?;
+        let file = self.kmd.open(&state.node).map_err(|errno| self.not_opened(&state.node, &path, errno))?;
         match calls::driver_name(&*file) {
             Ok(name) if name == DRIVER => {}
             Ok(name) => return Err(self.of_other_driver(&path, &String::from_utf8_lossy(&name))),
-            Err(errno) => return Err(self.not_opened(&path, errno)),
+            Err(errno) => return Err(self.not_opened(&state.node, &path, errno)),
         }
         let line = Arc::new(Line::new(self.id, &self.health, self.kmd.clock(), file));
         self.health.opened();
@@ -169,20 +171,32 @@ impl Card {
         Ok(())
     }
 
-    fn not_opened(&self, path: &Path, errno: qaic_kmd::Errno) -> RuntimeError {
+    /// Resets it, with everything that is on it; events and errors of calls tell when that has come.
+    pub(super) fn reset(&self) -> Result<(), RuntimeError> {
+        self.origin.check()?;
+        self.kmd.reset(&self.node()).map_err(|errno| status::not_reset(self.id, errno))
+    }
+
+    fn not_opened(&self, node: &NodeInfo, path: &Path, errno: Errno) -> RuntimeError {
+        let reason = |general: String| self.kmd.explain(node, errno).unwrap_or(general);
         match Opening::of(errno) {
             Opening::NoPermission => RuntimeError::DevicePermission {
                 id: self.id,
                 path: path.to_owned(),
-                fix: "nodes of cards belong to a group, most often render or qaic; `stat` on the node names it, and \
-                      `sudo usermod -aG GROUP USER` followed by a new login joins it"
-                    .to_owned(),
+                fix: reason(
+                    "nodes of cards belong to a group, most often render or qaic; `stat` on the node names it, and \
+                     `sudo usermod -aG GROUP USER` followed by a new login joins it"
+                        .to_owned(),
+                ),
             },
-            Opening::NoNode => self.unavailable(format!("{} does not exist", path.display())),
-            Opening::Offline => {
-                self.unavailable(format!("{} is offline: the card is booting or in reset", path.display()))
+            Opening::NoNode => self.unavailable(reason(format!("{} does not exist", path.display()))),
+            Opening::Offline => self.unavailable(reason(format!(
+                "{} is offline: the card is booting or in reset",
+                path.display()
+            ))),
+            Opening::OtherDriver => {
+                self.unavailable(reason(format!("{} is not a node of the driver `qaic`", path.display())))
             }
-            Opening::OtherDriver => self.of_other_driver(path, "another"),
             Opening::Other => status::failed(self.id, "open", errno, 0),
         }
     }
@@ -209,7 +223,8 @@ impl Card {
             facts
         });
         let node = self.node();
-        CardFacts { telemetry: self.kmd.telemetry(&node), node, firmware }
+        let (telemetry, memory_errors) = (self.kmd.telemetry(&node), self.kmd.memory_errors(&node));
+        CardFacts { node, telemetry, memory_errors, firmware }
     }
 
     /// The place where the constants of an image are shared.

@@ -1,6 +1,6 @@
 //! What a card says of itself, for the tools that list devices (device-kmd §2.6, §5.4).
 
-use qaic_kmd::kmd::{NodeInfo, Telemetry};
+use qaic_kmd::kmd::{MemoryErrors, NodeInfo, Telemetry};
 use qaic_kmd::nnc::{CardStatus, PerformanceInfo, ResourceInfo};
 
 use crate::device::Resources;
@@ -13,6 +13,8 @@ pub struct CardFacts {
     pub node: NodeInfo,
     /// Temperature and power.
     pub telemetry: Telemetry,
+    /// Memory errors that it has reported.
+    pub memory_errors: MemoryErrors,
     /// What its firmware says; why it could not be asked, which makes the card's state "Error".
     pub firmware: Result<FirmwareFacts, RuntimeError>,
 }

@@ -186,6 +186,13 @@ impl Health {
         }
     }
 
+    /// Events were lost. The card is asked before it is called ready again; cores that were to come back may have.
+    pub(super) fn missed_events(&self) {
+        let mut state = self.state.lock();
+        state.has_answered = false;
+        state.restarts = [None; CHANNELS];
+    }
+
     /// Ends the generation where cores have not come back in time.
     pub(super) fn look_at_clock(&self, now: Duration) {
         let mut state = self.state.lock();
@@ -274,6 +281,18 @@ mod tests {
         health.event(channel_event(99, DbcState::BeforeShutdown), NOW);
         health.look_at_clock(NOW + Duration::from_hours(1));
         assert_eq!(health.generation(), 0);
+    }
+
+    #[test]
+    fn lost_events_cost_nothing_and_prove_nothing() {
+        let health = Health::new(0);
+        let other = entered(&health, 4);
+        health.event(channel_event(3, DbcState::BeforeShutdown), NOW);
+        health.answered();
+        health.missed_events();
+        assert!(!health.is_ready());
+        health.look_at_clock(NOW + Duration::from_hours(1));
+        assert_eq!((health.generation(), other.lost().is_none()), (0, true));
     }
 
     #[test]

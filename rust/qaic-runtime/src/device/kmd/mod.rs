@@ -107,6 +107,10 @@ impl Device for KmdDevice {
         Some(self.card.facts())
     }
 
+    fn reset(&self) -> Result<(), RuntimeError> {
+        self.card.reset()
+    }
+
     fn executes_on_host(&self) -> bool {
         false
     }

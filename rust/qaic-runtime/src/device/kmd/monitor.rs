@@ -9,6 +9,7 @@ use qaic_kmd::clock::Clock;
 use qaic_kmd::kmd::{EventSource, Kmd};
 
 use super::health::Health;
+use super::status;
 use crate::log;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 
@@ -107,6 +108,7 @@ impl Monitor {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
+                Err(error) if status::are_events_lost(error) => self.health.missed_events(),
                 Err(error) => {
                     failure = Some(error);
                     break;
@@ -124,5 +126,87 @@ impl Monitor {
                 .warn(|| format!("{}: its events are not heard any more: {error}", self.node.lock()));
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use qaic_kmd::Errno;
+    use qaic_kmd::clock::VirtualClock;
+    use qaic_kmd::kmd::{AccelFile, Event, EventKind, NodeInfo, Telemetry};
+
+    use super::*;
+
+    type Outcome = Result<Option<Event>, Errno>;
+
+    /// A kernel that says what a test wants; it has nothing else.
+    #[derive(Debug)]
+    struct Telling(Mutex<VecDeque<Outcome>>);
+
+    #[derive(Debug)]
+    struct Told(VecDeque<Outcome>);
+
+    impl EventSource for Told {
+        fn next(&mut self, _: Duration) -> Outcome {
+            self.0.pop_front().unwrap_or(Ok(None))
+        }
+    }
+
+    impl Kmd for Telling {
+        fn name(&self) -> &'static str {
+            "telling"
+        }
+
+        fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno> {
+            Ok(Vec::new())
+        }
+
+        fn open(&self, _: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
+            Err(Errno::NOENT)
+        }
+
+        fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
+            Ok(Box::new(Told(std::mem::take(&mut *self.0.lock()))))
+        }
+
+        fn telemetry(&self, _: &NodeInfo) -> Telemetry {
+            Telemetry::default()
+        }
+
+        fn reset(&self, _: &NodeInfo) -> Result<(), Errno> {
+            Err(Errno::OPNOTSUPP)
+        }
+
+        fn clock(&self) -> Arc<dyn Clock> {
+            Arc::new(VirtualClock::default())
+        }
+    }
+
+    fn about(node: &str, kind: EventKind) -> Event {
+        Event { node: node.to_owned(), kind }
+    }
+
+    /// Why the card `accel0` counts as down after these outcomes.
+    fn down_after(outcomes: impl Into<VecDeque<Outcome>>) -> Option<String> {
+        let health = Arc::new(Health::new(0));
+        let monitor = Monitor::new(&Telling(Mutex::new(outcomes.into())), &health, "accel0".to_owned());
+        monitor.settle();
+        health.down()
+    }
+
+    #[test]
+    fn events_of_other_nodes_are_not_its_own() {
+        assert_eq!(down_after([Ok(Some(about("accel1", EventKind::Offline)))]), None);
+        let both =
+            [Ok(Some(about("accel1", EventKind::Online))), Ok(Some(about("accel0", EventKind::Offline)))];
+        assert!(down_after(both).is_some());
+    }
+
+    #[test]
+    fn lost_events_do_not_end_the_listening() {
+        assert!(down_after([Err(Errno::NOBUFS), Ok(Some(about("accel0", EventKind::Offline)))]).is_some());
+        assert_eq!(down_after([Err(Errno::BADF), Ok(Some(about("accel0", EventKind::Offline)))]), None);
     }
 }

@@ -97,6 +97,22 @@ impl Opening {
     }
 }
 
+/// Why a card was not reset.
+pub(super) fn not_reset(device: u32, errno: Errno) -> RuntimeError {
+    match errno {
+        Errno::OPNOTSUPP => RuntimeError::Unsupported {
+            what: format!("a reset of device {device}: it is part of a card, or its driver offers none"),
+        },
+        Errno::ACCESS | Errno::PERM => failed(device, "a reset, which is for root alone,", errno, 0),
+        _ => failed(device, "a reset", errno, 0),
+    }
+}
+
+/// Whether an error of the source of events says only that some were lost.
+pub(super) fn are_events_lost(errno: Errno) -> bool {
+    errno == Errno::NOBUFS
+}
+
 /// The error of a call; `bytes` are those that it was to get.
 pub(super) fn failed(device: u32, call: &'static str, errno: Errno, bytes: u64) -> RuntimeError {
     match errno {
