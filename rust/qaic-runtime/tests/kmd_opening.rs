@@ -7,6 +7,7 @@ use std::sync::Arc;
 use qaic_kmd::Errno;
 use qaic_kmd::clock::{Clock, SystemClock};
 use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, MemoryErrors, NodeInfo, PciAddress, PciInfo, Telemetry};
+use qaic_kmd::sys::SysKmd;
 use qaic_runtime::device::kmd::KmdDevice;
 use qaic_runtime::device::{Device, DeviceStatus};
 use qaic_runtime::error::RuntimeError;
@@ -109,4 +110,23 @@ fn a_reset_that_cannot_be_says_why() {
     assert_eq!(forbidden.code(), "device.driver");
     assert!(forbidden.to_string().contains("for root alone"), "{forbidden}");
     assert_eq!(error(Errno::IO).code(), "device.driver");
+}
+
+#[test]
+fn a_card_that_no_driver_has_taken_says_what_to_load() {
+    let root = std::env::temp_dir().join(format!("openqaic-opening-{}", std::process::id()));
+    let card = root.join("sys/bus/pci/devices/0000:c1:00.0");
+    std::fs::create_dir_all(&card).unwrap();
+    std::fs::write(card.join("vendor"), "0x17cb\n").unwrap();
+    std::fs::write(card.join("device"), "0xa100\n").unwrap();
+    let kmd: Arc<dyn Kmd> = Arc::new(SysKmd::at(&root));
+    let devices = KmdDevice::enumerate(&kmd).unwrap();
+    let error = not_opened(&devices[0]);
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(devices.len(), 1);
+    assert_eq!(error.code(), "device.unavailable");
+    assert!(
+        error.to_string().contains("card 0000:c1:00.0") && error.to_string().contains("modprobe qaic"),
+        "{error}"
+    );
 }
