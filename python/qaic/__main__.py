@@ -1,4 +1,4 @@
-"""Front door: ``python -m qaic info | demo | plot | shims``."""
+"""Front door: ``python -m qaic info | demo | plot | shims | transcript``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def _parser() -> _common.Parser:
     shims.add_argument(
         "--prefix", default="/opt/qti-aic", metavar="DIR", help="root of the paths (default %(default)s)"
     )
+    transcript = commands.add_parser("transcript", help="show or compare recorded system calls of cards")
+    actions = transcript.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listed = actions.add_parser("show", help="list the calls")
+    listed.add_argument("file", metavar="FILE", help="what QAIC_KMD_TRANSCRIPT wrote")
+    difference = actions.add_parser("diff", help="compare the calls: 0 same, 1 different, 2 trouble")
+    difference.add_argument("a", metavar="A", help="a transcript")
+    difference.add_argument("b", metavar="B", help="another")
+    difference.add_argument(
+        "--lrt",
+        action="store_true",
+        help="B is the open runtime's: leave out what it is known to do otherwise",
+    )
     return parser
 
 
@@ -55,6 +67,12 @@ def _front_door(argv: Sequence[str]) -> int:
             if arguments.action == "install"
             else shims.remove(arguments.prefix)
         )
+    if arguments.command == "transcript":
+        from qaic.cli import transcript
+
+        if arguments.action == "show":
+            return transcript.show_calls(arguments.file)
+        return transcript.diff(arguments.a, arguments.b, lrt=arguments.lrt)
     from qaic.cli.demo import demo
 
     return demo(arguments.paths, shown=arguments.limit)

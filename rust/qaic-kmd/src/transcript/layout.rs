@@ -207,6 +207,7 @@ static CALLS: [Call; 13] = [
             ("major", 0, I32),
             ("minor", 4, I32),
             ("patchlevel", 8, I32),
+            ("pad", 12, U32),
             ("name_len", 16, U64),
             ("name", 24, Volatile(8)),
             ("date_len", 32, U64),

@@ -1,6 +1,6 @@
 //! Recording a kernel and replaying what was recorded.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -267,6 +267,15 @@ fn nothing_of_the_process_is_recorded() {
     run(&recording(Kernel::default(), &second), 0x0065_4321, 0);
     drop(elsewhere);
     assert_eq!(fs::read_to_string(&first.0).unwrap(), fs::read_to_string(&second.0).unwrap());
+}
+
+/// The form is what others read: the same run is written as ever.
+#[test]
+fn the_form_is_that_of_the_sample() {
+    let place = Place::new();
+    run(&recording(Kernel::default(), &place), 1, 0);
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/transcripts/run.jsonl");
+    assert_eq!(fs::read_to_string(&place.0).unwrap(), fs::read_to_string(sample).unwrap());
 }
 
 #[test]
