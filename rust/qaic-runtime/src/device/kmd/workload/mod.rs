@@ -10,6 +10,7 @@ mod echo;
 mod graph;
 mod prepared;
 mod protocol;
+mod shared;
 
 pub use echo::EchoWorkload;
 pub use graph::GraphWorkload;

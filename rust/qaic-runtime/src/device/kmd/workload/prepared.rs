@@ -2,19 +2,19 @@
 //! it has.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use qaic_kmd::emu::workload::Images;
 use qaic_qpc::elf;
 
 use super::card_plan::CardPlan;
 use super::protocol::{Protocol, Region};
+use super::shared::Shared;
 use super::{Refusal, metadata_of, status};
 use crate::device::cpu::plan::{Dtype, Edge, PLAN_SECTION, Plan, Variant, dense_bytes};
 use crate::device::cpu::{Description, Executable, Parts, Setting};
 use crate::device::{DeviceId, LoadToken};
 use crate::error::RuntimeError;
-use crate::sync::Mutex;
 
 /// A program that is ready to run.
 #[derive(Debug)]
@@ -36,51 +36,23 @@ pub(super) struct TensorPlace {
     pub(super) variant_bytes: Vec<usize>,
 }
 
-/// Programs in use.
+/// Programs in use, by where their two images begin.
 #[derive(Debug, Default)]
 pub(super) struct PreparedPrograms {
-    slots: Mutex<Vec<Slot>>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    // Where the two images begin. As long as a program lives it keeps them, so nothing else is there.
-    images: (usize, usize),
-    // Locked while it is being made, so that nobody makes it a second time.
-    program: Arc<Mutex<Weak<Prepared>>>,
+    programs: Shared<(usize, usize), Prepared>,
 }
 
 impl PreparedPrograms {
     /// The program of two images.
     ///
-    /// Blocking: as long as it takes to make, where nobody has.
+    /// Blocking: as long as it takes to make, where nobody has it.
     pub(super) fn get(
         &self,
         images: &Images,
         engine_candidates: &[PathBuf],
     ) -> Result<Arc<Prepared>, Refusal> {
         let key = (Arc::as_ptr(&images.elf).addr(), Arc::as_ptr(&images.constants).addr());
-        let slot = {
-            let mut slots = self.slots.lock();
-            // Who makes one has it, too.
-            slots.retain(|slot| {
-                Arc::strong_count(&slot.program) > 1 || slot.program.lock().strong_count() > 0
-            });
-            if let Some(slot) = slots.iter().find(|slot| slot.images == key) {
-                Arc::clone(&slot.program)
-            } else {
-                let program = Arc::default();
-                slots.push(Slot { images: key, program: Arc::clone(&program) });
-                program
-            }
-        };
-        let mut known = slot.lock();
-        if let Some(program) = known.upgrade() {
-            return Ok(program);
-        }
-        let program = Arc::new(Prepared::new(images, engine_candidates)?);
-        *known = Arc::downgrade(&program);
-        Ok(program)
+        self.programs.get(key, || Prepared::new(images, engine_candidates))
     }
 }
 
