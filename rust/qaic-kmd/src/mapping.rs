@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::Errno;
@@ -104,6 +105,16 @@ impl Mapping {
         unsafe { ptr::copy(from.as_ptr(), self.address.wrapping_add(offset), from.len()) };
         Some(())
     }
+}
+
+/// Another descriptor of the file behind a number that came with a system call's argument. `EBADF`: there is none.
+pub(crate) fn duplicate(descriptor: i32) -> Result<OwnedFd, Errno> {
+    if descriptor < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: it is borrowed for one call of the kernel, which answers `EBADF` when it is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    fcntl_dupfd_cloexec(borrowed, 0)
 }
 
 /// Pages to give back.

@@ -1,0 +1,222 @@
+//! Buffer objects: memory of the host with a handle, and what a channel does with it (device-kmd §3).
+
+use std::os::fd::IntoRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::card::State;
+use super::faults::Trigger;
+use super::file::{EmuFile, entries_of};
+use super::options::Profile;
+use super::pages::Pages;
+use super::slices::Slices;
+use crate::Errno;
+use crate::abi::{
+    AttachSlice, AttachSliceEntry, CreateBo, DBC_COUNT, DIR_FROM_DEVICE, DIR_TO_DEVICE, DetachSlice,
+    GemClose, MmapBo, Prime,
+};
+use crate::mapping::{Mapping, duplicate};
+
+/// Bytes between the offsets at which buffer objects are mapped, more than the largest has.
+const MAP_STRIDE: u64 = 1 << 40;
+
+/// A buffer object. It lives while a handle names it or a channel refers to it; its memory, while anybody has it mapped.
+#[derive(Debug)]
+pub(crate) struct Bo {
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) user: u32,
+    pub(crate) handle: Option<u32>,
+    pub(crate) attachment: Option<Attachment>,
+    pub(crate) flight: Option<Flight>,
+    pub(crate) figures: Figures,
+}
+
+/// What is attached, and the channel that it is for.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) dbc_id: u32,
+    pub(crate) slices: Arc<Slices>,
+}
+
+/// An execution that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    /// Which.
+    pub(crate) serial: u64,
+    /// Slices that are not complete.
+    pub(crate) slices_left: usize,
+    /// When the ring was told.
+    pub(crate) submitted: Duration,
+}
+
+/// Of the last execution.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) level_before: u32,
+    pub(crate) elements: u32,
+    pub(crate) submit_us: u32,
+    pub(crate) device_us: u32,
+}
+
+impl State {
+    /// The buffer object that a handle of a user names.
+    pub(crate) fn bo_id(&self, user: u32, handle: u32) -> Result<u64, Errno> {
+        let handles = self.users.get(&user).map(|user| &user.handles);
+        handles.and_then(|handles| handles.get(&handle)).copied().ok_or(Errno::NOENT)
+    }
+
+    /// Drops a buffer object that nothing refers to any more.
+    pub(crate) fn drop_unused(&mut self, bo_id: u64) {
+        if self.bos.get(&bo_id).is_some_and(|bo| bo.handle.is_none() && bo.attachment.is_none()) {
+            self.bos.remove(&bo_id);
+        }
+    }
+
+    fn add_bo(&mut self, user: u32, pages: Arc<Pages>) -> Result<u32, Errno> {
+        let bo_id = self.next_bo;
+        self.next_bo += 1;
+        let handles = &mut self.users.get_mut(&user).ok_or(Errno::NODEV)?.handles;
+        // The smallest that is free, from 1 on.
+        let taken = handles.keys().zip(1_u32..).take_while(|(handle, next)| **handle == *next).count();
+        let handle = u32::try_from(taken).map_err(|_| Errno::NOMEM)? + 1;
+        handles.insert(handle, bo_id);
+        let figures = Figures::default();
+        let bo = Bo { pages, user, handle: Some(handle), attachment: None, flight: None, figures };
+        self.bos.insert(bo_id, bo);
+        Ok(handle)
+    }
+}
+
+impl EmuFile {
+    pub(crate) fn create_bo(&self, arg: &mut CreateBo) -> Result<(), Errno> {
+        self.trip(Trigger::CreateBo, None)?;
+        if arg.pad != 0 {
+            return Err(Errno::INVAL);
+        }
+        drop(self.alive()?);
+        if arg.size > MAP_STRIDE && arg.size.checked_next_multiple_of(4096).is_some() {
+            return Err(Errno::NOMEM);
+        }
+        let pages = Pages::new(arg.size)?;
+        arg.handle = self.alive()?.add_bo(self.user, pages)?;
+        Ok(())
+    }
+
+    pub(crate) fn mmap_bo(&self, arg: &mut MmapBo) -> Result<(), Errno> {
+        self.trip(Trigger::MmapBo, None)?;
+        let state = self.alive()?;
+        arg.offset = state.bo_id(self.user, arg.handle)? * MAP_STRIDE;
+        Ok(())
+    }
+
+    /// Maps what is at the offset; a handle of this file must name it.
+    pub(crate) fn map_at(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        self.trip(Trigger::Mmap, None)?;
+        let state = self.not_dead()?;
+        let bo =
+            state.bos.get(&(offset / MAP_STRIDE)).filter(|bo| bo.user == self.user && bo.handle.is_some());
+        let pages = &bo.ok_or(Errno::INVAL)?.pages;
+        if len == 0 || pages.imported().is_some() {
+            return Err(Errno::INVAL);
+        }
+        pages.mapping(offset % MAP_STRIDE, len).ok_or(Errno::INVAL)
+    }
+
+    pub(crate) fn attach(&self, arg: &AttachSlice) -> Result<(), Errno> {
+        let hdr = arg.hdr;
+        self.trip(Trigger::Attach, Some(hdr.dbc_id))?;
+        let options = self.options();
+        let is_old = options.profile == Profile::Old;
+        if hdr.count == 0
+            || !matches!(hdr.dir, DIR_TO_DEVICE | DIR_FROM_DEVICE)
+            || arg.data == 0
+            || is_old && hdr.size == 0
+        {
+            return Err(Errno::INVAL);
+        }
+        drop(self.alive()?);
+        if hdr.dbc_id >= DBC_COUNT {
+            return Err(Errno::INVAL);
+        }
+        let entries: Vec<AttachSliceEntry> = entries_of(arg.data, hdr.count)?;
+        let mut state = self.alive()?;
+        let bo_id = state.bo_id(self.user, hdr.handle)?;
+        let State { bos, dbcs, .. } = &mut *state;
+        let bo = bos.get_mut(&bo_id).ok_or(Errno::NOENT)?;
+        let dbc = &mut dbcs[hdr.dbc_id as usize];
+        if bo.attachment.is_some() || dbc.owner != Some(self.user) {
+            return Err(Errno::INVAL);
+        }
+        if dbc.is_restarting {
+            return Err(Errno::PIPE);
+        }
+        // Old kernels believe the size that they are told.
+        let size = if is_old { hdr.size } else { bo.pages.len() };
+        if size > bo.pages.len() {
+            return Err(Errno::INVAL);
+        }
+        let slices = Slices::new(&entries, hdr.dir, size, dbc.ring_size, options.fragment_bytes)?;
+        bo.attachment = Some(Attachment { dbc_id: hdr.dbc_id, slices: Arc::new(slices) });
+        dbc.attached.insert(bo_id);
+        Ok(())
+    }
+
+    pub(crate) fn detach(&self, arg: DetachSlice) -> Result<(), Errno> {
+        self.trip(Trigger::Detach, None)?;
+        if arg.pad != 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut state = self.alive()?;
+        let bo_id = state.bo_id(self.user, arg.handle)?;
+        let State { bos, dbcs, .. } = &mut *state;
+        let bo = bos.get_mut(&bo_id).ok_or(Errno::NOENT)?;
+        let attachment = bo.attachment.as_ref().ok_or(Errno::INVAL)?;
+        let dbc = &mut dbcs[attachment.dbc_id as usize];
+        if dbc.owner != Some(self.user) {
+            return Err(Errno::INVAL);
+        }
+        if bo.flight.is_some() {
+            return Err(Errno::BUSY);
+        }
+        dbc.attached.remove(&bo_id);
+        bo.attachment = None;
+        Ok(())
+    }
+
+    pub(crate) fn gem_close(&self, arg: GemClose) -> Result<(), Errno> {
+        let mut state = self.not_dead()?;
+        let handles = state.users.get_mut(&self.user).map(|user| &mut user.handles);
+        let bo_id = handles.and_then(|handles| handles.remove(&arg.handle)).ok_or(Errno::INVAL)?;
+        if let Some(bo) = state.bos.get_mut(&bo_id) {
+            bo.handle = None;
+        }
+        state.drop_unused(bo_id);
+        Ok(())
+    }
+
+    pub(crate) fn import(&self, arg: &mut Prime) -> Result<(), Errno> {
+        self.trip(Trigger::Import, None)?;
+        let file = duplicate(arg.fd)?;
+        let identity = Pages::identity_of(&file)?;
+        let mut state = self.not_dead()?;
+        let known = state.users.get(&self.user).and_then(|user| {
+            user.handles.iter().find_map(|(handle, bo_id)| {
+                (state.bos.get(bo_id)?.pages.imported() == Some(identity)).then_some(*handle)
+            })
+        });
+        arg.handle = match known {
+            Some(handle) => handle,
+            None => state.add_bo(self.user, Pages::import(file)?)?,
+        };
+        Ok(())
+    }
+
+    /// A descriptor for memory that was imported; memory of the driver's own has none here.
+    pub(crate) fn export(&self, arg: &mut Prime) -> Result<(), Errno> {
+        let state = self.not_dead()?;
+        let bo_id = state.bo_id(self.user, arg.handle)?;
+        let file = state.bos.get(&bo_id).and_then(|bo| bo.pages.file()).ok_or(Errno::NOSYS)?;
+        arg.fd = file.try_clone().map_err(|_| Errno::MFILE)?.into_raw_fd();
+        Ok(())
+    }
+}
