@@ -84,9 +84,13 @@ struct State {
 impl Replay {
     /// Reads a transcript.
     pub fn open(path: &Path) -> Result<Self, TranscriptError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| TranscriptError::Io { path: path.to_owned(), source })?;
         let form = |line, what: String| TranscriptError::Form { path: path.to_owned(), line, what };
+        let io = |source| TranscriptError::Io { path: path.to_owned(), source };
+        // Reading a pipe would wait for whoever writes it, and some devices never end.
+        if !fs::metadata(path).map_err(io)?.is_file() {
+            return Err(form(1, "expected a regular file".to_owned()));
+        }
+        let text = fs::read_to_string(path).map_err(io)?;
         let mut replay = Self {
             clock: Arc::default(),
             runs_host_programs: false,

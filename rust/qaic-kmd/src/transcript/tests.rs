@@ -297,6 +297,35 @@ fn lines_are_numbered_and_whole_after_every_call() {
 }
 
 #[test]
+fn threads_write_whole_lines_and_replay_each_its_file() {
+    const THREADS: u32 = 4;
+    let place = Place::new();
+    let recording = recording(Kernel::default(), &place);
+    let files: Vec<_> = (0..THREADS).map(|_| recording.open(&node()).unwrap()).collect();
+    let work = |files: &[Arc<dyn AccelFile>]| {
+        std::thread::scope(|scope| {
+            for (own, file) in files.iter().enumerate() {
+                let own = u32::try_from(own).unwrap();
+                scope.spawn(move || (0..100).for_each(|_| calls::wait(&**file, own, 1, 0).unwrap()));
+            }
+        });
+    };
+    work(&files);
+    drop(files);
+    let lines = place.lines();
+    assert_eq!(lines.len(), 1 + 102 * THREADS as usize);
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!(line["seq"], index);
+        if line["name"] == "WAIT_BO" {
+            assert_eq!(line["fields"]["dbc_id"], line["file"]);
+        }
+    }
+    let replay = Replay::open(&place.0).unwrap();
+    work(&(0..THREADS).map(|_| replay.open(&node()).unwrap()).collect::<Vec<_>>());
+    assert_eq!(replay.finish(), Ok(()));
+}
+
+#[test]
 fn calls_are_written_by_name_and_byte() {
     let place = Place::new();
     run(&recording(Kernel::default(), &place), 9, 0);
@@ -578,6 +607,8 @@ fn bad_transcripts_are_refused_by_line() {
         assert!(found.contains(error), "{found}");
     }
     assert!(matches!(Replay::open("/nowhere".as_ref()), Err(TranscriptError::Io { .. })));
+    let endless = Replay::open("/dev/zero".as_ref()).unwrap_err().to_string();
+    assert_eq!(endless, "transcript /dev/zero, line 1: expected a regular file");
 }
 
 /// The lines of a recorded run.
