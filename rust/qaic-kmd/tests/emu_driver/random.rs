@@ -1,0 +1,225 @@
+//! Any calls in any order with any arguments: nothing panics or hangs, and closing the file frees everything.
+
+use bytemuck::bytes_of_mut;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use qaic_kmd::abi::{
+    AttachSlice, AttachSliceEntry, AttachSliceHdr, Execute, ManageMsg, PartialExecuteEntry, PerfStats,
+    PerfStatsEntry, Sem, Wait, request,
+};
+use qaic_kmd::calls;
+use qaic_kmd::emu::{EmuOptions, FaultPlan, Pace, Profile};
+use qaic_kmd::nnc::message;
+
+use crate::rig::{Active, Rig, activate_message, load, raw};
+
+#[derive(Clone, Debug)]
+enum Call {
+    Load,
+    Activate { elf: usize, queue_size: u32 },
+    Deactivate { active: usize },
+    Unload { elf: usize },
+    Create { size: u64 },
+    Map { handle: u32, len: usize },
+    Attach { hdr: AttachSliceHdr, entries: Vec<AttachSliceEntry> },
+    Execute { entries: Vec<PartialExecuteEntry>, dbc_id: u32, is_partial: bool },
+    Wait(Wait),
+    Stats { handle: u32, dbc_id: u32 },
+    Detach { handle: u32 },
+    Close { handle: u32 },
+    Reset,
+    Restart { dbc_id: u32 },
+    Hurry,
+    Bytes { request: u32, arg: Vec<u8> },
+    Message { bytes: Vec<u8>, count: u32 },
+}
+
+fn handle() -> impl Strategy<Value = u32> {
+    0..6_u32
+}
+
+fn channel() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0..3_u32, 1 => any::<u32>()]
+}
+
+fn entry() -> impl Strategy<Value = AttachSliceEntry> {
+    let size = prop_oneof![Just(0), 1..10_000_u64, any::<u64>()];
+    let sem = (0..7_u8, 0..3_u8, 0..2_u8, 0..3_u16).prop_map(|(cmd, index, presync, val)| Sem {
+        val,
+        index,
+        presync,
+        cmd,
+        ..Sem::default()
+    });
+    let offset = prop_oneof![3 => Just(0), 1 => 0..8192_u64];
+    (size, vec(sem, 0..2), any::<u64>(), offset, select(vec![0, 8, 16, 32])).prop_map(
+        |(size, some, dev_addr, offset, db_len)| {
+            let mut sems = [Sem::default(); 4];
+            sems[..some.len()].copy_from_slice(&some);
+            AttachSliceEntry { size, sems, dev_addr, db_len, offset, ..AttachSliceEntry::default() }
+        },
+    )
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let hdr = (0..4_u32, channel(), handle(), 0..4_u32, select(vec![0, 4096, 8192, 1 << 40]));
+    let hdr = hdr.prop_map(|(count, dbc_id, handle, dir, size)| AttachSliceHdr {
+        count,
+        dbc_id,
+        handle,
+        dir,
+        size,
+    });
+    let execute = (handle(), select(vec![0, 100, 4096, 8192, u64::MAX]));
+    let execute = execute.prop_map(|(handle, resize)| PartialExecuteEntry { handle, dir: 0, resize });
+    let wait = (handle(), 0..50_u32, channel());
+    prop_oneof![
+        2 => Just(Call::Load),
+        3 => (0..3_usize, select(vec![1, 2, 8, 512])).prop_map(|(elf, queue_size)| Call::Activate { elf, queue_size }),
+        1 => (0..3_usize).prop_map(|active| Call::Deactivate { active }),
+        1 => (0..3_usize).prop_map(|elf| Call::Unload { elf }),
+        4 => select(vec![0, 1, 4096, 8192]).prop_map(|size| Call::Create { size }),
+        1 => (handle(), 0..9000_usize).prop_map(|(handle, len)| Call::Map { handle, len }),
+        6 => (hdr, vec(entry(), 4)).prop_map(|(hdr, entries)| Call::Attach { hdr, entries }),
+        6 => (vec(execute, 0..4), channel(), any::<bool>())
+            .prop_map(|(entries, dbc_id, is_partial)| Call::Execute { entries, dbc_id, is_partial }),
+        4 => wait.prop_map(|(handle, timeout, dbc_id)| Call::Wait(Wait { handle, timeout, dbc_id, pad: 0 })),
+        1 => (handle(), channel()).prop_map(|(handle, dbc_id)| Call::Stats { handle, dbc_id }),
+        1 => handle().prop_map(|handle| Call::Detach { handle }),
+        1 => handle().prop_map(|handle| Call::Close { handle }),
+        1 => Just(Call::Reset),
+        1 => (0..3_u32).prop_map(|dbc_id| Call::Restart { dbc_id }),
+        1 => Just(Call::Hurry),
+        // Not the calls for descriptors, which are the test's own.
+        1 => (0x40..0x4C_u32, 0..64_u32, 0..4_u32, vec(any::<u8>(), 0..64))
+            .prop_map(|(number, size, dir, arg)| Call::Bytes { request: dir << 30 | size << 16 | 0x6400 | number, arg }),
+        1 => (vec(select(vec![0_u8, 1, 3, 5, 7, 8, 9, 10, 12, 16, 24, 32, 255]), 0..96), 0..4_u32)
+            .prop_map(|(bytes, count)| Call::Message { bytes, count }),
+    ]
+}
+
+fn address<T>(of: &mut [T]) -> u64 {
+    of.as_mut_ptr().expose_provenance() as u64
+}
+
+fn make(rig: &Rig, calls: &[Call]) {
+    let (mut elves, mut actives) = (Vec::new(), Vec::<Active>::new());
+    let file = rig.file();
+    for call in calls {
+        match call.clone() {
+            Call::Load => elves.extend(load(file)),
+            Call::Activate { elf, queue_size } => {
+                let mut message = activate_message(elves.get(elf).copied().unwrap_or(7), queue_size);
+                if calls::manage(file, &mut message).is_ok()
+                    && let Ok(reply) = qaic_kmd::nnc::reply::ActivateReply::with_channel(&message)
+                    && reply.status.is_success()
+                {
+                    actives.push(Active {
+                        elf_id: 0,
+                        activation_id: reply.activation_id,
+                        dbc_id: reply.virtual_channel_id,
+                        ddr_base: reply.ddr_base,
+                    });
+                }
+            }
+            Call::Deactivate { active } if active < actives.len() => {
+                let _ = rig.deactivate(actives[active]);
+            }
+            Call::Deactivate { .. } => {}
+            Call::Unload { elf } => {
+                let id = elves.get(elf).copied().unwrap_or(9);
+                let _ = calls::manage(file, &mut message::unload_elf(id));
+            }
+            Call::Create { size } => drop(calls::create_bo(file, size)),
+            Call::Map { handle, len } => {
+                if let Ok(offset) = calls::mmap_offset(file, handle)
+                    && let Ok(mapping) = rig.file.map(offset, len)
+                {
+                    mapping.write_from(0, &[1]).unwrap();
+                }
+            }
+            Call::Attach { hdr, mut entries } => {
+                let mut arg = AttachSlice { hdr, data: address(&mut entries) };
+                let _ = raw(file, request::ATTACH_SLICE_BO, bytes_of_mut(&mut arg));
+            }
+            Call::Execute { mut entries, dbc_id, is_partial } => {
+                let count = u32::try_from(entries.len()).unwrap();
+                let mut arg = Execute { count, dbc_id, data: address(&mut entries) };
+                let request = if is_partial { request::PARTIAL_EXECUTE_BO } else { request::EXECUTE_BO };
+                let _ = raw(file, request, bytes_of_mut(&mut arg));
+            }
+            Call::Wait(mut arg) => drop(raw(file, request::WAIT_BO, bytes_of_mut(&mut arg))),
+            Call::Stats { handle, dbc_id } => {
+                let mut entries = [PerfStatsEntry { handle, ..PerfStatsEntry::default() }];
+                let mut arg = PerfStats { count: 1, pad: 0, dbc_id, data: address(&mut entries) };
+                let _ = raw(file, request::PERF_STATS_BO, bytes_of_mut(&mut arg));
+            }
+            Call::Detach { handle } => drop(calls::detach_slices(file, handle)),
+            Call::Close { handle } => drop(calls::close_handle(file, handle)),
+            Call::Reset => rig.control.reset(),
+            Call::Restart { dbc_id } => rig.control.restart_cores(dbc_id, true),
+            Call::Hurry => rig.control.hurry(),
+            Call::Bytes { request, mut arg } => {
+                // Addresses below the first page that can be mapped: the bytes must not name memory of the test.
+                for word in arg.chunks_exact_mut(8).skip(1) {
+                    word[2..].fill(0);
+                }
+                let _ = raw(file, request, &mut arg);
+            }
+            Call::Message { bytes, count } => {
+                let mut room = bytes.clone();
+                room.resize(4096, 0);
+                let len = u32::try_from(bytes.len()).unwrap();
+                let mut arg = ManageMsg { len, count, data: address(&mut room) };
+                let _ = raw(file, request::MANAGE, bytes_of_mut(&mut arg));
+            }
+        }
+    }
+}
+
+fn faults() -> impl Strategy<Value = String> {
+    let rule = select(vec![
+        "execute@2=EAGAIN",
+        "wait@1=EINTR",
+        "wait@1=reset",
+        "inference@1=lost_completion",
+        "inference@1=hang",
+        "inference@2=ssr",
+        "inference@1=short_completion",
+        "time@30ms=reset",
+        "time@20ms=dead",
+        "manage@2=crc",
+        "manage@3=truncated",
+        "manage@2=count(9)",
+        "command(activate)@1=dbc(16)",
+        "command(activate)@1=channel(3)",
+        "command(activate)@1=nack_both(-13)",
+        "command(deactivate)@1=nack(-36)",
+        "command(deactivate)@1=hang",
+        "create_bo@2=ENOMEM",
+        "attach@1=ENOSPC",
+        "inference@1=dma_status(1)",
+        "manage@4=wrong_type",
+        "inference@1=reset",
+    ]);
+    vec(rule, 0..4).prop_map(|rules| rules.join(";"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn whatever_is_called_closing_frees_it(
+        calls in vec(call(), 0..60),
+        profile in select(vec![Profile::Old, Profile::New, Profile::Ssr]),
+        pace in select(vec![Pace::Inline, Pace::Threads]),
+        plan in faults(),
+        fragment_bytes in select(vec![512, u64::MAX]),
+    ) {
+        let faults = FaultPlan::parse(&plan).unwrap();
+        let rig = Rig::new(EmuOptions { profile, pace, faults, fragment_bytes, ..EmuOptions::default() });
+        make(&rig, &calls);
+        rig.close();
+    }
+}
