@@ -157,6 +157,7 @@ impl Carrier {
             self.stage(wiring, &transfers)?;
         }
         if let Some(watch) = watch.as_deref_mut().filter(|_| self.is_measured) {
+            self.exec.identify(watch.identity);
             self.announce_measuring(&mut watch.stages)?;
         }
         stamp(watch, |stages| &mut stages.inputs_ready_ns);

@@ -8,7 +8,7 @@ use super::exec::KmdExec;
 use super::health::Channel;
 use super::program::Loaded;
 use super::slices::Bases;
-use super::status::{self, DataPath};
+use super::status::{self, DataPath, uninterrupted};
 use crate::device::{Activation, Exec};
 use crate::error::RuntimeError;
 use crate::sync::Mutex;
@@ -124,7 +124,7 @@ impl Drop for Active {
             line.note("an activation was not given back", outcome);
         }
         for handle in std::mem::take(&mut *self.leftovers.lock()) {
-            let _ = calls::close_handle(line.file(), handle);
+            let _ = uninterrupted(|| calls::close_handle(line.file(), handle));
         }
     }
 }

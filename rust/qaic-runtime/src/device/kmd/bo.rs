@@ -10,7 +10,7 @@ use qaic_kmd::calls;
 
 use super::activation::Active;
 use super::slices::BufferLayout;
-use super::status::DataPath;
+use super::status::{DataPath, uninterrupted};
 use crate::buffer::{DeviceMemory, DmaBuf, HostSliceMut};
 use crate::error::RuntimeError;
 
@@ -31,7 +31,8 @@ impl BufferObject {
     pub(super) fn new(active: &Arc<Active>, layout: &BufferLayout) -> Result<Self, RuntimeError> {
         let file = active.program.line.file();
         let failed = |call, errno| active.failed(call, errno, layout.bytes);
-        let handle = calls::create_bo(file, layout.bytes).map_err(|errno| failed("CREATE_BO", errno))?;
+        let handle = uninterrupted(|| calls::create_bo(file, layout.bytes))
+            .map_err(|errno| failed("CREATE_BO", errno))?;
         let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
         let mut object = Self {
             handle,
@@ -43,8 +44,9 @@ impl BufferObject {
         };
         object.attach(layout, 0)?;
         if layout.dma.is_some() {
-            let offset = calls::mmap_offset(file, handle).map_err(|errno| failed("MMAP_BO", errno))?;
-            let mapping = file.map(offset, bytes).map_err(|errno| failed("mmap", errno))?;
+            let offset = uninterrupted(|| calls::mmap_offset(file, handle))
+                .map_err(|errno| failed("MMAP_BO", errno))?;
+            let mapping = uninterrupted(|| file.map(offset, bytes)).map_err(|errno| failed("mmap", errno))?;
             if mapping.len() < bytes {
                 return Err(RuntimeError::Internal {
                     what: format!("{} bytes of a buffer object of {bytes} were mapped", mapping.len()),
@@ -62,7 +64,7 @@ impl BufferObject {
         memory: &DmaBuf,
     ) -> Result<Self, RuntimeError> {
         let file = active.program.line.file();
-        let handle = calls::import_dma_buf(file, memory.descriptor().as_raw_fd())
+        let handle = uninterrupted(|| calls::import_dma_buf(file, memory.descriptor().as_raw_fd()))
             .map_err(|errno| active.failed("PRIME_FD_TO_HANDLE", errno, layout.bytes))?;
         if !active.program.line.note_import(handle) {
             return Err(RuntimeError::State {
@@ -94,7 +96,7 @@ impl BufferObject {
         let size = layout.bytes.checked_add(offset).ok_or_else(outside)?;
         let file = active.program.line.file();
         let dbc_id = active.channel.dbc_id;
-        calls::attach_slices(file, dbc_id, *handle, layout.dir, size, &mut entries)
+        uninterrupted(|| calls::attach_slices(file, dbc_id, *handle, layout.dir, size, &mut entries))
             .map_err(|errno| active.failed("ATTACH_SLICE_BO", errno, layout.bytes))?;
         self.is_attached = true;
         Ok(())
@@ -123,13 +125,13 @@ impl Drop for BufferObject {
             line.forget_import(self.handle);
         }
         if self.is_attached
-            && let Err(errno) = calls::detach_slices(line.file(), self.handle)
+            && let Err(errno) = uninterrupted(|| calls::detach_slices(line.file(), self.handle))
             && DataPath::of(errno) == DataPath::Busy
         {
             // The card has it still. Other errors say that it is detached: with its channel, or its card.
             return self.active.close_later(self.handle);
         }
         // Only a card that is gone refuses, and it has closed it.
-        let _ = calls::close_handle(line.file(), self.handle);
+        let _ = uninterrupted(|| calls::close_handle(line.file(), self.handle));
     }
 }

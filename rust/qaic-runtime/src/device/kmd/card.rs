@@ -13,7 +13,7 @@ use super::facts::{CardFacts, FirmwareFacts};
 use super::health::Health;
 use super::line::Line;
 use super::monitor::Monitor;
-use super::status::{self, Opening};
+use super::status::{self, Opening, uninterrupted};
 use crate::error::RuntimeError;
 use crate::fork::Origin;
 use crate::image::Image;
@@ -149,8 +149,9 @@ impl Card {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Before the file, so that nothing is missed of what happens to it.
         self.monitor.get_or_init(|| Monitor::new(&*self.kmd, &self.health, name.clone())).renamed(&name);
-        let file = self.kmd.open(&state.node).map_err(|errno| self.not_opened(&state.node, &path, errno))?;
-        match calls::driver_name(&*file) {
+        let file = uninterrupted(|| self.kmd.open(&state.node))
+            .map_err(|errno| self.not_opened(&state.node, &path, errno))?;
+        match uninterrupted(|| calls::driver_name(&*file)) {
             Ok(name) if name == DRIVER => {}
             Ok(name) => return Err(self.of_other_driver(&path, &String::from_utf8_lossy(&name))),
             Err(errno) => return Err(self.not_opened(&state.node, &path, errno)),

@@ -11,7 +11,7 @@ use super::activation::Active;
 use super::bo::BufferObject;
 use super::host_waits;
 use super::slices::RING_ELEMENTS;
-use super::status::DataPath;
+use super::status::{DataPath, uninterrupted};
 use super::wait::{self, RING_ATTEMPTS};
 use crate::buffer::{DmaBuf, HostSlice, HostSliceMut, Plain};
 use crate::device::{Canceller, Exec};
@@ -51,6 +51,8 @@ pub(super) struct KmdExec {
     packed: Vec<u32>,
     variant: usize,
     progress: Progress,
+    // Ends of inferences of the activation before the present one was offered.
+    heard: u64,
     is_measured: bool,
 }
 
@@ -114,6 +116,7 @@ impl KmdExec {
             list,
             variant: 0,
             progress: Progress::None,
+            heard: 0,
             is_measured: false,
         };
         exec.control(0, CONTROL_MAGIC);
@@ -158,6 +161,8 @@ impl KmdExec {
     /// Offers the inference to the ring once. Where requests without data follow the last output, the card may have them
     /// of the inference before still.
     fn offer(&mut self) -> Result<(), Errno> {
+        // Before the attempt: what ends during it makes room after it.
+        self.heard = self.active.channel.ended.rung();
         let outcome = self.offer_once();
         let layout = &self.active.program.layout;
         let last = layout.buffers.len() - 1;
@@ -165,24 +170,20 @@ impl KmdExec {
         if !is_refused || layout.awaited == last {
             return outcome;
         }
-        calls::wait(self.active.program.line.file(), self.active.channel.dbc_id, self.handle(last), 0)?;
+        let (file, dbc_id) = (self.active.program.line.file(), self.active.channel.dbc_id);
+        uninterrupted(|| calls::wait(file, dbc_id, self.handle(last), 0))?;
         self.offer_once()
     }
 
     fn offer_once(&mut self) -> Result<(), Errno> {
         let (file, dbc_id) = (self.active.program.line.file(), self.active.channel.dbc_id);
-        loop {
-            let guard = self.active.execute.lock();
-            let outcome = match &mut self.list {
+        uninterrupted(|| {
+            let _turn = self.active.execute.lock();
+            match &mut self.list {
                 List::Whole(entries) => calls::execute(file, dbc_id, entries),
                 List::Partial(entries) => calls::partial_execute(file, dbc_id, entries),
-            };
-            drop(guard);
-            match outcome {
-                Err(errno) if DataPath::of(errno) == DataPath::Interrupted => {}
-                outcome => return outcome,
             }
-        }
+        })
     }
 
     /// Says of every buffer object how much of it moves: what the last inference left must not count (device-kmd T15), and
@@ -235,7 +236,6 @@ impl KmdExec {
     fn insist(&mut self, interrupted: &mut Option<&mut dyn FnMut() -> bool>) -> Result<(), RuntimeError> {
         let clock = Arc::clone(&self.active.program.line.clock);
         // The first attempt was the submission's.
-        let mut heard = self.active.channel.ended.rung();
         if let Err(error) = self.check_room() {
             self.end();
             return Err(error);
@@ -244,7 +244,7 @@ impl KmdExec {
             let mut left = wait::pause_after(attempt);
             while !left.is_zero() {
                 let nap = if interrupted.is_some() { left.min(wait::LOOK) } else { left };
-                if clock.wait(nap, &self.active.channel.ended, heard) {
+                if clock.wait(nap, &self.active.channel.ended, self.heard) {
                     break;
                 }
                 self.check_interrupts(interrupted)?;
@@ -256,8 +256,6 @@ impl KmdExec {
                 self.end();
                 return Err(lost);
             }
-            // Before the attempt: what ends during it is heard after it.
-            heard = self.active.channel.ended.rung();
             let outcome = self.offer();
             if self.offered(outcome)? {
                 return Ok(());
@@ -273,7 +271,7 @@ impl KmdExec {
         let mut entries: Vec<_> = (0..self.objects.len()).map(entry).collect();
         let (file, dbc_id) = (self.active.program.line.file(), self.active.channel.dbc_id);
         // A kernel that does not tell is asked for nothing else.
-        if calls::perf_stats(file, dbc_id, &mut entries).is_err() {
+        if uninterrupted(|| calls::perf_stats(file, dbc_id, &mut entries)).is_err() {
             return Ok(());
         }
         let elements = entries.iter().fold(0_u32, |sum, entry| sum.saturating_add(entry.num_queue_element));
@@ -488,7 +486,10 @@ impl Exec for KmdExec {
         if self.progress != Progress::None {
             return Err(RuntimeError::InFlight);
         }
-        self.begin()?;
+        if let Err(error) = self.begin() {
+            self.end();
+            return Err(error);
+        }
         let outcome = self.offer();
         self.offered(outcome).map(drop)
     }

@@ -21,7 +21,7 @@ use qaic_kmd::nnc::{
 
 use super::health::Health;
 use super::slices::RING_ELEMENTS;
-use super::status::{self, Control};
+use super::status::{self, Control, MOST_SIGNALS, uninterrupted};
 use crate::device::LoadToken;
 use crate::error::RuntimeError;
 use crate::fork::Origin;
@@ -31,8 +31,6 @@ use crate::sync::Mutex;
 /// Tries of what the firmware refuses because cores restart, and the time between them (device-kmd §4.5).
 const TRIES: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
-/// A call that signals interrupt is made again this often.
-const MOST_SIGNALS: u32 = 1000;
 
 const STATUS: &str = "tell its status";
 const LOAD_CONSTANTS: &str = "load constants";
@@ -93,8 +91,8 @@ impl Line {
     pub(super) fn status(&self) -> Result<(CardStatus, Option<Features>), RuntimeError> {
         let status = self.ask(STATUS, message::status_query, CardStatus::of, |reply| reply.status, None)?;
         let mut message = message::status_features();
-        let features =
-            calls::manage(self.file(), &mut message).ok().and_then(|()| reply::features(&message).ok());
+        let features = uninterrupted(|| calls::manage(self.file(), &mut message));
+        let features = features.ok().and_then(|()| reply::features(&message).ok());
         Ok((status, features))
     }
 

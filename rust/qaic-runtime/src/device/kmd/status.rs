@@ -113,6 +113,20 @@ pub(super) fn are_events_lost(errno: Errno) -> bool {
     errno == Errno::NOBUFS
 }
 
+/// A call that signals interrupt is made again this often.
+pub(super) const MOST_SIGNALS: u32 = 1000;
+
+/// Makes a call again whenever a signal has interrupted it.
+pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..MOST_SIGNALS {
+        match call() {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+    Err(Errno::INTR)
+}
+
 /// The error of a call; `bytes` are those that it was to get.
 pub(super) fn failed(device: u32, call: &'static str, errno: Errno, bytes: u64) -> RuntimeError {
     match errno {

@@ -1,0 +1,142 @@
+//! Which calls are made.
+
+use qaic_kmd::abi::request;
+use qaic_kmd::emu::{EmuOptions, Profile};
+use qaic_runtime::device::DeviceStatus;
+
+use crate::rig::{Recipe, Rig, run};
+
+const ALL: [u32; 11] = [
+    request::MANAGE,
+    request::CREATE_BO,
+    request::MMAP_BO,
+    request::ATTACH_SLICE_BO,
+    request::EXECUTE_BO,
+    request::PARTIAL_EXECUTE_BO,
+    request::WAIT_BO,
+    request::PERF_STATS_BO,
+    request::DETACH_SLICE_BO,
+    request::GEM_CLOSE,
+    request::VERSION,
+];
+
+#[test]
+fn an_inference_is_one_execute_and_one_wait() {
+    let rig = Rig::new();
+    let activation = rig.activation();
+    let mut exec = activation.create_exec().unwrap();
+    let before = ALL.map(|request| rig.card.calls(request));
+    for value in 1..=10 {
+        run(&mut *exec, value).unwrap();
+    }
+    let after = ALL.map(|request| rig.card.calls(request));
+    let made: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(made, [0, 0, 0, 0, 10, 0, 10, 0, 0, 0, 0]);
+    drop((exec, activation));
+    rig.finish();
+}
+
+#[test]
+fn the_life_of_a_program_is_that_of_the_table() {
+    let rig = Rig::new();
+    assert_eq!(rig.card.calls(request::MANAGE), 0);
+    let program = rig.load().unwrap();
+    // Status and features; constants and their two parts; the ELF.
+    assert_eq!(rig.card.calls(request::MANAGE), 6);
+    let activation = program.activate().unwrap();
+    let exec = activation.create_exec().unwrap();
+    assert_eq!(rig.card.calls(request::CREATE_BO), 2);
+    drop(exec);
+    assert_eq!([request::DETACH_SLICE_BO, request::GEM_CLOSE].map(|request| rig.card.calls(request)), [2, 2]);
+    // The same container again: its constants are there.
+    let second = rig.load().unwrap();
+    assert_eq!(rig.card.calls(request::MANAGE), 10);
+    drop((activation, program));
+    // The activation and its ELF.
+    assert_eq!(rig.card.calls(request::MANAGE), 12);
+    drop(second);
+    // The other ELF, and the constants, which nobody uses any more.
+    assert_eq!(rig.card.calls(request::MANAGE), 14);
+    rig.finish();
+}
+
+#[test]
+fn programs_without_constants_load_none() {
+    let mut recipe = Recipe::default();
+    recipe.desc = qaic_qpc::constants::ConstantsDesc::default();
+    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let program = rig.load().unwrap();
+    assert_eq!(rig.card.calls(request::MANAGE), 3);
+    drop(program);
+    rig.finish();
+}
+
+#[test]
+fn several_inferences_are_on_the_card_at_once() {
+    let rig = Rig::new();
+    let activation = rig.activation();
+    let mut execs: Vec<_> = (0..64).map(|_| activation.create_exec().unwrap()).collect();
+    for (exec, value) in execs.iter_mut().zip(1..) {
+        exec.dma_buffer(0).unwrap().fill(value);
+        exec.submit().unwrap();
+    }
+    for (exec, value) in execs.iter_mut().zip(1..) {
+        exec.execute().unwrap();
+        assert_eq!(exec.dma_buffer(1).unwrap().as_const().to_vec(), [value; 64]);
+    }
+    assert_eq!(rig.card.calls(request::EXECUTE_BO), 64);
+    assert_eq!(rig.card.calls(request::WAIT_BO), 64);
+    drop((execs, activation));
+    rig.finish();
+}
+
+#[test]
+fn partial_programs_say_all_sizes_every_time() {
+    for profile in [Profile::Old, Profile::New, Profile::Ssr] {
+        let mut recipe = Recipe::default();
+        recipe.network.inputs = vec![qaic_qpc::network_desc::IoBinding {
+            is_partial_allowed: true,
+            ..qaic_qpc::network_desc::IoBinding::default()
+        }];
+        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &recipe);
+        let activation = rig.activation();
+        let mut exec = activation.create_exec().unwrap();
+        run(&mut *exec, 1).unwrap();
+        exec.dma_buffer(0).unwrap().fill(2);
+        exec.set_transfer_bytes(&[16, 0]);
+        exec.execute().unwrap();
+        let found = exec.dma_buffer(1).unwrap().as_const().to_vec();
+        assert_eq!((&found[..16], &found[16..]), (&[2; 16][..], &[1; 48][..]), "{profile:?}");
+        // Nothing of it is left for the next.
+        run(&mut *exec, 3).unwrap();
+        assert_eq!(rig.card.calls(request::PARTIAL_EXECUTE_BO), 3);
+        drop((exec, activation));
+        rig.finish();
+    }
+}
+
+#[test]
+fn a_card_is_opened_when_it_is_asked_about() {
+    let rig = Rig::new();
+    assert_eq!(rig.card.calls(request::VERSION), 0);
+    assert_eq!(rig.device.status(), DeviceStatus::Ready);
+    let asked = rig.card.calls(request::MANAGE);
+    assert_eq!(rig.device.status(), DeviceStatus::Ready);
+    assert_eq!(rig.card.calls(request::MANAGE), asked);
+    let facts = rig.device.facts().unwrap();
+    let firmware = facts.firmware.unwrap();
+    assert_eq!((firmware.metadata_version, firmware.command_version.0), ((1, 0), 17));
+    assert_eq!(firmware.hw_version >> 16, 2);
+    assert!(firmware.resources.nsp_total > 0 && firmware.performance.nsp_hz > 0);
+    assert_eq!(rig.device.resources().nsp_total, u32::from(firmware.resources.nsp_total));
+    assert!(facts.telemetry.board_power_microwatts.is_some());
+    let program = rig.load().unwrap();
+    let activation = program.activate().unwrap();
+    let resources = rig.device.resources();
+    assert_eq!((resources.programs_loaded, resources.programs_active), (1, 1));
+    assert_eq!((resources.constants_loaded, resources.constants_in_use), (1, 1));
+    assert_eq!(resources.nsp_free + 1, resources.nsp_total);
+    assert_eq!(rig.card.calls(request::VERSION), 1);
+    drop((activation, program));
+    rig.finish();
+}

@@ -1,0 +1,11 @@
+//! Programs on emulated cards, in virtual time: what each fault of device-kmd §7.3 looks like from above, and that nothing
+//! is left on the card afterwards.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+mod bad_input;
+mod calls;
+mod losses;
+mod refusals;
+mod rig;
+mod rollback;
+mod waits;
