@@ -83,8 +83,8 @@ fn nodes_that_may_not_be_opened_or_are_of_others() {
 #[test]
 fn checksums_that_do_not_match() {
     for name in ["metadata.crc", "constants.bin.crc"] {
-        let mut recipe = Recipe::default();
-        recipe.extra = vec![(name.to_owned(), vec![1, 2, 3, 4])];
+        let extra = vec![(name.to_owned(), vec![1, 2, 3, 4])];
+        let recipe = Recipe { extra, ..Recipe::default() };
         let error = refused(EmuOptions::default(), &recipe);
         assert!(error.to_string().contains(&format!("segment {name} says 0x04030201")), "{error}");
     }

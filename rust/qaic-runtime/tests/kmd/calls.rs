@@ -2,6 +2,8 @@
 
 use qaic_kmd::abi::request;
 use qaic_kmd::emu::{EmuOptions, Profile};
+use qaic_qpc::constants::ConstantsDesc;
+use qaic_qpc::network_desc::IoBinding;
 use qaic_runtime::device::DeviceStatus;
 
 use crate::rig::{Recipe, Rig, run};
@@ -62,8 +64,7 @@ fn the_life_of_a_program_is_that_of_the_table() {
 
 #[test]
 fn programs_without_constants_load_none() {
-    let mut recipe = Recipe::default();
-    recipe.desc = qaic_qpc::constants::ConstantsDesc::default();
+    let recipe = Recipe { desc: ConstantsDesc::default(), ..Recipe::default() };
     let rig = Rig::with(EmuOptions::default(), &recipe);
     let program = rig.load().unwrap();
     assert_eq!(rig.card.calls(request::MANAGE), 3);
@@ -94,10 +95,7 @@ fn several_inferences_are_on_the_card_at_once() {
 fn partial_programs_say_all_sizes_every_time() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let mut recipe = Recipe::default();
-        recipe.network.inputs = vec![qaic_qpc::network_desc::IoBinding {
-            is_partial_allowed: true,
-            ..qaic_qpc::network_desc::IoBinding::default()
-        }];
+        recipe.network.inputs = vec![IoBinding { is_partial_allowed: true, ..IoBinding::default() }];
         let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &recipe);
         let activation = rig.activation();
         let mut exec = activation.create_exec().unwrap();

@@ -9,6 +9,7 @@ use qaic_kmd::{Errno, calls};
 
 use super::activation::Active;
 use super::bo::BufferObject;
+use super::health::Channel;
 use super::host_waits;
 use super::slices::RING_ELEMENTS;
 use super::status::{DataPath, uninterrupted};
@@ -107,7 +108,7 @@ impl KmdExec {
             List::Whole(both.map(entry).collect())
         };
         let exec = Self {
-            stop: Arc::new(KmdStop { active: Arc::clone(active), phase: AtomicU32::new(IDLE) }),
+            stop: Arc::new(KmdStop { channel: Arc::clone(&active.channel), phase: AtomicU32::new(IDLE) }),
             bound: objects.iter().map(|_| None).collect(),
             packed: vec![0; places.len()],
             active: Arc::clone(active),
@@ -531,7 +532,8 @@ impl Drop for KmdExec {
 
 #[derive(Debug)]
 struct KmdStop {
-    active: Arc<Active>,
+    // Not the activation: who can end inferences does not keep cores.
+    channel: Arc<Channel>,
     phase: AtomicU32,
 }
 
@@ -540,7 +542,7 @@ impl Canceller for KmdStop {
         let asked = self.phase.compare_exchange(RUNNING, CANCELLED, Ordering::AcqRel, Ordering::Acquire);
         if asked.is_ok() {
             // It may wait for room.
-            self.active.channel.ended.ring();
+            self.channel.ended.ring();
         }
     }
 }
