@@ -70,6 +70,11 @@ pub trait AccelFile: Debug + Send + Sync {
     /// Maps a buffer object, shared, for reading and writing; `offset` is what [`crate::abi::request::MMAP_BO`] answered.
     /// The mapping outlives the handle and the file.
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno>;
+
+    /// For people, why a call answered `errno`. `None`: nothing to add to the error itself.
+    fn explain(&self, _errno: Errno) -> Option<String> {
+        None
+    }
 }
 
 /// A card as the system knows it, whether or not it can be opened.

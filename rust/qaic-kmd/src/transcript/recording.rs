@@ -188,6 +188,10 @@ impl AccelFile for RecordedFile {
         });
         result
     }
+
+    fn explain(&self, errno: Errno) -> Option<String> {
+        self.inner.explain(errno)
+    }
 }
 
 impl Drop for RecordedFile {

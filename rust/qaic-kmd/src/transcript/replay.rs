@@ -197,6 +197,11 @@ impl Script {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn explain(&self, errno: Errno) -> Option<String> {
+        let mismatch = self.lock().mismatch.clone().filter(|_| errno == OTHER_CALL)?;
+        Some(format!("this is a replay, and the run differs from it: {mismatch}"))
+    }
+
     /// The next of `lines`, when it is this call.
     fn next(
         &self,
@@ -276,7 +281,7 @@ impl Kmd for Replay {
     }
 
     fn explain(&self, _node: &NodeInfo, errno: Errno) -> Option<String> {
-        self.mismatch().filter(|_| errno == OTHER_CALL).map(|mismatch| mismatch.to_string())
+        self.script.explain(errno)
     }
 }
 
@@ -309,6 +314,10 @@ impl AccelFile for ReplayedFile {
             fields_match(given.as_object().unwrap_or(&Map::new()), &line.fields)
         })?;
         failed(&line).map_or_else(|| Mapping::anonymous(len), Err)
+    }
+
+    fn explain(&self, errno: Errno) -> Option<String> {
+        self.script.explain(errno)
     }
 }
 

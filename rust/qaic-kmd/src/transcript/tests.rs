@@ -438,14 +438,18 @@ fn the_first_call_that_differs_is_named_and_ends_the_replay() {
     let expected =
         format!("the transcript's call {}: WAIT_BO, timeout: found 200, expected 100", seq("WAIT_BO"));
     assert_eq!(replay.mismatch().unwrap().to_string(), expected);
-    assert_eq!(replay.explain(&node(), Errno::PROTO), Some(expected));
+    let explained = format!("this is a replay, and the run differs from it: {expected}");
+    assert_eq!(replay.explain(&node(), Errno::PROTO), Some(explained));
     assert_eq!(replay.explain(&node(), Errno::INVAL), None);
     assert_eq!(replay.finish().unwrap_err(), replay.mismatch().unwrap());
 
     let replay = Replay::open(&place.0).unwrap();
     assert_eq!(replay.reset(&node()), Err(Errno::ACCESS));
     let file = replay.open(&node()).unwrap();
+    assert_eq!(file.explain(Errno::PROTO), None);
     assert_eq!(calls::create_bo(&*file, 1), Err(Errno::PROTO));
+    assert_eq!(file.explain(Errno::PROTO), replay.explain(&node(), Errno::PROTO));
+    assert!(file.explain(Errno::PROTO).is_some());
     assert_eq!(
         replay.mismatch().unwrap().to_string(),
         format!(

@@ -78,7 +78,7 @@ impl Active {
             DataPath::ChannelLost => return self.channel.lose("its cores failed and are restarted"),
             DataPath::Lost => true,
             DataPath::Invalid => false,
-            _ => return status::failed(card.id, call, errno, bytes),
+            _ => return status::failed_on(line.file(), card.id, call, errno, bytes),
         };
         // The events tell who else has lost what.
         card.settle();
@@ -91,7 +91,7 @@ impl Active {
         if is_certain {
             return self.device_lost("it was reset");
         }
-        status::failed(card.id, call, errno, bytes)
+        status::failed_on(line.file(), card.id, call, errno, bytes)
     }
 
     fn device_lost(&self, reason: &str) -> RuntimeError {

@@ -198,7 +198,10 @@ impl Card {
             Opening::OtherDriver => {
                 self.unavailable(reason(format!("{} is not a node of the driver `qaic`", path.display())))
             }
-            Opening::Other => status::failed(self.id, "open", errno, 0),
+            Opening::Other => match self.kmd.explain(node, errno) {
+                Some(reason) => self.unavailable(reason),
+                None => status::failed(self.id, "open", errno, 0),
+            },
         }
     }
 

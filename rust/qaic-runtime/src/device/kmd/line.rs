@@ -323,7 +323,13 @@ impl Line {
                 Control::Refused => return Ok(true),
                 Control::DeviceLost => return Err(Unsent::Lost(generation)),
                 Control::Other => {
-                    return Err(Unsent::Failed(status::failed(self.device, "MANAGE", errno, 0)));
+                    return Err(Unsent::Failed(status::failed_on(
+                        self.file(),
+                        self.device,
+                        "MANAGE",
+                        errno,
+                        0,
+                    )));
                 }
             }
         }

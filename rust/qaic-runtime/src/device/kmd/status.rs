@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use qaic_kmd::Errno;
+use qaic_kmd::kmd::AccelFile;
 
 use crate::error::RuntimeError;
 
@@ -132,5 +133,19 @@ pub(super) fn failed(device: u32, call: &'static str, errno: Errno, bytes: u64) 
     match errno {
         Errno::NOMEM => RuntimeError::OutOfMemory { bytes, what: "a buffer object" },
         _ => RuntimeError::Driver { id: device, call, source: Arc::new(io::Error::from(errno)) },
+    }
+}
+
+/// [`failed`], in the words of the open card where it has any.
+pub(super) fn failed_on(
+    file: &dyn AccelFile,
+    device: u32,
+    call: &'static str,
+    errno: Errno,
+    bytes: u64,
+) -> RuntimeError {
+    match file.explain(errno) {
+        Some(reason) => RuntimeError::Driver { id: device, call, source: Arc::new(io::Error::other(reason)) },
+        None => failed(device, call, errno, bytes),
     }
 }
