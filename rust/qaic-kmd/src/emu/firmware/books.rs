@@ -196,11 +196,9 @@ impl Books {
             self.free_channels |= 1 << reserved.channel;
             self.give_back((reserved.source, reserved.stock));
         }
-        // Later ones may have been taken from earlier ones.
-        while let Some(id) = self.pools.iter().rfind(|(_, pool)| pool.owner == owner).map(|(id, _)| *id) {
-            if let Some(pool) = self.pools.remove(&id) {
-                self.give_back((pool.source, pool.free));
-            }
+        // What was taken from one of them came from the card in the end.
+        for pool in take_owned(&mut self.pools, |pool| pool.owner == owner) {
+            self.card.give_back(pool.free);
         }
         for elf in take_owned(&mut self.elves, |one| one.owner == owner) {
             self.card.give_back(elf.stock);

@@ -217,6 +217,10 @@ fn groups_give_cores_and_channels_of_their_own() {
     assert_eq!(status_of(&ask(&firmware, 1, vec![command(30, 8, &[(4, &le(group_id))])]), 4), -9);
     assert_eq!(status_of(&ask(&firmware, 2, vec![command(30, 8, &[(4, &le(group_id))])]), 4), -11);
     assert_eq!(deactivate(&firmware, 1, id, channel), 0);
+    // Nor while another group was taken from it, though there is nothing in that.
+    let inner = word(&ask(&firmware, 1, vec![command(28, 64, &[(8, &le(group_id))])]), 8);
+    let release_group = |id: u32| status_of(&ask(&firmware, 1, vec![command(30, 8, &[(4, &le(id))])]), 4);
+    assert_eq!((release_group(group_id), release_group(inner)), (-9, 0));
     // A channel that is reserved is there until it is released, with its semaphores.
     let reserved = ask(&firmware, 1, vec![command(19, 32, &[(8, &le(1)), (12, &le(group_id))])]);
     let (reservation, reserved_channel) = (word(&reserved, 8), word(&reserved, 12));
