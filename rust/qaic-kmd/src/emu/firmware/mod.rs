@@ -228,29 +228,23 @@ impl Firmware {
         }
         let beginning = self.books().begin_activation(user, request)?;
         let id = beginning.activation_id;
+        let unfinished = Unfinished { firmware: self, activation_id: id };
         let place = Place::of(id, beginning.ddr_bytes);
-        let constants = beginning.constants.map_or_else(|| Ok(Arc::default()), |constants| constants.whole());
-        let running = constants.and_then(|constants| {
-            self.workload.activate(&Images {
-                elf: beginning.elf,
-                elf_id: request.elf_id,
-                constants,
-                constants_id: request.constants_id,
-                ddr_base: place.ddr,
-                mcid_base: place.mcids,
-            })
-        });
-        let data_path = match running {
-            Ok(running) => Arc::new(Channel::new(running, self.budget.clone())),
-            Err(status) => {
-                self.books().abort_activation(id);
-                return Err(status);
-            }
-        };
+        let constants = beginning.constants.map(|constants| constants.whole()).transpose()?;
+        let running = self.workload.activate(&Images {
+            elf: beginning.elf,
+            elf_id: request.elf_id,
+            constants: constants.unwrap_or_default(),
+            constants_id: request.constants_id,
+            ddr_base: place.ddr,
+            mcid_base: place.mcids,
+        })?;
+        let data_path = Arc::new(Channel::new(running, self.budget.clone()));
         // The user or the card may be gone by now.
         if !self.books().complete_activation(id, &data_path) {
             return Err(GENERAL);
         }
+        std::mem::forget(unfinished);
         Ok(Activated {
             activation_id: id,
             channel: beginning.channel,
@@ -362,6 +356,18 @@ impl Firmware {
             let _ = books.unload_constants(user, constants_id);
         }
         loaded
+    }
+}
+
+/// Gives back what an activation took, whatever kept its cores from being made ready: a refusal, or a panic.
+struct Unfinished<'a> {
+    firmware: &'a Firmware,
+    activation_id: u32,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.firmware.books().abort_activation(self.activation_id);
     }
 }
 

@@ -349,3 +349,22 @@ fn cores_that_are_ready_too_late_are_let_go() {
         assert!(firmware.ledger().is_untouched() && firmware.channel(0).is_none());
     }
 }
+
+#[test]
+fn cores_that_panic_leave_nothing_taken() {
+    #[derive(Debug)]
+    struct Panics;
+    impl Workload for Panics {
+        fn activate(&self, _images: &Images) -> Result<Box<dyn Running>, i32> {
+            panic!("on purpose")
+        }
+    }
+    let firmware = firmware(Panics);
+    let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
+    let before = firmware.ledger();
+    let activated =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| activate(&firmware, 1, 0, elf_id)));
+    assert!(activated.is_err());
+    assert_eq!(firmware.ledger(), before);
+    assert_eq!(unload(&firmware, 1, elf_id, true), 0);
+}
