@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, SupportsIndex, final
+from typing import Any, Final, SupportsIndex, final, overload
 
 import numpy as np
 from _typeshed import FileDescriptorLike
@@ -258,6 +258,18 @@ class Context:
         """One ``cpu`` device of its own, whatever the environment says."""
     def devices(self) -> list[dict[str, Any]]:
         """One dictionary per device, as ``resources``."""
+    def ids(self) -> list[int]:
+        """Ids of the devices, cards first; asks them nothing."""
+    def kind(self, dev_id: int) -> str:
+        """``cpu``, ``kmd`` or ``noop``; asks the device nothing."""
+    def card(self, dev_id: int) -> dict[str, Any] | None:
+        """Return what a card says of itself; ``None`` for a device that is no card.
+
+        Keys: ``node``, ``address``, ``pci``, the sensors, ``firmware`` and ``reason``: why ``firmware`` is
+        ``None``. Blocking: a minute at most.
+        """
+    def reset(self, dev_id: int) -> None:
+        """Reset a card with everything that is on it."""
     def resources(self, dev_id: int) -> dict[str, Any]:
         """Return what a device has and what of it is free.
 
@@ -267,6 +279,35 @@ class Context:
 
         Blocking: with ``QAIC_CPU_SHARED`` cores are counted across processes.
         """
+
+@final
+class EmuControl:
+    """The hand on an emulated card, for tests and for those who want to see what a card goes through."""
+
+    def __new__(cls, device: int = 0) -> EmuControl: ...
+    def reset(self) -> None:
+        """Reset the card; it is online again some time later, or after ``hurry``."""
+    def restart_cores(self, channel: int, power_up: bool = True) -> None:
+        """Let the cores of a channel fail; they start again some time later, without power never."""
+    def hurry(self) -> None:
+        """Let everything happen at once that would happen later."""
+    def set_faults(self, text: str) -> None:
+        """Replace the plan of what goes wrong."""
+    def waiters(self) -> int:
+        """System calls that are blocked."""
+    def wait_waiters(self, count: int = 1, timeout: float = 10.0) -> bool:
+        """Wait until so many system calls are blocked."""
+    @overload
+    def calls(self, name: None = None) -> dict[str, int]: ...
+    @overload
+    def calls(self, name: str) -> int:
+        """System calls made so far, by name."""
+    def dma_errors(self) -> int:
+        """Transfers that ended with another status than 0."""
+    def ledger(self) -> dict[str, Any]:
+        """What the firmware has given out."""
+    def invariants(self) -> list[str]:
+        """What is not as it was when nobody had used the card."""
 
 @final
 class NoopControl:

@@ -52,7 +52,8 @@ Statuses that depend on the call:
 * `inference.in_flight` is `QS_BUSY` from `Queue.enqueue` and from calls that would change the buffers of a
   running inference, and `QS_INVAL` from `InferenceSet.submit`.
 * `program.live_exec_objs` is `QS_ERROR` from `Program.unload`.
-* A buffer that is not of the type heap is `QS_UNSUPPORTED`.
+* A buffer behind a descriptor is `QS_UNSUPPORTED` on devices that are no cards, and so is a buffer whose type
+  is not that of its memory.
 
 What failed on the device is told to the error handler of the context too. A mistake of the caller
 (`QS_INVAL`, `QS_BUSY`, `QS_UNSUPPORTED`) is only in the log.

@@ -6,41 +6,21 @@ import os
 import sys
 import time
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeVar
 
 from qaic import _core
 from qaic.errors import QaicError
-from qaicrt.devices import (
-    QDevInfo,
-    QHostApiInfoDevData,
-    QHostApiInfoNspData,
-    QHostApiInfoNspVersion,
-    QPciInfo,
-    QPerformanceInfo,
-    QResourceInfo,
-)
-from qaicrt.enums import QAicDeviceType, QDevStatus, QStatus
+from qaicrt import device_facts
+from qaicrt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
+from qaicrt.enums import QAicDeviceType, QStatus
 from qaicrt.sequences import QIDList
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _DISTRIBUTION: Final = "openqaic"
 _VARIANT: Final = "OPENQAIC"
-
-# What a real card reports where a virtual one has nothing of its own (python-api §B.13, device-kmd §2.6).
-_CLOCKS_HZ: Final = {
-    "nspFrequencyHz": 825_000_000,
-    "ddrFrequencyHz": 2_133_000_000,
-    "compFrequencyHz": 1_450_000_000,
-    "memFrequencyHz": 1_000_000_000,
-    "sysFrequencyHz": 667_000_000,
-}
-_HW_VERSION: Final = 0x0002_0000
-_METADATA_VERSION: Final = (1, 0)
-_NNC_VERSION: Final = (17, 0)
-_SKU_PCIE: Final = 2
-_BUILD_NOT_SHOWN: Final = 255
+_T = TypeVar("_T")
 
 
 class Util:
@@ -55,42 +35,58 @@ class Util:
     def getDeviceIds(
         self, deviceType: QAicDeviceType = QAicDeviceType.QAIC_DEVICE_TYPE_DEFAULT
     ) -> tuple[QStatus, QIDList]:
-        """Ids of the devices of a type."""
+        """Ids of the devices of a type: cards first, then virtual ones."""
         if index(deviceType) != QAicDeviceType.QAIC_DEVICE_TYPE_DEFAULT.value:
             return _refuse(QStatus.QS_INVAL, f"device type {deviceType} does not exist"), QIDList()
         try:
-            ids = QIDList(entry["id"] for entry in self._context().devices())
+            ids = QIDList(self._context().ids())
         except QaicError as error:
             return _refuse(QStatus.QS_ERROR, str(error)), QIDList()
-        return (QStatus.QS_SUCCESS if ids else QStatus.QS_NODEV), ids
+        if not ids:
+            return _refuse(QStatus.QS_NODEV, "there is no device"), ids
+        return QStatus.QS_SUCCESS, ids
 
     def getDeviceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QDevInfo]:
-        """Everything about a device."""
-        status, facts = self._query(devID)
-        return status, QDevInfo() if facts is None else _device_info(facts)
+        """Everything about a device.
+
+        A card that cannot be asked has the status ``QDS_ERROR`` and what the system knows of it; why is said
+        on standard error. Blocking: a card's firmware is asked, a minute at most.
+        """
+        status, found = self._ask(devID)
+        if found is None:
+            return status, QDevInfo()
+        number, card, facts = found
+        if card is None:
+            return status, device_facts.virtual_info(facts)
+        if card["firmware"] is None:
+            _say(f"device {number} does not answer: {card['reason']}")
+        return status, device_facts.card_info(number, card)
 
     def getResourceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QResourceInfo]:
-        """Tell what a device has, and what of it is free."""
-        status, facts = self._query(devID, ready=True)
-        return status, QResourceInfo() if facts is None else _resources(facts)
+        """Tell what a device has, and what of it is free. Blocking: a card's firmware is asked."""
+        return self._answer(devID, QResourceInfo, device_facts.card_resources, device_facts.virtual_resources)
 
     def getPerformanceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QPerformanceInfo]:
-        """Clocks of a device."""
-        status, facts = self._query(devID, ready=True)
-        return status, QPerformanceInfo() if facts is None else QPerformanceInfo(**_CLOCKS_HZ)
+        """Clocks of a device. Blocking: a card's firmware is asked."""
+        return self._answer(
+            devID,
+            QPerformanceInfo,
+            device_facts.card_performance,
+            lambda _: device_facts.virtual_performance(),
+        )
 
     def getAicVersion(self) -> tuple[QStatus, int, int, str, str]:
         """(status, major, minor, patch, variant) of this package."""
-        major, minor, patch = _version(_core.__version__)
+        major, minor, patch = device_facts.version_numbers(_core.__version__)
         return QStatus.QS_SUCCESS, major, minor, patch, _VARIANT
 
     def checkLibraryVersion(self) -> QStatus:
         """Whether the compiled library belongs to the installed package."""
         from importlib import metadata
 
-        library = _version(_core.__version__)
+        library = device_facts.version_numbers(_core.__version__)
         try:
-            package = _version(metadata.version(_DISTRIBUTION))
+            package = device_facts.version_numbers(metadata.version(_DISTRIBUTION))
         except metadata.PackageNotFoundError:
             # Run from a source tree: there is nothing it could differ from.
             return QStatus.QS_SUCCESS
@@ -116,12 +112,12 @@ class Util:
         """
         if os.environ.get("QAIC_SERIALIZE_DEVICE") != "1":
             return QStatus.QS_UNSUPPORTED
-        status, _ = self._query(devID)
+        number = index(devID)
+        status = self._find(number)
         if status is not QStatus.QS_SUCCESS:
             return status
         from qaicrt import device_lock
 
-        number = index(devID)
         if not lock:
             if device_lock.release(number):
                 return QStatus.QS_SUCCESS
@@ -137,101 +133,55 @@ class Util:
             self._devices, self._process = _core.Context(), os.getpid()
         return self._devices
 
-    def _query(
-        self, dev_id: SupportsIndex, *, ready: bool = False
-    ) -> tuple[QStatus, Mapping[str, Any] | None]:
+    def _answer(
+        self,
+        dev_id: SupportsIndex,
+        nothing: Callable[[], _T],
+        of_card: Callable[[Mapping[str, Any]], _T],
+        of_virtual: Callable[[Mapping[str, Any]], _T],
+    ) -> tuple[QStatus, _T]:
+        status, found = self._ask(dev_id)
+        if found is None:
+            return status, nothing()
+        number, card, facts = found
+        if card is not None and card["firmware"] is not None:
+            return status, of_card(card["firmware"])
+        if card is None and facts["status"] == "ready":
+            return status, of_virtual(facts)
+        reason = (card or facts)["reason"]
+        return _refuse(QStatus.QS_DEV_ERROR, f"device {number} does not answer: {reason}"), nothing()
+
+    def _ask(
+        self, dev_id: SupportsIndex
+    ) -> tuple[QStatus, tuple[int, Mapping[str, Any] | None, Mapping[str, Any]] | None]:
+        """Ask a device: its number, what it says where it is a card, and what the runtime knows where not."""
         number = index(dev_id)
+        status = self._find(number)
+        if status is not QStatus.QS_SUCCESS:
+            return status, None
+        context = self._context()
+        card = context.card(number)
+        return status, (number, card, context.resources(number) if card is None else {})
+
+    def _find(self, number: int) -> QStatus:
+        """Whether a device exists."""
         try:
-            found = {entry["id"]: entry for entry in self._context().devices()}
+            known = self._context().ids()
         except QaicError as error:
-            return _refuse(QStatus.QS_ERROR, str(error)), None
-        facts = found.get(number)
-        if facts is None:
-            text = f"device {number} does not exist; existing ids: {sorted(found)}"
-            return _refuse(QStatus.QS_NODEV, text), None
-        if ready and facts["status"] != "ready":
-            return _refuse(QStatus.QS_DEV_ERROR, f"device {number} does not answer"), None
-        return QStatus.QS_SUCCESS, facts
+            return _refuse(QStatus.QS_ERROR, str(error))
+        if number in known:
+            return QStatus.QS_SUCCESS
+        return _refuse(QStatus.QS_NODEV, f"device {number} does not exist; existing ids: {sorted(known)}")
 
 
 def _refuse(status: QStatus, text: str) -> QStatus:
-    """Say why on standard error, in the form of a context's log: there is no context here."""
-    now = time.time()
-    clock = time.strftime("%H:%M:%S", time.gmtime(now))
-    sys.stderr.write(f"[{clock}.{int(now * 1000) % 1000:03}][ERROR][Util]{text}\n")
+    """Say why."""
+    _say(text)
     return status
 
 
-def _version(text: str) -> tuple[int, int, str]:
-    major, minor, patch = (*text.split(".", 2), "0", "0")[:3]
-    return int(major), int(minor), patch
-
-
-def _device_info(facts: Mapping[str, Any]) -> QDevInfo:
-    number, kind = facts["id"], facts["kind"]
-    ready = facts["status"] == "ready"
-    major, minor, patch = _version(_core.__version__)
-    patch_number = int(patch) if patch.isdecimal() else 0
-    image = f"OPENQAIC.{kind.upper()}.{_core.__version__}"
-    return QDevInfo(
-        devStatus=QDevStatus.QDS_READY if ready else QDevStatus.QDS_ERROR,
-        qid=number,
-        name=facts["name"],
-        # No bus, so no address and no link; the names say what it is.
-        pciInfo=QPciInfo(
-            classname="Virtual accelerator",
-            vendorname="openqaic",
-            devicename=f"Cloud AI 100 on the host ({kind} device)",
-        ),
-        devData=QHostApiInfoDevData(
-            formatVersion=1,
-            fwVersionMajor=major,
-            fwVersionMinor=minor,
-            fwVersionPatch=patch_number,
-            fwVersionBuild=_BUILD_NOT_SHOWN,
-            fwQCImageVersionString=image,
-            fwOEMImageVersionString=f"{kind} device",
-            # Compilers choose their target by this text, so it names no other generation.
-            fwImageVariantString=f"AIC100.{kind.upper()}",
-            sblImageString=f"{kind} device",
-            hwVersion=_HW_VERSION,
-            serial=f"{kind.upper()}-{number:04}",
-            metaVerMaj=_METADATA_VERSION[0],
-            metaVerMin=_METADATA_VERSION[1],
-            nncCommandProtocolMajorVersion=_NNC_VERSION[0],
-            nncCommandProtocolMinorVersion=_NNC_VERSION[1],
-            numLoadedConsts=facts["constants_loaded"],
-            numConstsInUse=facts["constants_in_use"],
-            numLoadedNWs=facts["programs_loaded"],
-            numActiveNWs=facts["programs_active"],
-            resourceInfo=_resources(facts),
-            performanceInfo=QPerformanceInfo(**_CLOCKS_HZ),
-        ),
-        nspData=QHostApiInfoNspData(
-            QHostApiInfoNspVersion(
-                major,
-                minor,
-                patch_number,
-                _BUILD_NOT_SHOWN,
-                image,
-                f"{kind} device",
-                f"AIC100.{kind.upper()}",
-            )
-        ),
-    )
-
-
-def _resources(facts: Mapping[str, Any]) -> QResourceInfo:
-    return QResourceInfo(
-        dramTotal=facts["dram_total_mb"],
-        dramFree=facts["dram_free_mb"],
-        vcTotal=facts["vc_total"],
-        vcFree=facts["vc_free"],
-        nspTotal=facts["nsp_total"],
-        nspFree=facts["nsp_free"],
-        mcidTotal=facts["mcid_total"],
-        mcidFree=facts["mcid_free"],
-        semTotal=facts["semaphore_total"],
-        semFree=facts["semaphore_free"],
-        skuType=_SKU_PCIE,
-    )
+def _say(text: str) -> None:
+    """Write a line to standard error, in the form of a context's log: there is no context here."""
+    now = time.time()
+    clock = time.strftime("%H:%M:%S", time.gmtime(now))
+    sys.stderr.write(f"[{clock}.{int(now * 1000) % 1000:03}][ERROR][Util]{text}\n")

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import qaicrt
-from qaic.cli import util_facts, util_source
+from qaic import _core
+from qaic.cli import util_facts
 from qaic.cli.util import main
 from qaic.cli.util_table import Table, device_lines
 
@@ -305,7 +306,7 @@ def device(**changes):
         for step in path:
             target = getattr(target, step)
         setattr(target, last, value)
-    return util_facts.describe(info, virtual=False)
+    return util_facts.describe(info, card={"firmware": None})
 
 
 def test_a_device_that_is_not_ready_shows_what_is_known():
@@ -313,7 +314,6 @@ def test_a_device_that_is_not_ready_shows_what_is_known():
     assert [fact.label for fact in shown.facts] == [*ORDER[:4], *ORDER[-3:]]
     assert shown.status == "Error"
     assert device(devStatus=qaicrt.QDevStatus.QDS_INITIALIZING).status == "Initializing"
-    assert [fact.label for fact in util_facts.broken(3).facts] == ["Status", *ORDER[-3:]]
 
 
 def test_conditional_lines_and_exact_forms():
@@ -457,11 +457,118 @@ def test_table_follows_the_size_of_the_terminal():
 
 
 def test_query_reports_a_device_that_does_not_answer(run, monkeypatch):
-    class Silent(qaicrt.Util):
-        def getDeviceInfo(self, _number):  # noqa: N802
-            return qaicrt.QStatus.QS_INVAL, qaicrt.QDevInfo()
-
-    monkeypatch.setattr(util_source.qaicrt, "Util", Silent)
-    code, out, _ = run("-q")
+    monkeypatch.setenv("QAIC_DEVICE", "noop")
+    control = _core.NoopControl(1)
+    control.lose()
+    try:
+        code, out, _ = run("-q")
+    finally:
+        control.recover()
     assert code == 0
-    assert out.count("\tStatus:Error\n") == 2
+    assert out.count("\tStatus:Error\n") == 1
+    assert out.count("\tStatus:Ready\n") == 1
+    assert "\tReason:" in out.split("QID ")[2]
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    monkeypatch.setenv("QAIC_KMD", "emu")
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "1")
+    monkeypatch.delenv("QAIC_DEVICE", raising=False)
+
+
+@pytest.mark.usefixtures("cards")
+class TestCards:
+    """A card and a virtual one in one listing; the card is emulated."""
+
+    def test_are_listed_first_with_their_link_and_sensors(self, run):
+        code, out, err = run("-q")
+        assert (code, err) == (0, "")
+        card, virtual = out.split("QID ")[1:]
+        link = ["Max Link Speed", "Max Link Width", "Current Link Speed", "Current Link Width"]
+        labels = [label for label in ORDER if label != "Device Capabilities"]
+        assert re.findall(r"^\t([^:]+):", card, re.M) == [*labels[:3], *link, *labels[3:]]
+        for form in (
+            "Status:Ready",
+            r"PCI Address:0000:01:00\.0",
+            "PCI Info:.*Cloud AI 100.*",
+            "Max Link Speed:16GT/s",
+            "Current Link Width:x8",
+            "Dev Link:/dev/accel/accel0 ",
+            r"HW Version:0\.2\.0\.0",
+            "Nsp Free:16",
+            r"SoC temperature\(degree C\):45\.00",
+            r"Board power\(Watts\):20\.00",
+            r"TDP Cap\(Watts\):75\.00",
+            "Board serial:.+",
+        ):
+            assert re.search(f"^\t{form}$", card, re.M), form
+        assert virtual.startswith("1\n\tStatus:Ready")
+        assert "\tDevice Capabilities:MDP+" in virtual
+        assert "\tSoC temperature(degree C):0.00" in virtual
+
+    def test_json_has_both(self, run):
+        code, out, _ = run("-j", "-")
+        assert code == 0
+        card, virtual = json.loads(out)["device_info"]
+        assert [(one["qid"], one["dev_status"], one["nsp_total"]) for one in (card, virtual)] == [
+            (0, "Ready", 16),
+            (1, "Ready", 16),
+        ]
+        assert card["sku_type"] == "PCIe"
+        assert (card["soc_temperature_degree_c"], card["board_power_watts"]) == (45.0, 20.0)
+
+    def test_table_shows_temperature_and_power(self, run):
+        code, out, _ = run("-t", "1", "-d", "0")
+        assert code == 0
+        assert "45.00 C" in out
+        assert "20.0 / 75.0 W" in out
+        assert "DeviceID-0 --- Status: Ready" in out
+
+    def test_filters_reach_what_a_card_says(self, run):
+        assert run("-q", "-f", "PCI Address==0000:01:00.0")[1].count("QID ") == 1
+
+    def test_one_that_cannot_be_opened_says_why(self, run, monkeypatch):
+        monkeypatch.setenv("QAIC_EMU_FAULTS", "open@1=EACCES*all")
+        code, out, _ = run("-q")
+        assert code == 0
+        card, virtual = out.split("QID ")[1:]
+        assert "\tStatus:Error\n" in card
+        assert re.search(r"^\tReason:.*/dev/accel/accel0.*$", card, re.M)
+        assert "\tPCI Address:0000:01:00.0\n" in card
+        assert "Nsp Total" not in card
+        assert "\tSoC temperature(degree C):45.00" in card
+        assert "\tStatus:Ready\n" in virtual
+
+    def test_reset_reaches_cards_and_not_the_others(self, run):
+        control = _core.EmuControl(0)
+        code, out, err = run("-s")
+        assert (code, err) == (0, "")
+        assert [line.split(":")[0] for line in out.splitlines()] == ["QID 0", "QID 1"]
+        assert "what was on it is lost" in out.splitlines()[0]
+        assert "nothing to reset" in out.splitlines()[1]
+        control.hurry()
+        assert "\tStatus:Ready" in run("-q", "-d", "0")[1]
+        code, out, _ = run("-s", "-d", "1")
+        assert (code, len(out.splitlines())) == (0, 1)
+        code, out, _ = run("-s", "-p", "0000:01:00.0")
+        assert (code, out.split(":")[0]) == (0, "QID 0")
+        control.hurry()
+
+    def test_nothing_is_enabled_on_cards(self, run):
+        code, out, _ = run("-a")
+        assert code == 0
+        assert out.count("nothing to enable") == 2
+
+
+def test_no_device_at_all_is_a_device_failure(run, monkeypatch):
+    monkeypatch.setenv("QAIC_DEVICE", "kmd")
+    monkeypatch.setenv("QAIC_KMD", "sys")
+    if qaicrt.Util().getDeviceIds()[1]:
+        pytest.skip("this machine has cards")
+    code, _, err = run("-q")
+    assert code == 3
+    assert "there is no device" in err
+    assert "hint: " in err
+    with pytest.raises(Exception, match="device"):
+        qaicrt.Context()

@@ -31,12 +31,23 @@ def info(*, as_json: bool) -> int:
     show(
         table(
             [
-                [d["id"], d["kind"], d["nsp_total"], d["nsp_free"], d["dram_total_mb"], d["name"]]
+                [
+                    d["id"],
+                    d["kind"],
+                    d["status"],
+                    d["nsp_total"],
+                    d["nsp_free"],
+                    d["dram_total_mb"],
+                    d["name"],
+                ]
                 for d in facts["devices"]
             ],
-            header=["device", "kind", "cores", "free", "memory MB", "name"],
+            header=["device", "kind", "status", "cores", "free", "memory MB", "name"],
         )
     )
+    for device in facts["devices"]:
+        if device["reason"]:
+            show(f"device {device['id']}: {device['reason']}")
     return 0
 
 

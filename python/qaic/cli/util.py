@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from qaic.cli import _common
 from qaic.cli._common import DEVICE, SUCCESS, complain, show
-from qaic.errors import OptionError
+from qaic.errors import DeviceError, OptionError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from qaic.cli.util_facts import Device
+    from qaic.cli.util_source import Source
 
 _SHORTEST_PERIOD_SECONDS = 0.1
 # Comparing is quadratic in the length; no label comes near this many characters.
@@ -76,14 +77,16 @@ def _tool(argv: Sequence[str]) -> int:
         show(f"qaic-util, openqaic {__version__}")
         return SUCCESS
     if arguments.soc_reset or arguments.enable_mdp:
-        return _nothing_to_do(arguments)
+        return _act(arguments)
     if arguments.table is not None:
         return _table(arguments)
     return _query(arguments)
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    devices, code = _chosen(arguments)
+    from qaic.cli.util_source import Source
+
+    devices, code = _chosen(arguments, Source())
     if arguments.json is not None:
         _write_json({"device_info": [device.record() for device in devices]}, arguments.json)
     if arguments.json is None or (arguments.query and arguments.json != "-"):
@@ -101,21 +104,21 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
+    from qaic.cli.util_source import Source
     from qaic.cli.util_table import Table
 
     try:
-        _, code = _chosen(arguments)
-        return code or Table(lambda: _chosen(arguments)[0], period_seconds=arguments.table).run()
+        source = Source()
+        _, code = _chosen(arguments, source)
+        return code or Table(lambda: _chosen(arguments, source)[0], period_seconds=arguments.table).run()
     except KeyboardInterrupt:
         # Ctrl-C is how one leaves the table, not a failure.
         return SUCCESS
 
 
-def _chosen(arguments: argparse.Namespace) -> tuple[list[Device], int]:
+def _chosen(arguments: argparse.Namespace, source: Source) -> tuple[list[Device], int]:
     """Query the devices asked for; the exit code tells when some do not exist, which has been said then."""
-    from qaic.cli.util_source import query
-
-    devices, unknown = query(arguments.aic_device_id)
+    devices, unknown = source.query(arguments.aic_device_id)
     for number in unknown:
         # The text is the vendor's (python-api §D.1); scripts look for it.
         sys.stderr.write(f"Device {number} invalid\n")
@@ -141,23 +144,40 @@ def _label(key: str, devices: Sequence[Device]) -> str:
     raise OptionError(f"-f: no device has a property {key!r}{suggestion}", code="option.filter")
 
 
-def _nothing_to_do(arguments: argparse.Namespace) -> int:
-    from qaic.cli.util_source import query
+def _act(arguments: argparse.Namespace) -> int:
+    """Reset devices, or enable what several of them do together. Says of each what was done."""
+    from qaic.cli.util_source import Source
 
-    devices, _ = query(None)
+    source = Source()
+    devices, code = _chosen(arguments, source)
     if arguments.address is not None:
         devices = [device for device in devices if device.matches("PCI Address", arguments.address)]
         if not devices:
             complain("error", f"-p {arguments.address}: no device has this PCI address")
             complain("hint", "qaic-util -q shows the addresses")
             return DEVICE
-    if arguments.soc_reset:
-        why = "a virtual card keeps no state beyond the process that uses it: nothing to reset"
-    else:
-        why = "virtual cards run one program together as they are: nothing to enable"
     for device in devices:
+        if not source.is_card(device.qid):
+            why = (
+                "a virtual card keeps no state beyond the process that uses it: nothing to reset"
+                if arguments.soc_reset
+                else "virtual cards run one program together as they are: nothing to enable"
+            )
+        elif arguments.enable_mdp:
+            why = "cards run programs of one device each: nothing to enable"
+        else:
+            try:
+                source.reset(device.qid)
+            except DeviceError as error:
+                # The others are reset all the same.
+                complain("error", f"QID {device.qid}: {error.message}")
+                for hint in error.hints:
+                    complain("hint", hint)
+                code = DEVICE
+                continue
+            why = "reset; what was on it is lost, and it is back when qaic-util shows it as Ready"
         show(f"QID {device.qid}: {why}")
-    return SUCCESS
+    return code
 
 
 def _write_json(report: object, target: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import qaicrt
 
@@ -82,23 +82,34 @@ class Device(NamedTuple):
         return any(fact.label == label and fact.text.strip() == wanted for fact in self.facts)
 
 
-def describe(info: qaicrt.QDevInfo, *, virtual: bool) -> Device:
-    """All facts of a device. Those beyond its link are known of a ready device only."""
+def describe(
+    info: qaicrt.QDevInfo, *, card: Mapping[str, Any] | None = None, reason: str | None = None
+) -> Device:
+    """All facts of a device. Those beyond its link are known of a ready device only.
+
+    Parameters
+    ----------
+    info
+        What the low-level interface tells.
+    card
+        What else a card says of itself; ``None`` for a virtual one.
+    reason
+        Why it is not ready.
+    """
     facts = list(_identity(info))
     if facts[0].text == "Ready":
         facts += _firmware(info)
         facts += _resources(info)
         facts += _clocks_and_images(info)
-        if virtual:
+        # The runtime has one serial number per virtual card; its board is that card.
+        facts.append(_text("Board serial", info.devData.serial if card is None else _board_serial(card)))
+        if card is None:
             # Virtual cards run one program together without anything to switch on (python-api §D.1).
             facts.append(_text("Device Capabilities", "MDP+"))
-    facts += _telemetry()
+    elif reason:
+        facts.append(_text("Reason", reason))
+    facts += _telemetry(card or {})
     return Device(int(info.qid), facts)
-
-
-def broken(qid: int) -> Device:
-    """Facts of a device that is there and does not answer (device-kmd §1.7)."""
-    return Device(qid, [_text("Status", "Error"), *_telemetry()])
 
 
 def labels(devices: Iterable[Device]) -> list[str]:
@@ -214,11 +225,15 @@ def _clocks_and_images(info: qaicrt.QDevInfo) -> Iterator[Fact]:
     yield Fact("NSP Defective PG Mask", f" {mask}", mask)
     sku = data.resourceInfo.skuType
     yield _text("Sku Type", _SKUS[sku] if 0 <= sku < len(_SKUS) else _SKUS[0])
-    # The runtime has one serial number per device; a virtual card's board is that device.
-    yield _text("Board serial", data.serial)
 
 
-def _telemetry() -> Iterator[Fact]:
+def _board_serial(card: Mapping[str, Any]) -> str:
+    firmware = card["firmware"]
+    return "" if firmware is None else str(firmware["board_serial"])
+
+
+def _telemetry(card: Mapping[str, Any]) -> Iterator[Fact]:
     # Sensors of a board are read from its PCI device (device-kmd §1.3); what cannot be read is shown as 0.00.
-    for label in ("SoC temperature(degree C)", "Board power(Watts)", "TDP Cap(Watts)"):
-        yield _real(label, 0.0)
+    yield _real("SoC temperature(degree C)", (card.get("soc_temperature_millicelsius") or 0) / 1e3)
+    yield _real("Board power(Watts)", (card.get("board_power_microwatts") or 0) / 1e6)
+    yield _real("TDP Cap(Watts)", (card.get("tdp_cap_microwatts") or 0) / 1e6)

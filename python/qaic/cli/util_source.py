@@ -1,4 +1,4 @@
-"""Where ``qaic-util`` gets its facts: ``qaicrt.Util``."""
+"""Where ``qaic-util`` gets its facts: what the devices of this process say."""
 
 from __future__ import annotations
 
@@ -6,41 +6,75 @@ from typing import TYPE_CHECKING
 
 import qaicrt
 from qaic import _core
-from qaic.cli.util_facts import Device, broken, describe
+from qaic.cli.util_facts import Device, describe
 from qaic.errors import DeviceError
+from qaicrt import device_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_VIRTUAL_KINDS = {"cpu", "noop"}
 
-
-def query(wanted: Sequence[int] | None) -> tuple[list[Device], list[int]]:
-    """Describe the devices asked for, or all. Blocking.
-
-    Parameters
-    ----------
-    wanted
-        Device ids, or ``None`` for all.
-
-    Returns
-    -------
-    tuple
-        The devices in the order of their ids, and the ids no device has.
+class Source:
+    """The devices of this process.
 
     Raises
     ------
-    DeviceError
+    QaicError
         Devices cannot be listed at all.
     """
-    util = qaicrt.Util()
-    status, ids = util.getDeviceIds()
-    if status != qaicrt.QStatus.QS_SUCCESS:
-        raise DeviceError(f"the devices cannot be listed: {status.name}", code="device.list")
-    virtual = {entry["id"] for entry in _core.Context().devices() if entry["kind"] in _VIRTUAL_KINDS}
-    unknown = sorted({number for number in wanted or () if number not in ids})
-    chosen = sorted(set(ids) if wanted is None else set(ids) & set(wanted))
-    return [_describe(util, number, virtual=number in virtual) for number in chosen], unknown
+
+    def __init__(self) -> None:
+        self._context = _core.Context()
+
+    def query(self, wanted: Sequence[int] | None) -> tuple[list[Device], list[int]]:
+        """Describe the devices asked for, or all. Blocking: cards are asked one after the other.
+
+        Parameters
+        ----------
+        wanted
+            Device ids, or ``None`` for all.
+
+        Raises
+        ------
+        DeviceError
+            There are none.
+
+        Returns
+        -------
+        tuple
+            The devices in the order of their ids, and the ids no device has.
+        """
+        ids = self._context.ids()
+        if not ids:
+            raise DeviceError(
+                "there is no device",
+                code="device.list",
+                hints=("cards are looked for on the PCI bus; unset QAIC_DEVICE to have virtual ones",),
+            )
+        unknown = sorted({number for number in wanted or () if number not in ids})
+        chosen = sorted(set(ids) if wanted is None else set(ids) & set(wanted))
+        return [self._describe(number) for number in chosen], unknown
+
+    def is_card(self, number: int) -> bool:
+        """Whether a device is a card, and not a virtual one."""
+        return self._context.kind(number) == "kmd"
+
+    def reset(self, number: int) -> None:
+        """Reset a card with everything that is on it, whoever uses it.
+
+        Raises
+        ------
+        DeviceError
+            It cannot be reset; says why.
+        """
+        self._context.reset(number)
+
+    def _describe(self, number: int) -> Device:
+        card = self._context.card(number)
+        if card is not None:
+            return describe(device_facts.card_info(number, card), card=card, reason=card["reason"])
+        facts = self._context.resources(number)
+        return describe(device_facts.virtual_info(facts), reason=facts["reason"])
 
 
 def runtime_version() -> tuple[str, str]:
@@ -49,10 +83,3 @@ def runtime_version() -> tuple[str, str]:
     if status != qaicrt.QStatus.QS_SUCCESS:
         return "", ""
     return f"{major}.{minor}.{patch}", variant
-
-
-def _describe(util: qaicrt.Util, number: int, *, virtual: bool) -> Device:
-    status, info = util.getDeviceInfo(number)
-    if status != qaicrt.QStatus.QS_SUCCESS or info is None:
-        return broken(number)
-    return describe(info, virtual=virtual)

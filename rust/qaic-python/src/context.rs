@@ -12,7 +12,7 @@ use pyo3::types::{PyCFunction, PyDict};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::cpu::{self, Engine, custom_ops};
 use qaic_runtime::device::{
-    Canceller, Device, DeviceId, DeviceStatus, LoadToken, RegistryOptions, UserDirectory,
+    Canceller, Device, DeviceId, DeviceStatus, KernelOptions, LoadToken, RegistryOptions, UserDirectory,
 };
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork;
@@ -22,8 +22,8 @@ use crate::card_facts;
 use crate::errors::{Raise, from_runtime};
 use crate::gil::Door;
 
-/// The devices of this process. Reads `QAIC_DEVICE`, `QAIC_CPU_DEVICES`, `QAIC_CPU_FAMILY` and `QAIC_ONNXRUNTIME_LIB`
-/// when it is made.
+/// The devices of this process. Reads `QAIC_DEVICE` and the other variables that decide them when it is made
+/// (docs/guide/running.md).
 #[pyclass(frozen, name = "Context", module = "qaic._core")]
 pub(crate) struct PyContext {
     context: Arc<Context>,
@@ -66,6 +66,12 @@ impl PyContext {
     /// Ids of the devices, without asking them anything.
     fn ids(&self) -> Vec<u32> {
         self.context.devices().iter().map(|device| device.id().0).collect()
+    }
+
+    /// Kind of a device, without asking it anything: `cpu`, `kmd` or `noop`.
+    fn kind(&self, py: Python<'_>, dev_id: u32) -> PyResult<&'static str> {
+        let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
+        Ok(device.kind().name())
     }
 
     /// What a card says of itself; `None` for a device that is no card.
@@ -167,8 +173,27 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
         engine_candidates: engine_candidates(py)?,
         noop_faults: env::var("QAIC_NOOP_FAULTS").ok(),
         shared_cores: shared_cores(py)?,
+        kernel: kernel(),
     };
     Context::new(&options).map_err(|error| from_runtime(py, error))
+}
+
+/// Where cards come from.
+fn kernel() -> KernelOptions {
+    let given =
+        |name| env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+    // The usual one by name is the usual one, with the same devices.
+    let kernel = given("QAIC_KMD").filter(|kernel| kernel != "sys");
+    let is_emulated = kernel.as_deref() == Some("emu");
+    // What does not count makes no difference, so that the devices stay the same.
+    let emulated = |name| if is_emulated { given(name) } else { None };
+    KernelOptions {
+        transcript: env::var_os("QAIC_KMD_TRANSCRIPT").filter(|path| !path.is_empty()).map(PathBuf::from),
+        emulated_profile: emulated("QAIC_EMU_PROFILE"),
+        emulated_faults: emulated("QAIC_EMU_FAULTS"),
+        emulated_workload: emulated("QAIC_EMU_WORKLOAD"),
+        kernel,
+    }
 }
 
 /// Makes the directory in which processes of this user meet, or checks that nobody else can use it.

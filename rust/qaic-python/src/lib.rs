@@ -8,6 +8,7 @@
 mod buffers;
 mod card_facts;
 mod context;
+mod emu_control;
 mod error_catalogue;
 mod errors;
 mod gil;
@@ -33,6 +34,8 @@ mod _core {
         PyContext, allow_custom_op_library, check_program, engine_info, open_user_directory,
         save_optimized_graph,
     };
+    #[pymodule_export]
+    use super::emu_control::PyEmuControl;
     #[pymodule_export]
     use super::error_catalogue::error_catalogue;
     #[pymodule_export]

@@ -90,6 +90,12 @@ impl Context {
         self.registry.noop_control(id)
     }
 
+    /// The hand on the emulated card with this id.
+    #[cfg(feature = "emu")]
+    pub fn emu_control(&self, id: DeviceId) -> Result<qaic_kmd::emu::Control, RuntimeError> {
+        self.registry.emu_control(id)
+    }
+
     /// Loads a container on the devices of `placement`, where it executes as one program. Takes no cores; every
     /// activation takes them on all of the devices or on none. A container that has checksums is compared with them.
     ///

@@ -99,6 +99,10 @@ impl RtContext {
         if chosen.is_empty() {
             chosen.extend(context.devices().iter().map(|device| device.id()));
         }
+        if chosen.is_empty() {
+            let error = RuntimeError::DeviceNotFound { id: 0, existing: Vec::new() };
+            return Err(construction_failed(py, Origin::Context.name(), error));
+        }
         let this = Self { context, devices: chosen, dispatcher: PyOnceLock::new() };
         this.tell(py, logCallback, errorHandler)?;
         if mask != 0 {

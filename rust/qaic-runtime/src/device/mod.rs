@@ -49,6 +49,7 @@
 
 #[cfg(feature = "cpu")]
 pub mod cpu;
+mod kernel;
 pub mod kmd;
 mod ledger;
 pub mod noop;
@@ -68,6 +69,7 @@ use crate::image::Image;
 use crate::profiling::{Identity, Stages};
 use crate::program::WaitLimits;
 
+pub use kernel::KernelOptions;
 pub use ledger::{CORES, Ledger};
 pub use placement::Placement;
 pub use registry::{Registry, RegistryOptions};

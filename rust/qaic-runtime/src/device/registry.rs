@@ -3,22 +3,28 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::kernel::{Kernel, KernelOptions};
+use super::kmd::KmdDevice;
 use super::noop::{self, NoopDevice};
 use super::shared_cores::SharedCores;
 use super::{CORES, Device, DeviceId, DeviceKind, Ledger, UserDirectory};
 use crate::error::RuntimeError;
+use crate::log;
 
 /// Virtual cards a process may have at most; a host has at most that many real ones.
 const MAX_VIRTUAL_CARDS: u32 = 64;
 
+/// Hardware families, and the version that a card of each says its hardware has (device-kmd §2.6).
+const FAMILIES: [(&str, u32); 2] = [("ai100", 0x0002_0000), ("ai200", 0x0003_0000)];
+
 /// What decides the devices of a process. The caller reads the environment (python-api §0.3) and fills this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistryOptions {
-    /// `QAIC_DEVICE`: kind of device behind the ids; unset means `cpu`.
+    /// `QAIC_DEVICE`: kind of all devices; unset means cards, and virtual ones after them.
     pub kind: Option<String>,
-    /// `QAIC_CPU_DEVICES`: number of virtual cards; unset means 1.
+    /// `QAIC_CPU_DEVICES`: number of virtual cards, and of emulated ones; unset means 1.
     pub virtual_cards: Option<u32>,
-    /// `QAIC_CPU_FAMILY`: hardware family of the virtual cards, `ai100` or `ai200`; unset means `ai100`.
+    /// `QAIC_CPU_FAMILY`: hardware family of the virtual and emulated cards, `ai100` or `ai200`; unset means `ai100`.
     pub family: Option<String>,
     /// Places where the engine's library may be, best first.
     pub engine_candidates: Vec<PathBuf>,
@@ -27,74 +33,143 @@ pub struct RegistryOptions {
     /// `QAIC_CPU_SHARED`: where the cores of virtual cards are counted for all processes of a user; unset means that
     /// every process has cards of its own.
     pub shared_cores: Option<UserDirectory>,
+    /// Where cards come from.
+    pub kernel: KernelOptions,
 }
 
-/// The devices, ids 0..n.
+impl RegistryOptions {
+    /// Number of virtual cards, and of emulated ones.
+    pub(super) fn cards(&self) -> Result<u32, RuntimeError> {
+        let count = self.virtual_cards.unwrap_or(1);
+        if (1..=MAX_VIRTUAL_CARDS).contains(&count) {
+            return Ok(count);
+        }
+        Err(RuntimeError::Argument {
+            what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} are possible"),
+        })
+    }
+
+    /// Hardware family of these: its name, and the version of its hardware.
+    pub(super) fn hardware(&self) -> Result<(&'static str, u32), RuntimeError> {
+        let Some(name) = self.family.as_deref().filter(|name| !name.is_empty()) else {
+            return Ok(FAMILIES[0]);
+        };
+        FAMILIES.into_iter().find(|(family, _)| *family == name).ok_or_else(|| {
+            let names = FAMILIES.map(|(family, _)| family).join(" and ");
+            RuntimeError::Argument { what: format!("QAIC_CPU_FAMILY is {name:?}; {names} are possible") }
+        })
+    }
+}
+
+/// The devices, in order of id: cards first.
 #[derive(Debug)]
 pub struct Registry {
-    kind: DeviceKind,
     devices: Vec<Arc<dyn Device>>,
     // Of the noop devices, by id.
     controls: Vec<Arc<noop::Control>>,
+    #[cfg(feature = "emu")]
+    emulator: Option<Arc<qaic_kmd::emu::EmuKmd>>,
+}
+
+/// Kinds of devices that [`RegistryOptions::kind`] asks for.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    // Whether it is an error when there can be none.
+    cards: Option<bool>,
+    virtual_kind: Option<DeviceKind>,
+}
+
+impl Wanted {
+    fn of(kind: Option<&str>) -> Result<Self, RuntimeError> {
+        let (cards, virtual_kind) = match kind.unwrap_or_default() {
+            "" => (Some(false), Some(DeviceKind::Cpu).filter(|_| cfg!(feature = "cpu"))),
+            "cpu" if cfg!(feature = "cpu") => (None, Some(DeviceKind::Cpu)),
+            "kmd" => (Some(true), None),
+            "noop" => (None, Some(DeviceKind::Noop)),
+            other => {
+                return Err(RuntimeError::DeviceKind { kind: other.to_owned(), known: Registry::KINDS });
+            }
+        };
+        Ok(Self { cards, virtual_kind })
+    }
 }
 
 impl Registry {
     /// Names [`RegistryOptions::kind`] may have.
-    pub const KINDS: &'static str = "cpu, noop";
+    pub const KINDS: &'static str = "cpu, kmd, noop";
 
-    /// Makes the devices. Loads nothing.
+    /// Makes the devices. Loads nothing, and opens no card.
     pub fn new(options: &RegistryOptions) -> Result<Self, RuntimeError> {
-        let kind = match options.kind.as_deref() {
-            #[cfg(feature = "cpu")]
-            None | Some("" | "cpu") => DeviceKind::Cpu,
-            Some("noop") => DeviceKind::Noop,
-            other => {
-                return Err(RuntimeError::DeviceKind {
-                    kind: other.unwrap_or("cpu").to_owned(),
-                    known: Self::KINDS,
-                });
-            }
+        let wanted = Wanted::of(options.kind.as_deref())?;
+        options.cards()?;
+        options.hardware()?;
+        let mut this = Self {
+            devices: Vec::new(),
+            controls: Vec::new(),
+            #[cfg(feature = "emu")]
+            emulator: None,
         };
-        let count = options.virtual_cards.unwrap_or(1);
-        if !(1..=MAX_VIRTUAL_CARDS).contains(&count) {
-            return Err(RuntimeError::Argument {
-                what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} are possible"),
-            });
+        if let Some(are_needed) = wanted.cards {
+            this.add_cards(options, are_needed)?;
         }
-        #[cfg(feature = "cpu")]
-        let family = hardware_family(options.family.as_deref())?;
+        if let Some(kind) = wanted.virtual_kind {
+            this.add_virtual(options, kind)?;
+        }
+        this.devices.sort_by_key(|device| device.id());
+        Ok(this)
+    }
+
+    /// Cards, with the ids that the system gives them (device-kmd §1.5).
+    fn add_cards(&mut self, options: &RegistryOptions, are_needed: bool) -> Result<(), RuntimeError> {
+        let Some(kernel) = Kernel::open(options)? else {
+            return if are_needed {
+                Err(RuntimeError::Unsupported {
+                    what: "cards: this library was built without them".to_owned(),
+                })
+            } else {
+                Ok(())
+            };
+        };
+        match KmdDevice::enumerate(&kernel.kmd) {
+            Ok(cards) => self.devices.extend(cards),
+            Err(error) if are_needed => return Err(error),
+            // Who did not ask for cards can work without them.
+            Err(error) => log::global().warn(|| format!("cards are left out: {error}")),
+        }
+        #[cfg(feature = "emu")]
+        {
+            self.emulator = kernel.emulator;
+        }
+        Ok(())
+    }
+
+    /// Virtual cards or test devices, with the ids that follow those of the cards.
+    fn add_virtual(&mut self, options: &RegistryOptions, kind: DeviceKind) -> Result<(), RuntimeError> {
         let faults = options.noop_faults.as_deref().unwrap_or_default();
         let faults: noop::FaultPlan = faults
             .parse()
             .map_err(|error| RuntimeError::Argument { what: format!("QAIC_NOOP_FAULTS: {error}") })?;
-        let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-        let mut controls = Vec::new();
-        for id in (0..count).map(DeviceId) {
+        let taken: Vec<_> = self.devices.iter().map(|device| device.id()).collect();
+        let free = (0..).map(DeviceId).filter(|id| !taken.contains(id));
+        for id in free.take(options.cards()? as usize) {
             let shared = options.shared_cores.as_ref();
             let shared = shared.map(|place| SharedCores::new(place, kind, id, CORES)).transpose()?;
             let ledger = Ledger::new(id, CORES, shared);
             match kind {
                 #[cfg(feature = "cpu")]
                 DeviceKind::Cpu => {
-                    devices.push(Arc::new(super::cpu::CpuDevice::new(
-                        ledger,
-                        options.engine_candidates.clone(),
-                        family,
-                    )));
+                    let (family, _) = options.hardware()?;
+                    let candidates = options.engine_candidates.clone();
+                    self.devices.push(Arc::new(super::cpu::CpuDevice::new(ledger, candidates, family)));
                 }
                 _ => {
                     let device = NoopDevice::new(ledger, faults.clone());
-                    controls.push(Arc::clone(device.control()));
-                    devices.push(Arc::new(device));
+                    self.controls.push(Arc::clone(device.control()));
+                    self.devices.push(Arc::new(device));
                 }
             }
         }
-        Ok(Self { kind, devices, controls })
-    }
-
-    /// Kind of all devices.
-    pub fn kind(&self) -> DeviceKind {
-        self.kind
+        Ok(())
     }
 
     /// All devices in order of id.
@@ -112,25 +187,30 @@ impl Registry {
 
     /// The hand on the `noop` device with this id.
     pub fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
-        self.device(id)?;
+        let device = self.device(id)?;
+        // Where there are test devices there are no others.
         self.controls.get(id.0 as usize).ok_or_else(|| RuntimeError::Argument {
             what: format!(
                 "device {} is of kind `{}`; only `noop` devices can be controlled",
                 id.0,
-                self.kind.name()
+                device.kind().name()
             ),
         })
     }
-}
 
-/// The hardware family of this name.
-#[cfg(feature = "cpu")]
-fn hardware_family(name: Option<&str>) -> Result<&'static str, RuntimeError> {
-    use super::cpu::plan::{FAMILIES, FAMILY};
-    let name = name.filter(|name| !name.is_empty()).unwrap_or(FAMILY);
-    FAMILIES.into_iter().find(|&family| family == name).ok_or_else(|| RuntimeError::Argument {
-        what: format!("QAIC_CPU_FAMILY is {name:?}; {} are possible", FAMILIES.join(" and ")),
-    })
+    /// The hand on the emulated card with this id.
+    #[cfg(feature = "emu")]
+    pub fn emu_control(&self, id: DeviceId) -> Result<qaic_kmd::emu::Control, RuntimeError> {
+        let device = self.device(id)?;
+        let control = self.emulator.as_ref().and_then(|emulator| emulator.control(id.0));
+        control.ok_or_else(|| RuntimeError::Argument {
+            what: format!(
+                "device {} is of kind `{}` and not emulated; `QAIC_KMD=emu` makes emulated cards",
+                id.0,
+                device.kind().name()
+            ),
+        })
+    }
 }
 
 #[cfg(test)]

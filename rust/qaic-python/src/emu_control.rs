@@ -1,0 +1,166 @@
+//! `_core.EmuControl`: the hand on an emulated card, for tests and for those who want to see what a card goes through.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use qaic_kmd::abi::request;
+use qaic_kmd::emu::{Control, FaultPlan};
+use qaic_runtime::device::DeviceId;
+use qaic_runtime::error::RuntimeError;
+
+use crate::context::open_context;
+use crate::errors::from_runtime;
+use crate::gil::{Door, signal_pending};
+
+/// Between two looks for Ctrl-C.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Names of the system calls, as fault plans have them where they can go wrong.
+const CALLS: [(&str, u32); 13] = [
+    ("manage", request::MANAGE),
+    ("create_bo", request::CREATE_BO),
+    ("mmap_bo", request::MMAP_BO),
+    ("attach", request::ATTACH_SLICE_BO),
+    ("execute", request::EXECUTE_BO),
+    ("partial_execute", request::PARTIAL_EXECUTE_BO),
+    ("wait", request::WAIT_BO),
+    ("perf_stats", request::PERF_STATS_BO),
+    ("detach", request::DETACH_SLICE_BO),
+    ("close", request::GEM_CLOSE),
+    ("version", request::VERSION),
+    ("export", request::PRIME_HANDLE_TO_FD),
+    ("import", request::PRIME_FD_TO_HANDLE),
+];
+
+/// The hand on the emulated card with this id.
+#[pyclass(frozen, name = "EmuControl", module = "qaic._core")]
+pub(crate) struct PyEmuControl {
+    control: Control,
+}
+
+#[pymethods]
+impl PyEmuControl {
+    #[new]
+    #[pyo3(signature = (device = 0))]
+    fn new(py: Python<'_>, device: u32) -> PyResult<Self> {
+        let context = open_context(py)?;
+        let control = context.emu_control(DeviceId(device)).map_err(|error| from_runtime(py, error))?;
+        Ok(Self { control })
+    }
+
+    /// Resets the card with everything that is on it. It is online again some time later, or after `hurry`.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        py.detached(|| {
+            self.control.reset();
+            Ok(())
+        })
+    }
+
+    /// Lets the cores of a channel fail. They start again some time later, or after `hurry`; without power never.
+    #[pyo3(signature = (channel, power_up = true))]
+    fn restart_cores(&self, py: Python<'_>, channel: u32, power_up: bool) -> PyResult<()> {
+        py.detached(|| {
+            self.control.restart_cores(channel, power_up);
+            Ok(())
+        })
+    }
+
+    /// Lets everything happen at once that would happen later.
+    fn hurry(&self, py: Python<'_>) -> PyResult<()> {
+        py.detached(|| {
+            self.control.hurry();
+            Ok(())
+        })
+    }
+
+    /// Replaces the plan of what goes wrong; its numbers and times begin anew.
+    fn set_faults(&self, py: Python<'_>, text: &str) -> PyResult<()> {
+        let plan = FaultPlan::parse(text)
+            .map_err(|error| from_runtime(py, RuntimeError::Argument { what: error.to_string() }))?;
+        py.detached(|| {
+            self.control.set_faults(plan);
+            Ok(())
+        })
+    }
+
+    /// System calls that are blocked.
+    fn waiters(&self, py: Python<'_>) -> PyResult<usize> {
+        py.detached(|| Ok(self.control.waiters()))
+    }
+
+    /// Waits until `count` system calls or more are blocked; whether they are.
+    ///
+    /// Blocking, without the interpreter lock; Ctrl-C ends it.
+    #[pyo3(signature = (count = 1, timeout = 10.0))]
+    fn wait_waiters(&self, py: Python<'_>, count: usize, timeout: f64) -> PyResult<bool> {
+        let mut left = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
+        py.detached(|| {
+            loop {
+                let limit = left.min(LOOK);
+                if self.control.await_waiters(count, limit) {
+                    return Ok(true);
+                }
+                left -= limit;
+                if left.is_zero() {
+                    return Ok(false);
+                }
+                if signal_pending() {
+                    return Err(RuntimeError::Interrupted);
+                }
+            }
+        })
+    }
+
+    /// System calls made so far, of all kinds by name, or of one kind.
+    #[pyo3(signature = (name = None))]
+    fn calls<'py>(&self, py: Python<'py>, name: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+        let Some(name) = name else {
+            let counts = PyDict::new(py);
+            for (name, request) in CALLS {
+                counts.set_item(name, self.control.calls(request))?;
+            }
+            return Ok(counts.into_any());
+        };
+        let found = CALLS.iter().find(|(call, _)| *call == name);
+        let (_, request) = found.ok_or_else(|| {
+            let names = CALLS.map(|(call, _)| call).join(", ");
+            let what = format!("no system call is called {name:?}; there are {names}");
+            from_runtime(py, RuntimeError::Argument { what })
+        })?;
+        Ok(self.control.calls(*request).into_pyobject(py)?.into_any())
+    }
+
+    /// Transfers that ended with another status than 0. Nobody else is told of them (device-kmd §2.8).
+    fn dma_errors(&self, py: Python<'_>) -> PyResult<u64> {
+        py.detached(|| Ok(self.control.dma_errors()))
+    }
+
+    /// What the firmware has given out: `total` and `free` amounts, and what is loaded.
+    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let ledger = py.detached(|| Ok(self.control.ledger()))?;
+        let books = PyDict::new(py);
+        for (name, amounts) in [("total", &ledger.totals), ("free", &ledger.free)] {
+            let entry = PyDict::new(py);
+            entry.set_item("cores", amounts.cores)?;
+            entry.set_item("multicast_ids", amounts.multicast_ids)?;
+            entry.set_item("semaphores", amounts.semaphores)?;
+            entry.set_item("channels", amounts.channels)?;
+            entry.set_item("ddr_bytes", amounts.ddr_bytes)?;
+            books.set_item(name, entry)?;
+        }
+        books.set_item("elves", ledger.elves)?;
+        books.set_item("constants", ledger.constants)?;
+        books.set_item("constants_in_use", ledger.constants_in_use)?;
+        books.set_item("activations", ledger.activations)?;
+        books.set_item("reservations", ledger.reservations)?;
+        books.set_item("channels", ledger.channels)?;
+        books.set_item("restarting", ledger.restarting)?;
+        Ok(books)
+    }
+
+    /// What is not as it was when nobody had used the card, a line each; empty when all is.
+    fn invariants(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        py.detached(|| Ok(self.control.invariants()))
+    }
+}

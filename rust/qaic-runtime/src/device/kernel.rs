@@ -1,0 +1,132 @@
+//! Which kernel the cards of a process come from: the running one, an emulated one, or a recording of either.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use qaic_kmd::kmd::Kmd;
+use qaic_kmd::transcript::{Recording, Replay};
+
+use super::RegistryOptions;
+use crate::error::RuntimeError;
+
+/// Names of `QAIC_KMD`.
+const KERNELS: &str = "sys, emu and replay:FILE";
+
+/// What decides where cards come from. The caller reads the environment and fills this; names are checked when cards
+/// are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelOptions {
+    /// `QAIC_KMD`: `sys`, the running kernel; `emu`, emulated cards; `replay:FILE`, a transcript. Unset means `sys`.
+    pub kernel: Option<String>,
+    /// `QAIC_KMD_TRANSCRIPT`: file that gets a line for every system call.
+    pub transcript: Option<PathBuf>,
+    /// `QAIC_EMU_PROFILE`: which kernels an emulated driver behaves like, `old`, `new` or `ssr`; unset means `ssr`.
+    pub emulated_profile: Option<String>,
+    /// `QAIC_EMU_FAULTS`: what goes wrong on every emulated card.
+    pub emulated_faults: Option<String>,
+    /// `QAIC_EMU_WORKLOAD`: what the cores of emulated cards do, `graph` or `echo`; unset means `graph`.
+    pub emulated_workload: Option<String>,
+}
+
+/// A kernel, and the hand on it where it is emulated.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) kmd: Arc<dyn Kmd>,
+    #[cfg(feature = "emu")]
+    pub(super) emulator: Option<Arc<qaic_kmd::emu::EmuKmd>>,
+}
+
+impl Kernel {
+    /// The kernel that `options` describe. `None` where it is the running one, and this was built without it.
+    pub(super) fn open(options: &RegistryOptions) -> Result<Option<Self>, RuntimeError> {
+        let source = options.kernel.kernel.as_deref().unwrap_or_default();
+        let kernel = match source.split_once(':') {
+            #[cfg(feature = "kmd")]
+            None if matches!(source, "" | "sys") => Self::of(Arc::new(qaic_kmd::sys::SysKmd::default())),
+            #[cfg(not(feature = "kmd"))]
+            None if matches!(source, "" | "sys") => return Ok(None),
+            #[cfg(feature = "emu")]
+            None if source == "emu" => Self::emulated(options)?,
+            Some(("replay", path)) if !path.is_empty() => {
+                let replay = Replay::open(Path::new(path)).map_err(|error| argument("QAIC_KMD", &error))?;
+                Self::of(Arc::new(replay))
+            }
+            _ => {
+                return Err(RuntimeError::Argument {
+                    what: format!("QAIC_KMD is {source:?}; {KERNELS} are possible"),
+                });
+            }
+        };
+        match options.kernel.transcript.as_deref().filter(|path| !path.as_os_str().is_empty()) {
+            None => Ok(Some(kernel)),
+            Some(path) => {
+                let recording = Recording::new(Arc::clone(&kernel.kmd), path);
+                let recording = recording.map_err(|error| argument("QAIC_KMD_TRANSCRIPT", &error))?;
+                Ok(Some(Self { kmd: Arc::new(recording), ..kernel }))
+            }
+        }
+    }
+
+    fn of(kmd: Arc<dyn Kmd>) -> Self {
+        Self {
+            kmd,
+            #[cfg(feature = "emu")]
+            emulator: None,
+        }
+    }
+
+    /// Emulated cards: as many as virtual ones would be, and of their family.
+    #[cfg(feature = "emu")]
+    fn emulated(options: &RegistryOptions) -> Result<Self, RuntimeError> {
+        use qaic_kmd::clock::SystemClock;
+        use qaic_kmd::emu::firmware::FirmwareConfig;
+        use qaic_kmd::emu::{EmuClock, EmuKmd, EmuOptions, FaultPlan, Pace, Profile};
+
+        let KernelOptions { emulated_profile, emulated_faults, .. } = &options.kernel;
+        let profile = match emulated_profile.as_deref().unwrap_or_default() {
+            "old" => Profile::Old,
+            "new" => Profile::New,
+            "" | "ssr" => Profile::Ssr,
+            other => return Err(unknown("QAIC_EMU_PROFILE", other, "old, new and ssr")),
+        };
+        let faults = FaultPlan::parse(emulated_faults.as_deref().unwrap_or_default());
+        let emulator = EmuKmd::new(EmuOptions {
+            cards: options.cards()?,
+            profile,
+            workload: workload(options)?,
+            clock: EmuClock::System(SystemClock::default()),
+            pace: Pace::Threads,
+            faults: faults.map_err(|error| argument("QAIC_EMU_FAULTS", &error))?,
+            firmware: FirmwareConfig { hw_version: options.hardware()?.1, ..FirmwareConfig::default() },
+            ..EmuOptions::default()
+        });
+        let emulator = emulator.map_err(|what| RuntimeError::Argument { what })?;
+        Ok(Self { kmd: Arc::clone(&emulator) as Arc<dyn Kmd>, emulator: Some(emulator) })
+    }
+}
+
+fn argument(variable: &str, error: &dyn std::fmt::Display) -> RuntimeError {
+    RuntimeError::Argument { what: format!("{variable}: {error}") }
+}
+
+#[cfg(feature = "emu")]
+fn unknown(variable: &str, found: &str, known: &str) -> RuntimeError {
+    RuntimeError::Argument { what: format!("{variable} is {found:?}; {known} are possible") }
+}
+
+/// What the cores of emulated cards do.
+#[cfg(all(feature = "cpu", feature = "emu"))]
+fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_kmd::emu::workload::Workload>, RuntimeError> {
+    use super::kmd::workload::{EchoWorkload, GraphWorkload};
+    match options.kernel.emulated_workload.as_deref().unwrap_or_default() {
+        "" | "graph" => Ok(Arc::new(GraphWorkload::new(options.engine_candidates.clone()))),
+        "echo" => Ok(Arc::new(EchoWorkload)),
+        other => Err(unknown("QAIC_EMU_WORKLOAD", other, "graph and echo")),
+    }
+}
+
+/// Without an engine the cores do nothing, and whatever is sent comes back.
+#[cfg(all(not(feature = "cpu"), feature = "emu"))]
+fn workload(_options: &RegistryOptions) -> Result<Arc<dyn qaic_kmd::emu::workload::Workload>, RuntimeError> {
+    Ok(Arc::new(qaic_kmd::emu::workload::Loopback))
+}
