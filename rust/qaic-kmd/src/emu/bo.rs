@@ -8,7 +8,7 @@ use super::card::State;
 use super::faults::Trigger;
 use super::file::{EmuFile, entries_of};
 use super::options::Profile;
-use super::pages::Pages;
+use super::pages::{PAGE_BYTES, Pages};
 use super::slices::Slices;
 use crate::Errno;
 use crate::abi::{
@@ -17,8 +17,10 @@ use crate::abi::{
 };
 use crate::mapping::{Mapping, duplicate};
 
-/// Bytes between the offsets at which buffer objects are mapped, more than the largest has.
-const MAP_STRIDE: u64 = 1 << 40;
+/// Bytes of the largest buffer object, more than any host has memory for.
+const MAX_BYTES: u64 = 1 << 40;
+/// Where offsets for mapping begin. Each buffer object has one page of them: it is mapped from its begin on or not at all.
+const MAP_BEGIN: u64 = 1 << 32;
 
 /// A buffer object. It lives while a handle names it or a channel refers to it; its memory, while anybody has it mapped.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl EmuFile {
             return Err(Errno::INVAL);
         }
         drop(self.alive()?);
-        if arg.size > MAP_STRIDE && arg.size.checked_next_multiple_of(4096).is_some() {
+        if arg.size > MAX_BYTES && arg.size.checked_next_multiple_of(4096).is_some() {
             return Err(Errno::NOMEM);
         }
         let pages = Pages::new(arg.size)?;
@@ -105,7 +107,7 @@ impl EmuFile {
     pub(crate) fn mmap_bo(&self, arg: &mut MmapBo) -> Result<(), Errno> {
         self.trip(Trigger::MmapBo, None)?;
         let state = self.alive()?;
-        arg.offset = state.bo_id(self.user, arg.handle)? * MAP_STRIDE;
+        arg.offset = MAP_BEGIN + state.bo_id(self.user, arg.handle)? * PAGE_BYTES;
         Ok(())
     }
 
@@ -113,13 +115,14 @@ impl EmuFile {
     pub(crate) fn map_at(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
         self.trip(Trigger::Mmap, None)?;
         let state = self.not_dead()?;
-        let bo =
-            state.bos.get(&(offset / MAP_STRIDE)).filter(|bo| bo.user == self.user && bo.handle.is_some());
-        let pages = &bo.ok_or(Errno::INVAL)?.pages;
+        let page = offset.checked_sub(MAP_BEGIN).filter(|offset| offset.is_multiple_of(PAGE_BYTES));
+        let bo = page.and_then(|page| state.bos.get(&(page / PAGE_BYTES)));
+        let bo = bo.filter(|bo| bo.user == self.user && bo.handle.is_some()).ok_or(Errno::INVAL)?;
+        let pages = &bo.pages;
         if len == 0 || pages.imported().is_some() {
             return Err(Errno::INVAL);
         }
-        pages.mapping(offset % MAP_STRIDE, len).ok_or(Errno::INVAL)
+        pages.mapping(0, len).ok_or(Errno::INVAL)
     }
 
     pub(crate) fn attach(&self, arg: &AttachSlice) -> Result<(), Errno> {

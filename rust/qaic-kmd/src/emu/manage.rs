@@ -67,7 +67,7 @@ impl EmuFile {
         if let Some(Action::Count(count)) = fault {
             reply.count = count;
         }
-        let result = self.decode(replies, message.ring_size, &mut reply.bytes);
+        let result = self.decode(replies, message.ring_size, resets, &mut reply.bytes);
         if matches!(result, Ok(()) | Err(Errno::CANCELED)) {
             copy_out(arg.data, &reply.bytes)?;
             arg.len = u32::try_from(reply.bytes.len()).map_err(|_| Errno::NOSPC)?;
@@ -217,6 +217,7 @@ impl EmuFile {
         &self,
         replies: Vec<WireReply>,
         ring_size: Option<u32>,
+        resets: u64,
         bytes: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         for reply in replies {
@@ -245,7 +246,9 @@ impl EmuFile {
             bytes.extend(u32::try_from(len).map_err(|_| Errno::NOSPC)?.to_le_bytes());
             bytes.extend(body);
             match reply {
-                WireReply::Activate { status, dbc_id, .. } => self.activated(status, dbc_id, ring_size)?,
+                WireReply::Activate { status, dbc_id, .. } => {
+                    self.activated(status, dbc_id, ring_size, resets)?
+                }
                 WireReply::Status { status, .. } if status != 0 => return Err(Errno::CANCELED),
                 _ => {}
             }
@@ -253,7 +256,7 @@ impl EmuFile {
         Ok(())
     }
 
-    fn activated(&self, status: u32, dbc_id: u32, ring_size: Option<u32>) -> Result<(), Errno> {
+    fn activated(&self, status: u32, dbc_id: u32, ring_size: Option<u32>, resets: u64) -> Result<(), Errno> {
         let ring_size = ring_size.ok_or(Errno::INVAL)?;
         if dbc_id >= DBC_COUNT {
             return Err(Errno::NODEV);
@@ -262,8 +265,11 @@ impl EmuFile {
             return Err(Errno::CANCELED);
         }
         let card = &self.card;
-        let channel = card.firmware.channel(dbc_id).ok_or(Errno::NODEV)?;
         let mut state = self.alive().map_err(|_| Errno::IO)?;
+        if state.resets != resets {
+            return Err(Errno::IO);
+        }
+        let channel = card.firmware.channel(dbc_id).ok_or(Errno::NODEV)?;
         let before = if state.dbcs[dbc_id as usize].channel.is_some() {
             // The firmware gave it back without the driver's being told.
             card.release(&mut state, dbc_id, Errno::PERM)

@@ -362,7 +362,7 @@ impl Card {
                 drop(state);
                 let drove = self.drive(awaited.dbc_id, None);
                 state = self.settled();
-                if drove == Drive::Moved {
+                if drove == Drive::Moved && self.options.clock.now() < deadline {
                     continue;
                 }
                 if let Some(outcome) = awaited.outcome(&state) {

@@ -1,6 +1,7 @@
 //! Cards and channels that are lost: resets, restarts of cores, dead files (device-kmd §1.6, §4.7).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use qaic_kmd::Errno;
@@ -221,5 +222,60 @@ fn events_come_when_their_time_has_come() {
     assert_eq!(kinds(events(&mut *listener)), []);
     clock.wait(Duration::from_millis(1), &qaic_kmd::clock::Alarm::default(), 0);
     assert_eq!(kinds(events(&mut *listener)), [EventKind::Online]);
+    rig.close();
+}
+
+#[test]
+fn many_threads_lose_their_channels_again_and_again() {
+    let rig = Rig::threaded();
+    let (stop, began) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        let work = || {
+            let mut completed = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let Ok(active) = rig.try_activate(64) else { continue };
+                let mut entry = [AttachSliceEntry { size: 4096, ..AttachSliceEntry::default() }];
+                let Ok(handle) = calls::create_bo(rig.file(), 4096) else { continue };
+                began.fetch_add(1, Ordering::Relaxed);
+                let lost = (|| {
+                    calls::attach_slices(
+                        rig.file(),
+                        active.dbc_id,
+                        handle,
+                        DIR_FROM_DEVICE,
+                        4096,
+                        &mut entry,
+                    )?;
+                    while !stop.load(Ordering::Relaxed) {
+                        rig.execute(active, &[handle])?;
+                        rig.wait(active, handle)?;
+                        completed += 1;
+                    }
+                    rig.deactivate(active)
+                })();
+                let known = [Errno::PERM, Errno::PIPE, Errno::NODEV, Errno::INVAL, Errno::IO];
+                assert!(lost.is_ok() || lost.is_err_and(|error| known.contains(&error)), "{lost:?}");
+                let _ = calls::close_handle(rig.file(), handle);
+                let _ = calls::manage(rig.file(), &mut message::unload_elf(active.elf_id));
+            }
+            completed
+        };
+        let workers: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
+        for round in 0..60 {
+            // Each loss meets at least one channel that works.
+            while began.swap(0, Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            if round % 3 == 0 {
+                rig.control.reset();
+            } else {
+                (0..16).for_each(|dbc_id| rig.control.restart_cores(dbc_id, true));
+            }
+            rig.control.hurry();
+        }
+        stop.store(true, Ordering::Relaxed);
+        let completed: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        assert!(completed > 0);
+    });
     rig.close();
 }

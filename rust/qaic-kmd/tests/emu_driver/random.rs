@@ -5,8 +5,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use qaic_kmd::abi::{
-    AttachSlice, AttachSliceEntry, AttachSliceHdr, Execute, ManageMsg, PartialExecuteEntry, PerfStats,
-    PerfStatsEntry, Sem, Wait, request,
+    AttachSlice, AttachSliceEntry, AttachSliceHdr, DIR_FROM_DEVICE, DIR_TO_DEVICE, Execute, ManageMsg,
+    PartialExecuteEntry, PerfStats, PerfStatsEntry, Sem, Wait, request,
 };
 use qaic_kmd::calls;
 use qaic_kmd::emu::{EmuOptions, FaultPlan, Pace, Profile};
@@ -221,5 +221,56 @@ proptest! {
         let rig = Rig::new(EmuOptions { profile, pace, faults, fragment_bytes, ..EmuOptions::default() });
         make(&rig, &calls);
         rig.close();
+    }
+
+    #[test]
+    fn both_paces_move_the_same_bytes(
+        slices in vec((0..4096_u64, 0..2048_u64, 0..8192_u64), 1..6),
+        rounds in vec(vec(any::<u8>(), 16), 1..4),
+        fragment_bytes in select(vec![64, 1000, u64::MAX]),
+    ) {
+        let moved = [Pace::Inline, Pace::Threads].map(|pace| {
+            let rig = Rig::new(EmuOptions { pace, fragment_bytes, ..EmuOptions::default() });
+            let active = rig.activate(1024);
+            let attach = |dir| {
+                let handle = calls::create_bo(rig.file(), 8192).unwrap();
+                let entry = |&(offset, size, dev_addr): &(u64, u64, u64)| AttachSliceEntry {
+                    size,
+                    offset,
+                    dev_addr: active.ddr_base + dev_addr,
+                    ..AttachSliceEntry::default()
+                };
+                let mut entries: Vec<_> = slices.iter().map(entry).collect();
+                calls::attach_slices(rig.file(), active.dbc_id, handle, dir, 8192, &mut entries).unwrap();
+                handle
+            };
+            let (input, output) = (attach(DIR_TO_DEVICE), attach(DIR_FROM_DEVICE));
+            let (from, to) = (rig.map(input, 8192), rig.map(output, 8192));
+            let all: Vec<_> = rounds.iter().map(|round| {
+                from.write_from(0, &round.repeat(512)).unwrap();
+                rig.execute(active, &[input, output]).unwrap();
+                rig.wait(active, output).unwrap();
+                let mut bytes = vec![0; 8192];
+                to.read_into(0, &mut bytes).unwrap();
+                bytes
+            }).collect();
+            rig.close();
+            all
+        });
+        // What several slices put at one place of the device, the last one wins; what none does is 0.
+        let mut device = vec![0_u8; 16_384];
+        let mut expected = vec![0_u8; 8192];
+        for (round, bytes) in rounds.iter().zip(&moved[0]) {
+            let image = round.repeat(512);
+            let span = |from: u64, size: u64| usize::try_from(from).unwrap()..usize::try_from(from + size).unwrap();
+            for (offset, size, dev_addr) in &slices {
+                device[span(*dev_addr, *size)].copy_from_slice(&image[span(*offset, *size)]);
+            }
+            for (offset, size, dev_addr) in &slices {
+                expected[span(*offset, *size)].copy_from_slice(&device[span(*dev_addr, *size)]);
+            }
+            prop_assert_eq!(bytes, &expected);
+        }
+        prop_assert_eq!(&moved[0], &moved[1]);
     }
 }

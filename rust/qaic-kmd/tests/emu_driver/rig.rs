@@ -149,9 +149,15 @@ pub(crate) fn activate_message(elf_id: u32, queue_size: u32) -> ManageBuffer<'st
 pub(crate) fn activate(file: &dyn AccelFile, queue_size: u32) -> Result<Active, Errno> {
     let elf_id = load(file)?;
     let mut message = activate_message(elf_id, queue_size);
-    calls::manage(file, &mut message)?;
-    let reply = ActivateReply::with_channel(&message).unwrap();
-    assert!(reply.status.is_success(), "{:?}", reply.status);
+    let answer = calls::manage(file, &mut message);
+    let reply = answer.and_then(|()| ActivateReply::with_channel(&message).map_err(|_| Errno::PROTO));
+    let Ok(reply) =
+        reply.and_then(|reply| if reply.status.is_success() { Ok(reply) } else { Err(Errno::PROTO) })
+    else {
+        // A card takes 255 images.
+        let _ = calls::manage(file, &mut message::unload_elf(elf_id));
+        return Err(Errno::PROTO);
+    };
     let (activation_id, dbc_id) = (reply.activation_id, reply.virtual_channel_id);
     Ok(Active { elf_id, activation_id, dbc_id, ddr_base: reply.ddr_base })
 }
