@@ -6,6 +6,7 @@ mod bad_input;
 mod calls;
 mod losses;
 mod refusals;
+mod replays;
 mod rig;
 mod rollback;
 mod waits;
