@@ -4,9 +4,11 @@
 
 mod bad_input;
 mod calls;
+mod dma_buf;
 mod losses;
 mod refusals;
 mod replays;
 mod rig;
 mod rollback;
+mod silicon;
 mod waits;

@@ -25,6 +25,8 @@ pub(crate) struct Recipe {
     pub(crate) constants: Vec<u8>,
     pub(crate) desc: ConstantsDesc,
     pub(crate) extra: Vec<(String, Vec<u8>)>,
+    /// Of a program compiled for a host.
+    pub(crate) plan: Option<String>,
 }
 
 impl Default for Recipe {
@@ -62,6 +64,7 @@ impl Default for Recipe {
                 ..ConstantsDesc::default()
             },
             extra: Vec::new(),
+            plan: None,
         }
     }
 }
@@ -79,7 +82,9 @@ impl Recipe {
 
     pub(crate) fn image(&self) -> Arc<Image> {
         let metadata = self.metadata.encode_flatbuffer();
-        let elf = elf::build(&[("metadata", &metadata)]).unwrap();
+        let mut sections = vec![("metadata", &metadata[..])];
+        sections.extend(self.plan.as_ref().map(|plan| ("openqaic_plan", plan.as_bytes())));
+        let elf = elf::build(&sections).unwrap();
         let (network, desc) = (self.network.encode(), self.desc.encode());
         let segment = |name, offset, payload| SegmentData { name, offset, payload };
         let mut segments = vec![

@@ -57,15 +57,20 @@ impl BufferObject {
         Ok(object)
     }
 
-    /// Memory behind a descriptor in place of the buffer object of `layout`.
+    /// Memory behind a descriptor in place of the buffer object of `layout`; `None` where it has the handle `before`, which
+    /// is the caller's.
     pub(super) fn import(
         active: &Arc<Active>,
         layout: &BufferLayout,
         memory: &DmaBuf,
-    ) -> Result<Self, RuntimeError> {
+        before: Option<u32>,
+    ) -> Result<Option<Self>, RuntimeError> {
         let file = active.program.line.file();
         let handle = uninterrupted(|| calls::import_dma_buf(file, memory.descriptor().as_raw_fd()))
             .map_err(|errno| active.failed("PRIME_FD_TO_HANDLE", errno, layout.bytes))?;
+        if before == Some(handle) {
+            return Ok(None);
+        }
         if !active.program.line.note_import(handle) {
             return Err(RuntimeError::State {
                 what: "the memory of a descriptor is bound to another exec object of the card already"
@@ -80,7 +85,7 @@ impl BufferObject {
             is_imported: true,
             active: Arc::clone(active),
         };
-        object.attach(layout, memory.offset()).map(|()| object)
+        object.attach(layout, memory.offset()).map(|()| Some(object))
     }
 
     fn attach(&mut self, layout: &BufferLayout, offset: u64) -> Result<(), RuntimeError> {

@@ -159,6 +159,29 @@ impl KmdExec {
         }
     }
 
+    /// Binds another part of the memory that a buffer is bound to, or leaves it bound as it was.
+    fn import_again(&mut self, position: usize, memory: &DmaBuf) -> Result<BufferObject, RuntimeError> {
+        let layout = &self.active.program.layout.buffers[position];
+        let before = self.bound[position].take().map(|bound| bound.memory);
+        let import = |memory: &DmaBuf| {
+            let object = BufferObject::import(&self.active, layout, memory, None)?;
+            object.ok_or_else(|| RuntimeError::Internal { what: "memory has a handle twice".to_owned() })
+        };
+        let outcome = import(memory);
+        if let (Err(_), Some(before)) = (&outcome, before) {
+            match import(&before) {
+                Ok(object) => {
+                    let handle = object.handle;
+                    self.bound[position] = Some(Bound { memory: before, object });
+                    self.set_handle(position, handle);
+                }
+                // Only a card that is lost refuses what it took before.
+                Err(_) => self.set_handle(position, self.objects[position].handle),
+            }
+        }
+        outcome
+    }
+
     /// Offers the inference to the ring once. Where requests without data follow the last output, the card may have them
     /// of the inference before still.
     fn offer(&mut self) -> Result<(), Errno> {
@@ -356,6 +379,7 @@ impl KmdExec {
     }
 
     fn finish(&mut self, mut interrupted: Option<&mut dyn FnMut() -> bool>) -> Result<(), RuntimeError> {
+        self.active.program.line.origin.check()?;
         if self.progress == Progress::None {
             self.submit()?;
         }
@@ -426,7 +450,13 @@ impl Exec for KmdExec {
                         found: memory.len(),
                     });
                 }
-                let object = BufferObject::import(&self.active, layout, memory)?;
+                let before = self.bound[position].as_ref().map(|bound| bound.object.handle);
+                let object = match BufferObject::import(&self.active, layout, memory, before) {
+                    Ok(Some(object)) => object,
+                    // Another part of the same memory: the kernel knows it by the handle that is in use here.
+                    Ok(None) => self.import_again(position, memory)?,
+                    Err(error) => return Err(error),
+                };
                 Some(Bound { memory: Arc::clone(memory), object })
             }
         };
@@ -459,6 +489,7 @@ impl Exec for KmdExec {
     }
 
     fn reclaim(&mut self) -> Result<(), RuntimeError> {
+        self.active.program.line.origin.check()?;
         match self.progress {
             Progress::None => Ok(()),
             Progress::Offered => {
