@@ -185,7 +185,7 @@ impl Card {
         };
         let card = Self {
             node: format!("accel{index}"),
-            firmware: Firmware::new(options.firmware.clone(), Arc::clone(&options.workload)),
+            firmware: Firmware::new(options.firmware.clone().of_card(index), Arc::clone(&options.workload)),
             options: Arc::clone(options),
             events: Arc::clone(events),
             state: Mutex::new(state),

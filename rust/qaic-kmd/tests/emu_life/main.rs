@@ -18,6 +18,7 @@ use qaic_kmd::calls;
 use qaic_kmd::clock::SystemClock;
 use qaic_kmd::emu::firmware::{FirmwareConfig, Performance, Totals};
 use qaic_kmd::emu::{EmuClock, EmuOptions, Pace, Profile};
+use qaic_kmd::kmd::Kmd;
 use qaic_kmd::nnc::command::WHOLE_DEVICE;
 use qaic_kmd::nnc::reply::{self, Reply};
 use qaic_kmd::nnc::{CardStatus, NncStatus, PerformanceInfoReply, ResourceInfoReply, message};
@@ -281,5 +282,26 @@ fn every_fact_of_a_card_arrives() {
     assert_eq!((features.major, features.minor, features.status, features.flags), (5, 0, 0, 0x12));
     assert_eq!(deactivate(&*rig.file, &active), (Ok(()), NncStatus::SUCCESS));
     assert_eq!(LEN, 5000);
+    rig.close();
+}
+
+#[test]
+fn cards_are_told_apart_by_their_serial_numbers() {
+    let rig = Rig::new(EmuOptions { cards: 3, ..adders() });
+    let serials: Vec<_> = rig
+        .kmd
+        .enumerate()
+        .unwrap()
+        .iter()
+        .map(|node| {
+            let mut status = message::status_query();
+            calls::manage(&*rig.kmd.open(node).unwrap(), &mut status).unwrap();
+            let status = CardStatus::of(&status).unwrap();
+            (status.serial, status.board_serial)
+        })
+        .collect();
+    let expected =
+        ["0000", "0001", "0002"].map(|number| (format!("EMU-{number}"), format!("EMU-BOARD-{number}")));
+    assert_eq!(serials, expected);
     rig.close();
 }

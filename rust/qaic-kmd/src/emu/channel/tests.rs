@@ -258,6 +258,19 @@ fn doorbells_ring_last_and_cores_may_crash() {
     assert_eq!((run(&channel), channel.occupancy()), ((vec![], Step::Crashed), 1));
 }
 
+#[test]
+fn doorbells_that_nobody_takes_are_kept_up_to_a_number() {
+    let (channel, _) = adder(1, true);
+    for ticket in 0..=MAX_DOORBELLS as u64 {
+        let data = u32::try_from(ticket).unwrap();
+        channel.push(Element { doorbell: Some(Doorbell { address: 0, data, bits: 32 }), ..element(ticket) });
+    }
+    assert_eq!(run(&channel).1, Step::Idle);
+    let cores = lock(&channel.cores);
+    // The newest.
+    assert_eq!((cores.doorbells.len(), cores.doorbells[0].data), (MAX_DOORBELLS, 1));
+}
+
 /// Cores that compute until they are stopped.
 #[derive(Debug, Default)]
 struct Endless(Arc<(Mutex<(bool, bool)>, Condvar)>);

@@ -31,9 +31,9 @@ pub struct FirmwareConfig {
     pub pvs_image_version: u32,
     /// Version of the cores' image: major, minor, patch, build.
     pub nsp_version: [u8; 4],
-    /// Serial number of the chip, cut after 15 bytes.
+    /// Serial number of the chip, cut after 15 bytes; `%` is the number of the card.
     pub serial: String,
-    /// Serial number of the board, cut after 31 bytes.
+    /// Serial number of the board, cut after 31 bytes; `%` is the number of the card.
     pub board_serial: String,
     /// Cores that are defective, a bit each.
     pub nsp_defects: u64,
@@ -131,8 +131,8 @@ impl Default for FirmwareConfig {
             sbl_image: "emulated card".into(),
             pvs_image_version: 0,
             nsp_version: [1, 0, 0, 255],
-            serial: "EMU-0000".into(),
-            board_serial: "EMU-BOARD-0000".into(),
+            serial: "EMU-%".into(),
+            board_serial: "EMU-BOARD-%".into(),
             nsp_defects: 0,
             totals: Totals::default(),
             performance: Performance::default(),
@@ -140,5 +140,15 @@ impl Default for FirmwareConfig {
             nacks_both: true,
             reply_tail_bytes: 0,
         }
+    }
+}
+
+impl FirmwareConfig {
+    /// That of one of several cards, which differ in their serial numbers.
+    pub(crate) fn of_card(mut self, number: u32) -> Self {
+        for text in [&mut self.serial, &mut self.board_serial] {
+            *text = text.replace('%', &format!("{number:04}"));
+        }
+        self
     }
 }
