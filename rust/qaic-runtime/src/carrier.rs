@@ -22,6 +22,14 @@ use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
 /// Asked now and then by who waits, whether to go on.
 pub(crate) type Look<'a> = &'a mut dyn FnMut() -> bool;
 
+/// The same for a part of the time.
+pub(crate) fn meanwhile<'a>(look: &'a mut Option<Look<'_>>) -> Option<Look<'a>> {
+    match look {
+        Some(look) => Some(&mut **look),
+        None => None,
+    }
+}
+
 /// The device's side of an exec object.
 #[derive(Debug)]
 pub(crate) struct Carrier {
@@ -38,7 +46,9 @@ pub(crate) struct Carrier {
     // Sources of the present inference, one per input.
     sources: Vec<HostSlice>,
     stats: Option<StatsPlace>,
-    // Whether the last inference failed, and the device may still have its buffers.
+    // Whether the device has an inference that was not waited for to its end.
+    is_started: bool,
+    // Whether the device may have the buffers: of that one, or of one that failed.
     needs_reclaim: bool,
     // Whether the device was told to measure the present inference.
     is_measured: bool,
@@ -80,6 +90,7 @@ impl Carrier {
             sources: Vec::with_capacity(first.inputs().len()),
             variants: Arc::clone(variants),
             stats,
+            is_started: false,
             needs_reclaim: false,
             is_measured: false,
         })
@@ -113,21 +124,27 @@ impl Carrier {
         wiring: &Wiring,
         retained: Option<&mut Retained>,
         mut watch: Option<&mut Watch>,
-        look: Option<Look<'_>>,
+        mut look: Option<Look<'_>>,
     ) -> Result<(), RuntimeError> {
-        self.start(wiring, retained.as_deref(), watch.as_deref_mut())?;
+        self.start(wiring, retained.as_deref(), watch.as_deref_mut(), meanwhile(&mut look))?;
         self.finish(wiring, retained, watch, look)
+    }
+
+    /// Whether [`Self::start`] has to wait for the device first, because the last inference failed.
+    pub(crate) fn needs_reclaim(&self) -> bool {
+        self.needs_reclaim
     }
 
     /// The first half of [`Self::run`]: gives the device the inputs, and the inference where it works by itself. After an
     /// error nothing has begun.
     ///
-    /// Blocking: only after an inference that failed, as long as the device has its buffers.
+    /// Blocking: only where [`Self::needs_reclaim`], as long as the device has the buffers, or until `look` says so.
     pub(crate) fn start(
         &mut self,
         wiring: &Wiring,
         retained: Option<&Retained>,
         mut watch: Option<&mut Watch>,
+        look: Option<Look<'_>>,
     ) -> Result<(), RuntimeError> {
         // One that its caller runs at once has begun when it came.
         stamp(watch.as_deref_mut().filter(|watch| watch.stages.begun_ns == 0), |stages| &mut stages.begun_ns);
@@ -142,7 +159,7 @@ impl Carrier {
         };
         let transfers = Arc::clone(self.variants.get(variant).ok_or_else(|| no_variant(variant))?);
         if self.needs_reclaim {
-            self.exec.reclaim()?;
+            self.exec.reclaim(look.unwrap_or(&mut || false))?;
             self.needs_reclaim = false;
         }
         if variant != self.variant {
@@ -162,7 +179,7 @@ impl Carrier {
         }
         stamp(watch, |stages| &mut stages.inputs_ready_ns);
         self.exec.submit()?;
-        self.needs_reclaim = true;
+        (self.is_started, self.needs_reclaim) = (true, true);
         Ok(())
     }
 
@@ -176,10 +193,16 @@ impl Carrier {
         mut watch: Option<&mut Watch>,
         look: Option<Look<'_>>,
     ) -> Result<(), RuntimeError> {
-        match look {
-            Some(look) => self.exec.execute_interruptibly(look)?,
-            None => self.exec.execute()?,
-        }
+        let mut is_left = false;
+        let executed = match look {
+            Some(look) => self.exec.execute_interruptibly(&mut || {
+                is_left |= look();
+                is_left
+            }),
+            None => self.exec.execute(),
+        };
+        self.is_started = is_left && executed.is_err();
+        executed?;
         self.needs_reclaim = false;
         stamp(watch.as_deref_mut(), |stages| &mut stages.executed_ns);
         let transfers = Arc::clone(self.variants.get(self.variant).ok_or_else(|| no_variant(self.variant))?);
@@ -205,9 +228,11 @@ impl Carrier {
         Ok(())
     }
 
-    /// Ends a started inference that was cancelled, whatever it comes to.
+    /// Ends an inference that was cancelled, whatever it comes to, if the device still has it.
     pub(crate) fn discard(&mut self) {
-        self.needs_reclaim = self.exec.execute().is_err();
+        if std::mem::take(&mut self.is_started) {
+            self.needs_reclaim = self.exec.execute().is_err();
+        }
     }
 
     fn is_in_place(&self, transfers: &TransferPlan) -> bool {

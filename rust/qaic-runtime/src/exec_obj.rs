@@ -3,6 +3,7 @@
 //! An [`ExecObj`] is wired to memory, then run on the calling thread or enqueued and waited for. It may be used from any
 //! thread; while its inference is under way it can be waited for and cancelled, and nothing else.
 
+use std::mem;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -157,8 +158,10 @@ impl ExecObj {
             self.progress.arrived(arrival);
             let began = deadline.map(|_| Instant::now());
             let mut given_up = None;
+            // Not where nothing was waited for yet: to ask Python costs more than a short inference.
+            let mut has_waited = false;
             let mut look = || {
-                if given_up.is_none() {
+                if given_up.is_none() && mem::replace(&mut has_waited, true) {
                     given_up = gives_up(WHAT, deadline, began, &mut interrupted);
                 }
                 given_up.is_some()
@@ -200,7 +203,12 @@ impl ExecObj {
                 return self.collected(outcome);
             }
             let mut given_up = None;
+            let mut has_waited = false;
             let mut look = || {
+                // As in `run_until`.
+                if !mem::replace(&mut has_waited, true) {
+                    return false;
+                }
                 self.progress.enforce_limit();
                 given_up = given_up.take().or_else(|| gives_up(WHAT, deadline, began, &mut interrupted));
                 given_up.is_some()

@@ -5,8 +5,9 @@
 //! the host gains nothing from more threads than CPUs.
 //!
 //! **Devices that work by themselves.** Whoever has a permit hands ready inferences over, up to [`MOST_PER_THREAD`] for
-//! each permit that there is, and when there is none to hand over he waits for the oldest. Any thread may wait for any
-//! inference that is on the device, and end it: who needs that one, who cancels it, a worker.
+//! each thread, and when there is none to hand over he waits for the oldest. One permit more than threads were asked for
+//! sees to it that somebody is always free to hand over. Any thread may wait for any inference that is on the device, and
+//! end it: who needs that one, who cancels it, a worker.
 //!
 //! **Order.** A lane is first in, first out. The lane of a program that retains state is serial: it is in the ready
 //! list at most once, so its inferences run one after the other in the order of submission; on a device that works by
@@ -71,12 +72,19 @@ pub(crate) struct ExecutorOptions {
 }
 
 impl ExecutorOptions {
-    /// Inferences that run at a time, with `threads` for each lane.
+    /// Permits, with `threads` for each lane.
     fn limit(&self, threads: u32) -> u32 {
         let all = threads.max(1).saturating_mul(self.lanes);
         let useful =
             if self.device.executes_on_host() { all.min(self.lanes.max(usable_cpus())) } else { all };
-        useful.min(self.capacity).max(1)
+        let limit = useful.min(self.capacity).max(1);
+        if self.is_pipelined() { limit.saturating_add(1) } else { limit }
+    }
+
+    /// Whether inferences are handed over to the device before others are waited for. Where state is retained, what one
+    /// leaves behind is complete before the next begins.
+    fn is_pipelined(&self) -> bool {
+        self.device.queues_on_device() && !self.serial
     }
 }
 
@@ -108,8 +116,10 @@ struct Shared {
     spawned: AtomicU32,
     // Not dropped by themselves: a forked process must not touch its parent's handles.
     workers: ManuallyDrop<Mutex<Vec<JoinHandle<()>>>>,
+    // Threads with a permit, those of them that hand over to the device and that wait for it, and permits.
     running: AtomicU32,
-    // Inferences that run at a time.
+    handing_over: AtomicU32,
+    watching: AtomicU32,
     limit: AtomicU32,
     stop: AtomicBool,
     // Sampled duration of an inference; MAX before the first.
@@ -127,9 +137,10 @@ impl Executor {
         for number in (0..capacity).rev() {
             numbers.push(number);
         }
-        let is_pipelined = options.device.queues_on_device() && !options.serial;
         let shared = Arc::new(Shared {
-            flights: is_pipelined.then(|| Flights::new(options.capacity.max(1))),
+            flights: options.is_pipelined().then(|| Flights::new(options.capacity.max(1))),
+            handing_over: AtomicU32::new(0),
+            watching: AtomicU32::new(0),
             lanes: Lanes::new(options.lanes.max(1), capacity, options.serial),
             cells: (0..capacity).map(|_| Mutex::default()).collect(),
             numbers,
@@ -327,14 +338,34 @@ impl Shared {
         match &self.flights {
             None => !self.lanes.is_empty(),
             Some(flights) => {
-                !flights.is_empty() || !self.lanes.is_empty() && flights.count() < self.most_on_device()
+                let is_free = |busy: &AtomicU32| busy.load(Ordering::Acquire) < self.threads();
+                !flights.is_empty() && is_free(&self.watching)
+                    || !self.lanes.is_empty()
+                        && is_free(&self.handing_over)
+                        && flights.count() < self.most_on_device()
             }
         }
     }
 
+    /// Threads that may hand over at a time, and that may wait for the device at a time.
+    fn threads(&self) -> u32 {
+        self.limit().saturating_sub(1).max(1)
+    }
+
+    /// Does `work` unless all of [`Self::threads`] are `busy` with the like.
+    fn as_one_of(&self, busy: &AtomicU32, work: impl FnOnce() -> bool) -> bool {
+        let more = |busy| (busy < self.threads()).then_some(busy + 1);
+        if busy.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
+            return false;
+        }
+        let has_worked = work();
+        busy.fetch_sub(1, Ordering::AcqRel);
+        has_worked
+    }
+
     /// Inferences on the device at a time.
     fn most_on_device(&self) -> u32 {
-        MOST_PER_THREAD.saturating_mul(self.limit()).min(self.options.capacity).max(1)
+        MOST_PER_THREAD.saturating_mul(self.threads()).min(self.options.capacity).max(1)
     }
 
     /// Runs one inference, or a part of one, if there is one and a permit for it.
@@ -344,7 +375,10 @@ impl Shared {
         }
         let ran = match &self.flights {
             None => self.lanes.run_next(|number| self.run(number)),
-            Some(flights) => self.hand_over_one(flights) || self.land_one(flights, look),
+            Some(flights) => {
+                self.as_one_of(&self.handing_over, || self.hand_over_one(flights))
+                    || self.as_one_of(&self.watching, || self.land_one(flights, look))
+            }
         };
         self.give_back_permit();
         ran

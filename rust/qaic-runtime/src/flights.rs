@@ -13,7 +13,7 @@ use crate::progress::{Phase, Progress};
 use crate::queue::{IndexStack, Ring};
 use crate::sync::{AtomicU32, Mutex, Ordering, yield_now};
 
-/// Inferences on the device at a time, for each thread that runs some: enough to keep a card busy while the host prepares
+/// Inferences on the device at a time, for each thread that waits for them: enough to keep a card busy while the host prepares
 /// the next, and few enough that one which has ended is not left waiting for long.
 pub(crate) const MOST_PER_THREAD: u32 = 64;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use qaic_qpc::network_desc::IoBinding;
 
-use crate::carrier::{Carrier, Look, StatsPlace};
+use crate::carrier::{Carrier, Look, StatsPlace, meanwhile};
 use crate::clock;
 use crate::error::RuntimeError;
 use crate::io_crc::IoCheck;
@@ -44,6 +44,8 @@ struct Flight {
     watched: Option<Watched>,
     // What its begin took, where that is sampled.
     took: Option<Duration>,
+    // Whether it has yet to begin: its exec object is not free of its last inference.
+    is_deferred: bool,
 }
 
 /// What came of the begin of an inference.
@@ -157,7 +159,7 @@ impl Inference {
     pub(crate) fn run(&self, at_once: bool, look: Option<Look<'_>>) -> Result<(), RuntimeError> {
         let run = || {
             let mut core = self.core.lock();
-            let mut flight = Flight { watched: self.watch(&core.wiring, at_once), took: None };
+            let mut flight = Flight { watched: self.watch(&core.wiring, at_once), ..Flight::default() };
             let outcome = self.checked(&core).and_then(|()| self.run_again(&mut core, &mut flight, look));
             self.close(&mut core, flight, &outcome);
             outcome
@@ -211,17 +213,14 @@ impl Inference {
         let depart = || {
             let started = is_sampled.then(Instant::now);
             let mut core = self.core.lock();
-            let mut flight = Flight { watched: self.watch(&core.wiring, false), took: None };
+            let mut flight = Flight { watched: self.watch(&core.wiring, false), ..Flight::default() };
+            flight.is_deferred = core.carrier.needs_reclaim();
             let mut outcome = self.checked(&core);
-            while outcome.is_ok() {
+            // What has to wait for the device first does so where others may wait for it too.
+            if outcome.is_ok() && !flight.is_deferred {
                 let watch = flight.watched.as_mut().map(|watched| &mut watched.watch);
                 let Core { carrier, wiring, .. } = &mut *core;
-                outcome = carrier.start(wiring, None, watch);
-                // As in `run_again`.
-                if !matches!(outcome, Err(RuntimeError::Interrupted)) || self.progress.is_asked_to_end() {
-                    break;
-                }
-                outcome = Ok(());
+                outcome = carrier.start(wiring, None, watch, None);
             }
             flight.took = started.map(|started| started.elapsed());
             match &outcome {
@@ -245,19 +244,14 @@ impl Inference {
             let mut core = self.core.lock();
             let mut flight = std::mem::take(&mut core.flight);
             let begin = flight.took.map(|took| (took, Instant::now()));
-            let watch = flight.watched.as_mut().map(|watched| &mut watched.watch);
-            let Core { carrier, wiring, .. } = &mut *core;
             let mut is_given_up = false;
-            let mut outcome = match look {
-                Some(look) => {
-                    let mut look = || {
-                        is_given_up |= look();
-                        is_given_up
-                    };
-                    self.activated.finish(carrier, wiring, watch, Some(&mut look))
+            let mut look = look.map(|look| {
+                || {
+                    is_given_up |= look();
+                    is_given_up
                 }
-                None => self.activated.finish(carrier, wiring, watch, None),
-            };
+            });
+            let mut outcome = self.end(&mut core, &mut flight, look.as_mut().map(|look| look as Look<'_>));
             if matches!(outcome, Err(RuntimeError::Interrupted)) && !self.progress.is_asked_to_end() {
                 if is_given_up {
                     is_left = true;
@@ -266,6 +260,9 @@ impl Inference {
                 }
                 // As in `run_again`; it is begun anew.
                 outcome = self.run_again(&mut core, &mut flight, None);
+            } else if is_given_up && outcome.is_err() {
+                self.progress.cancel_on_device();
+                core.carrier.discard();
             }
             self.close(&mut core, flight, &outcome);
             took = begin.map(|(took, since)| took.saturating_add(since.elapsed()));
@@ -273,6 +270,22 @@ impl Inference {
         };
         let outcome = Self::caught(arrive);
         (!is_left).then_some((outcome, took))
+    }
+
+    /// Begins what was deferred, and waits for the end.
+    fn end(
+        &self,
+        core: &mut Core,
+        flight: &mut Flight,
+        mut look: Option<Look<'_>>,
+    ) -> Result<(), RuntimeError> {
+        let Core { carrier, wiring, .. } = core;
+        let mut watch = flight.watched.as_mut().map(|watched| &mut watched.watch);
+        if flight.is_deferred {
+            carrier.start(wiring, None, watch.as_deref_mut(), meanwhile(&mut look))?;
+            flight.is_deferred = false;
+        }
+        self.activated.finish(carrier, wiring, watch, look)
     }
 
     fn watch(&self, wiring: &Wiring, at_once: bool) -> Option<Watched> {

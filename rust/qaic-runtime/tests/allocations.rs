@@ -2,16 +2,13 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod counting;
+mod echo;
 
 use std::sync::Arc;
 
 use counting::allocations;
-use qaic_qpc::container::names;
+use echo::{ELEMENTS, image};
 use qaic_qpc::dtype::ElementType;
-use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
-};
-use qaic_qpc::{constants::ConstantsDesc, elf, writer};
 use qaic_runtime::buffer::Storage;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -19,60 +16,6 @@ use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
-
-const ELEMENTS: u32 = 64;
-
-fn tensor(dtype: ElementType) -> IoDescriptor {
-    let dims = vec![1, i32::try_from(ELEMENTS).unwrap()];
-    IoDescriptor { dtype, qscale: 1.0, dims, ..IoDescriptor::default() }
-}
-
-fn step(kind: TransformKind, dtype: ElementType) -> Transform {
-    Transform { kind, dtype, scale: 1.0, dims: tensor(dtype).dims, ..Transform::default() }
-}
-
-/// A program of one f32 input and one f32 output that lie in device memory as `device` says.
-fn image(device: ElementType) -> Arc<Image> {
-    let user = ElementType::Float32;
-    let bytes = ELEMENTS * u32::try_from(device.size_bytes().unwrap()).unwrap();
-    let copy = |dir, buffer_num| Transform {
-        copy_dma_buffer: Some(CopyDmaBuffer { dir, offset: 0, buffer_num }),
-        ..step(TransformKind::CopyDmaBuffer, device)
-    };
-    let mut inward = vec![step(TransformKind::Convert, device), copy(Direction::In, 0)];
-    let mut outward = vec![copy(Direction::Out, 1), step(TransformKind::Convert, user)];
-    if device == user {
-        inward.remove(0);
-        outward.pop();
-    }
-    let binding = |name: &str, from, to, transformseq| IoBinding {
-        name: name.into(),
-        io_initial: tensor(from),
-        io_transformed: tensor(to),
-        transformseq,
-        ..IoBinding::default()
-    };
-    let network = NetworkDesc {
-        major_version: 9,
-        inputs: vec![binding("x", user, device, inward)],
-        outputs: vec![binding("y", device, user, outward)],
-        dma_buffers: vec![
-            DmaBuffer { size: bytes, dir: Direction::In },
-            DmaBuffer { size: bytes, dir: Direction::Out },
-        ],
-        num_cores: 1,
-        batch_size: 1,
-        ..NetworkDesc::default()
-    };
-    let payloads = [
-        (names::CONSTANTS_DESC, ConstantsDesc::default().encode()),
-        (names::NETWORK_ELF, elf::build(&[]).unwrap()),
-        (names::NETWORK_DESC, network.encode()),
-    ];
-    let segments =
-        payloads.each_ref().map(|(name, payload)| writer::SegmentData { name, offset: 0, payload });
-    Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
-}
 
 /// Inferences before the count: threads are made and the usual duration becomes known.
 const WARM_UP: usize = 200;
@@ -84,9 +27,19 @@ struct Tiny {
 }
 
 impl Tiny {
-    fn new(image: &Arc<Image>, set_size: u32) -> Self {
-        let options = RegistryOptions { kind: Some("noop".into()), ..RegistryOptions::default() };
+    /// `queues`: on a device that takes inferences before they are waited for.
+    fn new(image: &Arc<Image>, set_size: u32, queues: bool) -> Self {
+        // Contexts with equal options share devices.
+        let marker = if queues { "queues" } else { "computes" };
+        let options = RegistryOptions {
+            kind: Some("noop".into()),
+            engine_candidates: vec![marker.into()],
+            ..RegistryOptions::default()
+        };
         let context = Context::new(&options).unwrap();
+        if queues {
+            context.noop_control(DeviceId(0)).unwrap().queue();
+        }
         let placement = Placement::one(DeviceId(0));
         let set = InferenceSet::new(&context, image, &placement, set_size, 1, ProgramOptions::default());
         let storage = || Storage::new(ELEMENTS as usize * 4).unwrap();
@@ -95,8 +48,8 @@ impl Tiny {
 }
 
 /// Allocations of 100 inferences, with outputs that take turns.
-fn allocations_of_runs(image: &Arc<Image>) -> u64 {
-    let tiny = Tiny::new(image, 2);
+fn allocations_of_runs(image: &Arc<Image>, queues: bool) -> u64 {
+    let tiny = Tiny::new(image, 2, queues);
     let run = |turn: usize| {
         let handle = tiny.set.try_lease().unwrap();
         handle
@@ -108,8 +61,8 @@ fn allocations_of_runs(image: &Arc<Image>) -> u64 {
 }
 
 /// Allocations of 100 batches of 8, each handle wired anew, submitted, collected by `collect` and put back.
-fn allocations_of_batches(collect: impl Fn(&InferenceSet, u64) -> HandleId) -> u64 {
-    let tiny = Tiny::new(&image(ElementType::Float32), 8);
+fn allocations_of_batches(queues: bool, collect: impl Fn(&InferenceSet, u64) -> HandleId) -> u64 {
+    let tiny = Tiny::new(&image(ElementType::Float32), 8, queues);
     let batch = |batch: usize| {
         let ids = (batch * 8..(batch + 1) * 8).map(|id| id as u64);
         for id in ids.clone() {
@@ -144,22 +97,30 @@ fn counting_sees_allocations() {
 
 #[test]
 fn a_run_without_conversion_allocates_nothing() {
-    assert_eq!(allocations_of_runs(&image(ElementType::Float32)), 0);
+    for queues in [false, true] {
+        assert_eq!(allocations_of_runs(&image(ElementType::Float32), queues), 0);
+    }
 }
 
 #[test]
 fn a_run_with_conversions_allocates_nothing() {
-    assert_eq!(allocations_of_runs(&image(ElementType::Float16)), 0);
+    for queues in [false, true] {
+        assert_eq!(allocations_of_runs(&image(ElementType::Float16), queues), 0);
+    }
 }
 
 #[test]
 fn submitting_and_collecting_in_order_allocates_nothing() {
     let collect = |set: &InferenceSet, _| set.get_completed(None, || false).unwrap();
-    assert_eq!(allocations_of_batches(collect), 0);
+    for queues in [false, true] {
+        assert_eq!(allocations_of_batches(queues, collect), 0);
+    }
 }
 
 #[test]
 fn submitting_and_collecting_by_id_allocates_nothing() {
     let collect = |set: &InferenceSet, id| set.get_completed_id(id, None, || false).unwrap();
-    assert_eq!(allocations_of_batches(collect), 0);
+    for queues in [false, true] {
+        assert_eq!(allocations_of_batches(queues, collect), 0);
+    }
 }

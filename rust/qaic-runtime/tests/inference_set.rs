@@ -30,7 +30,11 @@ fn context() -> Arc<Context> {
         engine_candidates: vec![marker.into()],
         ..RegistryOptions::default()
     };
-    Context::new(&options).unwrap()
+    let context = Context::new(&options).unwrap();
+    if env!("CARGO_CRATE_NAME").ends_with("queueing") {
+        control(&context).queue();
+    }
+    context
 }
 
 fn image() -> Arc<Image> {

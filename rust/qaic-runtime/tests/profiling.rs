@@ -30,6 +30,9 @@ fn set(set_size: u32, activations: u32) -> (Arc<Context>, Arc<InferenceSet>) {
         ..RegistryOptions::default()
     };
     let context = Context::new(&options).unwrap();
+    if env!("CARGO_CRATE_NAME").ends_with("queueing") {
+        context.noop_control(DeviceId(0)).unwrap().queue();
+    }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");
     let image = Image::open(&path, true).unwrap();
     let place = Placement::one(DeviceId(0));

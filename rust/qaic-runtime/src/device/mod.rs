@@ -326,8 +326,9 @@ pub trait Exec: Debug + Send {
     /// Waits until the device has let go of the DMA buffers. Called before they are touched again after an `execute` that
     /// failed.
     ///
-    /// Blocking: as [`Self::execute`], and ended early in the same way.
-    fn reclaim(&mut self) -> Result<(), RuntimeError> {
+    /// Blocking: as [`Self::execute_interruptibly`], and ended early in the same ways; it may then be called again.
+    fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+        let _ = interrupted;
         Ok(())
     }
 

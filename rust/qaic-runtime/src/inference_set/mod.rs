@@ -5,6 +5,7 @@ mod handles;
 mod ids;
 
 use std::fmt::Debug;
+use std::mem;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -350,7 +351,12 @@ impl InferenceSet {
                 return taken;
             }
             let mut given_up = None;
+            let mut has_waited = false;
             let mut look = || {
+                // Not where nothing was waited for yet: to ask Python costs more than a short inference.
+                if !mem::replace(&mut has_waited, true) {
+                    return false;
+                }
                 self.enforce_limits();
                 given_up = given_up.take().or_else(|| gives_up(what, deadline, began, &mut interrupted));
                 given_up.is_some()

@@ -248,8 +248,8 @@ impl Exec for NoopExec {
         Err(RuntimeError::Internal { what: format!("output {index} of the noop device bound in place") })
     }
 
-    fn reclaim(&mut self) -> Result<(), RuntimeError> {
-        self.end(None, true)
+    fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+        self.end(Some(interrupted), true)
     }
 
     fn submit(&mut self) -> Result<(), RuntimeError> {

@@ -1,9 +1,10 @@
 //! Executions in two phases, as a card has them: submitted first, waited for later.
 //!
 //! The device ends what was submitted in order, each after its own fault and not before a closed gate lets it through. Like
-//! a card it cannot be told to stop: who cancels a submission ends the wait for it, and the device keeps the buffers.
+//! a card it cannot be told to stop: who cancels a submission ends the wait for it, and the device keeps the buffers until
+//! it is done with them. What is stuck is done when it is cancelled.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::control::{Control, Stay, Stop};
 use super::faults::{Call, Fault};
@@ -74,25 +75,28 @@ impl Control {
         if is_reclaim {
             // Who cancelled the execution did not mean this.
             stop.asked.store(false, Ordering::Relaxed);
-            stop.inside.store(true, Ordering::Relaxed);
-            state.inside += 1;
+            if !stop.inside.swap(true, Ordering::Relaxed) {
+                state.inside += 1;
+            }
         }
         loop {
             if let Err(error) = self.check_loaded(losses) {
                 self.leave(state, stop);
                 return if is_reclaim { Ok(()) } else { Err(error) };
             }
-            if stop.asked.load(Ordering::Relaxed) {
-                self.leave(state, stop);
-                return Err(RuntimeError::Interrupted);
-            }
             let is_through = !state.held || submission.number < state.first_held;
             let left = match submission.stay {
                 Stay::Until(end) => end.saturating_duration_since(Instant::now()),
+                // It lasts until it is cancelled.
+                Stay::Forever if is_reclaim => Duration::ZERO,
                 Stay::Forever => LOOK_PERIOD,
             };
             if is_through && left.is_zero() {
                 break;
+            }
+            if stop.asked.load(Ordering::Relaxed) {
+                self.leave(state, stop);
+                return Err(RuntimeError::Interrupted);
             }
             let limit = if left.is_zero() { LOOK_PERIOD } else { left.min(LOOK_PERIOD) };
             state = self.changed.wait_at_most(state, limit);

@@ -1,0 +1,82 @@
+//! A program that gives back its input, on a device that writes what it reads.
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+#![allow(dead_code)] // each test binary uses a part
+
+use std::sync::Arc;
+
+use qaic_qpc::container::names;
+use qaic_qpc::dtype::ElementType;
+use qaic_qpc::network_desc::{
+    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
+};
+use qaic_qpc::{constants::ConstantsDesc, elf, writer};
+use qaic_runtime::image::Image;
+
+/// Of each tensor.
+pub(crate) const ELEMENTS: u32 = 64;
+
+fn tensor(dtype: ElementType) -> IoDescriptor {
+    let dims = vec![1, i32::try_from(ELEMENTS).unwrap()];
+    IoDescriptor { dtype, qscale: 1.0, dims, ..IoDescriptor::default() }
+}
+
+fn step(kind: TransformKind, dtype: ElementType) -> Transform {
+    Transform { kind, dtype, scale: 1.0, dims: tensor(dtype).dims, ..Transform::default() }
+}
+
+/// A program of one f32 input and one f32 output that lie in device memory as `device` says.
+pub(crate) fn image(device: ElementType) -> Arc<Image> {
+    container(&network(device), None)
+}
+
+/// [`image`] of float32, of ours, with this plan.
+pub(crate) fn planned(plan: &str) -> Arc<Image> {
+    container(&network(ElementType::Float32), Some(plan))
+}
+
+fn network(device: ElementType) -> NetworkDesc {
+    let user = ElementType::Float32;
+    let bytes = ELEMENTS * u32::try_from(device.size_bytes().unwrap()).unwrap();
+    let copy = |dir, buffer_num| Transform {
+        copy_dma_buffer: Some(CopyDmaBuffer { dir, offset: 0, buffer_num }),
+        ..step(TransformKind::CopyDmaBuffer, device)
+    };
+    let mut inward = vec![step(TransformKind::Convert, device), copy(Direction::In, 0)];
+    let mut outward = vec![copy(Direction::Out, 1), step(TransformKind::Convert, user)];
+    if device == user {
+        inward.remove(0);
+        outward.pop();
+    }
+    let binding = |name: &str, from, to, transformseq| IoBinding {
+        name: name.into(),
+        io_initial: tensor(from),
+        io_transformed: tensor(to),
+        transformseq,
+        ..IoBinding::default()
+    };
+    NetworkDesc {
+        major_version: 9,
+        inputs: vec![binding("x", user, device, inward)],
+        outputs: vec![binding("y", device, user, outward)],
+        dma_buffers: vec![
+            DmaBuffer { size: bytes, dir: Direction::In },
+            DmaBuffer { size: bytes, dir: Direction::Out },
+        ],
+        num_cores: 1,
+        batch_size: 1,
+        ..NetworkDesc::default()
+    }
+}
+
+/// A container with this descriptor and, where it is one of ours, this plan.
+fn container(network: &NetworkDesc, plan: Option<&str>) -> Arc<Image> {
+    let sections: Vec<_> = plan.map(|plan| ("openqaic_plan", plan.as_bytes())).into_iter().collect();
+    let payloads = [
+        (names::CONSTANTS_DESC, ConstantsDesc::default().encode()),
+        (names::NETWORK_ELF, elf::build(&sections).unwrap()),
+        (names::NETWORK_DESC, network.encode()),
+    ];
+    let segments =
+        payloads.each_ref().map(|(name, payload)| writer::SegmentData { name, offset: 0, payload });
+    Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
+}

@@ -1,0 +1,504 @@
+//! Inferences that are on the device while the host prepares others: on the `noop` device, which takes them as a card does
+//! and complains when somebody touches the buffers that it has.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+mod echo;
+mod transfer_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use echo::{ELEMENTS, image, planned};
+use proptest::prelude::*;
+use qaic_qpc::dtype::ElementType;
+use qaic_runtime::clock;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::noop::Control;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::exec_obj::ExecObj;
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::profiling::{Choice, DeviceStats, Limits, Profiler};
+use qaic_runtime::program::{ProgramOptions, WaitLimits};
+use qaic_runtime::wiring::{InputWire, OutputWire};
+use transfer_support::{f32_bytes, view, view_mut};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(3);
+
+fn never() -> bool {
+    false
+}
+
+/// A set on a device of its own, with memory for each of its exec objects.
+struct Bench {
+    context: Arc<Context>,
+    control: Arc<Control>,
+    // Dropped before the memory.
+    set: Option<Arc<InferenceSet>>,
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+}
+
+impl Bench {
+    fn new(set_size: u32, threads: u32) -> Self {
+        Self::with(&image(ElementType::Float32), set_size, 1, threads, WaitLimits::default())
+    }
+
+    fn with(image: &Arc<Image>, set_size: u32, activations: u32, threads: u32, wait: WaitLimits) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let options = RegistryOptions {
+            kind: Some("noop".to_owned()),
+            engine_candidates: vec![format!("in-flight-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
+            ..RegistryOptions::default()
+        };
+        let context = Context::new(&options).unwrap();
+        let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
+        control.queue();
+        let options = ProgramOptions { threads_per_queue: threads, wait, ..ProgramOptions::default() };
+        let place = Placement::one(DeviceId(0));
+        let set = InferenceSet::new(&context, image, &place, set_size, activations, options).unwrap();
+        let count = set.handle_count();
+        let zeros = vec![vec![0; 4 * ELEMENTS as usize]; count];
+        Self { context, control, set: Some(set), inputs: zeros.clone(), outputs: zeros }
+    }
+
+    fn set(&self) -> &Arc<InferenceSet> {
+        self.set.as_ref().unwrap()
+    }
+
+    fn exec(&self, handle: HandleId) -> &Arc<ExecObj> {
+        self.set().exec_obj(handle).unwrap()
+    }
+
+    /// Wires a handle to its own memory; the input says which inference it is.
+    fn wire(&mut self, handle: HandleId, value: u16) {
+        let number = handle.0 as usize;
+        self.inputs[number] = f32_bytes(&vec![f32::from(value); ELEMENTS as usize]);
+        self.outputs[number].fill(0xcc);
+        let (input, output) = (view(&self.inputs[number]), view_mut(&mut self.outputs[number]));
+        self.set
+            .as_ref()
+            .unwrap()
+            .exec_obj(handle)
+            .unwrap()
+            .wire(|wiring| {
+                wiring.inputs[0] = InputWire::Memory { memory: input, owner: None };
+                wiring.outputs[0] = OutputWire::Memory { memory: output, owner: None };
+            })
+            .unwrap();
+    }
+
+    fn holds(&self, handle: HandleId, value: u16) -> bool {
+        self.outputs[handle.0 as usize] == f32_bytes(&vec![f32::from(value); ELEMENTS as usize])
+    }
+
+    /// Takes all handles, and submits each under its own number.
+    fn submit_all(&mut self) -> Vec<HandleId> {
+        let handles: Vec<_> = std::iter::from_fn(|| self.set().try_acquire()).collect();
+        for &handle in &handles {
+            self.wire(handle, handle.0.try_into().unwrap());
+            self.set().submit_eager(handle, handle.0.into()).unwrap();
+        }
+        handles
+    }
+
+    /// Waits until `count` inferences are on the device.
+    fn on_device(&self, count: u32) {
+        assert!(self.control.wait_executing(count, LONG, never).unwrap());
+    }
+
+    /// Runs a few inferences, after which it is known that they are short.
+    fn warm_up(&mut self) {
+        let handle = self.set().try_acquire().unwrap();
+        self.wire(handle, 1);
+        for _ in 0..64 {
+            self.exec(handle).run(never).unwrap();
+        }
+        self.set().put_completed(handle).unwrap();
+    }
+
+    fn code(&self, handle: HandleId) -> &'static str {
+        self.exec(handle).outcome().map_or_else(|error| error.code(), |()| "")
+    }
+
+    fn free_cores(&self) -> u32 {
+        self.context.devices()[0].resources().nsp_free
+    }
+}
+
+#[test]
+fn as_many_are_in_flight_as_there_are_exec_objects() {
+    for threads in 1..=4 {
+        let mut bench = Bench::new(64, threads);
+        bench.control.hold().unwrap();
+        let handles = bench.submit_all();
+        assert_eq!(handles.len(), 64);
+        bench.on_device(64);
+        assert!(
+            handles.iter().all(|&handle| bench.exec(handle).is_running() && !bench.exec(handle).revoke())
+        );
+        bench.control.release().unwrap();
+        bench.set().wait_for_completion(never).unwrap();
+        for &handle in &handles {
+            assert_eq!(bench.code(handle), "");
+            assert!(bench.holds(handle, handle.0.try_into().unwrap()));
+        }
+        assert_eq!((bench.control.executing().unwrap(), bench.control.most_executing().unwrap()), (0, 64));
+    }
+}
+
+#[test]
+fn a_thread_leaves_no_more_to_the_device_than_it_can_watch() {
+    let mut bench = Bench::new(100, 1);
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(64);
+    for handle in &handles[..36] {
+        bench.control.let_through(1).unwrap();
+        let id = bench.set().id_of(bench.set().get_completed(Some(Instant::now() + LONG), never).unwrap());
+        assert_eq!(id, u64::from(handle.0));
+        bench.on_device(64);
+    }
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(never).unwrap();
+    assert_eq!(bench.control.most_executing().unwrap(), 64);
+    assert!(handles.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
+}
+
+#[test]
+fn inferences_end_in_the_order_in_which_they_were_submitted() {
+    let mut bench = Bench::new(8, 1);
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(8);
+    for handle in handles {
+        bench.control.let_through(1).unwrap();
+        assert_eq!(bench.set().get_completed(Some(Instant::now() + LONG), never).unwrap(), handle);
+    }
+}
+
+#[test]
+fn activations_share_the_threads_and_the_device() {
+    let mut bench = Bench::with(&image(ElementType::Float32), 16, 4, 1, WaitLimits::default());
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(64);
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(never).unwrap();
+    assert!(handles.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
+    assert_eq!(bench.set().programs().iter().map(|program| program.completed()).sum::<u64>(), 64);
+}
+
+#[test]
+fn one_that_fails_in_the_middle_fails_alone() {
+    let mut bench = Bench::new(16, 2);
+    bench.control.plan("execute@5=fail; execute@9=slow:5ms".parse().unwrap()).unwrap();
+    let handles = bench.submit_all();
+    bench.set().wait_for_completion(never).unwrap();
+    let failed: Vec<_> = handles.iter().filter(|&&handle| bench.code(handle) == "inference.failed").collect();
+    assert_eq!(failed.len(), 1);
+    let good = |&&handle: &&HandleId| bench.holds(handle, handle.0.try_into().unwrap());
+    assert_eq!(handles.iter().filter(good).count(), 15);
+}
+
+#[test]
+fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
+    for threads in [1, 3] {
+        for victim in [0, 7, 15] {
+            let mut bench = Bench::new(16, threads);
+            bench.control.hold().unwrap();
+            let handles = bench.submit_all();
+            bench.on_device(16);
+            let cancelled = handles[victim];
+            bench.set().cancel(cancelled).unwrap();
+            // The others are held, and a thread may wait for the oldest of them: none of that is in the way.
+            let id = cancelled.0.into();
+            assert_eq!(
+                bench.set().get_completed_id(id, Some(Instant::now() + LONG), never).unwrap(),
+                cancelled
+            );
+            assert_eq!(bench.code(cancelled), "inference.cancelled");
+            assert!(handles.iter().all(|&handle| handle == cancelled || bench.exec(handle).is_in_flight()));
+            // The device still has its buffers, and would notice if they were written to.
+            bench.wire(cancelled, 100);
+            bench.set().submit_eager(cancelled, 100).unwrap();
+            bench.control.release().unwrap();
+            bench.set().wait_for_completion(never).unwrap();
+            assert!(bench.holds(cancelled, 100));
+            for &handle in &handles {
+                assert_eq!(bench.code(handle), "");
+                assert!(handle == cancelled || bench.holds(handle, handle.0.try_into().unwrap()));
+            }
+            assert_eq!(bench.control.executing().unwrap(), 0);
+        }
+    }
+}
+
+#[test]
+fn dropping_a_set_ends_what_is_on_the_device_and_frees_the_cores() {
+    let mut bench = Bench::new(64, 2);
+    bench.control.hold().unwrap();
+    bench.submit_all();
+    bench.on_device(64);
+    assert!(bench.free_cores() < 16);
+    bench.set = None;
+    assert_eq!((bench.free_cores(), bench.control.executing().unwrap()), (16, 0));
+}
+
+#[test]
+fn one_that_is_stuck_times_out_and_holds_up_nobody_for_good() {
+    let wait = WaitLimits { try_ms: 20, retries: 1, ..WaitLimits::default() };
+    let mut bench = Bench::with(&image(ElementType::Float32), 8, 1, 1, wait);
+    bench.control.plan("execute@3=stuck".parse().unwrap()).unwrap();
+    let handles = bench.submit_all();
+    bench.set().wait_for_completion(never).unwrap();
+    // Those behind it had ended; only nobody was free to look.
+    let codes: Vec<_> = handles.iter().map(|&handle| bench.code(handle)).collect();
+    assert_eq!(codes.iter().filter(|&&code| code == "device.timeout").count(), 1, "{codes:?}");
+    assert_eq!(codes.iter().filter(|code| code.is_empty()).count(), 7, "{codes:?}");
+    for handle in handles {
+        bench.wire(handle, 9);
+        bench.exec(handle).run(never).unwrap();
+        assert!(bench.holds(handle, 9));
+    }
+}
+
+#[test]
+fn a_lost_device_ends_all_that_is_on_it() {
+    let mut bench = Bench::new(32, 2);
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(32);
+    bench.control.lose().unwrap();
+    bench.set().wait_for_completion(never).unwrap();
+    assert!(handles.iter().all(|&handle| bench.code(handle) == "device.lost"));
+    assert_eq!(bench.control.executing().unwrap(), 0);
+}
+
+#[test]
+fn a_caller_runs_beside_what_is_on_the_device() {
+    let mut bench = Bench::new(9, 1);
+    bench.warm_up();
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    let (&own, others) = handles.split_last().unwrap();
+    bench.on_device(9);
+    bench.set().cancel(own).unwrap();
+    assert_eq!(bench.exec(own).wait(None, never).unwrap_err().code(), "inference.cancelled");
+    bench.wire(own, 77);
+    let exec = Arc::clone(bench.exec(own));
+    thread::scope(|scope| {
+        // It first gets its buffers back, which the device lets go of after the eight before.
+        let runner = scope.spawn(|| exec.run(never));
+        bench.control.let_through(9).unwrap();
+        bench.on_device(1);
+        assert!(!runner.is_finished());
+        bench.control.release().unwrap();
+        runner.join().unwrap().unwrap();
+    });
+    bench.set().wait_for_completion(never).unwrap();
+    assert!(bench.holds(own, 77));
+    assert!(others.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
+}
+
+#[test]
+fn a_run_on_the_caller_s_thread_answers_signals_and_deadlines() {
+    let mut bench = Bench::new(1, 1);
+    bench.warm_up();
+    let handle = bench.set().try_acquire().unwrap();
+    for round in 0..2 {
+        bench.control.hold().unwrap();
+        bench.wire(handle, 5);
+        let exec = bench.exec(handle);
+        let ended = if round == 0 {
+            exec.run(|| true)
+        } else {
+            exec.run_until(Some(Instant::now() + Duration::from_millis(1)), never)
+        };
+        assert_eq!(ended.unwrap_err().code(), ["call.interrupted", "device.timeout"][round]);
+        assert!(!exec.is_in_flight());
+        assert_eq!(exec.outcome().unwrap_err().code(), "inference.cancelled");
+        bench.control.release().unwrap();
+        bench.wire(handle, 6);
+        bench.exec(handle).run(never).unwrap();
+        assert!(bench.holds(handle, 6));
+    }
+}
+
+#[test]
+fn an_interrupted_wait_leaves_the_inference_to_the_device() {
+    let mut bench = Bench::new(2, 1);
+    bench.warm_up();
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(2);
+    for handle in &handles {
+        assert_eq!(bench.exec(*handle).wait(None, || true).unwrap_err().code(), "call.interrupted");
+        let soon = Some(Instant::now() + Duration::from_millis(1));
+        assert_eq!(bench.exec(*handle).wait(soon, never).unwrap_err().code(), "device.timeout");
+        assert_eq!(bench.set().get_completed(soon, never).unwrap_err().code(), "device.timeout");
+        assert_eq!(bench.set().wait_for_completion(|| true).unwrap_err().code(), "call.interrupted");
+        assert!(bench.exec(*handle).is_in_flight());
+    }
+    bench.control.release().unwrap();
+    for handle in handles {
+        bench.exec(handle).wait(None, never).unwrap();
+        assert!(bench.holds(handle, handle.0.try_into().unwrap()));
+    }
+}
+
+#[test]
+fn stages_are_those_of_the_device() {
+    let mut bench = Bench::new(8, 2);
+    let profiler = Profiler::new(Choice::default(), Limits::default(), DeviceStats::Never);
+    profiler.add(bench.set().programs()[0].hub()).unwrap();
+    profiler.start().unwrap();
+    bench.control.hold().unwrap();
+    bench.submit_all();
+    bench.on_device(8);
+    let released_ns = clock::now_ns();
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(never).unwrap();
+    let samples = profiler.drain().unwrap().samples;
+    assert_eq!(samples.len(), 8);
+    for sample in samples {
+        let host = sample.host;
+        let order = [
+            host.enqueued_ns,
+            host.begun_ns,
+            host.inputs_ready_ns,
+            released_ns,
+            host.executed_ns,
+            host.outputs_ready_ns,
+            host.completed_ns,
+        ];
+        assert!(order.is_sorted(), "{order:?}");
+    }
+}
+
+#[test]
+fn sums_of_buffers_hold_while_they_are_in_flight() {
+    let plan = r#"{"version": 1, "target": "cpu", "io_crc": 0, "initializers": [],
+        "inputs": [{"name": "x", "dtype": "float32", "dims": [1, 64]}],
+        "outputs": [{"name": "y", "dtype": "float32", "dims": [1, 64]}]}"#;
+    let mut bench = Bench::with(&planned(plan), 4, 1, 1, WaitLimits::default());
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(4);
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(never).unwrap();
+    for handle in &handles {
+        assert_eq!(bench.code(*handle), "");
+        let crcs = bench.exec(*handle).io_crcs().unwrap();
+        assert_eq!(crcs.inputs, crcs.outputs);
+    }
+    // Written to between the end and the collection.
+    bench.set().get_completed_id(0, None, never).unwrap();
+    bench.set().submit_eager(HandleId(0), 0).unwrap();
+    bench.set().wait_for_completion(never).unwrap();
+    bench.outputs[0][3] ^= 1;
+    assert_eq!(bench.code(HandleId(0)), "inference.io_crc");
+}
+
+/// What a schedule does next; numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit { eager: bool },
+    Cancel(usize),
+    LetThrough(u64),
+    Collect,
+    Wait(usize),
+    Hold,
+    Release,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => any::<bool>().prop_map(|eager| Step::Submit { eager }),
+        2 => any::<usize>().prop_map(Step::Cancel),
+        2 => (1_u64..4).prop_map(Step::LetThrough),
+        2 => Just(Step::Collect),
+        1 => any::<usize>().prop_map(Step::Wait),
+        1 => Just(Step::Hold),
+        1 => Just(Step::Release),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Every inference ends once, with its own result or for a reason that there is.
+    #[test]
+    fn any_schedule_ends_every_inference_as_it_should(
+        steps in prop::collection::vec(step(), 1..80),
+        (threads, set_size, activations) in (1_u32..5, 1_u32..9, 1_u32..3),
+        failing in 1_u64..40,
+    ) {
+        let image = image(ElementType::Float32);
+        let mut bench = Bench::with(&image, set_size, activations, threads, WaitLimits::default());
+        bench.control.plan(format!("execute@{failing}=fail").parse().unwrap()).unwrap();
+        // Of each inference that was submitted: its handle, and whether it was cancelled.
+        let mut flying: Vec<(HandleId, u16, bool)> = Vec::new();
+        let mut failures = 0;
+        let mut begun = 0_u16;
+        let mut end = |bench: &Bench, (handle, value, was_cancelled): (HandleId, u16, bool)| {
+            match bench.code(handle) {
+                "" => prop_assert!(bench.holds(handle, value)),
+                "inference.cancelled" => prop_assert!(was_cancelled),
+                "inference.failed" => failures += 1,
+                other => prop_assert!(false, "{other}"),
+            }
+            bench.set().put_completed(handle).unwrap();
+            Ok(())
+        };
+        let soon = || Some(Instant::now() + Duration::from_millis(1));
+        for step in steps {
+            match step {
+                Step::Submit { eager } => {
+                    let Some(handle) = bench.set().try_acquire() else { continue };
+                    begun += 1;
+                    bench.wire(handle, begun);
+                    if eager {
+                        bench.set().submit_eager(handle, begun.into()).unwrap();
+                    } else {
+                        bench.set().submit(handle, begun.into()).unwrap();
+                    }
+                    flying.push((handle, begun, false));
+                }
+                Step::Cancel(which) => {
+                    let count = flying.len().max(1);
+                    if let Some(one) = flying.get_mut(which % count) {
+                        bench.set().cancel(one.0).unwrap();
+                        one.2 = true;
+                    }
+                }
+                Step::LetThrough(count) => bench.control.let_through(count).unwrap(),
+                Step::Collect => {
+                    let Ok(handle) = bench.set().get_completed(soon(), never) else { continue };
+                    let at = flying.iter().position(|one| one.0 == handle);
+                    prop_assert!(at.is_some(), "an inference ended twice");
+                    end(&bench, flying.remove(at.unwrap()))?;
+                }
+                Step::Wait(which) => {
+                    let Some(one) = flying.get(which % flying.len().max(1)) else { continue };
+                    let code = bench.exec(one.0).wait(soon(), never).map_or_else(|e| e.code(), |()| "");
+                    prop_assert!(["", "device.timeout", "inference.failed", "inference.cancelled"].contains(&code));
+                }
+                Step::Hold => bench.control.hold().unwrap(),
+                Step::Release => bench.control.release().unwrap(),
+            }
+        }
+        bench.control.release().unwrap();
+        for one in std::mem::take(&mut flying) {
+            let found = bench.set().get_completed_id(one.1.into(), Some(Instant::now() + LONG), never);
+            prop_assert_eq!(found.unwrap(), one.0);
+            end(&bench, one)?;
+        }
+        prop_assert!(failures <= 1);
+        bench.set = None;
+        prop_assert_eq!((bench.free_cores(), bench.control.executing().unwrap()), (16, 0));
+    }
+}

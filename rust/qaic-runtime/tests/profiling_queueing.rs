@@ -1,0 +1,4 @@
+//! Profilers once more, on a device that takes inferences before they are waited for.
+
+#[path = "profiling.rs"]
+mod profiling;
