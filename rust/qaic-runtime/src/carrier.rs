@@ -23,7 +23,7 @@ use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
 pub(crate) type Look<'a> = &'a mut dyn FnMut() -> bool;
 
 /// The same for a part of the time.
-pub(crate) fn meanwhile<'a>(look: &'a mut Option<Look<'_>>) -> Option<Look<'a>> {
+fn meanwhile<'a>(look: &'a mut Option<Look<'_>>) -> Option<Look<'a>> {
     match look {
         Some(look) => Some(&mut **look),
         None => None,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use qaic_qpc::network_desc::IoBinding;
 
-use crate::carrier::{Carrier, Look, StatsPlace, meanwhile};
+use crate::carrier::{Carrier, Look, StatsPlace};
 use crate::clock;
 use crate::error::RuntimeError;
 use crate::io_crc::IoCheck;
@@ -237,10 +237,6 @@ impl Inference {
         let mut took = None;
         let mut is_left = false;
         let arrive = || {
-            if self.progress.is_asked_to_end() {
-                // Whoever asked may have come before the device could be told.
-                self.progress.cancel_on_device();
-            }
             let mut core = self.core.lock();
             let mut flight = std::mem::take(&mut core.flight);
             let begin = flight.took.map(|took| (took, Instant::now()));
@@ -282,8 +278,17 @@ impl Inference {
         let Core { carrier, wiring, .. } = core;
         let mut watch = flight.watched.as_mut().map(|watched| &mut watched.watch);
         if flight.is_deferred {
-            carrier.start(wiring, None, watch.as_deref_mut(), meanwhile(&mut look))?;
+            // The device cannot tell who means this inference while it has the one before.
+            let mut look = || self.progress.is_asked_to_end() || look.as_mut().is_some_and(|look| look());
+            if look() {
+                return Err(RuntimeError::Interrupted);
+            }
+            carrier.start(wiring, None, watch.as_deref_mut(), Some(&mut look))?;
             flight.is_deferred = false;
+        }
+        if self.progress.is_asked_to_end() {
+            // Whoever asked may have come before the device could be told.
+            self.progress.cancel_on_device();
         }
         self.activated.finish(carrier, wiring, watch, look)
     }

@@ -26,7 +26,7 @@ use qaic_runtime::wiring::{InputWire, OutputWire};
 use transfer_support::{f32_bytes, view, view_mut};
 
 /// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_mins(1);
 
 fn never() -> bool {
     false

@@ -40,7 +40,7 @@ fn a_child_leaves_the_card_alone() {
     fork::forked();
     assert_eq!(exec.execute().unwrap_err().code(), "call.forked");
     assert_eq!(queued.execute().unwrap_err().code(), "call.forked");
-    assert_eq!(queued.reclaim().unwrap_err().code(), "call.forked");
+    assert_eq!(queued.reclaim(&mut || false).unwrap_err().code(), "call.forked");
     assert_eq!(activation.create_exec().unwrap_err().code(), "call.forked");
     assert_eq!(program.activate().unwrap_err().code(), "call.forked");
     assert_eq!(rig.load().unwrap_err().code(), "call.forked");

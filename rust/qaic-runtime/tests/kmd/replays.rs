@@ -35,7 +35,7 @@ fn live(kmd: &Arc<dyn Kmd>, recipe: &Recipe, inferences: usize) -> Result<(), Ru
     let activation = program.activate()?;
     let mut exec = activation.create_exec()?;
     (0..inferences).try_for_each(|_| {
-        exec.reclaim()?;
+        exec.reclaim(&mut || false)?;
         exec.execute()
     })
 }

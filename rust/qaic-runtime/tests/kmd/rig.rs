@@ -149,7 +149,7 @@ impl Rig {
 /// Runs an inference and compares what came back.
 #[track_caller]
 pub(crate) fn run(exec: &mut dyn Exec, value: u8) -> Result<(), RuntimeError> {
-    exec.reclaim()?;
+    exec.reclaim(&mut || false)?;
     exec.dma_buffer(0).unwrap().fill(value);
     exec.execute()?;
     assert_eq!(exec.dma_buffer(1).unwrap().as_const().to_vec(), [value; BYTES as usize]);

@@ -122,7 +122,7 @@ fn a_cancelled_inference_ends_soon_and_its_buffers_are_waited_for() {
     assert_eq!(exec.execute().unwrap_err().code(), "call.interrupted");
     assert_eq!(rig.card.calls(request::WAIT_BO), 0);
     assert_eq!(exec.submit().unwrap_err().code(), "inference.in_flight");
-    assert_eq!(exec.reclaim().unwrap_err().code(), "device.timeout");
+    assert_eq!(exec.reclaim(&mut || false).unwrap_err().code(), "device.timeout");
     let mut looks = 0;
     let mut interrupted = || {
         looks += 1;

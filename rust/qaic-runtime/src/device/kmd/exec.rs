@@ -488,7 +488,7 @@ impl Exec for KmdExec {
         Ok(())
     }
 
-    fn reclaim(&mut self) -> Result<(), RuntimeError> {
+    fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
         self.active.program.line.origin.check()?;
         match self.progress {
             Progress::None => Ok(()),
@@ -503,7 +503,7 @@ impl Exec for KmdExec {
             }
             Progress::Queued => {
                 self.stop.phase.store(RUNNING, Ordering::Release);
-                self.wait(&mut None)
+                self.wait(&mut Some(interrupted))
             }
         }
     }
