@@ -49,6 +49,8 @@ pub(crate) struct Flight {
     pub(crate) slices_left: usize,
     /// When the ring was told.
     pub(crate) submitted: Duration,
+    /// Whether somebody sleeps until it is complete.
+    pub(crate) is_awaited: bool,
 }
 
 /// Of the last execution.

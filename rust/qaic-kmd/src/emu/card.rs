@@ -5,6 +5,7 @@
 //! lock, the card's lock, whatever channels and firmware have inside.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub(crate) struct Card {
     pub(crate) firmware: Firmware,
     events: Arc<EventHub>,
     state: Mutex<State>,
+    /// Whether anything is to go wrong at all.
+    has_faults: AtomicBool,
     /// Something changed that a blocked call may wait for.
     pub(crate) changed: Condvar,
 }
@@ -189,6 +192,7 @@ impl Card {
             options: Arc::clone(options),
             events: Arc::clone(events),
             state: Mutex::new(state),
+            has_faults: AtomicBool::new(false),
             changed: Condvar::new(),
         };
         card.set_faults(options.faults.clone());
@@ -225,6 +229,7 @@ impl Card {
         state.timeline.retain(|(_, due)| !matches!(due, Due::Fault(_)));
         let timed: Vec<_> = plan.timed().collect();
         state.timeline.extend(timed.into_iter().map(|(after, action)| (now + after, Due::Fault(action))));
+        self.has_faults.store(plan != FaultPlan::default(), Ordering::Release);
         state.faults = FaultBook::new(plan);
     }
 
@@ -276,6 +281,9 @@ impl Card {
 
     /// Something happens; what goes wrong with it.
     pub(crate) fn happens(&self, trigger: Trigger) -> Option<Action> {
+        if !self.has_faults.load(Ordering::Acquire) {
+            return None;
+        }
         self.settled().faults.happens(trigger)
     }
 
@@ -494,6 +502,11 @@ impl State {
     fn first_due(&self, now: Duration) -> Option<usize> {
         let due = self.timeline.iter().enumerate().filter(|(_, (time, _))| *time <= now);
         due.min_by_key(|(_, (time, _))| *time).map(|(at, _)| at)
+    }
+
+    /// Whether a user's file has not outlived the card.
+    pub(crate) fn can_use(&self, user: u32) -> bool {
+        self.users.get(&user).is_some_and(|user| !user.is_dead)
     }
 
     /// What goes wrong with something that happens now.

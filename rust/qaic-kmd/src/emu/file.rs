@@ -40,8 +40,12 @@ impl AccelFile for EmuFile {
     // The addresses in the argument are followed through the system only, which checks them.
     #[allow(unsafe_code)]
     unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
-        *self.card.lock().calls.entry(request).or_default() += 1;
-        drop(self.not_dead()?);
+        let mut state = self.card.settled();
+        *state.calls.entry(request).or_default() += 1;
+        if !state.can_use(self.user) {
+            return Err(Errno::NODEV);
+        }
+        drop(state);
         let [number, kind, ..] = request.to_le_bytes();
         if kind != DRM_TYPE {
             return Err(Errno::NOTTY);
@@ -138,8 +142,7 @@ impl EmuFile {
     /// The card's state, if this file has not outlived it.
     pub(crate) fn not_dead(&self) -> Result<MutexGuard<'_, State>, Errno> {
         let state = self.card.settled();
-        let is_dead = state.users.get(&self.user).is_none_or(|user| user.is_dead);
-        if is_dead { Err(Errno::NODEV) } else { Ok(state) }
+        if state.can_use(self.user) { Ok(state) } else { Err(Errno::NODEV) }
     }
 
     fn version(&self, arg: &mut DrmVersion) -> Result<(), Errno> {

@@ -87,8 +87,10 @@ impl Card {
             flight.slices_left -= 1;
             if flight.slices_left == 0 {
                 bo.figures.device_us = microseconds(now.saturating_sub(flight.submitted));
+                if flight.is_awaited {
+                    self.changed.notify_all();
+                }
                 bo.flight = None;
-                self.changed.notify_all();
             }
         }
     }
@@ -252,7 +254,12 @@ impl EmuFile {
             if fragments.len() > room {
                 return Err(Errno::AGAIN);
             }
-            bo.flight = Some(Flight { serial, slices_left: slices.count(), submitted: Duration::ZERO });
+            bo.flight = Some(Flight {
+                serial,
+                slices_left: slices.count(),
+                submitted: Duration::ZERO,
+                is_awaited: false,
+            });
             state.next_serial += 1;
             queued.push((bo_id, fragments.len()));
         }
@@ -371,6 +378,9 @@ impl Card {
             }
             if self.options.clock.now() >= deadline {
                 return Err(Errno::TIMEDOUT);
+            }
+            if let Some(flight) = state.bos.get_mut(&awaited.bo_id).and_then(|bo| bo.flight.as_mut()) {
+                flight.is_awaited = true;
             }
             let worker = state.dbcs[awaited.dbc_id as usize].worker.as_ref();
             let is_moving = worker.is_some_and(|worker| !worker.is_idle());

@@ -5,6 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::card::Card;
+use super::options::EmuClock;
 use super::ring::Drive;
 
 /// How long the end of a thread is waited for. Cores that are told to stop do, soon; a thread of others that does not is
@@ -96,9 +97,11 @@ fn drive(card: &Card, dbc_id: u32, activation: u64, signal: &Signal) {
         }
         status.is_idle = true;
         drop(status);
-        // Virtual time may go on now; those who wait for that look at the status under the card's lock.
-        drop(card.lock());
-        card.changed.notify_all();
+        if matches!(card.options.clock, EmuClock::Virtual(_)) {
+            // Time may go on now; those who wait for that look at the status under the card's lock.
+            drop(card.lock());
+            card.changed.notify_all();
+        }
         let status = signal.lock();
         let asleep = signal.changed.wait_while(status, |status| status.calls == calls);
         drop(asleep.unwrap_or_else(PoisonError::into_inner));
