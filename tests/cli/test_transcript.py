@@ -5,10 +5,13 @@ import json
 import struct
 from pathlib import Path
 
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import session_models
+from child_process import run_script
 from qaic import __main__ as front_door
 from qaic.cli import _common
 from qaic.cli.transcript_diff import compare
@@ -371,3 +374,46 @@ def test_what_is_volatile_is_left_out_of_what_is_compared():
         "transactions": [{"process_id": VOLATILE, "elf_id": 7}],
     }
     assert normalised(manage) == manage
+
+
+RUN = """
+import sys
+import numpy as np
+import qaic
+
+with qaic.Session(sys.argv[1], num_activations=1) as session:
+    for value in map(float, sys.argv[2:]):
+        print(session.run({"x": np.full(4, value, np.float32)})["y"].tolist())
+"""
+
+
+def test_a_session_on_an_emulated_card_is_recorded_compared_and_replayed(tmp_path, capsys, monkeypatch):
+    doubled = session_models.model(
+        [onnx.helper.make_node("Add", ["x", "x"], ["y"])], [("x", "float32", [4])], [("y", "float32", [4])]
+    )
+    onnx.save(doubled, tmp_path / "model.onnx")
+
+    def session(*values, kmd, transcript=None):
+        monkeypatch.setenv("QAIC_KMD", kmd)
+        monkeypatch.setenv("QAIC_KMD_TRANSCRIPT", str(transcript or ""))
+        return run_script(RUN, tmp_path / "model.onnx", *values, device="kmd").stdout.splitlines()
+
+    answers = ["[2.0, 2.0, 2.0, 2.0]", "[6.0, 6.0, 6.0, 6.0]"]
+    assert session(1, 3, kmd="emu", transcript=tmp_path / "a.%p.jsonl") == answers
+    (a,) = tmp_path.glob("a.*.jsonl")
+    b, c = tmp_path / "b.jsonl", tmp_path / "c.jsonl"
+    assert session(1, 3, kmd="emu", transcript=b) == answers
+    assert session(1, kmd="emu", transcript=c) == answers[:1]
+
+    assert run("diff", a, b) == 0
+    assert capsys.readouterr().out.startswith("no difference in ")
+    assert run("diff", a, c) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[-1] for line in told[2:]] == ["EXECUTE_BO: only in A", "WAIT_BO: only in A"]
+    assert run("show", a) == 0
+    assert capsys.readouterr().out.count("EXECUTE_BO") == 2
+
+    # The same calls, byte for byte, without an emulator; what a card computes is no call.
+    assert session(1, 3, kmd=f"replay:{b}") == ["[0.0, 0.0, 0.0, 0.0]"] * 2
+    with pytest.raises(AssertionError, match=r"this is a replay, and the run differs from it: .*EXECUTE_BO"):
+        session(1, 3, kmd=f"replay:{c}")

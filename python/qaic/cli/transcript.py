@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli._common import FAILURE, SUCCESS, USAGE, complain, show
 from qaic.cli.transcript_diff import Comparison, Difference, call_name, compare
-from qaic.cli.transcript_lines import Line, read
+from qaic.cli.transcript_lines import VOLATILE, Line, read
 from qaic.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LONGEST_VALUE: Final = 60
 #: said by other parts of a line, or nothing at all
-_NOT_SHOWN: Final = frozenset({"type", "len", "command", "pad", "data", "addr", "eventfd", "process_id"})
+_NOT_SHOWN: Final = frozenset({"type", "command", "pad"})
 
 
 def diff(a: str, b: str, *, lrt: bool) -> int:
@@ -105,7 +105,7 @@ def _told(fields: dict[str, Any]) -> str:
     """Fields in short; lists by their items."""
     told = []
     for name, value in fields.items():
-        if name in _NOT_SHOWN:
+        if name in _NOT_SHOWN or value == VOLATILE:
             continue
         if isinstance(value, dict):
             inner = _told(value)
