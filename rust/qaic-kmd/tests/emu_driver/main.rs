@@ -5,6 +5,7 @@
 
 mod answers;
 mod behaviours;
+mod cores;
 mod faults;
 mod losses;
 mod random;
