@@ -78,6 +78,10 @@ pub(super) struct Bases {
 impl Layout {
     /// The buffer objects of a program.
     pub(super) fn new(metadata: &Metadata, network: &NetworkDesc) -> Result<Self, RuntimeError> {
+        if metadata.dma_requests.is_empty() {
+            let what = "it has no DMA requests, as from compilers of before; compile it again";
+            return refused(what.to_owned());
+        }
         let sizes: Vec<u64> = network.dma_buffers.iter().map(|buffer| u64::from(buffer.size)).collect();
         let mut buffers: Vec<BufferLayout> = Vec::new();
         // Of each DMA buffer, the buffer object that it is.
@@ -134,10 +138,6 @@ impl Layout {
         if let Some(dma) = (0..sizes.len()).find(|&dma| sizes[dma] > 0 && taken[dma].is_none()) {
             return refused(format!("no DMA request moves DMA buffer {dma} of {} bytes", sizes[dma]));
         }
-        let Some(last) = buffers.len().checked_sub(1) else {
-            let what = "it has no DMA requests, as from compilers of before; compile it again";
-            return refused(what.to_owned());
-        };
         let elements = buffers.iter().map(|buffer| buffer.slices.len()).sum::<usize>();
         let room = RING_ELEMENTS - 1;
         let Some(elements) = u32::try_from(elements).ok().filter(|&elements| elements <= room) else {
@@ -151,7 +151,8 @@ impl Layout {
                 buffer.slices.len()
             ));
         }
-        Ok(Self { buffers, awaited: last_outbound.unwrap_or(last), elements, is_partial })
+        let awaited = last_outbound.unwrap_or(buffers.len().saturating_sub(1));
+        Ok(Self { buffers, awaited, elements, is_partial })
     }
 }
 
