@@ -165,6 +165,20 @@ impl Aftermath {
     }
 }
 
+/// A call that is counted.
+#[must_use = "it is counted until this is dropped"]
+pub(crate) struct Counted<'a> {
+    card: &'a Card,
+    of: fn(&mut State) -> &mut usize,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        *(self.of)(&mut self.card.lock()) -= 1;
+        self.card.changed.notify_all();
+    }
+}
+
 impl Card {
     pub(crate) fn new(index: u32, options: &Arc<EmuOptions>, events: &Arc<EventHub>) -> Self {
         let (major, minor) = options.firmware.transport_version;
@@ -455,6 +469,19 @@ impl Card {
 
     fn publish(&self, kind: EventKind) {
         self.events.publish(&self.node, kind);
+    }
+
+    /// Counts a call that blocks, or one that the firmware works on, until the answer is dropped: a panic of cores on the
+    /// caller's thread does not leave it counted. Gives the lock back.
+    pub(crate) fn count<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        of: fn(&mut State) -> &mut usize,
+    ) -> Counted<'a> {
+        *of(&mut state) += 1;
+        drop(state);
+        self.changed.notify_all();
+        Counted { card: self, of }
     }
 
     /// Sleeps until something changed or its time has come. Virtual time goes on to that time if nobody else is about

@@ -170,14 +170,9 @@ impl EmuFile {
     /// Waits for a reply that does not come.
     fn await_no_reply(&self, resets: u64) -> Result<(), Errno> {
         let deadline = self.card.options.clock.now() + self.card.options.control_timeout;
-        let mut state = self.card.lock();
-        state.waiters += 1;
-        self.card.changed.notify_all();
-        drop(state);
-        let error = self.card.await_reset(self.user, resets, deadline);
-        self.card.lock().waiters -= 1;
-        self.card.changed.notify_all();
-        Err(error)
+        let state = self.card.lock();
+        let _waiting = self.card.count(state, |state| &mut state.waiters);
+        Err(self.card.await_reset(self.user, resets, deadline))
     }
 
     /// Has the firmware answer. `EIO`: the card was reset meanwhile.
@@ -187,7 +182,7 @@ impl EmuFile {
         fault: Option<Action>,
         resets: u64,
     ) -> Result<Vec<WireReply>, Errno> {
-        let mut state = self.card.settled();
+        let state = self.card.settled();
         let wire_id = state.users.get(&self.user).ok_or(Errno::NODEV)?.wire_id;
         if state.resets != resets {
             return Err(Errno::IO);
@@ -196,13 +191,11 @@ impl EmuFile {
             drop(state);
             return Ok(self.card.firmware.refuse(wires, status, both));
         }
-        state.busy += 1;
-        drop(state);
+        let busy = self.card.count(state, |state| &mut state.busy);
         let replies = self.card.firmware.handle(wire_id, wires);
-        let mut state = self.card.settled();
-        state.busy -= 1;
-        self.card.changed.notify_all();
-        let is_same = state.resets == resets && !state.users.get(&self.user).is_none_or(|user| user.is_dead);
+        drop(busy);
+        let state = self.card.settled();
+        let is_same = state.resets == resets && state.can_use(self.user);
         drop(state);
         if is_same {
             return Ok(replies);

@@ -283,7 +283,7 @@ impl EmuFile {
         if arg.pad != 0 {
             return Err(Errno::INVAL);
         }
-        let mut state = self.alive()?;
+        let state = self.alive()?;
         if arg.dbc_id >= DBC_COUNT {
             return Err(Errno::INVAL);
         }
@@ -297,19 +297,14 @@ impl EmuFile {
         let losses = dbc.losses;
         let bo_id = state.bo_id(self.user, arg.handle)?;
         let flight = state.bos.get(&bo_id).and_then(|bo| bo.flight);
-        state.waiters += 1;
-        self.card.changed.notify_all();
-        drop(state);
+        let _waiting = self.card.count(state, |state| &mut state.waiters);
         if let Some(fault) = fault {
             // As if it happened while the call waits.
             self.card.perform(fault, Some(arg.dbc_id));
         }
         let awaited =
             Awaited { dbc_id: arg.dbc_id, losses, bo_id, serial: flight.map(|flight| flight.serial) };
-        let result = self.card.await_idle(&awaited, options.clock.now() + limit);
-        self.card.lock().waiters -= 1;
-        self.card.changed.notify_all();
-        result
+        self.card.await_idle(&awaited, options.clock.now() + limit)
     }
 
     pub(crate) fn perf_stats(&self, arg: &PerfStats) -> Result<(), Errno> {

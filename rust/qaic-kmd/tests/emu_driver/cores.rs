@@ -194,3 +194,50 @@ fn cores_that_fail_hang_under_kernels_that_cannot_restart_them() {
     assert_eq!(rig.wait(active, output), Err(Errno::TIMEDOUT));
     rig.close();
 }
+
+/// Cores that break the emulator's promise, at one place or the other.
+#[derive(Clone, Copy, Debug)]
+struct Panicking {
+    when_activated: bool,
+}
+
+impl Workload for Panicking {
+    fn activate(&self, _images: &Images) -> Result<Box<dyn Running>, i32> {
+        assert!(!self.when_activated, "as the test wants");
+        Ok(Box::new(*self))
+    }
+}
+
+impl Running for Panicking {
+    fn honours_semaphores(&self) -> bool {
+        false
+    }
+
+    fn advance(&mut self, _card: &mut CoreView<'_>) -> Progress {
+        panic!("as the test wants")
+    }
+
+    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
+        Arc::new(|| ())
+    }
+}
+
+#[test]
+fn cores_that_panic_hold_nothing() {
+    for (when_activated, pace) in [(true, Pace::Inline), (false, Pace::Inline), (false, Pace::Threads)] {
+        let workload = Arc::new(Panicking { when_activated });
+        let rig = Rig::new(EmuOptions { workload, pace, ..EmuOptions::default() });
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let active = rig.activate(16);
+            let output = rig.output(active);
+            rig.execute(active, &[output]).unwrap();
+            rig.wait(active, output)
+        }));
+        match pace {
+            Pace::Inline => assert!(run.is_err()),
+            Pace::Threads => assert_eq!(run.unwrap(), Err(Errno::TIMEDOUT)),
+        }
+        assert_eq!(rig.control.waiters(), 0);
+        rig.close();
+    }
+}
