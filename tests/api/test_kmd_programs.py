@@ -15,7 +15,7 @@ import qaic.stats
 import qpc_support
 from kmd_sessions import EMULATED, VIRTUAL, assert_same, device, on_both
 from qaic import _core
-from qaic.errors import QaicError
+from qaic.errors import DeviceLostError, InferenceError, QaicError
 from session_models import affine, model, save
 
 RNG = np.random.default_rng(5)
@@ -223,3 +223,22 @@ def test_containers_of_before_run_on_virtual_cards_only(tmp_path):
         assert_same(before.run({"x": x}), now.run({"x": x}))
     with device(**EMULATED), pytest.raises(QaicError, match="compile it again"):
         qaic.Session(path).run({"x": x})
+
+
+def test_an_inference_that_the_engine_fails_in_is_a_lost_channel(tmp_path, capfd):
+    net = model(
+        [helper.make_node("Gather", ["x", "at"], ["y"])],
+        [("x", "float32", [4]), ("at", "int64", [1])],
+        [("y", "float32", [1])],
+    )
+    program = compiled(tmp_path, net)
+    x = np.arange(4, dtype=np.float32)
+    good, bad = ({"x": x, "at": np.array([at], np.int64)} for at in (2, 9))
+    with device(**VIRTUAL), qaic.Session(program) as session, pytest.raises(InferenceError):
+        session.run(bad)
+    with device(**EMULATED), qaic.Session(program) as other, qaic.Session(program) as session:
+        assert session.run(good)["y"] == 2
+        with pytest.raises(DeviceLostError):
+            session.run(bad)
+        assert other.run(good)["y"] == 2
+    assert "out of" in capfd.readouterr().err
