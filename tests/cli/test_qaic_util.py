@@ -376,8 +376,8 @@ def test_boxes():
 
 
 def test_boxes_of_a_broken_device():
-    lines = list(device_lines(util_facts.broken(3), per_row=8))
-    assert lines[0].strip("= ") == "DeviceID-3 --- Status: Error --- FW Version: Invalid"
+    lines = list(device_lines(device(devStatus=qaicrt.QDevStatus.QDS_ERROR), per_row=8))
+    assert lines[0].strip("= ") == "DeviceID-0 --- Status: Error --- FW Version: Invalid"
     assert lines[2].count("Invalid") == 8
 
 

@@ -39,7 +39,8 @@ CLASSES = {
     "ExecObj": {
         *("getData", "getId", "run", "setData", "setDataWithSlices", "setId", "waitForCompletion"),
     },
-    "QBuffer": {"buf", "handle", "offset", "size", "type"},
+    # `from_dma_buf` is of ours.
+    "QBuffer": {"buf", "from_dma_buf", "handle", "offset", "size", "type"},
     "BufferDimensionsVecRef": {"append"},
     # §B.11
     "InferenceVector": {

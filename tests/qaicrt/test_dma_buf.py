@@ -14,6 +14,8 @@ from rt_programs import Client, S
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 PAGE = mmap.PAGESIZE
+#: of the DMA buffers of both bindings; the tensors are at their begins
+BYTES = 64
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,7 @@ class Memory:
         os.truncate(self.fd, size)
         self.view = np.frombuffer(mmap.mmap(self.fd, size), np.float32)
 
-    def buffer(self, size=X.nbytes, offset=0):
+    def buffer(self, size=BYTES, offset=0):
         return qaicrt.QBuffer.from_dma_buf(self.fd, size, offset)
 
     def put(self, values, offset=0):
@@ -61,7 +63,7 @@ def test_an_inference_without_a_copy(affine):
         np.testing.assert_allclose(y.get(), rt_programs.affine_of(X + turn), rtol=1e-6)
     status, found = exec_obj.getData()
     assert status == S.QS_SUCCESS
-    assert [(buffer.size, buffer.type.name) for buffer in found] == [(32, "QBUFFER_TYPE_DMABUF")] * 2
+    assert [(buffer.size, buffer.type.name) for buffer in found] == [(BYTES, "QBUFFER_TYPE_DMABUF")] * 2
 
 
 def test_one_side_may_be_of_the_heap(affine):
@@ -85,10 +87,13 @@ def test_a_part_of_the_memory(affine):
     affine.infer(exec_obj, [x.buffer(offset=PAGE), y.buffer(offset=2 * PAGE)])
     np.testing.assert_allclose(y.get(2 * PAGE), rt_programs.affine_of(X), rtol=1e-6)
     assert (y.view[: 2 * PAGE // 4] == -1).all()
-    assert (y.view[2 * PAGE // 4 + X.size :] == -1).all()
+    assert (y.view[(2 * PAGE + BYTES) // 4 :] == -1).all()
 
 
-def test_descriptors_are_given_back(affine):
+def test_descriptors_are_given_back(tmp_path, monkeypatch):
+    # A card that no other test has used.
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "7")
+    affine = Client(rt_programs.compiled(tmp_path, rt_programs.affine()), dev=6)
     exec_obj = affine.exec_obj()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(4):
@@ -101,16 +106,18 @@ def test_descriptors_are_given_back(affine):
         del x, y
     affine.infer(exec_obj, [qaicrt.QBuffer(X), qaicrt.QBuffer(bytes(32))])
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
-    control = _core.EmuControl(0)
+    control = _core.EmuControl(6)
     del exec_obj
     assert affine.program.unload() == S.QS_SUCCESS
     assert not [line for line in control.invariants() if "open file" not in line]
 
 
-def test_sizes_are_checked(affine, capfd):
+def test_sizes_are_those_of_the_dma_buffers(affine, capfd):
+    sizes = [mapping.size for mapping in qaicrt.Qpc(affine.path).getBufferMappingsDma()]
+    assert sizes[:2] == [BYTES, BYTES]
     exec_obj, memory = affine.exec_obj(), Memory()
-    for size in (28, 36):
-        refused(capfd, exec_obj.setData([(0, memory.buffer(size))]), "`x`", "32", str(size))
+    for size in (X.nbytes, BYTES - 1, BYTES + 1):
+        refused(capfd, exec_obj.setData([(0, memory.buffer(size))]), "`x`", str(BYTES), str(size))
 
 
 def test_checksums_need_the_bytes_on_the_host(tmp_path, capfd):

@@ -148,7 +148,6 @@ class TestControl:
         control.hurry()
         assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
         assert exec_obj.waitForCompletion() == S.QS_DEV_ERROR
-        assert client.program.getAicProgramInfo()[1].status.value == 100
         assert control.ledger()["elves"] == 0
 
     def test_wrong_use_is_said(self):

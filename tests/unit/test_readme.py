@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import child_process
 import decoder_model
 import session_models
 
@@ -60,6 +61,16 @@ def test_code_of_the_guide_runs(folder):
         exec(block, namespace)
     assert namespace["logits"].shape == (1, 1, 23)
     assert len(namespace["results"]) == 100
+
+
+def test_code_of_the_guide_to_cards_runs():
+    # In a process of its own, since it chooses the devices.
+    blocks = re.findall(r"```python\n(.*?)```", (GUIDES / "card.md").read_text(), re.DOTALL)
+    (block,) = [block for block in blocks if "EmuControl" in block]
+    done = child_process.run_script(
+        block + "\nassert card.ledger()['free']['cores'] == 16\nprint(card.calls('execute'))"
+    )
+    assert done.stdout == "0\n"
 
 
 def test_code_of_the_guide_to_configurations_runs(folder):

@@ -1,7 +1,7 @@
 //! Tensors that lie behind descriptors: the device moves them by itself, and nothing of them is seen here.
 //!
-//! A descriptor stands for a whole DMA buffer of a program, so it can take the place of a binding that is all of one and is
-//! not converted on its way. What needs to see the bytes on the host excludes it: checksums, state kept between
+//! A descriptor stands for a whole DMA buffer of a program, so it can take the place of a binding that has one to itself and
+//! is not converted on its way. What needs to see the bytes on the host excludes it: checksums, state kept between
 //! inferences, inputs of which parts may be given.
 
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::transfer::TransferPlan;
 use crate::wiring::{InputWire, OutputWire, Wiring};
 
 impl Program {
-    /// Refuses a binding, inputs then outputs, that memory behind a descriptor cannot be wired to.
-    pub fn check_dma_buf(&self, binding: usize) -> Result<(), RuntimeError> {
+    /// Refuses a binding, inputs then outputs, that `len` bytes behind a descriptor cannot be wired to.
+    pub fn check_dma_buf(&self, binding: usize, len: u64) -> Result<(), RuntimeError> {
         let kind = self.context().kind_of(self.placement());
         if kind != Some(DeviceKind::Kmd) {
             let kind = kind.map_or("unknown", DeviceKind::name);
@@ -49,8 +49,18 @@ impl Program {
         if self.variants().iter().any(|transfers| transfers.has_partial_inputs()) {
             return refused("the program has inputs of which parts may be given, so it packs all of them");
         }
-        if self.variants().iter().any(|transfers| transfers.whole_buffer(binding).is_none()) {
-            return refused("it is converted on its way, or shares its DMA buffer; use memory of the heap");
+        for transfers in self.variants() {
+            let Some(buffer) = transfers.whole_buffer(binding) else {
+                return refused(
+                    "it is converted on its way, or shares its DMA buffer; use memory of the heap",
+                );
+            };
+            // The device moves all of the buffer, which may be longer than the tensor at its begin.
+            let expected = transfers.dma_bytes().get(buffer).copied().unwrap_or(0);
+            if u64::from(expected) != len {
+                let what = format!("DMA buffer {buffer} of binding `{}`", name());
+                return Err(RuntimeError::BufferSize { buffer: what, expected: expected.into(), found: len });
+            }
         }
         Ok(())
     }
@@ -59,13 +69,13 @@ impl Program {
 /// The DMA buffers of an exec object that its device moves from and to descriptors.
 #[derive(Debug, Default)]
 pub(crate) struct Described {
-    buffers: Vec<usize>,
+    bound: Vec<(usize, Arc<DmaBuf>)>,
 }
 
 impl Described {
     /// Whether nothing lies behind a descriptor.
     pub(crate) fn is_empty(&self) -> bool {
-        self.buffers.is_empty()
+        self.bound.is_empty()
     }
 
     /// Has the device use the descriptors of a wiring, and its own memory for all else.
@@ -77,7 +87,7 @@ impl Described {
         wiring: &Wiring,
         transfers: &TransferPlan,
     ) -> Result<(), RuntimeError> {
-        if self.buffers.is_empty() && descriptors(wiring).next().is_none() {
+        if self.bound.is_empty() && descriptors(wiring).next().is_none() {
             return Ok(());
         }
         let mut wanted: Vec<(usize, &Arc<DmaBuf>)> = Vec::new();
@@ -87,16 +97,18 @@ impl Described {
             })?;
             wanted.push((buffer, memory));
         }
-        while let Some(at) =
-            self.buffers.iter().position(|bound| !wanted.iter().any(|(buffer, _)| buffer == bound))
-        {
-            exec.bind_dma_buf(self.buffers[at], None)?;
-            self.buffers.swap_remove(at);
+        let is_wanted = |bound: &(usize, Arc<DmaBuf>)| {
+            wanted.iter().any(|(buffer, memory)| *buffer == bound.0 && Arc::ptr_eq(memory, &bound.1))
+        };
+        // Before others are bound, which may be the same memory: a card has it once.
+        while let Some(at) = self.bound.iter().position(|bound| !is_wanted(bound)) {
+            exec.bind_dma_buf(self.bound[at].0, None)?;
+            self.bound.swap_remove(at);
         }
         for (buffer, memory) in wanted {
-            exec.bind_dma_buf(buffer, Some(memory))?;
-            if !self.buffers.contains(&buffer) {
-                self.buffers.push(buffer);
+            if !self.bound.iter().any(|(bound, _)| *bound == buffer) {
+                exec.bind_dma_buf(buffer, Some(memory))?;
+                self.bound.push((buffer, Arc::clone(memory)));
             }
         }
         Ok(())

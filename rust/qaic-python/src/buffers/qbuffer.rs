@@ -186,7 +186,8 @@ impl PyQBuffer {
     ///     The descriptor, or an object with a ``fileno``. The buffer has a descriptor of its own; the caller's may be
     ///     closed.
     /// size
-    ///     Bytes, at least 1.
+    ///     Bytes, as many as the DMA buffer of the binding has (``Qpc.getBufferMappingsDma``), which may be a few more than
+    ///     the tensor.
     /// offset
     ///     Where they begin.
     ///

@@ -11,6 +11,7 @@ use qaic_runtime::program::Program;
 use qaic_runtime::wiring::Shapes;
 
 use super::dims::Dims;
+use crate::buffers::Backing;
 
 /// One binding, as a caller sees it.
 #[derive(Debug)]
@@ -96,6 +97,14 @@ impl Edges {
     pub(crate) fn position(&self, index: i64) -> Result<usize, RuntimeError> {
         let position = usize::try_from(index).ok().filter(|&position| position < self.list.len());
         position.ok_or_else(|| self.unknown(index))
+    }
+
+    /// Bytes of the tensor in a buffer. Behind a descriptor lies all of the DMA buffer, with the largest tensor at its begin.
+    pub(crate) fn tensor_bytes(&self, index: usize, backing: &Backing) -> usize {
+        match (backing.dma_buf(), self.list.get(index)) {
+            (Some(_), Some(edge)) => edge.size,
+            _ => backing.len(),
+        }
     }
 
     /// The binding of this index.

@@ -126,7 +126,7 @@ pub(crate) fn listed(edges: &Edges, index: usize, value: &Bound<'_, PyAny>) -> A
     };
     if let Ok(buffer) = value.cast::<PyQBuffer>() {
         return Ok(wired(buffer.get(), index).map(|backing| {
-            let shape = edges.dims_of_size(index, backing.len());
+            let shape = edges.dims_of_size(index, edges.tensor_bytes(index, &backing));
             Listed { index, backing, shape }
         }));
     }

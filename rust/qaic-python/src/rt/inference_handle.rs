@@ -262,10 +262,9 @@ fn wire_part(
     let listed: Vec<_> = (first..)
         .zip(backings)
         .map(|(index, backing)| {
-            let shape = match dims {
-                Some(dims) => dims.get(index).cloned(),
-                None => wires.edges().dims_of_size(index, backing.len()),
-            };
+            let edges = wires.edges();
+            let sized = || edges.dims_of_size(index, edges.tensor_bytes(index, backing));
+            let shape = dims.map_or_else(sized, |dims| dims.get(index).cloned());
             Listed { index, shape, backing: Arc::clone(backing) }
         })
         .collect();

@@ -202,7 +202,9 @@ impl Wires {
 
     /// Shapes of buffers that came without dims.
     fn shapes_of_sizes(&self, backings: &[Arc<Backing>], shapes: &mut [Option<RequestedShape>]) -> Shapes {
-        let sizes: Vec<usize> = backings.iter().map(|backing| backing.len()).collect();
+        let tensors = backings.iter().enumerate();
+        let sizes: Vec<usize> =
+            tensors.map(|(index, backing)| self.edges.tensor_bytes(index, backing)).collect();
         let variant = self.edges.variant_of_sizes(&sizes);
         for (index, ((slot, &size), edge)) in shapes.iter_mut().zip(&sizes).zip(self.edges.iter()).enumerate()
         {
@@ -228,7 +230,7 @@ impl Wires {
 
     /// Refuses memory behind a descriptor where the device cannot use it.
     fn check_place(&self, index: usize, backing: &Backing) -> Result<(), RuntimeError> {
-        backing.dma_buf().map_or(Ok(()), |_| self.edges.program().check_dma_buf(index))
+        backing.dma_buf().map_or(Ok(()), |memory| self.edges.program().check_dma_buf(index, memory.len()))
     }
 
     fn connect(&self, wiring: &mut Wiring, index: usize, backing: &Arc<Backing>) {
@@ -261,7 +263,15 @@ impl Wires {
 impl Edge {
     /// Checks a buffer that is not left out.
     fn check(&self, backing: &Backing, dims: Option<&Dims>) -> Result<(), RuntimeError> {
-        let len = backing.len();
+        let len = match (backing.dma_buf(), dims) {
+            (None, _) => backing.len(),
+            (Some(_), None) => self.size,
+            // What lies behind the descriptor has the size of the DMA buffer, whatever the shape.
+            (Some(_), Some((item_bytes, dims))) => {
+                let dims = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX));
+                dims.fold(usize::try_from(*item_bytes).unwrap_or(usize::MAX), usize::saturating_mul)
+            }
+        };
         if let Some((item_bytes, dims)) = dims {
             self.check_dims(*item_bytes, dims, len)?;
         }

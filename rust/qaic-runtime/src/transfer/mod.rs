@@ -90,14 +90,13 @@ impl TransferPlan {
         &self.checked.dma_sizes
     }
 
-    /// The DMA buffer that holds nothing but this binding, inputs then outputs, as the caller has it.
+    /// The DMA buffer that holds nothing but this binding, inputs then outputs, at its begin and as the caller has it.
     pub fn whole_buffer(&self, binding: usize) -> Option<usize> {
-        let transfer = self.inputs.iter().chain(&self.outputs).nth(binding)?;
+        let all = || self.inputs.iter().chain(&self.outputs);
+        let transfer = all().nth(binding)?;
         let place = transfer.place().filter(|_| matches!(transfer.route(), Route::Direct))?;
-        let is_all = place.offset == 0
-            && self.dma_bytes().get(place.buffer).is_some_and(|&bytes| bytes as usize == place.bytes)
-            && transfer.user_bytes() == place.bytes;
-        (is_all && !transfer.is_partial()).then_some(place.buffer)
+        let here = all().filter(|other| other.place().is_some_and(|other| other.buffer == place.buffer));
+        (place.offset == 0 && here.count() == 1 && !transfer.is_partial()).then_some(place.buffer)
     }
 
     /// Whether some input may be given short; then the place of inputs depends on the lengths of each inference.
