@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use qaic_kmd::abi::request;
+use qaic_kmd::emu::EmuOptions;
 use qaic_runtime::error::RuntimeError;
 
-use crate::rig::{Rig, run};
+use crate::rig::{Recipe, Rig, run};
 
 /// The error of bringing a program up under a plan. Nothing is left of it, and afterwards it can be brought up.
 #[track_caller]
@@ -39,6 +40,21 @@ fn refusals_are_told_apart_and_cost_nothing() {
         seen.insert(both.remove(0));
     }
     assert_eq!(seen.len(), 7);
+}
+
+#[test]
+fn a_card_without_free_cores_says_how_many_there_are() {
+    let mut options = EmuOptions::default();
+    options.firmware.totals.cores = 2;
+    let rig = Rig::with(options, &Recipe::default());
+    let program = rig.load().unwrap();
+    let held: Vec<_> = (0..2).map(|_| program.activate().unwrap()).collect();
+    let error = program.activate().unwrap_err();
+    assert!(matches!(error, RuntimeError::DeviceBusy { needed: 1, free: 0, total: 2, .. }), "{error}");
+    drop(held);
+    program.activate().unwrap();
+    drop(program);
+    rig.finish();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use qaic_kmd::nnc::NncStatus;
 use qaic_kmd::{Errno, calls};
 
 use super::exec::KmdExec;
@@ -37,7 +38,9 @@ impl KmdActivation {
         line.origin.check()?;
         card.settle();
         line.health.check(program.generation)?;
-        let activated = line.activate(program.elf_id, program.constants_id())?;
+        let activated = line
+            .activate(program.elf_id, program.constants_id())
+            .map_err(|error| no_cores(program, error))?;
         // Events of an earlier user of the channel are not about this one.
         card.settle();
         let channel = Channel::new(card.id, activated.dbc_id);
@@ -50,6 +53,23 @@ impl KmdActivation {
             leftovers: Mutex::default(),
             activation_id: activated.activation_id,
         })))
+    }
+}
+
+/// A refusal for want of cores with their numbers, as virtual cards give them.
+fn no_cores(program: &Loaded, error: RuntimeError) -> RuntimeError {
+    if !matches!(error, RuntimeError::Firmware { status, .. } if status == NncStatus::NSP_ALLOC.0) {
+        return error;
+    }
+    let needed = program.image.network().num_cores.max(1);
+    match program.line.resources() {
+        Ok(resources) if u32::from(resources.nsp_free) < needed => RuntimeError::DeviceBusy {
+            id: program.card.id,
+            needed,
+            free: resources.nsp_free.into(),
+            total: resources.nsp_total.into(),
+        },
+        _ => error,
     }
 }
 
