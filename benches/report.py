@@ -145,6 +145,12 @@ GROUPS = {
         "nothing: it shows what inputs and exec objects cost. A run into the caller's arrays allocates "
         "nothing (rust/qaic-runtime/tests/allocations.rs).",
     ),
+    "kmd": (
+        "Inferences on cards",
+        "Rust only, on an emulated card that works on the calling thread and hands its input back. The "
+        "bare loop makes the same two system calls for the same buffer objects through the same file, so "
+        "the difference is ours. A run makes no other call, which the benchmark checks.",
+    ),
     "convert": (
         "Conversions",
         "Bytes of the larger side per second; the fastest kernels of this machine.",
@@ -169,6 +175,7 @@ BENCHES = {
     "stats_output": "stats_output",
     "open": "open",
     "overhead": "run",
+    "kmd": "kmd",
     "convert": "convert",
     "numbers": "quant",
 }
@@ -253,6 +260,8 @@ def measure_group(
             yield from rust_rows.open_rows(rust)
         case "overhead":
             yield from rust_rows.overhead_rows(rust)
+        case "kmd":
+            yield from rust_rows.card_rows(rust)
         case "convert":
             yield from rust_rows.convert_rows(rust, rust_rows.measure_numpy(effort))
         case "numbers":

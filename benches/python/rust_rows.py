@@ -24,6 +24,8 @@ _NUMBERS, _CALIBRATIONS = "numbers, per byte of f32", "calibrate 512 bins"
 _RATE_LIMITS = {"f32 to f16": 30, "quantize i8": 80}
 #: Of a run with three bindings, above the bare call of the engine.
 _OVER_BARE_S = 0.8e-6 + 3 * 0.08e-6
+#: Of an inference on a card, above the system calls, and of each of its bindings.
+_CARD_S, _PER_BINDING_S = 1e-6, 80e-9
 _SUBMIT_AND_COLLECT_S = 150e-9
 _OPEN_FIXED_S, _OPEN_PER_BINDING_S = 40e-6, 0.5e-6
 
@@ -87,6 +89,32 @@ def overhead_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
     flat = _quotient(sizes["16 x 16"], sizes["1 x 1"])
     beside = (("1 x 1", sizes["1 x 1"]),)
     yield Row("noop: 16 activations x set_size 16", sizes["16 x 16"], beside, **at_most(flat, 1.1))
+
+
+def card_rows(groups: dict[str, list[Figure]]) -> Iterator[Row]:
+    """What a run on a card costs above the two system calls."""
+    figures = {(figure.function, int(figure.value)): figure.time for figure in groups["run on kmd"]}
+    for (function, inputs), ours in figures.items():
+        if function == "inputs":
+            bare = figures["bare calls", inputs]
+            # With the output.
+            yield _card_row(f"a run of {inputs} inputs", ours, bare, _CARD_S + (inputs + 1) * _PER_BINDING_S)
+    flying = {figure.function: figure for figure in groups["run on kmd, in flight"]}
+    ours, bare = flying["submit and collect"], flying["bare calls"]
+    count = int(ours.value)
+    limit = count * (_CARD_S + 2 * _PER_BINDING_S)
+    yield _card_row(f"{count} in flight, all of them", ours.time, bare.time, limit)
+
+
+def _card_row(what: str, ours: Spread, bare: Spread, limit: float) -> Row:
+    return Row(
+        what,
+        ours,
+        (("bare calls", bare),),
+        _quotient(ours, bare),
+        f"<= bare + {limit * 1e6:.2f} µs",
+        ours.median - bare.median <= limit,
+    )
 
 
 def _quotient(ours: Spread, other: Spread) -> Spread:

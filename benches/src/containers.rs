@@ -13,6 +13,7 @@ use qaic_qpc::container::names;
 use qaic_qpc::dtype::ElementType;
 use qaic_qpc::elf;
 use qaic_qpc::error::QpcError;
+use qaic_qpc::metadata::{DmaRequest, Metadata};
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
@@ -80,6 +81,31 @@ pub fn program(network: &NetworkDesc, elf: &[u8]) -> Result<Vec<u8>, QpcError> {
         segment(names::NETWORK_DESC, &network),
     ];
     build_in_memory(&segments, ALIGNMENT)
+}
+
+/// Container of a program for a card: its inputs go to the card's memory, and its output is read from the same place.
+pub fn card_program(inputs: u32) -> Result<Vec<u8>, QpcError> {
+    let network = network(inputs);
+    let request = |num, size| DmaRequest {
+        num,
+        in_out: u8::from(num == 1),
+        size,
+        dev_addr_space: 1,
+        port_id: 100 + num,
+        ..DmaRequest::default()
+    };
+    let sizes = network.dma_buffers.iter().map(|buffer| buffer.size);
+    let metadata = Metadata {
+        network_name: network.network_name.clone(),
+        dma_requests: (0..).zip(sizes).map(|(num, size)| request(num, size)).collect(),
+        hw_version_major: 2,
+        num_nsps: 1,
+        vtcm_size: 1,
+        l2tcm_size: 1,
+        static_shared_ddr_size: network.dma_buffers.iter().map(|buffer| u64::from(buffer.size)).sum(),
+        ..Metadata::default()
+    };
+    program(&network, &elf::build(&[("metadata", &metadata.encode_flatbuffer())])?)
 }
 
 /// Writes a container with `constants_bytes` of constants, which are a hole in the file.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use qaic_kmd::kmd::Kmd;
 use qaic_qpc::crc::verify_checksums;
 
 use crate::device::{
@@ -53,6 +54,11 @@ impl Context {
     /// A context over devices of its own: their cores are nobody else's, and nobody else sees them.
     pub fn apart(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
         Registry::new(options).map(|registry| Self::over(Arc::new(registry)))
+    }
+
+    /// A context over the cards of a kernel that the caller brings along.
+    pub fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Arc<Self>, RuntimeError> {
+        Registry::of_cards(kernel).map(|registry| Self::over(Arc::new(registry)))
     }
 
     fn over(registry: Arc<Registry>) -> Arc<Self> {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use qaic_kmd::kmd::Kmd;
+
 use super::kernel::{Kernel, KernelOptions};
 use super::kmd::KmdDevice;
 use super::noop::{self, NoopDevice};
@@ -117,6 +119,16 @@ impl Registry {
         }
         this.devices.sort_by_key(|device| device.id());
         Ok(this)
+    }
+
+    /// The cards of a kernel that the caller brings along, and nothing else.
+    pub fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Self, RuntimeError> {
+        Ok(Self {
+            devices: KmdDevice::enumerate(kernel)?,
+            controls: Vec::new(),
+            #[cfg(feature = "emu")]
+            emulator: None,
+        })
     }
 
     /// Cards, with the ids that the system gives them (device-kmd §1.5).

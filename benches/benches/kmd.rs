@@ -1,0 +1,124 @@
+//! What an inference on a card costs the host besides the two system calls, on an emulated card.
+//!
+//! The emulator works on the calling thread and hands the input back. Beside each run stands a bare loop that makes the
+//! same two calls for the same buffer objects through the same file, and does nothing else: what is left is ours.
+#![allow(clippy::unwrap_used)] // a bench without its program must not run
+
+mod tapped;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use qaic_benches::containers::{TENSOR_BYTES, card_program};
+use qaic_kmd::abi::request;
+use qaic_kmd::emu::{EmuKmd, EmuOptions};
+use qaic_kmd::kmd::Kmd;
+use qaic_runtime::buffer::Storage;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, Placement};
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
+
+use tapped::Tap;
+
+/// Inferences in flight where there are several.
+const IN_FLIGHT: u32 = 64;
+
+/// A program of `inputs` inputs on an emulated card whose calls are seen.
+struct Card {
+    emulator: Arc<EmuKmd>,
+    tap: Arc<Tap>,
+    set: Arc<InferenceSet>,
+    inputs: Vec<Storage>,
+    output: Storage,
+}
+
+impl Card {
+    fn new(inputs: u32, set_size: u32) -> Self {
+        let emulator = EmuKmd::new(EmuOptions::default()).unwrap();
+        let tap = Tap::new(Arc::clone(&emulator) as Arc<dyn Kmd>);
+        let context = Context::of_cards(&(Arc::clone(&tap) as Arc<dyn Kmd>)).unwrap();
+        let image = Image::from_bytes(card_program(inputs).unwrap()).unwrap();
+        let place = Placement::one(DeviceId(0));
+        let set =
+            InferenceSet::new(&context, &image, &place, set_size, 1, ProgramOptions::default()).unwrap();
+        let storage = || Storage::new(TENSOR_BYTES).unwrap();
+        Self { emulator, tap, set, inputs: (0..inputs).map(|_| storage()).collect(), output: storage() }
+    }
+
+    fn run(&self) {
+        let given: Vec<_> = self.inputs.iter().map(|input| input.memory().as_const()).collect();
+        self.set.try_lease().unwrap().run(&given, &[Some(self.output.memory())], None, || false).unwrap();
+    }
+
+    /// System calls of one inference, of any kind.
+    fn calls_of_a_run(&self) -> u64 {
+        let before = self.tap.calls();
+        self.run();
+        self.tap.calls() - before
+    }
+}
+
+fn one(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("run on kmd");
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(30);
+    for inputs in [1, 4, 16] {
+        let card = Card::new(inputs, 1);
+        card.inputs[0].memory().fill(7);
+        (0..64).for_each(|_| card.run());
+        assert_eq!(card.output.memory().as_const().to_vec(), [7; TENSOR_BYTES]);
+        assert_eq!(card.calls_of_a_run(), 2, "an execute call and a wait");
+        let given: Vec<_> = card.inputs.iter().map(|input| input.memory().as_const()).collect();
+        group.bench_function(BenchmarkId::new("inputs", inputs), |b| {
+            b.iter(|| {
+                let lease = card.set.try_lease().unwrap();
+                lease.run(&given, &[Some(card.output.memory())], None, || false).unwrap();
+            });
+        });
+        group.bench_function(BenchmarkId::new("bare calls", inputs), |b| b.iter(|| card.tap.again(0)));
+    }
+    group.finish();
+}
+
+fn many(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("run on kmd, in flight");
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(30);
+    let card = Card::new(1, IN_FLIGHT);
+    let ids = || 0..u64::from(IN_FLIGHT);
+    let batch = || {
+        for id in ids() {
+            let handle = card.set.try_acquire().unwrap();
+            card.set
+                .exec_obj(handle)
+                .unwrap()
+                .wire(|wiring| {
+                    wiring.shapes = Shapes::Variant(0);
+                    let memory = card.inputs[0].memory().as_const();
+                    wiring.inputs[0] = InputWire::Memory { memory, owner: None };
+                    wiring.outputs[0] = OutputWire::Memory { memory: card.output.memory(), owner: None };
+                })
+                .unwrap();
+            card.set.submit(handle, id).unwrap();
+        }
+        for _ in ids() {
+            let handle = card.set.get_completed(None, || false).unwrap();
+            card.set.put_completed(handle).unwrap();
+        }
+    };
+    (0..8).for_each(|_| batch());
+    group.throughput(criterion::Throughput::Elements(IN_FLIGHT.into()));
+    group.bench_function(BenchmarkId::new("submit and collect", IN_FLIGHT), |b| b.iter(batch));
+    group.bench_function(BenchmarkId::new("bare calls", IN_FLIGHT), |b| {
+        b.iter(|| (0..IN_FLIGHT as usize).for_each(|which| card.tap.again(which)));
+    });
+    let control = card.emulator.control(0).unwrap();
+    let counts = [request::EXECUTE_BO, request::WAIT_BO].map(|request| control.calls(request));
+    assert_eq!(counts[0], counts[1]);
+    group.finish();
+}
+
+criterion_group!(benches, one, many);
+criterion_main!(benches);
