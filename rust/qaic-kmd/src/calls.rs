@@ -18,25 +18,34 @@ use crate::kmd::AccelFile;
 /// Type of a transaction that names memory of the caller (device-kmd §2.4).
 const DMA_FROM_USER: u32 = 5;
 
+/// Bytes of a transaction's type and length, with which it begins.
+const HEADER_BYTES: usize = 8;
+
 /// A control message, and the reply that comes in its place. Borrows the data that the card fetches during the call.
 #[derive(Debug)]
 pub struct ManageBuffer<'data> {
     bytes: Box<[u8; MANAGE_MAX_BYTES]>,
     len: usize,
     count: u32,
+    // A reply may hold any addresses, so it is never sent.
+    is_reply: bool,
     data: PhantomData<&'data [u8]>,
 }
 
 impl Default for ManageBuffer<'_> {
     fn default() -> Self {
-        Self { bytes: Box::new([0; MANAGE_MAX_BYTES]), len: 0, count: 0, data: PhantomData }
+        Self { bytes: Box::new([0; MANAGE_MAX_BYTES]), len: 0, count: 0, is_reply: false, data: PhantomData }
     }
 }
 
 impl<'data> ManageBuffer<'data> {
-    /// Adds a transaction, header and all; `None` when there is no room for it, or when it is of the type that names memory.
+    /// Adds a transaction, header and all. `None` when there is no room for it, when it is of the type that names memory, or
+    /// when its header says another length than it has: what lies behind that would be a transaction that nobody has looked
+    /// at.
     pub fn push(&mut self, transaction: &[u8]) -> Option<()> {
-        if transaction.get(..4)? == DMA_FROM_USER.to_le_bytes() {
+        let header = transaction.first_chunk::<HEADER_BYTES>()?;
+        let len = u32::try_from(transaction.len()).ok()?;
+        if header[..4] == DMA_FROM_USER.to_le_bytes() || header[4..] != len.to_le_bytes() {
             return None;
         }
         self.append(transaction)
@@ -56,6 +65,9 @@ impl<'data> ManageBuffer<'data> {
     }
 
     fn append(&mut self, transaction: &[u8]) -> Option<()> {
+        if self.is_reply {
+            return None;
+        }
         let end = self.len.checked_add(transaction.len())?;
         self.bytes.get_mut(self.len..end)?.copy_from_slice(transaction);
         self.len = end;
@@ -76,10 +88,13 @@ impl<'data> ManageBuffer<'data> {
 
 /// Sends a control message to the firmware and replaces it with the reply. When the device refused an activation,
 /// deactivation or status, the error is `ECANCELED` and the reply is there all the same; after other errors the message is
-/// as it was.
+/// as it was. `EINVAL` also for a message that is a reply already.
 ///
 /// Blocking: until the firmware replies, a minute at most.
 pub fn manage(file: &dyn AccelFile, message: &mut ManageBuffer<'_>) -> Result<(), Errno> {
+    if message.is_reply {
+        return Err(Errno::INVAL);
+    }
     let len = u32::try_from(message.len).map_err(|_| Errno::INVAL)?;
     let mut arg = ManageMsg { len, count: message.count, data: address(&mut message.bytes[..]) };
     // A reply may come even with an error.
@@ -87,6 +102,7 @@ pub fn manage(file: &dyn AccelFile, message: &mut ManageBuffer<'_>) -> Result<()
     if matches!(result, Ok(()) | Err(Errno::CANCELED)) {
         message.len = (arg.len as usize).min(MANAGE_MAX_BYTES);
         message.count = arg.count;
+        message.is_reply = true;
     }
     result
 }
@@ -187,26 +203,75 @@ fn address<T: Pod>(entries: &mut [T]) -> u64 {
 fn call<T: Pod>(file: &dyn AccelFile, request: u32, arg: &mut T) -> Result<(), Errno> {
     debug_assert_eq!(abi::argument_bytes(request), size_of::<T>());
     // SAFETY: the functions above put addresses into arguments only of memory that they borrow for the call, with its size;
-    // a control message holds no other addresses than those of data that it borrows, because `push` refuses them.
+    // a control message holds no other addresses than those of data that it borrows, because `push` takes whole transactions
+    // of other types only and a reply is not sent.
     unsafe { file.ioctl(request, bytes_of_mut(arg)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::Mapping;
+    use crate::user_memory::copy_out;
+
+    /// Answers every control message with a transaction that names memory, as no kernel would.
+    #[derive(Debug)]
+    struct Answering;
+
+    impl AccelFile for Answering {
+        unsafe fn ioctl(&self, _: u32, arg: &mut [u8]) -> Result<(), Errno> {
+            let address = u64::from_le_bytes(arg[8..16].try_into().unwrap());
+            let reply = [DMA_FROM_USER.to_le_bytes(), 32_u32.to_le_bytes()].concat();
+            copy_out(address, &reply)?;
+            arg[..8].copy_from_slice(&[32, 0, 0, 0, 1, 0, 0, 0]);
+            Ok(())
+        }
+
+        fn map(&self, _: u64, _: usize) -> Result<Mapping, Errno> {
+            Err(Errno::NOSYS)
+        }
+    }
+
+    fn transaction(len: usize) -> Vec<u8> {
+        let mut bytes = vec![1; len];
+        bytes[4..8].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
+        bytes
+    }
 
     #[test]
     fn messages_take_what_fits_and_no_addresses() {
         let mut message = ManageBuffer::default();
         assert_eq!(message.push(&[5, 0, 0, 0, 32, 0, 0, 0]), None);
         assert_eq!(message.push(&[5]), None);
-        assert_eq!(message.push(&[1; MANAGE_MAX_BYTES - 40]), Some(()));
+        assert_eq!(message.push(&transaction(MANAGE_MAX_BYTES - 40)), Some(()));
         assert_eq!(message.push_dma(100, b"abc"), Some(()));
-        assert_eq!(message.push(&[1; 9]), None);
-        assert_eq!(message.push(&[1; 8]), Some(()));
+        assert_eq!(message.push(&transaction(9)), None);
+        assert_eq!(message.push(&transaction(8)), Some(()));
         assert_eq!((message.bytes().len(), message.count()), (MANAGE_MAX_BYTES, 3));
         let dma = &message.bytes()[MANAGE_MAX_BYTES - 40..][..32];
         assert_eq!(dma[..16], [5, 0, 0, 0, 32, 0, 0, 0, 100, 0, 0, 0, 1, 0, 0, 0]);
         assert_eq!(dma[24..], [3, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn no_transaction_hides_behind_another() {
+        let mut hiding = [0; 40];
+        hiding[..16].copy_from_slice(&[12, 0, 0, 0, 8, 0, 0, 0, 5, 0, 0, 0, 32, 0, 0, 0]);
+        for len in [8_u8, 39, 41] {
+            hiding[4] = len;
+            assert_eq!(ManageBuffer::default().push(&hiding), None, "{len}");
+        }
+        hiding[4] = 40;
+        assert_eq!(ManageBuffer::default().push(&hiding), Some(()));
+    }
+
+    #[test]
+    fn replies_are_not_sent() {
+        let mut message = ManageBuffer::default();
+        message.push(&transaction(8)).unwrap();
+        assert_eq!(manage(&Answering, &mut message), Ok(()));
+        assert_eq!(message.bytes()[..4], [5, 0, 0, 0]);
+        assert_eq!(manage(&Answering, &mut message), Err(Errno::INVAL));
+        assert_eq!((message.push(&transaction(8)), message.push_dma(1, &[])), (None, None));
     }
 }

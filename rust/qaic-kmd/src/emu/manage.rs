@@ -225,10 +225,8 @@ impl EmuFile {
                     continue;
                 }
                 WireReply::Status { major, minor, status, flags } => {
-                    let words = [status.to_le_bytes(), 0_u32.to_le_bytes()];
                     let version = [major.to_le_bytes(), minor.to_le_bytes()].concat();
-                    // The flags follow the status without a gap (device-kmd §2.4).
-                    (14, [&version[..], &words[0], &flags.to_le_bytes()].concat())
+                    (14, [&version[..], &status.to_le_bytes(), &flags.to_le_bytes()].concat())
                 }
             };
             let len = 8 + body.len();

@@ -83,7 +83,7 @@ impl Slices {
 impl Slice {
     fn new(entry: &AttachSliceEntry, to_device: bool, piece: u64) -> Self {
         let count = pieces(entry, piece);
-        let has_presync = entry.sems.iter().any(|sem| sem.cmd != 0 && sem.presync == 1);
+        let has_presync = entry.sems.iter().any(|sem| sem.presync == 1);
         let doorbell = (entry.db_len != 0).then_some(Doorbell {
             address: entry.db_addr,
             data: entry.db_data,

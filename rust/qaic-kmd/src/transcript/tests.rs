@@ -659,13 +659,14 @@ proptest! {
     fn any_message_can_be_recorded(parts in proptest::collection::vec(
         (0_u32..20, proptest::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..6,
     )) {
-        let mut message = ManageBuffer::default();
+        let mut sent = Vec::new();
         for (kind, body, lies) in &parts {
+            // What follows the header of data for the card is an address, which this test has none of.
+            let kind = if *kind == nnc::transaction::DMA_FROM_USER { 4 } else { *kind };
             let len = if *lies { 1000 } else { u32::try_from(8 + body.len()).unwrap() };
-            let _ = message.push(&[&kind.to_le_bytes(), &len.to_le_bytes(), &body[..]].concat());
+            sent.extend([&kind.to_le_bytes(), &len.to_le_bytes(), &body[..]].concat());
         }
-        let sent = message.bytes().to_vec();
-        let found = observed_data(&message);
+        let found = observed_data(&sent);
         // Volatile bytes apart, the bytes are there as they were sent.
         prop_assert_eq!(found.len(), sent.len());
         for (at, (found, sent)) in found.iter().zip(&sent).enumerate() {
@@ -675,10 +676,10 @@ proptest! {
 }
 
 /// Bytes of a message as a transcript holds them.
-fn observed_data(message: &ManageBuffer<'_>) -> Vec<u8> {
+fn observed_data(message: &[u8]) -> Vec<u8> {
     let mut arg = [0_u8; 16];
-    arg[0..4].copy_from_slice(&u32::try_from(message.bytes().len()).unwrap().to_le_bytes());
-    arg[8..16].copy_from_slice(&(message.bytes().as_ptr().expose_provenance() as u64).to_le_bytes());
+    arg[0..4].copy_from_slice(&u32::try_from(message.len()).unwrap().to_le_bytes());
+    arg[8..16].copy_from_slice(&(message.as_ptr().expose_provenance() as u64).to_le_bytes());
     let given = observed::given(layout::call(request::MANAGE).unwrap(), &arg);
     assert_eq!(given.raw[8..], [0; 8]);
     given.data.unwrap()
