@@ -17,8 +17,6 @@ pub use status::NncStatus;
 
 /// Major version of the commands (device-kmd §1.7): a card of another one is not driven.
 pub const COMMAND_PROTOCOL_MAJOR: u16 = 17;
-/// Lowest minor version of the commands.
-pub const COMMAND_PROTOCOL_MINOR: u16 = 0;
 /// Version of the metadata that a card must take (device-kmd §1.7).
 pub const METADATA_VERSION: (u16, u16) = (1, 0);
 

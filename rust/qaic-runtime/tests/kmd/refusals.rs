@@ -127,6 +127,24 @@ fn answers_that_are_none_are_refused() {
     }
 }
 
+/// The firmware did it, and nobody knows the id: only closing the file frees that.
+#[test]
+fn what_a_load_without_an_answer_left_goes_with_the_next() {
+    for command in ["load_constants_ex", "load_elf"] {
+        for fault in ["truncated", "wrong_type", "crc"] {
+            let rig = Rig::faulty(&format!("command({command})@1={fault}"));
+            rig.load().unwrap_err();
+            let left = rig.card.ledger();
+            assert_eq!(left.elves + left.constants, 1, "{command} {fault}");
+            let program = rig.load().unwrap();
+            let found = rig.card.ledger();
+            assert_eq!((found.elves, found.constants), (1, 1), "{command} {fault}");
+            drop(program);
+            rig.finish();
+        }
+    }
+}
+
 #[test]
 fn a_wrong_checksum_is_told_as_such() {
     for command in ["load_constants_ex", "load_elf", "activate", "status"] {

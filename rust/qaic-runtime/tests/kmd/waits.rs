@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use qaic_kmd::abi::request;
-use qaic_kmd::emu::EmuOptions;
+use qaic_kmd::clock::SystemClock;
+use qaic_kmd::emu::{EmuClock, EmuOptions};
 use qaic_runtime::device::LoadOptions;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::program::WaitLimits;
@@ -105,6 +106,23 @@ fn signals_do_no_harm_to_any_call() {
     assert_eq!([request::EXECUTE_BO, request::WAIT_BO].map(|call| rig.card.calls(call)), [5, 6]);
     drop((exec, activation));
     rig.finish();
+}
+
+#[test]
+fn signals_without_end_do_not_make_a_wait_endless() {
+    let wait = WaitLimits { try_ms: 5, retries: 1, slice_ms: None };
+    let options = LoadOptions { wait, ..LoadOptions::default() };
+    for clock in [EmuClock::default(), EmuClock::System(SystemClock::default())] {
+        let rig = Rig::with(EmuOptions { clock, ..EmuOptions::default() }, &Recipe::stuck());
+        let activation = rig.device.load(&rig.image, &options).unwrap().activate().unwrap();
+        let mut exec = activation.create_exec().unwrap();
+        rig.plan("wait@1=EINTR*all");
+        let error = exec.execute().unwrap_err();
+        assert!(matches!(error, RuntimeError::Timeout { timeout_ms: 10, .. }), "{error}");
+        rig.plan("");
+        drop((exec, activation));
+        rig.finish();
+    }
 }
 
 #[test]

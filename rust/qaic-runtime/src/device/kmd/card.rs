@@ -22,9 +22,6 @@ use crate::sync::Mutex;
 /// Name of the driver; nodes of others share the class (device-kmd §1.1).
 const DRIVER: &[u8] = b"qaic";
 
-/// Metadata version that the firmware has to read (device-kmd §1.7).
-const METADATA_VERSION: (u16, u16) = (1, 0);
-
 type Slot = Arc<Mutex<Weak<Constants>>>;
 
 /// A card.
@@ -119,7 +116,7 @@ impl Card {
                 expected,
             })
         };
-        if status.metadata_version != METADATA_VERSION {
+        if status.metadata_version != nnc::METADATA_VERSION {
             return other("metadata", status.metadata_version, "1.0");
         }
         if status.command_protocol.0 != nnc::COMMAND_PROTOCOL_MAJOR {

@@ -323,23 +323,31 @@ impl KmdExec {
         Err(RuntimeError::Timeout { what: "an inference", timeout_ms: wait::total_ms(limits) })
     }
 
-    /// One wait; whether the inference has ended.
+    /// One wait; whether the inference has ended. Signals make it begin anew, with what is left of its time since the first
+    /// of them: however often they come, it ends.
     fn wait_once(
         &mut self,
         handle: u32,
         limit_ms: u32,
         interrupted: &mut Option<&mut dyn FnMut() -> bool>,
     ) -> Result<bool, RuntimeError> {
+        let mut resumed: Option<wait::Resumed> = None;
         loop {
             self.check_interrupts(interrupted)?;
             let active = &self.active;
-            let outcome = calls::wait(active.program.line.file(), active.channel.dbc_id, handle, limit_ms);
+            let Some(left_ms) = resumed.as_mut().map_or(Some(limit_ms), wait::Resumed::left_ms) else {
+                return Ok(false);
+            };
+            let outcome = calls::wait(active.program.line.file(), active.channel.dbc_id, handle, left_ms);
             let Err(errno) = outcome else {
                 self.end();
                 return Ok(true);
             };
             match DataPath::of(errno) {
-                DataPath::Interrupted => {}
+                DataPath::Interrupted if resumed.is_some() => {}
+                DataPath::Interrupted => {
+                    resumed = Some(wait::Resumed::new(Arc::clone(&active.program.line.clock), limit_ms));
+                }
                 DataPath::TimedOut => return Ok(false),
                 _ => {
                     let error = active.failed("WAIT_BO", errno, 0);

@@ -276,7 +276,8 @@ impl Line {
         self.clock.wait(time, &Alarm::default(), 0);
     }
 
-    /// Sends a message and reads the reply; a status that is not success is an error.
+    /// Sends a message and reads the reply; a status that is not success is an error. With a `token` it is one that loads
+    /// something: where the reply cannot be had, that may be on the card, and only closing the file frees it.
     fn ask<'data, R>(
         &self,
         what: &'static str,
@@ -286,8 +287,12 @@ impl Line {
         token: Option<&LoadToken>,
     ) -> Result<R, RuntimeError> {
         let mut message = message();
-        let was_refused = self.send(&mut message, token).map_err(|unsent| self.unsent(unsent))?;
-        self.judge(what, was_refused, read(&message), status)
+        let sent = self.send(&mut message, token).map_err(|unsent| self.unsent(unsent));
+        let outcome = sent.and_then(|was_refused| self.judge(what, was_refused, read(&message), status));
+        if token.is_some() && outcome.as_ref().is_err_and(leaves_doubt) {
+            self.health.ask_for_reopening();
+        }
+        outcome
     }
 
     fn judge<R>(
@@ -354,6 +359,11 @@ impl Line {
             log::global().warn(|| format!("device {}: {what}: {error}", self.device));
         }
     }
+}
+
+/// Whether the firmware may have done what it was asked for all the same.
+fn leaves_doubt(error: &RuntimeError) -> bool {
+    !matches!(error, RuntimeError::Firmware { .. } | RuntimeError::DeviceLost { .. })
 }
 
 const GONE: &str = "it is offline, or was reset";

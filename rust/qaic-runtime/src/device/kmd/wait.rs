@@ -1,7 +1,11 @@
 //! How long a full ring and a running inference are waited for (device-kmd §4.4, §4.5).
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use qaic_kmd::clock::Clock;
+
+use super::status::MOST_SIGNALS;
 use crate::program::WaitLimits;
 
 /// Times that an inference is offered to a full ring.
@@ -21,7 +25,7 @@ pub(super) fn pause_after(attempt: u32) -> Duration {
 /// The time limits of the calls that one wait is made of, in milliseconds; 0 is the kernel's default. Where they need not
 /// be cut short there is one.
 pub(super) fn calls(limits: WaitLimits) -> impl Iterator<Item = u32> {
-    let whole = if limits.try_ms == 0 { DEVICE_DEFAULT_MS } else { limits.try_ms };
+    let whole = whole_ms(limits.try_ms);
     let (mut left, slice, one) = match limits.slice_ms {
         Some(slice) => (whole, slice.max(1), None),
         None => (0, 1, Some(limits.try_ms)),
@@ -33,15 +37,47 @@ pub(super) fn calls(limits: WaitLimits) -> impl Iterator<Item = u32> {
     }))
 }
 
+const fn whole_ms(limit_ms: u32) -> u32 {
+    if limit_ms == 0 { DEVICE_DEFAULT_MS } else { limit_ms }
+}
+
+/// What is left of a call's time after the first signal that interrupted it.
+#[derive(Debug)]
+pub(super) struct Resumed {
+    clock: Arc<dyn Clock>,
+    begin: Duration,
+    limit_ms: u32,
+    tries: u32,
+}
+
+impl Resumed {
+    /// Time begins now.
+    pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: u32) -> Self {
+        Self { begin: clock.now(), clock, limit_ms, tries: 0 }
+    }
+
+    /// The time limit of the next try; `None`: there is to be none.
+    pub(super) fn left_ms(&mut self) -> Option<u32> {
+        let passed = self.clock.now().saturating_sub(self.begin);
+        self.tries = self.tries.saturating_add(1);
+        if passed.is_zero() {
+            // A clock that stands still between signals would make them endless.
+            return (self.tries <= MOST_SIGNALS).then_some(self.limit_ms);
+        }
+        let passed_ms = u32::try_from(passed.as_millis()).unwrap_or(u32::MAX);
+        whole_ms(self.limit_ms).checked_sub(passed_ms).filter(|&left_ms| left_ms > 0)
+    }
+}
+
 /// All waits together, for people.
 pub(super) fn total_ms(limits: WaitLimits) -> u64 {
-    let whole = if limits.try_ms == 0 { DEVICE_DEFAULT_MS } else { limits.try_ms };
-    u64::from(whole) * (u64::from(limits.retries) + 1)
+    u64::from(whole_ms(limits.try_ms)) * (u64::from(limits.retries) + 1)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use qaic_kmd::clock::VirtualClock;
 
     use super::*;
 
@@ -56,6 +92,30 @@ mod tests {
         let all: Duration = (1..RING_ATTEMPTS).map(pause_after).sum();
         assert_eq!(all.as_millis(), 98_245);
         assert!(pause_after(u32::MAX) > Duration::from_secs(1));
+    }
+
+    #[test]
+    fn signals_leave_what_is_left_of_the_time() {
+        for (limit_ms, whole) in [(0, 5000), (70, 70)] {
+            let clock = Arc::new(VirtualClock::default());
+            let mut resumed = Resumed::new(clock.clone(), limit_ms);
+            assert_eq!(resumed.left_ms(), Some(limit_ms));
+            clock.advance_to(Duration::from_millis(20));
+            assert_eq!(resumed.left_ms(), Some(whole - 20));
+            clock.advance_to(Duration::from_millis(u64::from(whole) - 1));
+            assert_eq!(resumed.left_ms(), Some(1));
+            clock.advance_to(Duration::from_millis(whole.into()));
+            assert_eq!(resumed.left_ms(), None);
+        }
+    }
+
+    #[test]
+    fn signals_without_time_between_them_come_to_an_end() {
+        let mut resumed = Resumed::new(Arc::new(VirtualClock::default()), 7);
+        for _ in 0..MOST_SIGNALS {
+            assert_eq!(resumed.left_ms(), Some(7));
+        }
+        assert_eq!(resumed.left_ms(), None);
     }
 
     #[test]
