@@ -42,20 +42,15 @@ struct Ownership {
     gid: u32,
 }
 
-/// Why this process may not open `path`, and what to do about it. Goes behind an error that names the path; sentences
-/// without a full stop at the end.
-pub fn explain(path: &Path) -> String {
-    Accounts::at(Path::new("/")).explain_refusal(path)
-}
-
 impl Accounts {
     /// Those of the system below `root`.
     pub(crate) fn at(root: &Path) -> Self {
         Self { groups: root.join("etc/group"), users: root.join("etc/passwd") }
     }
 
-    /// [`explain`] with these accounts.
-    pub(crate) fn explain_refusal(&self, path: &Path) -> String {
+    /// Why this process may not open `path`, and what to do about it. Goes behind an error that names the path; sentences
+    /// without a full stop at the end.
+    fn explain_refusal(&self, path: &Path) -> String {
         match fs::metadata(path) {
             Ok(found) => {
                 let ownership = Ownership { mode: found.mode(), uid: found.uid(), gid: found.gid() };
@@ -283,8 +278,9 @@ mod tests {
         tree.file("node", "");
         let path = tree.root().join("node");
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        assert!(explain(&path).contains("0640"), "{}", explain(&path));
-        assert!(explain(&tree.root().join("none")).contains("cannot be looked at"));
+        let explained = |path: &Path| accounts(&tree).explain_refusal(path);
+        assert!(explained(&path).contains("0640"), "{}", explained(&path));
+        assert!(explained(&tree.root().join("none")).contains("cannot be looked at"));
         // Without lists there are numbers.
         let bare = Accounts::at(&tree.root().join("nowhere"));
         let ownership = Ownership { mode: 0o660, uid: 0, gid: 44 };

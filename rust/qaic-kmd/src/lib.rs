@@ -9,7 +9,7 @@
 #[allow(unsafe_code)] // plain-data casts of the calls' structures
 pub mod abi;
 #[cfg(feature = "sys")]
-pub mod access;
+mod access;
 #[cfg(feature = "sys")]
 mod attribute;
 #[allow(unsafe_code)] // the arguments of system calls hold addresses; every block says why they are valid
@@ -38,7 +38,6 @@ mod telemetry;
 mod test_tree;
 pub mod transcript;
 pub mod uevent;
-#[allow(dead_code)] // what emulates or records the driver uses it
 mod user_memory;
 
 pub use rustix::io::Errno;

@@ -2,10 +2,13 @@
 
 use std::any::Any;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
+#[cfg(feature = "emu")]
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
+#[cfg(feature = "emu")]
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
@@ -22,9 +25,10 @@ pub struct Mapping {
     _keeper: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it is plain memory, reached by address only; who may touch it when is the device's protocol.
+// SAFETY: it is plain memory of no thread's own, and the keeper can be dropped by any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`.
+// SAFETY: no reference into the memory is ever made: bytes are copied by raw pointer, as with memory that a device writes.
+// Whoever writes meanwhile makes the bytes that are copied unspecified, and nothing else.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -48,12 +52,13 @@ impl Mapping {
         Ok(unsafe { Self::new(address.cast(), len, keeper) })
     }
 
-    /// The first `len` bytes of a file, shared with everybody who has it. Whoever may make the file shorter must be kept
-    /// from it, or the memory be reached through the system only: access beyond the end of a file is fatal.
-    pub(crate) fn of_file(file: impl AsFd, len: usize) -> Result<Self, Errno> {
+    /// `len` bytes of a file from `offset` on, shared with everybody who has it. `EINVAL`: no bytes, or not from a page's
+    /// begin on. Whoever may make the file shorter must be kept from it, or the memory be reached through the system only:
+    /// access beyond the end of a file is fatal.
+    pub(crate) fn of_file(file: impl AsFd, offset: u64, len: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a place where nothing is.
-        let address = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
+        let address = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset) }?;
         let keeper = Box::new(MappedPages { address: address.expose_provenance(), len });
         // SAFETY: as in `anonymous`; the file's length is what the doc comment makes a condition.
         Ok(unsafe { Self::new(address.cast(), len, keeper) })
@@ -108,6 +113,7 @@ impl Mapping {
 }
 
 /// Another descriptor of the file behind a number that came with a system call's argument. `EBADF`: there is none.
+#[cfg(feature = "emu")]
 pub(crate) fn duplicate(descriptor: i32) -> Result<OwnedFd, Errno> {
     if descriptor < 0 {
         return Err(Errno::BADF);

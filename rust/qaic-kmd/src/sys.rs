@@ -3,12 +3,10 @@
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::ptr;
 use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::access::Accounts;
 use crate::clock::{Clock, SystemClock};
@@ -106,12 +104,8 @@ impl AccelFile for SysFile {
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses where, so nothing that is mapped already changes.
-        let start = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, &self.fd, offset) }?;
-        let pages = Pages { start: start.expose_provenance(), len };
-        // SAFETY: just mapped with this length, and unmapped when `pages` is dropped.
-        Ok(unsafe { Mapping::new(start.cast(), len, Box::new(pages)) })
+        // The driver's memory does not get shorter: it lives as long as anybody has it mapped.
+        Mapping::of_file(&self.fd, offset, len)
     }
 }
 
@@ -137,20 +131,6 @@ unsafe impl Ioctl for Call<'_> {
 
     unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> Result<(), Errno> {
         Ok(())
-    }
-}
-
-/// Mapped pages; unmaps them.
-struct Pages {
-    start: usize,
-    len: usize,
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that these pages keep is gone, and nobody else has its address.
-        let result = unsafe { munmap(ptr::with_exposed_provenance_mut(self.start), self.len) };
-        debug_assert_eq!(result, Ok(()));
     }
 }
 

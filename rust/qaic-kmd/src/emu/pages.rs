@@ -44,7 +44,7 @@ impl Pages {
             Ok(len) => len,
         };
         let len = usize::try_from(len - len % PAGE_BYTES).map_err(|_| Errno::NOMEM)?;
-        let memory = Mapping::of_file(file.as_fd(), len).map_err(|error| match error {
+        let memory = Mapping::of_file(file.as_fd(), 0, len).map_err(|error| match error {
             Errno::NOMEM => Errno::NOMEM,
             _ => Errno::INVAL,
         })?;

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use qaic_kmd::abi::request;
 use qaic_kmd::clock::Alarm;
 use qaic_kmd::emu::{EmuOptions, Pace, Profile};
 use qaic_kmd::kmd::Kmd;
@@ -85,12 +86,15 @@ fn old_programs_outlive_a_reset_and_new_ones_are_not_confused_with_them() {
         run(&mut *old_exec, 1).unwrap();
         rig.card.reset();
         rig.card.hurry();
-        // The ids of the new ones are those of the old.
+        // The channel of the new one is that of the old.
         let new = rig.activation();
         let mut new_exec = new.create_exec().unwrap();
         assert_eq!(run(&mut *old_exec, 2).unwrap_err().code(), "device.lost", "{profile:?}");
         run(&mut *new_exec, 3).unwrap();
+        // The firmware may have given the ids of the old ones to others, so nothing is said of them.
+        let told = rig.card.calls(request::MANAGE);
         drop((old_exec, old, old_program));
+        assert_eq!(rig.card.calls(request::MANAGE), told);
         run(&mut *new_exec, 4).unwrap();
         drop((new_exec, new));
         rig.finish();
