@@ -111,6 +111,18 @@ def test_another_process_makes_the_same_calls(write, tmp_path, capsys):
     assert "no difference" in capsys.readouterr().out
 
 
+def test_what_a_terminal_would_act_upon_is_shown_by_its_escape(write, capsys):
+    hostile = call("\x1b[2J", {"na\nme": "\x1b]0;owned\x07"}, errno="E\rX")
+    a, b = write("a.jsonl", hostile), write("b.jsonl", call("\x1b[2J", {"na\nme": "\u202e"}))
+    assert run("show", a) == 0
+    shown = capsys.readouterr().out
+    assert "\\x1b[2J na\\nme=\\x1b]0;owned\\x07 -> E\\rX" in shown
+    assert run("diff", a, b) == 1
+    shown += capsys.readouterr().out
+    assert "\\u202e" in shown
+    assert all(letter == "\n" or letter.isprintable() for letter in shown)
+
+
 def test_fields_errors_and_bytes_that_differ_are_named(tmp_path, capsys):
     lines = sample_lines()
     numbers = {line["name"]: line["seq"] for line in lines}

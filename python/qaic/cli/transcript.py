@@ -31,7 +31,7 @@ def diff(a: str, b: str, *, lrt: bool) -> int:
         return USAGE
     comparison = compare(*sides, lrt=lrt)
     for line in _report(comparison):
-        show(line)
+        show(_plain(line))
     return FAILURE if comparison.differences else SUCCESS
 
 
@@ -49,8 +49,15 @@ def show_calls(path: str) -> int:
             answer = f"{line.errno} {answer}".rstrip()
         if answer:
             parts += ["->", answer]
-        show(" ".join(part for part in parts if part))
+        show(_plain(" ".join(part for part in parts if part)))
     return SUCCESS
+
+
+def _plain(text: str) -> str:
+    """Show what a terminal would act upon by its escape: anybody may have written a transcript."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
 
 
 def _read(path: str) -> list[Line] | None:
