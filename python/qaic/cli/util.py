@@ -34,7 +34,7 @@ def _parser() -> _common.Parser:
     action.add_argument(
         "-t", "--table", type=_seconds, metavar="SECONDS", help="table on the whole screen, until Ctrl-C"
     )
-    action.add_argument("-s", "--soc-reset", action="store_true", help="reset all cards, or those of -d or -p")
+    action.add_argument("-s", "--soc-reset", action="store_true", help="reset all cards, or those of -d, -p")
     action.add_argument("-a", "--enable-mdp", action="store_true", help="enable multi-device features")
     action.add_argument("-V", "--version", action="store_true", help="show the version")
     parser.add_argument(
