@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
-use qaic_kmd::kmd::{Kmd, NodeInfo};
+use qaic_kmd::kmd::{Kmd, MemoryErrors, NodeInfo, Telemetry};
 use qaic_kmd::nnc::CardStatus;
 use qaic_kmd::{Errno, calls, nnc};
 
@@ -30,6 +30,8 @@ pub(super) struct Card {
     pub(super) id: u32,
     pub(super) origin: Origin,
     kmd: Arc<dyn Kmd>,
+    // As it was listed.
+    listed: NodeInfo,
     pub(super) health: Arc<Health>,
     state: Mutex<State>,
     monitor: OnceLock<Arc<Monitor>>,
@@ -50,6 +52,7 @@ impl Card {
             origin: Origin::here(),
             kmd,
             health: Arc::new(Health::new(node.qid)),
+            listed: node.clone(),
             state: Mutex::new(State { node, line: None }),
             monitor: OnceLock::new(),
             constants: Mutex::default(),
@@ -212,6 +215,15 @@ impl Card {
 
     /// What it says of itself. Not refused for its versions: tools show cards that programs cannot use.
     pub(super) fn facts(&self) -> CardFacts {
+        if let Err(forked) = self.origin.check() {
+            // Whatever else is known of it is behind locks that somebody may have held who does not exist here.
+            return CardFacts {
+                node: self.listed.clone(),
+                telemetry: Telemetry::default(),
+                memory_errors: MemoryErrors::default(),
+                firmware: Err(forked),
+            };
+        }
         let firmware = self.ready().map(|(line, status, features)| {
             let mut facts = FirmwareFacts::new(status, features);
             // Fresher than those of the status; which serve where these fail.
