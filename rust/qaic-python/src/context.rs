@@ -192,6 +192,7 @@ fn kernel() -> KernelOptions {
         emulated_profile: emulated("QAIC_EMU_PROFILE"),
         emulated_faults: emulated("QAIC_EMU_FAULTS"),
         emulated_workload: emulated("QAIC_EMU_WORKLOAD"),
+        emulated_time: emulated("QAIC_EMU_TIME"),
         kernel,
     }
 }

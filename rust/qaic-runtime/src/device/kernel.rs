@@ -24,8 +24,10 @@ pub struct KernelOptions {
     pub emulated_profile: Option<String>,
     /// `QAIC_EMU_FAULTS`: what goes wrong on every emulated card.
     pub emulated_faults: Option<String>,
-    /// `QAIC_EMU_WORKLOAD`: what the cores of emulated cards do, `graph` or `echo`; unset means `graph`.
+    /// `QAIC_EMU_WORKLOAD`: what the cores of emulated cards do, `graph`, `echo` or `loopback`; unset means `graph`.
     pub emulated_workload: Option<String>,
+    /// `QAIC_EMU_TIME`: `system`, or `virtual`, which goes by only when somebody waits; unset means `system`.
+    pub emulated_time: Option<String>,
 }
 
 /// A kernel, and the hand on it where it is emulated.
@@ -78,24 +80,30 @@ impl Kernel {
     /// Emulated cards: as many as virtual ones would be, and of their family.
     #[cfg(feature = "emu")]
     fn emulated(options: &RegistryOptions) -> Result<Self, RuntimeError> {
-        use qaic_kmd::clock::SystemClock;
+        use qaic_kmd::clock::{SystemClock, VirtualClock};
         use qaic_kmd::emu::firmware::FirmwareConfig;
         use qaic_kmd::emu::{EmuClock, EmuKmd, EmuOptions, FaultPlan, Pace, Profile};
 
-        let KernelOptions { emulated_profile, emulated_faults, .. } = &options.kernel;
+        let KernelOptions { emulated_profile, emulated_faults, emulated_time, .. } = &options.kernel;
         let profile = match emulated_profile.as_deref().unwrap_or_default() {
             "old" => Profile::Old,
             "new" => Profile::New,
             "" | "ssr" => Profile::Ssr,
             other => return Err(unknown("QAIC_EMU_PROFILE", other, "old, new and ssr")),
         };
+        // Who waits makes the time go by, and so has to do the work that is waited for as well.
+        let (clock, pace) = match emulated_time.as_deref().unwrap_or_default() {
+            "" | "system" => (EmuClock::System(SystemClock::default()), Pace::Threads),
+            "virtual" => (EmuClock::Virtual(Arc::new(VirtualClock::default())), Pace::Inline),
+            other => return Err(unknown("QAIC_EMU_TIME", other, "system and virtual")),
+        };
         let faults = FaultPlan::parse(emulated_faults.as_deref().unwrap_or_default());
         let emulator = EmuKmd::new(EmuOptions {
             cards: options.cards()?,
             profile,
             workload: workload(options)?,
-            clock: EmuClock::System(SystemClock::default()),
-            pace: Pace::Threads,
+            clock,
+            pace,
             faults: faults.map_err(|error| argument("QAIC_EMU_FAULTS", &error))?,
             firmware: FirmwareConfig { hw_version: options.hardware()?.1, ..FirmwareConfig::default() },
             ..EmuOptions::default()
@@ -121,7 +129,8 @@ fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_kmd::emu::workload
     match options.kernel.emulated_workload.as_deref().unwrap_or_default() {
         "" | "graph" => Ok(Arc::new(GraphWorkload::new(options.engine_candidates.clone()))),
         "echo" => Ok(Arc::new(EchoWorkload)),
-        other => Err(unknown("QAIC_EMU_WORKLOAD", other, "graph and echo")),
+        "loopback" => Ok(Arc::new(qaic_kmd::emu::workload::Loopback)),
+        other => Err(unknown("QAIC_EMU_WORKLOAD", other, "graph, echo and loopback")),
     }
 }
 
