@@ -5,6 +5,7 @@ use std::time::Duration;
 use qaic_kmd::abi::request;
 use qaic_kmd::clock::SystemClock;
 use qaic_kmd::emu::{EmuClock, EmuOptions};
+use qaic_qpc::metadata::DmaRequest;
 use qaic_runtime::device::LoadOptions;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::program::WaitLimits;
@@ -168,6 +169,25 @@ fn a_lost_completion_times_out_and_leaves_nothing() {
         drop((exec, activation));
         rig.finish();
     }
+}
+
+/// Requests without data behind the output do not hold it up, but the inference after it (device-kmd §4.2).
+#[test]
+fn requests_that_never_end_behind_the_output_time_out_the_next_inference() {
+    let mut recipe = Recipe::stuck();
+    let waiting = std::mem::take(&mut recipe.metadata.dma_requests[1].semaphore_ops);
+    let last = DmaRequest { semaphore_ops: waiting, ..DmaRequest::default() };
+    recipe.metadata.dma_requests.push(last);
+    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let activation = rig.activation();
+    let mut exec = activation.create_exec().unwrap();
+    run(&mut *exec, 1).unwrap();
+    let began = rig.now();
+    let error = run(&mut *exec, 2).unwrap_err();
+    assert!(matches!(error, RuntimeError::Timeout { timeout_ms: 5000, .. }), "{error}");
+    assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_secs(5));
+    drop((exec, activation));
+    rig.finish();
 }
 
 #[test]

@@ -70,6 +70,15 @@ enum List {
     Partial(Vec<PartialExecuteEntry>),
 }
 
+/// Why the card did not take an inference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unoffered {
+    /// The call that offers it failed.
+    Execute(Errno),
+    /// What the inference before left in the ring did not end.
+    Wait(Errno),
+}
+
 /// How far the present inference is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
@@ -184,7 +193,7 @@ impl KmdExec {
 
     /// Offers the inference to the ring once. Where requests without data follow the last output, the card may have them
     /// of the inference before still.
-    fn offer(&mut self) -> Result<(), Errno> {
+    fn offer(&mut self) -> Result<(), Unoffered> {
         // Before the attempt: what ends during it makes room after it.
         self.heard = self.active.channel.ended.rung();
         let outcome = self.offer_once();
@@ -192,11 +201,11 @@ impl KmdExec {
         let last = layout.buffers.len() - 1;
         let is_refused = outcome.is_err_and(|errno| DataPath::of(errno) == DataPath::Invalid);
         if !is_refused || layout.awaited == last {
-            return outcome;
+            return outcome.map_err(Unoffered::Execute);
         }
         let (file, dbc_id) = (self.active.program.line.file(), self.active.channel.dbc_id);
-        uninterrupted(|| calls::wait(file, dbc_id, self.handle(last), 0))?;
-        self.offer_once()
+        uninterrupted(|| calls::wait(file, dbc_id, self.handle(last), 0)).map_err(Unoffered::Wait)?;
+        self.offer_once().map_err(Unoffered::Execute)
     }
 
     fn offer_once(&mut self) -> Result<(), Errno> {
@@ -242,16 +251,23 @@ impl KmdExec {
     }
 
     /// Takes note of what became of an offer; `true`: the card has it.
-    fn offered(&mut self, outcome: Result<(), Errno>) -> Result<bool, RuntimeError> {
-        let Err(errno) = outcome else {
+    fn offered(&mut self, outcome: Result<(), Unoffered>) -> Result<bool, RuntimeError> {
+        let Err(unoffered) = outcome else {
             self.progress = Progress::Queued;
             return Ok(true);
         };
-        if DataPath::of(errno) == DataPath::RingFull {
-            self.progress = Progress::Offered;
-            return Ok(false);
-        }
-        let error = self.active.failed("EXECUTE_BO", errno, 0);
+        let error = match unoffered {
+            Unoffered::Execute(errno) if DataPath::of(errno) == DataPath::RingFull => {
+                self.progress = Progress::Offered;
+                return Ok(false);
+            }
+            Unoffered::Execute(errno) => self.active.failed("EXECUTE_BO", errno, 0),
+            Unoffered::Wait(errno) if DataPath::of(errno) == DataPath::TimedOut => RuntimeError::Timeout {
+                what: "requests without data of the inference before",
+                timeout_ms: wait::DEVICE_DEFAULT_MS.into(),
+            },
+            Unoffered::Wait(errno) => self.active.failed("WAIT_BO", errno, 0),
+        };
         self.end();
         Err(error)
     }

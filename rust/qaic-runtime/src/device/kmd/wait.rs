@@ -14,7 +14,7 @@ pub(super) const RING_ATTEMPTS: u32 = 50;
 pub(super) const LOOK: Duration = Duration::from_millis(200);
 
 /// What a wait without a time limit of its own waits on a card (device-kmd §2.8).
-const DEVICE_DEFAULT_MS: u32 = 5000;
+pub(super) const DEVICE_DEFAULT_MS: u32 = 5000;
 
 /// How long to wait for room after the attempt of this number, from 1.
 pub(super) fn pause_after(attempt: u32) -> Duration {
