@@ -134,7 +134,11 @@ impl Channel {
             if cores.may_get_on {
                 match cores.advance() {
                     Progress::Idle => cores.may_get_on = false,
-                    Progress::Worked => return Step::Worked,
+                    Progress::Worked => {
+                        // Where the ring alone is the order, once for what came in.
+                        cores.may_get_on = cores.order == Order::Semaphores;
+                        return Step::Worked;
+                    }
                     Progress::Crashed => cores.has_crashed = true,
                 }
                 continue;

@@ -67,8 +67,8 @@ pub struct Images {
 /// The cores of one activation at work.
 pub trait Running: Debug + Send {
     /// Whether the data path honours the semaphores. Where it does not, elements run in the order of the ring, and
-    /// [`Self::advance`] is called when the first element from the device comes after elements to it: all inputs of an
-    /// inference have arrived then.
+    /// [`Self::advance`] is called once when the first element from the device comes after elements to it: all inputs of
+    /// an inference have arrived then.
     fn honours_semaphores(&self) -> bool {
         true
     }
@@ -78,7 +78,8 @@ pub trait Running: Debug + Send {
         let _ = card;
     }
 
-    /// Gets on as far as it can. Called after each element of the ring, and again as long as it works.
+    /// Gets on as far as it can. Called after each element of the ring, and again as long as it works, where the data path
+    /// honours the semaphores.
     ///
     /// Blocking: as long as it computes.
     fn advance(&mut self, card: &mut CoreView<'_>) -> Progress;
