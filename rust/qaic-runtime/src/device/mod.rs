@@ -342,7 +342,8 @@ pub trait Exec: Debug + Send {
     /// device that computes on the calling thread does nothing here. Where the device's queue is full, it may be left to
     /// `execute` to hand it over. After an error the buffers are the host's, and `execute` is not called.
     ///
-    /// Never blocks.
+    /// Does not wait for the inference. Blocking: where the device is not done with what the inference before left behind
+    /// its outputs, a few seconds at most.
     fn submit(&mut self) -> Result<(), RuntimeError> {
         Ok(())
     }

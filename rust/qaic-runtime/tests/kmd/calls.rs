@@ -3,6 +3,7 @@
 use qaic_kmd::abi::request;
 use qaic_kmd::emu::{EmuOptions, Profile};
 use qaic_qpc::constants::ConstantsDesc;
+use qaic_qpc::metadata::DmaRequest;
 use qaic_qpc::network_desc::IoBinding;
 use qaic_runtime::device::DeviceStatus;
 
@@ -34,6 +35,22 @@ fn an_inference_is_one_execute_and_one_wait() {
     let after = ALL.map(|request| rig.card.calls(request));
     let made: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
     assert_eq!(made, [0, 0, 0, 0, 10, 0, 10, 0, 0, 0, 0]);
+    drop((exec, activation));
+    rig.finish();
+}
+
+#[test]
+fn what_follows_the_last_output_ends_before_the_next_inference() {
+    let mut recipe = Recipe::default();
+    recipe.metadata.dma_requests.push(DmaRequest::default());
+    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let activation = rig.activation();
+    let mut exec = activation.create_exec().unwrap();
+    for value in 1..=3 {
+        run(&mut *exec, value).unwrap();
+    }
+    // Outputs are awaited; where the card is not ready for the next inference, what follows them is, too.
+    assert_eq!([request::EXECUTE_BO, request::WAIT_BO].map(|request| rig.card.calls(request)), [5, 5]);
     drop((exec, activation));
     rig.finish();
 }
