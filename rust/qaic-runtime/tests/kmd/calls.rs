@@ -67,6 +67,9 @@ fn the_life_of_a_program_is_that_of_the_table() {
     assert_eq!(rig.card.calls(request::CREATE_BO), 2);
     drop(exec);
     assert_eq!([request::DETACH_SLICE_BO, request::GEM_CLOSE].map(|request| rig.card.calls(request)), [2, 2]);
+    // Detached first: nothing is pinned by the channel, which is there still (device-kmd T12).
+    let kept = rig.card.invariants();
+    assert!(!kept.iter().any(|found| found.contains("buffer objects")), "{kept:?}");
     // The same container again: its constants are there.
     let second = rig.load().unwrap();
     assert_eq!(rig.card.calls(request::MANAGE), 10);
@@ -128,6 +131,19 @@ fn partial_programs_say_all_sizes_every_time() {
         drop((exec, activation));
         rig.finish();
     }
+}
+
+/// The bits are in the reply's buffer, where the open runtime does not look (device-kmd T10).
+#[test]
+fn features_are_those_of_the_firmware() {
+    let mut options = EmuOptions::default();
+    options.firmware.status_flags = 0x1_0000_0012;
+    let rig = Rig::with(options, &Recipe::default());
+    assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0x1_0000_0012);
+    // A card that does not tell them is none the worse for it.
+    rig.plan("features@1=EIO");
+    assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0);
+    rig.finish();
 }
 
 #[test]
