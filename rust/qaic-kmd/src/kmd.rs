@@ -227,4 +227,15 @@ pub trait EventSource: Debug + Send {
     ///
     /// Blocking: up to `limit`.
     fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno>;
+
+    /// What can be waited for while others fetch events; `None` where only fetching them tells.
+    fn bell(&self) -> Option<Arc<dyn Bell>> {
+        None
+    }
+}
+
+/// Rings when there may be an event, which it leaves to be fetched.
+pub trait Bell: Debug + Send + Sync {
+    /// Blocking: until there may be an event, up to `limit`.
+    fn wait(&self, limit: Duration);
 }

@@ -1,6 +1,8 @@
 //! The kernel's messages about devices, as they come.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,7 +10,7 @@ use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvfrom, socket_with, sockopt};
 
 use crate::Errno;
-use crate::kmd::{Event, EventSource};
+use crate::kmd::{Bell, Event, EventSource};
 use crate::uevent;
 
 /// Multicast group of the kernel's own messages; what udevd makes of them goes to another.
@@ -25,7 +27,7 @@ const QUEUED_MESSAGES: u32 = 4096;
 /// Events of the cards of the running kernel.
 #[derive(Debug)]
 pub(crate) struct KernelEvents {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     message: Box<[u8; MESSAGE_BYTES]>,
 }
 
@@ -41,12 +43,12 @@ impl KernelEvents {
         // Only a wish: with less, `ENOBUFS` comes sooner.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, QUEUE_BYTES);
         bind(&socket, &SocketAddrNetlink::new(0, group))?;
-        Ok(Self { socket, message: Box::new([0; MESSAGE_BYTES]) })
+        Ok(Self { socket: Arc::new(socket), message: Box::new([0; MESSAGE_BYTES]) })
     }
 
     /// The event of the next message that is there; `None` when that has none.
     fn take(&mut self) -> Result<Option<Event>, Errno> {
-        let (_, len, sender) = recvfrom(&self.socket, &mut self.message[..], RecvFlags::TRUNC)?;
+        let (_, len, sender) = recvfrom(&*self.socket, &mut self.message[..], RecvFlags::TRUNC)?;
         let port =
             sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok()).map(|sender| sender.pid());
         // One that did not fit is none of the kernel's.
@@ -78,15 +80,37 @@ impl EventSource for KernelEvents {
                     if left.is_zero() {
                         return Ok(None);
                     }
-                    // A limit beyond the kernel's is none.
-                    let left = Timespec::try_from(left).ok();
-                    match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], left.as_ref()) {
-                        Ok(_) | Err(Errno::INTR) => {}
-                        Err(errno) => return Err(errno),
-                    }
+                    readable(&self.socket, left)?;
                 }
                 Err(errno) => return Err(errno),
             }
+        }
+    }
+
+    fn bell(&self) -> Option<Arc<dyn Bell>> {
+        Some(Arc::new(Readable(Arc::clone(&self.socket))))
+    }
+}
+
+/// Waits until there is a message, up to `limit`; a signal ends it, too.
+fn readable(socket: &OwnedFd, limit: Duration) -> Result<(), Errno> {
+    // A limit beyond the kernel's is none.
+    let limit = Timespec::try_from(limit).ok();
+    match poll(&mut [PollFd::new(socket, PollFlags::IN)], limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The socket, for those who wait and do not fetch.
+#[derive(Debug)]
+struct Readable(Arc<OwnedFd>);
+
+impl Bell for Readable {
+    fn wait(&self, limit: Duration) {
+        if readable(&self.0, limit).is_err() {
+            // Fetching tells what is wrong; who waits in a loop must not spin until then.
+            thread::sleep(limit);
         }
     }
 }
@@ -146,12 +170,15 @@ mod tests {
     fn waits_end_in_time_whatever_others_send() {
         let Some((mut events, mut sender)) = pair(0) else { return };
         // To no group, but to this listener alone.
-        sender.to = SocketAddrNetlink::try_from(getsockname(&events.socket).unwrap()).unwrap();
+        sender.to = SocketAddrNetlink::try_from(getsockname(&*events.socket).unwrap()).unwrap();
+        let bell = events.bell().unwrap();
         assert_eq!(events.next(Duration::ZERO), Ok(None));
         assert_eq!(events.next(Duration::from_millis(1)), Ok(None));
+        bell.wait(Duration::from_millis(1));
         if let Err(errno) = sender.send(REMOVED) {
             return eprintln!("skipped: this process may not send there: {errno}");
         }
+        bell.wait(Duration::MAX);
         assert_eq!(sender.send(&[b'@'; MESSAGE_BYTES + 1]), Ok(MESSAGE_BYTES + 1));
         assert_eq!(events.take(), Ok(None));
         assert_eq!(events.take(), Ok(None));
@@ -166,7 +193,7 @@ mod tests {
     #[test]
     fn lost_messages_are_told() {
         let Some((mut events, sender)) = pair(TEST_GROUP) else { return };
-        sockopt::set_socket_recv_buffer_size(&events.socket, 0).unwrap();
+        sockopt::set_socket_recv_buffer_size(&*events.socket, 0).unwrap();
         for _ in 0..100 {
             if let Err(errno) = sender.send(REMOVED) {
                 return eprintln!("skipped: this process may not send there: {errno}");

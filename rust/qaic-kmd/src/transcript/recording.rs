@@ -13,7 +13,7 @@ use super::observed::{self, Observed};
 use super::{Line, TranscriptError, VERSION, errno, hex, layout};
 use crate::Errno;
 use crate::clock::Clock;
-use crate::kmd::{AccelFile, Event, EventSource, Kmd, MemoryErrors, NodeInfo, Telemetry};
+use crate::kmd::{AccelFile, Bell, Event, EventSource, Kmd, MemoryErrors, NodeInfo, Telemetry};
 use crate::mapping::Mapping;
 
 /// Passes every call on to a kernel and writes it to a transcript. Results are the kernel's, always; when the transcript
@@ -215,5 +215,9 @@ impl EventSource for RecordedEvents {
             self.log.write(Line { name: "EVENT".to_owned(), fields, ..Line::default() });
         }
         result
+    }
+
+    fn bell(&self) -> Option<Arc<dyn Bell>> {
+        self.inner.bell()
     }
 }

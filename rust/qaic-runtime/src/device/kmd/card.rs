@@ -69,7 +69,7 @@ impl Card {
         self.kmd.runs_host_programs()
     }
 
-    /// Takes note of everything that has happened to it. Blocking: 50 ms at most.
+    /// Takes note of everything that has happened to it. Blocking: 50 ms at most, and hardly ever.
     pub(super) fn settle(&self) {
         if let Some(monitor) = self.monitor.get() {
             monitor.settle();

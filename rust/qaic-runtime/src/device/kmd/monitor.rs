@@ -54,7 +54,7 @@ impl Monitor {
 
     /// Takes note of everything that has happened.
     ///
-    /// Blocking: while the thread listens, for 50 ms at most.
+    /// Blocking: where events can only be waited for by fetching them, while the thread does that, for 50 ms at most.
     pub(super) fn settle(&self) {
         self.callers.fetch_add(1, Ordering::AcqRel);
         self.listen(Duration::ZERO);
@@ -86,8 +86,15 @@ impl Monitor {
     }
 
     fn work(monitor: &Weak<Self>) {
+        let bell = monitor.upgrade().and_then(|monitor| monitor.source.lock().as_ref()?.bell());
         while let Some(monitor) = monitor.upgrade() {
-            if monitor.callers.load(Ordering::Acquire) > 0 {
+            if let Some(bell) = &bell {
+                // Whoever wants to know meanwhile fetches the events.
+                bell.wait(PERIOD);
+                if !monitor.listen(Duration::ZERO) {
+                    return;
+                }
+            } else if monitor.callers.load(Ordering::Acquire) > 0 {
                 thread::yield_now();
             } else if !monitor.listen(PERIOD) {
                 return;
