@@ -285,6 +285,9 @@ class EmuControl:
     """The hand on an emulated card, for tests and for those who want to see what a card goes through."""
 
     def __new__(cls, device: int = 0) -> EmuControl: ...
+    @staticmethod
+    def every() -> list[EmuControl]:
+        """Return the hands on all emulated cards this process has had, whatever the variables said then."""
     def reset(self) -> None:
         """Reset the card; it is online again some time later, or after ``hurry``."""
     def restart_cores(self, channel: int, power_up: bool = True) -> None:

@@ -150,6 +150,15 @@ class TestControl:
         assert exec_obj.waitForCompletion() == S.QS_DEV_ERROR
         assert control.ledger()["elves"] == 0
 
+    def test_every_card_of_the_process_can_be_held(self, client, monkeypatch):
+        client.program.activate()
+        monkeypatch.setenv("QAIC_DEVICE", "cpu")
+        held = [control.ledger()["activations"] for control in _core.EmuControl.every()]
+        assert sum(held) == 1
+        monkeypatch.setenv("QAIC_DEVICE", "kmd")
+        assert len(_core.EmuControl.every()) == len(held)
+        assert client.program.deactivate() == S.QS_SUCCESS
+
     def test_wrong_use_is_said(self):
         with pytest.raises(OptionError, match="rule"):
             _core.EmuControl(0).set_faults("execute@0=fire")

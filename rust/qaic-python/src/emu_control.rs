@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use qaic_kmd::abi::request;
 use qaic_kmd::emu::{Control, FaultPlan};
+use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
 use qaic_runtime::error::RuntimeError;
 
@@ -47,6 +48,12 @@ impl PyEmuControl {
         let context = open_context(py)?;
         let control = context.emu_control(DeviceId(device)).map_err(|error| from_runtime(py, error))?;
         Ok(Self { control })
+    }
+
+    /// The hands on all emulated cards that this process has had, whatever the variables said at the time.
+    #[staticmethod]
+    fn every() -> Vec<Self> {
+        Context::emulated_cards().into_iter().map(|control| Self { control }).collect()
     }
 
     /// Resets the card with everything that is on it. It is online again some time later, or after `hurry`.

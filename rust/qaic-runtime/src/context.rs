@@ -102,6 +102,13 @@ impl Context {
         self.registry.emu_control(id)
     }
 
+    /// The hands on the emulated cards of all contexts that this process has had, whatever their options were.
+    #[cfg(feature = "emu")]
+    pub fn emulated_cards() -> Vec<qaic_kmd::emu::Control> {
+        REGISTRIES
+            .with(|registries| registries.iter().flat_map(|entry| entry.registry.emulated_cards()).collect())
+    }
+
     /// Loads a container on the devices of `placement`, where it executes as one program. Takes no cores; every
     /// activation takes them on all of the devices or on none. A container that has checksums is compared with them.
     ///

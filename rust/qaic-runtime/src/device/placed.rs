@@ -22,12 +22,15 @@ pub(crate) fn load(
     if let Some(needed) = first.partitions(image)?
         && needed as usize != devices.len()
     {
-        return Err(RuntimeError::Argument {
-            what: format!(
-                "the program is partitioned for {needed} devices; the mapping \"{placement}\" names {}",
-                devices.len()
-            ),
-        });
+        let found = devices.len();
+        let what = if needed == 1 {
+            format!("the program runs on one device; the mapping \"{placement}\" names {found}")
+        } else {
+            format!(
+                "the program is partitioned for {needed} devices; the mapping \"{placement}\" names {found}"
+            )
+        };
+        return Err(RuntimeError::Argument { what });
     }
     let program = first.load(image, options)?;
     let ledgers = devices.iter().filter_map(|device| device.ledger().cloned());

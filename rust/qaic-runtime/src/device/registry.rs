@@ -210,6 +210,12 @@ impl Registry {
         })
     }
 
+    /// The hands on all emulated cards.
+    #[cfg(feature = "emu")]
+    pub fn emulated_cards(&self) -> impl Iterator<Item = qaic_kmd::emu::Control> {
+        self.emulator.iter().flat_map(|emulator| (0..).map_while(|id| emulator.control(id)))
+    }
+
     /// The hand on the emulated card with this id.
     #[cfg(feature = "emu")]
     pub fn emu_control(&self, id: DeviceId) -> Result<qaic_kmd::emu::Control, RuntimeError> {
