@@ -13,7 +13,7 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py browser lint fmt loom fuzz-smoke bench accuracy node-tests docs clean
+.PHONY: help setup demo test test-rust test-py test-kmd browser lint fmt loom fuzz-smoke bench accuracy node-tests docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,13 +33,16 @@ setup: $(VENV)/.installed ## Build the package and install it with all its tools
 demo: setup ## Compile a real model, classify this repository's files, compare with onnxruntime
 	$(BIN)/python -m qaic demo
 
-test: test-rust test-py ## Run all tests, Rust and Python
+test: test-rust test-py test-kmd ## Run all tests, Rust and Python, these also on an emulated card
 
 test-rust: $(BIN)/python
 	cargo test --workspace --quiet
 
 test-py: setup
 	$(BIN)/python -m pytest -q
+
+test-kmd: setup ## Run the Python tests on an emulated card
+	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q
 
 browser: ## Install the browser that the tests of the pages use, where it is missing and can be installed
 	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; \

@@ -1,11 +1,26 @@
-"""What all Python tests share: a compile cache of their own, and property tests without a stop-watch."""
+"""What all Python tests share.
+
+A compile cache of their own, property tests without a stop-watch, emulated cards that are left as they were
+found, and which tests are for virtual cards alone.
+"""
 
 import pytest
 from hypothesis import settings
 
+import emulated_cards
+
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("qaic", deadline=None)
 settings.load_profile("qaic")
+
+
+def pytest_collection_modifyitems(items):
+    if not emulated_cards.are_meant():
+        return
+    for item in items:
+        for marker in item.iter_markers("virtual_card"):
+            (reason,) = marker.args
+            item.add_marker(pytest.mark.skip(reason=f"on cards: {reason}"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,3 +28,14 @@ def _compile_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QAIC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left_by_a_module(request):
+    yield from emulated_cards.nothing_left(request.session)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_by_a_test(request):
+    # Set up before the fixtures of the test, so this ends after them; only the test's record has them still.
+    yield from emulated_cards.nothing_left(request.session, release=request.node.funcargs.clear)

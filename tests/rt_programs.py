@@ -22,6 +22,13 @@ def compiled(folder, built, **options):
     return str(target)
 
 
+def shared(path):
+    """A client that several tests use one after the other: its program stays loaded."""
+    client = Client(path)
+    assert client.program.load() == S.QS_SUCCESS
+    return client
+
+
 def properties(**values):
     made = qaicrt.QAicProgramProperties()
     for name, value in values.items():
@@ -40,6 +47,12 @@ class Client:
 
     def exec_obj(self):
         return qaicrt.ExecObj(self.context, self.program)
+
+    def renewed(self):
+        """An exec object on other cores; there are no others of before."""
+        assert self.program.deactivate() == S.QS_SUCCESS
+        assert self.program.activate() == S.QS_SUCCESS
+        return self.exec_obj()
 
     def infer(self, exec_obj, *data):
         """Enqueue one inference and wait for it; all statuses must be success."""

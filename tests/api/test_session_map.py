@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import emulated_cards
 import qaic
 import session_models
 from qaic import ordered_map
@@ -23,6 +24,7 @@ def path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def session(path):
     with qaic.Session(path, set_size=4) as session:
+        session.setup()
         yield session
 
 
@@ -200,7 +202,8 @@ def test_rejects_bad_limits(session, timeout):
 
 def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_path):
     before = free_cores()
-    with qaic.Session(slow_path, set_size=3) as session:
+    # One activation of a card computes one after the other, and not always the first one first.
+    with qaic.Session(slow_path, num_activations=3, set_size=1) as session:
         session.setup()
         results = session.map([turns(1), turns(2**62), turns(2**62), turns(2)], timeout=0.3)
         np.testing.assert_array_equal(next(results)["y"], [1])
@@ -208,6 +211,7 @@ def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_pa
             next(results)
         assert caught.value.context["timeout_ms"] == 300
         assert next(results, "ended") == "ended"
+        emulated_cards.let_go(session)
         # What was under way has ended with the map: all exec objects are free again.
         assert len(list(session.map([turns(3)] * 6, in_flight=3))) == 6
     assert come_back(before)
@@ -230,10 +234,11 @@ def test_a_kept_exception_keeps_no_cores(monkeypatch, noop_qpc):
 
 def test_leaving_early_ends_what_is_under_way(slow_path):
     before = free_cores()
-    with qaic.Session(slow_path, set_size=3) as session:
+    with qaic.Session(slow_path, num_activations=3, set_size=1) as session:
         results = session.map([turns(1), turns(2**62), turns(2**62), turns(2**62)])
         next(results)
         results.close()
+        emulated_cards.let_go(session)
         np.testing.assert_array_equal(session.run(turns(4), timeout=60)["y"], [4])
     assert come_back(before)
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+import emulated_cards
 import qaic
 import session_models
 from qaic.errors import InputShapeError, MissingInputError, OptionConflictError, OptionError, StateError
@@ -224,8 +225,9 @@ def test_benchmark_failure_is_raised(tmp_path):
         {"c": np.zeros(3, np.float32)},
     )
     with qaic.Session(session_models.save(tmp_path, built)) as session:
-        with pytest.raises(qaic.errors.InferenceError):
+        with pytest.raises(emulated_cards.inference_error()):
             session.run_benchmark(10, input_dict={"i": np.array([99])})
+        emulated_cards.let_go(session)
         assert session.run_benchmark(10, input_dict={"i": np.array([1])})[0] == 10
 
 
@@ -240,7 +242,9 @@ def test_inferences_ended_by_the_failure_of_another_leave_their_objects_usable(t
         {"c": np.zeros(3, np.float32)},
     )
     with qaic.Session(session_models.save(tmp_path, built), num_activations=2, set_size=4) as session:
-        for _ in range(200):
-            with pytest.raises(qaic.errors.InferenceError):
+        # On cards every failure takes the cores away, and most of the time.
+        for _ in range(10 if emulated_cards.are_meant() else 200):
+            with pytest.raises(emulated_cards.inference_error()):
                 session.run_benchmark(16, input_dict={"i": np.array([99])})
+            emulated_cards.let_go(session)
             assert session.run_benchmark(16, input_dict={"i": np.array([1])})[0] == 16

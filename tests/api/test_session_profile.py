@@ -37,6 +37,7 @@ def session(path):
 def measured(path):
     """Of a program with times of operators."""
     with qaic.Session(path, stats_level=70) as made:
+        made.setup()
         yield made
 
 

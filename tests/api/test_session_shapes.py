@@ -52,6 +52,7 @@ def symbolic_path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def session(symbolic_path):
     with qaic.Session(symbolic_path, network_specialization_config=SETS, set_size=3) as session:
+        session.setup()
         yield session
 
 

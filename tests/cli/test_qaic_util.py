@@ -73,6 +73,7 @@ ORDER = [
 
 @pytest.fixture(autouse=True)
 def two_cards(monkeypatch):
+    monkeypatch.setenv("QAIC_DEVICE", "cpu")
     monkeypatch.setenv("QAIC_CPU_DEVICES", "2")
 
 

@@ -145,7 +145,7 @@ class Calls(RuleBasedStateMachine):
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    return Client(rt_programs.compiled(folder, rt_programs.sum_and_difference(COUNT)))
+    return rt_programs.shared(rt_programs.compiled(folder, rt_programs.sum_and_difference(COUNT)))
 
 
 def test_any_sequence_of_calls(client):

@@ -15,17 +15,19 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 @pytest.fixture(scope="module")
 def affine(tmp_path_factory):
-    return Client(rt_programs.compiled(tmp_path_factory.mktemp("affine"), rt_programs.affine()))
+    return rt_programs.shared(rt_programs.compiled(tmp_path_factory.mktemp("affine"), rt_programs.affine()))
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    return Client(rt_programs.compiled(tmp_path_factory.mktemp("two"), rt_programs.sum_and_difference()))
+    return rt_programs.shared(
+        rt_programs.compiled(tmp_path_factory.mktemp("two"), rt_programs.sum_and_difference())
+    )
 
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory):
-    return Client(rt_programs.compiled(tmp_path_factory.mktemp("types"), rt_programs.types()))
+    return rt_programs.shared(rt_programs.compiled(tmp_path_factory.mktemp("types"), rt_programs.types()))
 
 
 def refused(capfd, status, *parts, expected=S.QS_INVAL):

@@ -45,6 +45,7 @@ def free_cores(device):
     return resources.nspFree
 
 
+@pytest.mark.virtual_card("cards run programs of one device only")
 def test_program_takes_cores_of_both_devices_and_runs_as_one(context, qpc):
     properties = qaicrt.QAicProgramProperties()
     properties.devMapping = "0:1"
@@ -64,6 +65,7 @@ def test_program_takes_cores_of_both_devices_and_runs_as_one(context, qpc):
     assert logits.any()
 
 
+@pytest.mark.virtual_card("cards run programs of one device only")
 @pytest.mark.parametrize(("device", "mapping"), [(None, "0"), (None, ""), (0, "")])
 def test_program_with_too_few_devices_is_refused(context, qpc, capfd, device, mapping):
     properties = qaicrt.QAicProgramProperties()

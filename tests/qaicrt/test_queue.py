@@ -20,7 +20,7 @@ X = np.ones((2, 4), np.float32)
 
 @pytest.fixture(scope="module")
 def affine(tmp_path_factory):
-    return Client(rt_programs.compiled(tmp_path_factory.mktemp("affine"), rt_programs.affine()))
+    return rt_programs.shared(rt_programs.compiled(tmp_path_factory.mktemp("affine"), rt_programs.affine()))
 
 
 @pytest.fixture(scope="module")

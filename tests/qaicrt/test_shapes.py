@@ -15,7 +15,9 @@ DATA = Path(__file__).parents[1] / "data" / "qpc"
 @pytest.fixture(scope="module")
 def doubled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("doubled")
-    return Client(rt_programs.compiled(folder, rt_programs.doubled(), network_specialization_config=ROWS))
+    return rt_programs.shared(
+        rt_programs.compiled(folder, rt_programs.doubled(), network_specialization_config=ROWS)
+    )
 
 
 def rows(count, seed=0):

@@ -1,0 +1,69 @@
+"""What tests may leave on emulated cards, nothing, and what cards do otherwise than virtual ones.
+
+A process opens a card once and keeps it open (device-kmd §1.1). All else goes back when the objects of a test
+are gone: memory, channels, books of the firmware, threads. What a module keeps is judged when it ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+
+from qaic import _core, errors
+
+
+def are_meant():
+    """Whether the devices of a test that chooses none are emulated cards."""
+    return os.environ.get("QAIC_DEVICE") == "kmd"
+
+
+def let_go(session):
+    """Let a session go on after an inference without end.
+
+    A virtual card ends what nobody waits for. A card cannot be told to: its cores have to be taken away.
+    """
+    if are_meant():
+        session.reset()
+
+
+def inference_error():
+    """What an inference raises in which the engine fails: on a card cores fail, and the channel is lost."""
+    return errors.DeviceLostError if are_meant() else errors.InferenceError
+
+
+#: the open file of this process
+KEPT = "1 open files"
+
+
+def left():
+    """What is on any emulated card of this process, a line each."""
+    return [
+        line
+        for control in _core.EmuControl.every()
+        for line in control.invariants()
+        if not line.endswith(f": {KEPT}")
+    ]
+
+
+def left_for_good():
+    """As :func:`left`, without what only cycles of references keep, as exceptions that were caught do."""
+    if left():
+        gc.collect()
+    return left()
+
+
+def nothing_left(session, release=lambda: None):
+    """Judge what is done between two steps of this generator; ``release`` lets go of what was made for it.
+
+    Where something was there before, it belongs to others, and with it may grow; only blocked calls are not
+    theirs. What a failed test leaves is kept by its traceback, and says nothing.
+    """
+    before, failed = left_for_good(), session.testsfailed
+    yield
+    release()
+    if session.testsfailed != failed:
+        return
+    after = left_for_good()
+    if before:
+        after = [line for line in after if "blocked" in line]
+    assert not after, "left on emulated cards:\n" + "\n".join(after)
