@@ -67,7 +67,10 @@ def test_cards_come_first(environment, values, expected):
         ({"KMD": "replay:/none/such.jsonl"}, ["QAIC_KMD", "/none/such.jsonl"]),
         ({"KMD": "emu", "EMU_PROFILE": "newest"}, ["QAIC_EMU_PROFILE", "newest", "old, new and ssr"]),
         ({"KMD": "emu", "EMU_FAULTS": "execute=3"}, ["QAIC_EMU_FAULTS", "execute=3"]),
-        ({"KMD": "emu", "EMU_WORKLOAD": "tensor"}, ["QAIC_EMU_WORKLOAD", "tensor", "graph, echo and loopback"]),
+        (
+            {"KMD": "emu", "EMU_WORKLOAD": "tensor"},
+            ["QAIC_EMU_WORKLOAD", "tensor", "graph, echo and loopback"],
+        ),
         ({"KMD": "emu", "EMU_TIME": "slow"}, ["QAIC_EMU_TIME", "slow", "system and virtual"]),
         ({"KMD": "emu", "CPU_DEVICES": "65"}, ["QAIC_CPU_DEVICES", "65", "1 to 64"]),
         ({"KMD": "emu", "CPU_FAMILY": "ai300"}, ["QAIC_CPU_FAMILY", "ai300", "ai100 and ai200"]),

@@ -9,6 +9,8 @@ import onnxruntime
 import pytest
 from onnx_suite import Status
 
+import emulated_cards
+
 #: two thousand containers are written
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -72,6 +74,9 @@ def test_what_does_not_pass_is_what_is_written_down(outcomes):
     written = {key: expected.pop(key) for key in versions}
     if versions != written:
         pytest.skip(f"expected.json is for {written}, installed are {versions}; run `make node-tests`")
+    if emulated_cards.are_meant():
+        # Cores in which the engine fails are lost with their channel.
+        expected["failed"]["device.channel_lost"] = expected["failed"].pop("inference.failed")
     found = {status: {} for status in expected}
     for name, outcome in outcomes[0].items():
         if outcome.status is not Status.PASSED:

@@ -150,4 +150,7 @@ def client(tmp_path_factory):
 
 def test_any_sequence_of_calls(client):
     Calls.client = client
-    run_state_machine_as_test(Calls, settings=settings(max_examples=60, stateful_step_count=25))
+    try:
+        run_state_machine_as_test(Calls, settings=settings(max_examples=60, stateful_step_count=25))
+    finally:
+        del Calls.client
