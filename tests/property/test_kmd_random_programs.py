@@ -351,3 +351,19 @@ def test_demands_beyond_the_card_are_refused_and_take_nothing(card, monkeypatch,
             session.run({"x": np.zeros(8, np.int8)})
         assert caught.value.code == code
         finish(control)
+
+
+@pytest.mark.parametrize("workload", ["echo", "graph"])
+@pytest.mark.parametrize("time", ["virtual", "system"])
+def test_programs_without_semaphores_are_echoed_once(card, monkeypatch, tmp_path_factory, workload, time):
+    monkeypatch.setenv("QAIC_EMU_WORKLOAD", workload)
+    monkeypatch.setenv("QAIC_EMU_TIME", time)
+    program = CardProgram(
+        ((8, IN), (8, OUT)),
+        (Request(0, IN, 8, 0, 0), Request(1, OUT, 8, 0, 16)),
+        (Binding("x", IN, 0, 0, 8), Binding("y", OUT, 1, 0, 8)),
+    )
+    x = np.arange(8, dtype=np.int8)
+    with opened(tmp_path_factory, program) as session:
+        for turn in range(2):
+            np.testing.assert_array_equal(session.run({"x": x + turn})["y"], x + turn)
