@@ -58,7 +58,8 @@ impl PyContext {
     /// One dictionary per device: `id`, `kind`, `name`, `status` with a `reason` for errors, and the figures of its
     /// resources.
     ///
-    /// Blocking, without the interpreter lock: cores that are counted across processes are counted by the system.
+    /// Blocking, without the interpreter lock: cards are asked, each a minute at most, and cores that are counted across
+    /// processes are counted by the system.
     fn devices<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.context.devices().iter().map(|device| describe(py, device)).collect()
     }

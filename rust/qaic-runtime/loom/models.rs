@@ -6,10 +6,51 @@
 #![cfg(all(loom, test))]
 #![allow(dead_code)] // the models use a part of each file
 
+#[path = "../src/flights.rs"]
+mod flights;
+#[path = "../src/progress.rs"]
+mod progress;
 #[path = "../src/queue/mod.rs"]
 mod queue;
 #[path = "../src/sync.rs"]
 mod sync;
+
+/// What those files name of the rest of the runtime, as far as threads meet in it.
+mod device {
+    pub(crate) trait Canceller: std::fmt::Debug + Send + Sync {
+        fn cancel(&self);
+    }
+}
+mod error {
+    #[derive(Clone, Debug)]
+    pub(crate) enum RuntimeError {
+        Cancelled,
+        InFlight,
+        Interrupted,
+        Timeout { what: &'static str, timeout_ms: u64 },
+    }
+}
+mod fork {
+    #[derive(Clone, Copy)]
+    pub(crate) struct Origin;
+
+    impl Origin {
+        pub(crate) fn here() -> Self {
+            Self
+        }
+    }
+}
+mod inference {
+    pub(crate) struct Inference;
+}
+mod profiling {
+    #[derive(Clone, Copy, Default)]
+    pub(crate) struct Arrival {
+        pub(crate) is_begin: bool,
+        pub(crate) enqueued_ns: u64,
+        pub(crate) queue_depth: u32,
+    }
+}
 
 /// The states of handles, whose table of ids is behind a lock.
 #[path = "../src/inference_set"]
@@ -20,6 +61,8 @@ mod inference_set {
     mod models;
 }
 
+#[path = "flights.rs"]
+mod flights_models;
 #[path = "lanes.rs"]
 mod lanes_models;
 #[path = "ring.rs"]

@@ -31,7 +31,7 @@ use crate::fork::Origin;
 use crate::inference::{Begun, Inference, Landed};
 use crate::progress::{Progress, Ticket};
 use crate::queue::{IndexStack, Lanes, Waiters};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, yield_now};
 
 /// How often a worker that ran out of work looks again, and how many times, before it sleeps until it is woken.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -65,7 +65,7 @@ pub(crate) struct ExecutorOptions {
     /// Inferences of a lane that run at a time, on average.
     pub(crate) threads: u32,
     /// Whether a waiting caller may run inferences itself, as far as the program goes: not where the next inference may
-    /// take far longer than the last.
+    /// take far longer than the last, and not where nobody could call him away from one.
     pub(crate) steady: bool,
     /// Where they run; no caller runs one on a device that may stall.
     pub(crate) device: Arc<dyn Device>,
@@ -227,6 +227,8 @@ impl Executor {
     /// on it.
     pub(crate) fn landed(&self, took: Option<Duration>) {
         self.shared.landed(took);
+        // RMW: as where a permit is given back.
+        self.shared.running.fetch_add(0, Ordering::AcqRel);
         self.shared.call_for_what_is_ready();
     }
 
@@ -329,8 +331,12 @@ impl Shared {
     }
 
     fn may_run(&self) -> bool {
-        // RMW: either this sees the permit that was given back, or who gives it back sees what is ready.
-        self.has_work() && self.running.fetch_add(0, Ordering::AcqRel) < self.limit()
+        if self.flights.is_none() && self.lanes.is_empty() {
+            return false;
+        }
+        // RMW: either this sees the permit that was given back, and what its owner did before; or who gives it back sees
+        // what is ready. So it comes before the look at what others are busy with.
+        self.running.fetch_add(0, Ordering::AcqRel) < self.limit() && self.has_work()
     }
 
     /// Whether there is something to do for who has a permit.
@@ -338,13 +344,19 @@ impl Shared {
         match &self.flights {
             None => !self.lanes.is_empty(),
             Some(flights) => {
-                let is_free = |busy: &AtomicU32| busy.load(Ordering::Acquire) < self.threads();
-                !flights.is_empty() && is_free(&self.watching)
-                    || !self.lanes.is_empty()
-                        && is_free(&self.handing_over)
-                        && flights.count() < self.most_on_device()
+                !flights.is_empty() && self.is_free(&self.watching) || self.may_hand_over(flights)
             }
         }
+    }
+
+    /// Whether an inference is ready, and there is room for it on the device and for who hands it over.
+    fn may_hand_over(&self, flights: &Flights) -> bool {
+        !self.lanes.is_empty() && self.is_free(&self.handing_over) && flights.count() < self.most_on_device()
+    }
+
+    /// Whether fewer than [`Self::threads`] are `busy` with the like.
+    fn is_free(&self, busy: &AtomicU32) -> bool {
+        busy.load(Ordering::Acquire) < self.threads()
     }
 
     /// Threads that may hand over at a time, and that may wait for the device at a time.
@@ -375,10 +387,19 @@ impl Shared {
         }
         let ran = match &self.flights {
             None => self.lanes.run_next(|number| self.run(number)),
-            Some(flights) => {
-                self.as_one_of(&self.handing_over, || self.hand_over_one(flights))
-                    || self.as_one_of(&self.watching, || self.land_one(flights, look))
-            }
+            Some(flights) => loop {
+                if self.as_one_of(&self.handing_over, || self.hand_over_one(flights)) {
+                    break true;
+                }
+                // RMW: either this thread, which is going to wait for long, sees what came while it seemed to hand over;
+                // or who was called for that sees that it no longer does.
+                self.running.fetch_add(0, Ordering::AcqRel);
+                if !self.may_hand_over(flights) {
+                    break self.as_one_of(&self.watching, || self.land_one(flights, look));
+                }
+                // There is one whose entry is not finished yet, or somebody else is about to take it.
+                yield_now();
+            },
         };
         self.give_back_permit();
         ran
@@ -402,14 +423,7 @@ impl Shared {
         let handle = Arc::downgrade(&inference);
         let is_sampled = self.started.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED_EVERY);
         let Begun::OnDevice(progress) = Inference::begin(inference, is_sampled) else { return false };
-        flights.add(&progress, Weak::clone(&handle));
-        // Who asked for its end while it was about to begin found nobody to end it.
-        if progress.is_asked_to_end()
-            && progress.take_from_device(None)
-            && let Some(inference) = handle.upgrade()
-        {
-            self.land(inference, None);
-        }
+        flights.add(&progress, handle);
         true
     }
 

@@ -120,10 +120,13 @@ impl Inference {
         match inference.depart(is_sampled) {
             Ok(()) => {
                 let progress = Arc::clone(&inference.progress);
-                // As before telling: from now on another thread may end it.
-                drop(inference);
-                progress.leave_to_device();
-                Begun::OnDevice(progress)
+                match Self::leave(inference) {
+                    None => Begun::OnDevice(progress),
+                    Some(inference) => {
+                        Self::land(inference, None);
+                        Begun::Over
+                    }
+                }
             }
             Err(error) => {
                 Self::tell(inference, Err(error));
@@ -136,15 +139,28 @@ impl Inference {
     /// before it tells. Where `look` says so, the device keeps it, and nobody is told.
     ///
     /// Blocking: as long as the device takes; not after [`Progress::ask_to_end`].
-    pub(crate) fn land(inference: Arc<Self>, look: Option<Look<'_>>) -> Landed {
-        if let Some((outcome, took)) = inference.arrive(look) {
-            Self::tell(inference, outcome);
-            return Landed::Ended(took);
+    pub(crate) fn land(mut inference: Arc<Self>, mut look: Option<Look<'_>>) -> Landed {
+        loop {
+            if let Some((outcome, took)) = inference.arrive(look.take()) {
+                Self::tell(inference, outcome);
+                return Landed::Ended(took);
+            }
+            match Self::leave(inference) {
+                None => return Landed::LeftToDevice,
+                Some(same) => inference = same,
+            }
         }
-        let progress = Arc::clone(&inference.progress);
+    }
+
+    /// Leaves it to the device, and gives up the reference first, as before telling: from then on another thread may end
+    /// it. Gives it back where somebody asked for its end meanwhile, and found it neither there nor done.
+    fn leave(inference: Arc<Self>) -> Option<Arc<Self>> {
+        let (progress, handle) = (Arc::clone(&inference.progress), Arc::downgrade(&inference));
+        let which = progress.under_way();
         drop(inference);
         progress.leave_to_device();
-        Landed::LeftToDevice
+        // Who is taken stays: its exec object waits for the end of what is under way.
+        if progress.is_asked_to_end() && progress.take_from_device(which) { handle.upgrade() } else { None }
     }
 
     fn tell(inference: Arc<Self>, outcome: Result<(), RuntimeError>) {
@@ -346,5 +362,61 @@ pub(crate) fn name_of(bindings: &[IoBinding], index: usize) -> String {
 impl fmt::Debug for Inference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Inference").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::buffer::Storage;
+    use crate::context::Context;
+    use crate::device::{DeviceId, Placement, RegistryOptions};
+    use crate::image::Image;
+    use crate::program::ProgramOptions;
+    use crate::progress::Phase;
+    use crate::wiring::InputWire;
+
+    #[test]
+    fn who_leaves_one_that_is_asked_to_end_gets_it_back() {
+        let options = RegistryOptions {
+            kind: Some("noop".to_owned()),
+            engine_candidates: vec!["left-and-asked".into()],
+            ..RegistryOptions::default()
+        };
+        let context = Context::new(&options).unwrap();
+        let gate = context.noop_control(DeviceId(0)).unwrap();
+        gate.queue();
+        gate.hold().unwrap();
+        let file = "../../tests/data/qpc/s01_simple_f32_file.qpc";
+        let image = Image::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file), true).unwrap();
+        let place = Placement::one(DeviceId(0));
+        let program = Program::new(&context, &image, &place, &ProgramOptions::default()).unwrap();
+        let activated = program.enter(true).unwrap();
+        let inference = Arc::new(Inference::new(&program, &activated).unwrap());
+        let input = Storage::new(768).unwrap();
+        inference.core().lock().wiring.inputs[0] =
+            InputWire::Memory { memory: input.memory().as_const(), owner: None };
+        let progress = Arc::clone(inference.progress());
+        let which = progress.begin_queued().unwrap();
+        assert!(progress.claim(which));
+        assert!(matches!(Inference::begin(Arc::clone(&inference), false), Begun::OnDevice(_)));
+
+        assert!(progress.take_from_device(Some(which)));
+        assert!(Inference::leave(Arc::clone(&inference)).is_none());
+        assert_eq!(progress.phase(), Phase::OnDevice);
+
+        // Between the last look of the thread that has it and the moment it lets go.
+        assert!(progress.take_from_device(Some(which)));
+        progress.ask_to_end(which, Reason::Cancelled);
+        assert!(!progress.take_from_device(Some(which)), "a thread works on it");
+        let same = Inference::leave(Arc::clone(&inference)).unwrap();
+        assert!(matches!(Inference::land(same, None), Landed::Ended(_)));
+        assert_eq!(progress.outcome().unwrap_err().code(), "inference.cancelled");
+        drop(inference);
+        activated.leave();
     }
 }

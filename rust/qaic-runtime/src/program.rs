@@ -179,12 +179,15 @@ impl Program {
         let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
         let retained: Arc<[_]> = tensors::retained_pairs(image)?.into();
         let duties = tensors::duties(image)?;
+        let serial = !retained.is_empty();
+        // What waits for its turn runs to its end there, and no caller of his own could be told of a signal.
+        let holds_callers = serial && first.queues_on_device();
         let executor = Executor::new(ExecutorOptions {
             lanes: count,
-            serial: !retained.is_empty(),
+            serial,
             capacity: options.exec_objs,
             threads: options.threads_per_queue,
-            steady: !on_host || tensors::is_steady(image)?,
+            steady: !holds_callers && (!on_host || tensors::is_steady(image)?),
             device: Arc::clone(first),
         });
         let completed: Box<[Arc<AtomicU64>]> = (0..count).map(|_| Arc::default()).collect();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use echo::{ELEMENTS, image, planned};
+use echo::{ELEMENTS, image, planned, retaining};
 use proptest::prelude::*;
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::clock;
@@ -348,6 +348,21 @@ fn an_interrupted_wait_leaves_the_inference_to_the_device() {
         bench.exec(handle).wait(None, never).unwrap();
         assert!(bench.holds(handle, handle.0.try_into().unwrap()));
     }
+}
+
+#[test]
+fn a_wait_for_a_program_with_state_answers_signals() {
+    let mut bench = Bench::with(&retaining(), 1, 1, 1, WaitLimits::default());
+    bench.warm_up();
+    bench.control.hold().unwrap();
+    let handle = bench.set().try_acquire().unwrap();
+    bench.wire(handle, 5);
+    bench.set().submit(handle, 0).unwrap();
+    // Its inferences are short, and a caller who ran this one could not be called away.
+    assert_eq!(bench.exec(handle).wait(None, || true).unwrap_err().code(), "call.interrupted");
+    bench.control.release().unwrap();
+    bench.exec(handle).wait(None, never).unwrap();
+    assert!(bench.holds(handle, 5));
 }
 
 #[test]

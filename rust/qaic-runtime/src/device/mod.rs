@@ -25,9 +25,9 @@
 //! is said in the statistics and fails no inference. The output binding of that buffer, where there is one, is never
 //! bound in place.
 //!
-//! **What blocks.** `load`, `activate`, [`Exec::execute`] and [`Exec::reclaim`] may take long; nothing else may. `execute`
-//! works on the calling thread where the device is synchronous. It ends early, with [`RuntimeError::Interrupted`], after
-//! [`Canceller::cancel`].
+//! **What blocks.** `load`, `activate`, [`Exec::execute`] and [`Exec::reclaim`] may take long, and what says so at its own
+//! place: a card is asked what it has. Nothing else may. `execute` works on the calling thread where the device is
+//! synchronous. It ends early, with [`RuntimeError::Interrupted`], after [`Canceller::cancel`].
 //!
 //! **Two phases.** A device that works through inferences by itself says [`Device::queues_on_device`]. Then an execution
 //! begins with [`Exec::submit`], which hands it over, and ends with `execute`, which waits for it; in between the host
@@ -187,10 +187,14 @@ pub trait Device: Debug + Send + Sync {
     /// A name for people.
     fn name(&self) -> String;
 
-    /// What it has and what is free.
+    /// What it has and what is free; all zeros of a card that does not answer.
+    ///
+    /// Blocking: asks a card, a minute at most.
     fn resources(&self) -> Resources;
 
     /// Whether it can be used.
+    ///
+    /// Blocking: opens a card and asks it, unless that was done and nothing has happened since.
     fn status(&self) -> DeviceStatus {
         DeviceStatus::Ready
     }

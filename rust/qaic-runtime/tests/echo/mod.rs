@@ -34,6 +34,13 @@ pub(crate) fn planned(plan: &str) -> Arc<Image> {
     container(&network(ElementType::Float32), Some(plan))
 }
 
+/// [`image`] of float32 whose output is the input of the next inference.
+pub(crate) fn retaining() -> Arc<Image> {
+    let mut network = network(ElementType::Float32);
+    network.outputs[0].name = "x_RetainedState".into();
+    container(&network, None)
+}
+
 fn network(device: ElementType) -> NetworkDesc {
     let user = ElementType::Float32;
     let bytes = ELEMENTS * u32::try_from(device.size_bytes().unwrap()).unwrap();

@@ -305,6 +305,7 @@ impl Graph {
             keeper: Arc::clone(&constants.keeper),
         })
     }
+
     /// The engine that it is for.
     pub(super) fn engine(&self) -> &'static Engine {
         self.engine
