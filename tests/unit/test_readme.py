@@ -140,6 +140,8 @@ def test_code_of_the_guide_to_profiling_runs(folder, capsys):
     assert len(namespace["profile"]) == 10
     assert (folder / "trace.json").is_file()
     assert len(list((folder / "profile").glob("*-aiccyclecounts.bin"))) == 10
+    # The callback of the stream holds the names, and they the stream.
+    namespace.clear()
 
 
 def test_the_example_of_profiles_writes_a_trace(folder, monkeypatch, capsys):
