@@ -1,5 +1,5 @@
-//! Models of the queues: small programs of two to four threads, of which loom runs every interleaving and every stale
-//! read that the memory model allows, up to `LOOM_MAX_PREEMPTIONS`.
+//! Models of the queues, and of what threads do with inferences in them: small programs of two to four threads, of which
+//! loom runs every interleaving and every stale read that the memory model allows, up to `LOOM_MAX_PREEMPTIONS`.
 //!
 //! `make loom` runs them. The files under test are those that ship; here they are built with loom's synchronization
 //! (`sync.rs` chooses). A lost wake-up is a deadlock, which loom reports.
