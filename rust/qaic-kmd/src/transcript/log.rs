@@ -2,10 +2,14 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::fs::OFlags;
+
 use super::{Line, TranscriptError};
+use crate::Errno;
 
 /// A transcript that is being written.
 #[derive(Debug)]
@@ -29,6 +33,7 @@ impl Log {
         let process_id = std::process::id();
         let path = PathBuf::from(path.to_string_lossy().replace("%p", &process_id.to_string()));
         let io = |source| TranscriptError::Io { path: path.clone(), source };
+        let _reader = read_pipe(&path).map_err(io)?;
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -72,5 +77,19 @@ impl Log {
     pub(super) fn failure(&self) -> Option<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.failure.as_ref().map(ToString::to_string)
+    }
+}
+
+/// Sees to it that opening a named pipe does not wait for somebody to read it, which may be never: refused when nobody
+/// does. Nothing for other files. Kept until the file is open.
+fn read_pipe(path: &Path) -> io::Result<Option<File>> {
+    if !path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+        return Ok(None);
+    }
+    match OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            Err(io::Error::other("it is a pipe, and nobody reads it"))
+        }
+        outcome => outcome.map(Some),
     }
 }

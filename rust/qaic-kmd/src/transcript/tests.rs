@@ -555,6 +555,22 @@ fn one_file_has_one_writer() {
 }
 
 #[test]
+fn a_pipe_is_written_when_somebody_reads_it_and_not_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    let place = Place::new();
+    mknodat(CWD, &place.0, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let error = Recording::new(Arc::new(Kernel::default()), &place.0).unwrap_err().to_string();
+    assert!(error.ends_with("it is a pipe, and nobody reads it"), "{error}");
+    let mut reader = fs::OpenOptions::new().read(true).write(true).open(&place.0).unwrap();
+    let recording = recording(Kernel::default(), &place);
+    recording.open(&node()).unwrap();
+    let mut line = [0; 512];
+    let count = std::io::Read::read(&mut reader, &mut line).unwrap();
+    assert!(line[..count].starts_with(b"{"), "{}", line[..count].escape_ascii());
+}
+
+#[test]
 fn a_full_disk_ends_the_transcript_and_not_the_run() {
     let recording = Recording::new(Arc::new(Kernel::default()), "/dev/full".as_ref()).unwrap();
     assert_eq!(run(&recording, 1, 0), run(&Kernel::default(), 1, 0));
