@@ -214,7 +214,10 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
             .with("total", total)
             .hint("lower num_activations or aic_num_cores, or reset a session that holds cores")
             .build(),
-        RuntimeError::DeviceLost { id, .. } => raise("DeviceLostError").with("device", id).build(),
+        RuntimeError::DeviceLost { id, .. } => raise("DeviceLostError")
+            .with("device", id)
+            .hint("once the device is back, unload and load the program, or reset the session")
+            .build(),
         RuntimeError::OutOfMemory { bytes, .. } => raise("DeviceMemoryError").with("bytes", bytes).build(),
         RuntimeError::Timeout { timeout_ms, .. } => {
             raise("DeviceTimeoutError").with("timeout_ms", timeout_ms).build()
