@@ -12,7 +12,8 @@ use pyo3::types::{PyCFunction, PyDict};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::cpu::{self, Engine, custom_ops};
 use qaic_runtime::device::{
-    Canceller, Device, DeviceId, DeviceStatus, KernelOptions, LoadToken, RegistryOptions, UserDirectory,
+    Canceller, Device, DeviceId, DeviceKind, DeviceStatus, KernelOptions, LoadToken, RegistryOptions,
+    UserDirectory,
 };
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork;
@@ -80,7 +81,7 @@ impl PyContext {
     /// Blocking, without the interpreter lock: its firmware is asked, a minute at most.
     fn card<'py>(&self, py: Python<'py>, dev_id: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
         let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
-        let facts = py.detached(|| Ok(device.facts()))?;
+        let facts = py.asking(|| Ok(device.facts()))?;
         facts.map(|facts| card_facts::card(py, &facts)).transpose()
     }
 
@@ -100,7 +101,10 @@ impl PyContext {
 }
 
 fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'py, PyDict>> {
-    let (resources, status) = py.detached(|| Ok((device.resources(), device.status())))?;
+    let ask = || Ok((device.resources(), device.status()));
+    // Only cards are asked over something that may not answer.
+    let (resources, status) =
+        if device.kind() == DeviceKind::Kmd { py.asking(ask)? } else { py.detached(ask)? };
     let entry = PyDict::new(py);
     entry.set_item("id", device.id().0)?;
     entry.set_item("kind", device.kind().name())?;

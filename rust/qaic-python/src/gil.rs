@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
-use qaic_runtime::device::Canceller;
+use qaic_runtime::device::{Canceller, LoadToken};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::fork::Origin;
 use qaic_runtime::interrupts::{self, LOOK_PERIOD};
@@ -28,10 +28,17 @@ pub(crate) trait Door<'py> {
     /// Runs `work`, which may take long and knows nothing of signals, so that Ctrl-C ends it.
     ///
     /// On the main thread the work moves to another thread while this one watches; elsewhere no signal can arrive and it
-    /// runs right here. `cancel` is asked again and again until the work has ended.
+    /// runs right here. `cancel` is asked again and again until the work has ended, and [`interrupts::was_interrupted`]
+    /// says so to it.
     fn watched<T: Ungil + Send>(
         self,
         cancel: &Arc<dyn Canceller>,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<T>;
+
+    /// [`Self::watched`] for work that nothing but [`interrupts::was_interrupted`] ends: questions to a card.
+    fn asking<T: Ungil + Send>(
+        self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 }
@@ -96,11 +103,13 @@ impl<'py> Door<'py> for Python<'py> {
             return self.detached(work);
         }
         let mut signal = None;
+        let token = LoadToken::new();
         let outcome = self.detach(|| {
             thread::scope(|scope| {
                 let (done, ended) = channel();
+                let within = &token;
                 let worker = scope.spawn(move || {
-                    let result = catch_unwind(AssertUnwindSafe(work));
+                    let result = catch_unwind(AssertUnwindSafe(|| interrupts::within(within, work)));
                     // The watcher may have stopped listening only after the worker was joined.
                     let _ = done.send(());
                     result
@@ -111,6 +120,7 @@ impl<'py> Door<'py> for Python<'py> {
                     }
                     if signal.is_some() {
                         cancel.cancel();
+                        token.cancel();
                     }
                 }
                 worker.join().unwrap_or_else(Err)
@@ -122,6 +132,14 @@ impl<'py> Door<'py> for Python<'py> {
             (None, Ok(Ok(value))) => Ok(value),
             (None, Ok(Err(error))) => Err(to_exception(self, error)),
         }
+    }
+
+    fn asking<T: Ungil + Send>(
+        self,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<T> {
+        let token: Arc<dyn Canceller> = LoadToken::new();
+        self.watched(&token, work)
     }
 }
 

@@ -4,9 +4,11 @@
 //! woke twenty times a second for that would take a CPU from those that work. So a thread that nobody ever interrupts
 //! says so once, and sleeps longer: Python delivers signals to the main thread only.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::device::LoadToken;
 use crate::fork::Origin;
 
 /// How often whoever may be interrupted, or enforces time limits, looks up.
@@ -27,6 +29,35 @@ const LATENESS: u32 = 8;
 thread_local! {
     // In a forked process the thread that forked is the main one, whatever it was before.
     static NEVER: Cell<Option<Origin>> = const { Cell::new(None) };
+    static CALL: RefCell<Option<Arc<LoadToken>>> = const { RefCell::new(None) };
+}
+
+/// Runs work of the calling thread that another thread may end: with the token cancelled, whatever can end early does.
+///
+/// For what is far below the caller and is handed no token: the control messages of a card, and the cores of emulated
+/// cards, which make their programs on the thread that activates them.
+pub fn within<T>(token: &Arc<LoadToken>, work: impl FnOnce() -> T) -> T {
+    let _restored = Restored(CALL.replace(Some(Arc::clone(token))));
+    work()
+}
+
+/// Also after a panic, which threads of pools survive.
+struct Restored(Option<Arc<LoadToken>>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        CALL.set(self.0.take());
+    }
+}
+
+/// Whether the work that the calling thread is in was told to end.
+pub fn was_interrupted() -> bool {
+    CALL.with_borrow(|token| token.as_ref().is_some_and(|token| token.was_cancelled()))
+}
+
+/// What ends the work that the calling thread is in; a token that nobody cancels where nothing does.
+pub(crate) fn token() -> Arc<LoadToken> {
+    CALL.with_borrow(Clone::clone).unwrap_or_default()
 }
 
 /// Says that the calling thread's waits are never interrupted.
@@ -45,7 +76,25 @@ pub(crate) fn look_period(limit: Option<Duration>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Canceller;
+    use std::panic::catch_unwind;
     use std::thread;
+
+    #[test]
+    fn work_is_told_to_end_until_it_has_ended() {
+        let (outer, inner) = (LoadToken::new(), LoadToken::new());
+        assert!(!was_interrupted());
+        within(&outer, || {
+            assert!(!was_interrupted());
+            token().cancel();
+            assert!(was_interrupted());
+            assert!(!within(&inner, was_interrupted), "of the inner work nobody said so");
+            let panicked = catch_unwind(|| within(&LoadToken::new(), || panic!("in the work")));
+            assert!(panicked.is_err() && was_interrupted());
+            assert!(!thread::spawn(was_interrupted).join().unwrap(), "it is work of this thread");
+        });
+        assert!(outer.was_cancelled() && !inner.was_cancelled() && !was_interrupted());
+    }
 
     #[test]
     fn a_thread_that_is_never_interrupted_sleeps_longer() {

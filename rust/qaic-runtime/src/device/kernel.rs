@@ -105,6 +105,7 @@ impl Kernel {
             clock,
             pace,
             faults: faults.map_err(|error| argument("QAIC_EMU_FAULTS", &error))?,
+            signalled: Some(crate::interrupts::was_interrupted),
             firmware: FirmwareConfig { hw_version: options.hardware()?.1, ..FirmwareConfig::default() },
             ..EmuOptions::default()
         });

@@ -164,3 +164,12 @@ fn bad_pointers_and_silence_are_told_as_such() {
         assert_eq!(source.raw_os_error(), Some(errno), "{fault}");
     }
 }
+
+#[test]
+fn a_kernel_that_is_always_interrupted_is_told_as_such() {
+    for command in ["load_elf", "activate"] {
+        let error = refused(&format!("command({command})@1=EINTR*all"));
+        let RuntimeError::Driver { call: "MANAGE", source, .. } = error else { panic!("{error}") };
+        assert_eq!(source.kind(), std::io::ErrorKind::Interrupted);
+    }
+}

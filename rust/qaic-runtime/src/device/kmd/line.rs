@@ -6,6 +6,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
+use qaic_kmd::Errno;
 use qaic_kmd::calls::{self, ManageBuffer};
 use qaic_kmd::clock::{Alarm, Clock};
 use qaic_kmd::kmd::AccelFile;
@@ -25,6 +26,7 @@ use super::status::{self, Control, MOST_SIGNALS, uninterrupted};
 use crate::device::LoadToken;
 use crate::error::RuntimeError;
 use crate::fork::Origin;
+use crate::interrupts::{self, LOOK_PERIOD};
 use crate::log;
 use crate::sync::Mutex;
 
@@ -178,6 +180,9 @@ impl Line {
                     if status == NncStatus::RESTARTING.0 && attempt < TRIES =>
                 {
                     self.pause(BETWEEN_TRIES);
+                    if interrupts::was_interrupted() {
+                        return Err(RuntimeError::Interrupted);
+                    }
                 }
                 other => return other,
             }
@@ -187,7 +192,7 @@ impl Line {
 
     fn try_activate(&self, request: ActivateRequest) -> Result<Activated, RuntimeError> {
         let mut message = message::activate(process::id(), request);
-        let was_refused = match self.send(&mut message, None) {
+        let was_refused = match self.send(&mut message, None, true) {
             Ok(was_refused) => was_refused,
             Err(Unsent::Lost(generation)) => {
                 // Also said of a channel that the kernel does not know (device-kmd §2.8); then the card still answers.
@@ -271,9 +276,14 @@ impl Line {
         Ok(())
     }
 
-    /// Waits; nobody cuts it short.
+    /// Waits, until the work that the thread is in is told to end.
     fn pause(&self, time: Duration) {
-        self.clock.wait(time, &Alarm::default(), 0);
+        let mut left = time;
+        while !left.is_zero() && !interrupts::was_interrupted() {
+            let nap = left.min(LOOK_PERIOD);
+            self.clock.wait(nap, &Alarm::default(), 0);
+            left -= nap;
+        }
     }
 
     /// Sends a message and reads the reply; a status that is not success is an error. With a `token` it is one that loads
@@ -287,7 +297,9 @@ impl Line {
         token: Option<&LoadToken>,
     ) -> Result<R, RuntimeError> {
         let mut message = message();
-        let sent = self.send(&mut message, token).map_err(|unsent| self.unsent(unsent));
+        // What is given back is given back all the same.
+        let may_end = !matches!(what, DEACTIVATE | UNLOAD_ELF | UNLOAD_CONSTANTS);
+        let sent = self.send(&mut message, token, may_end).map_err(|unsent| self.unsent(unsent));
         let outcome = sent.and_then(|was_refused| self.judge(what, was_refused, read(&message), status));
         if token.is_some() && outcome.as_ref().is_err_and(leaves_doubt) {
             self.health.ask_for_reopening();
@@ -316,7 +328,14 @@ impl Line {
     }
 
     /// Whether the device refused. The reply is in the message.
-    fn send(&self, message: &mut ManageBuffer<'_>, token: Option<&LoadToken>) -> Result<bool, Unsent> {
+    ///
+    /// `may_end`: not made again after a signal, when the work that the thread is in was told to end.
+    fn send(
+        &self,
+        message: &mut ManageBuffer<'_>,
+        token: Option<&LoadToken>,
+        may_end: bool,
+    ) -> Result<bool, Unsent> {
         let generation = self.health.generation();
         for _ in 0..MOST_SIGNALS {
             if token.is_some_and(LoadToken::was_cancelled) {
@@ -324,6 +343,9 @@ impl Line {
             }
             let Err(errno) = calls::manage(self.file(), message) else { return Ok(false) };
             match Control::of(errno) {
+                Control::Interrupted if may_end && interrupts::was_interrupted() => {
+                    return Err(Unsent::Cancelled);
+                }
                 Control::Interrupted => {}
                 Control::Refused => return Ok(true),
                 Control::DeviceLost => return Err(Unsent::Lost(generation)),
@@ -338,7 +360,7 @@ impl Line {
                 }
             }
         }
-        Err(Unsent::Cancelled)
+        Err(Unsent::Failed(status::failed(self.device, "MANAGE", Errno::INTR, 0)))
     }
 
     fn unsent(&self, unsent: Unsent) -> RuntimeError {

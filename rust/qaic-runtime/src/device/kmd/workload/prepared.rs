@@ -11,10 +11,11 @@ use super::card_plan::CardPlan;
 use super::protocol::{Protocol, Region};
 use super::shared::Shared;
 use super::{Refusal, metadata_of, status};
+use crate::device::DeviceId;
 use crate::device::cpu::plan::{Dtype, Edge, PLAN_SECTION, Plan, Variant, dense_bytes};
 use crate::device::cpu::{Description, Executable, Parts, Setting};
-use crate::device::{DeviceId, LoadToken};
 use crate::error::RuntimeError;
+use crate::interrupts;
 
 /// A program that is ready to run.
 #[derive(Debug)]
@@ -96,7 +97,8 @@ impl Prepared {
                     cores: u32::from(metadata.num_nsps).max(1),
                     activations: 1,
                     family: None,
-                    token: &LoadToken::new(),
+                    // Activation is the one load that takes long here.
+                    token: &interrupts::token(),
                 },
             )
             .map_err(|error| match error {
