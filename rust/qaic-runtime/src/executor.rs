@@ -16,7 +16,8 @@
 //!
 //! **Wake-ups** cost more than a tiny inference. Short ones are therefore left to the caller, who comes back to collect
 //! them; a worker that has just run out of work looks again every millisecond for a while, so that nothing waits longer
-//! than that for a caller who never comes.
+//! than that for a caller who never comes. On a device that works by itself, where more threads make nothing faster, such a
+//! worker does nothing as long as callers get on from look to look, unless something is there that is not theirs.
 
 use std::mem::{self, ManuallyDrop};
 use std::sync::{Arc, Weak};
@@ -45,6 +46,9 @@ const SHORT_NS: u64 = 20_000;
 
 /// Inferences shorter than this may run on a waiting caller's thread, which answers Ctrl-C only between them.
 const HELPABLE_NS: u64 = 20_000_000;
+
+/// Short inferences that are handed over under one permit.
+const TOGETHER: u32 = 16;
 
 /// One in this many inferences is timed.
 const TIMED_EVERY: u32 = 16;
@@ -113,6 +117,11 @@ struct Shared {
     idle: Waiters,
     // Workers that look again soon by themselves.
     warm: AtomicU32,
+    // Changes with everything that callers do for inferences on the device, and whether something is not for callers.
+    tended: AtomicU32,
+    is_pressing: AtomicBool,
+    // Whether one of the workers looks on while callers do all there is.
+    has_lookout: AtomicBool,
     spawned: AtomicU32,
     // Not dropped by themselves: a forked process must not touch its parent's handles.
     workers: ManuallyDrop<Mutex<Vec<JoinHandle<()>>>>,
@@ -146,6 +155,9 @@ impl Executor {
             numbers,
             idle: Waiters::new(),
             warm: AtomicU32::new(0),
+            tended: AtomicU32::new(0),
+            is_pressing: AtomicBool::new(false),
+            has_lookout: AtomicBool::new(false),
             spawned: AtomicU32::new(0),
             workers: ManuallyDrop::default(),
             running: AtomicU32::new(0),
@@ -215,6 +227,7 @@ impl Executor {
     /// Runs one ready inference on the calling thread if that is sensible, or gets on with one that the device has; false
     /// when there was none, and when `look` said to wait no longer.
     pub(crate) fn help(&self, look: Look<'_>) -> bool {
+        self.shared.tend();
         self.callers_may_help() && self.shared.run_one(Some(look))
     }
 
@@ -226,6 +239,7 @@ impl Executor {
     /// Says that the calling thread has ended an inference that was on the device; `took` is the time that threads spent
     /// on it.
     pub(crate) fn landed(&self, took: Option<Duration>) {
+        self.shared.tend();
         self.shared.landed(took);
         // RMW: as where a permit is given back.
         self.shared.running.fetch_add(0, Ordering::AcqRel);
@@ -268,7 +282,10 @@ impl Drop for Executor {
 impl Shared {
     /// Gets a thread for what is ready, unless it is left to callers.
     fn call_worker(self: &Arc<Self>, eager: bool) {
-        if !eager && self.is_left_to_callers() {
+        if eager {
+            // Release: who takes note of this sees what is ready.
+            self.is_pressing.store(true, Ordering::Release);
+        } else if self.is_left_to_callers() {
             return;
         }
         if !self.idle.wake_one() && self.spawned.load(Ordering::Relaxed) < self.limit() {
@@ -296,20 +313,66 @@ impl Shared {
     /// The life of a worker.
     fn work(self: &Arc<Self>) {
         let mut looks = 0;
+        // What callers had done at the last look.
+        let mut seen = self.tended.load(Ordering::Relaxed);
         while !self.stop.load(Ordering::Acquire) {
             if self.run_one(None) {
                 looks = 0;
-                continue;
-            }
-            let runnable = || (self.may_run() || self.stop.load(Ordering::Acquire)).then_some(());
-            if looks < LOOKS && self.is_shorter_than(SHORT_NS) {
+            } else if looks < LOOKS && self.is_shorter_than(SHORT_NS) {
                 looks += 1;
-                self.warm.fetch_add(1, Ordering::AcqRel);
-                let _ = self.idle.wait(LOOK_AGAIN, runnable);
-                self.warm.fetch_sub(1, Ordering::AcqRel);
+                self.look_again(true);
+                if self.is_tended(&mut seen) {
+                    self.look_on(&mut seen);
+                    looks = 0;
+                }
             } else {
+                let runnable = || (self.may_run() || self.stop.load(Ordering::Acquire)).then_some(());
                 let _ = self.idle.wait(LONGEST_SLEEP, runnable);
             }
+        }
+    }
+
+    /// Waits for a moment; `is_free`: or until there is something to do.
+    fn look_again(&self, is_free: bool) {
+        self.warm.fetch_add(1, Ordering::AcqRel);
+        let _ = self.idle.wait(LOOK_AGAIN, || (is_free && self.may_run() || self.is_called()).then_some(()));
+        self.warm.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Leaves everything to callers as long as they get on. One worker sees to that; others sleep until they are woken.
+    fn look_on(&self, seen: &mut u32) {
+        if self.has_lookout.swap(true, Ordering::AcqRel) {
+            let _ = self.idle.wait(LONGEST_SLEEP, || self.is_called().then_some(()));
+            return;
+        }
+        while !self.stop.load(Ordering::Acquire) {
+            self.look_again(false);
+            if !self.is_tended(seen) {
+                break;
+            }
+        }
+        self.has_lookout.store(false, Ordering::Release);
+    }
+
+    /// Whether something is there that is not for callers; or the end.
+    fn is_called(&self) -> bool {
+        self.is_pressing.load(Ordering::Acquire) || self.stop.load(Ordering::Acquire)
+    }
+
+    /// Whether callers have got on since the last look, and there is nothing but what is theirs. The calls into a device get
+    /// no faster by more threads; what is computed here does.
+    fn is_tended(&self, seen: &mut u32) -> bool {
+        let now = self.tended.load(Ordering::Relaxed);
+        let has_changed = mem::replace(seen, now) != now;
+        !self.is_pressing.swap(false, Ordering::AcqRel) && self.flights.is_some() && has_changed
+    }
+
+    /// Says that a caller is busy with inferences that workers would be busy with else.
+    fn tend(&self) {
+        if self.flights.is_some() {
+            // Two callers may count once: it only has to change.
+            let before = self.tended.load(Ordering::Relaxed);
+            self.tended.store(before.wrapping_add(1), Ordering::Relaxed);
         }
     }
 
@@ -388,7 +451,7 @@ impl Shared {
         let ran = match &self.flights {
             None => self.lanes.run_next(|number| self.run(number)),
             Some(flights) => loop {
-                if self.as_one_of(&self.handing_over, || self.hand_over_one(flights)) {
+                if self.as_one_of(&self.handing_over, || self.hand_over_some(flights)) {
                     break true;
                 }
                 // RMW: either this thread, which is going to wait for long, sees what came while it seemed to hand over;
@@ -403,6 +466,12 @@ impl Shared {
         };
         self.give_back_permit();
         ran
+    }
+
+    /// Hands over what is ready, as long as that takes no time to speak of.
+    fn hand_over_some(self: &Arc<Self>, flights: &Flights) -> bool {
+        let most = if self.is_shorter_than(SHORT_NS) { TOGETHER } else { 1 };
+        (0..most).take_while(|_| self.hand_over_one(flights)).count() > 0
     }
 
     fn hand_over_one(self: &Arc<Self>, flights: &Flights) -> bool {

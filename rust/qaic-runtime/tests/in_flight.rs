@@ -7,6 +7,7 @@ mod transfer_support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::image::Image;
-use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
 use qaic_runtime::profiling::{Choice, DeviceStats, Limits, Profiler};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use qaic_runtime::wiring::{InputWire, OutputWire};
@@ -97,10 +98,27 @@ impl Bench {
 
     /// Takes all handles, and submits each under its own number.
     fn submit_all(&mut self) -> Vec<HandleId> {
+        let handles = self.take_all();
+        for &handle in &handles {
+            self.set().submit_eager(handle, handle.0.into()).unwrap();
+        }
+        handles
+    }
+
+    /// The same for inferences that somebody is going to wait for.
+    fn submit_all_lazily(&mut self) -> Vec<HandleId> {
+        let handles = self.take_all();
+        for &handle in &handles {
+            self.set().submit(handle, handle.0.into()).unwrap();
+        }
+        handles
+    }
+
+    /// Takes and wires all handles.
+    fn take_all(&mut self) -> Vec<HandleId> {
         let handles: Vec<_> = std::iter::from_fn(|| self.set().try_acquire()).collect();
         for &handle in &handles {
             self.wire(handle, handle.0.try_into().unwrap());
-            self.set().submit_eager(handle, handle.0.into()).unwrap();
         }
         handles
     }
@@ -515,5 +533,44 @@ proptest! {
         prop_assert!(failures <= 1);
         bench.set = None;
         prop_assert_eq!((bench.free_cores(), bench.control.executing().unwrap()), (16, 0));
+    }
+}
+
+#[derive(Debug)]
+struct Told(mpsc::Sender<HandleId>);
+
+impl Completion for Told {
+    fn completed(&self, handle: HandleId) {
+        self.0.send(handle).unwrap();
+    }
+}
+
+/// Workers leave everything to callers who get on by themselves. When these stop, it is not a second until a worker comes,
+/// nor where an inference is for nobody who waits.
+#[test]
+fn what_nobody_waits_for_begins_soon_after_callers_did_everything() {
+    for (threads, eager) in [(1, false), (4, false), (1, true), (4, true)] {
+        let mut bench = Bench::new(8, threads);
+        bench.warm_up();
+        let (sender, receiver) = mpsc::channel();
+        let mut soonest = LONG;
+        for _ in 0..10 {
+            let busy_until = Instant::now() + Duration::from_millis(5);
+            while Instant::now() < busy_until {
+                for _ in bench.submit_all_lazily() {
+                    let handle = bench.set().get_completed(None, never).unwrap();
+                    bench.set().put_completed(handle).unwrap();
+                }
+            }
+            let handle = bench.set().try_acquire().unwrap();
+            bench.wire(handle, 9);
+            let began = Instant::now();
+            bench.set().start_told(handle, Arc::new(Told(sender.clone())), eager).unwrap();
+            assert_eq!(receiver.recv_timeout(LONG).unwrap(), handle);
+            soonest = soonest.min(began.elapsed());
+            assert!(bench.holds(handle, 9));
+            bench.set().put_completed(handle).unwrap();
+        }
+        assert!(soonest < Duration::from_millis(500), "{soonest:?}");
     }
 }
