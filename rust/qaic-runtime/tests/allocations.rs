@@ -1,4 +1,5 @@
-//! An inference into the caller's arrays allocates nothing, whether it is run or submitted and collected.
+//! An inference into the caller's arrays allocates nothing, whether it is run or submitted and collected; and what exec
+//! objects take on a card.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod counting;
@@ -6,19 +7,31 @@ mod echo;
 
 use std::sync::Arc;
 
-use counting::allocations;
-use echo::{ELEMENTS, image};
+use counting::{allocations, bytes_of, kernel};
+use echo::{ELEMENTS, card_image, image};
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::buffer::Storage;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
 
 /// Inferences before the count: threads are made and the usual duration becomes known.
 const WARM_UP: usize = 200;
+
+/// What the device is like.
+#[derive(Clone, Copy)]
+enum Where {
+    /// It computes on the calling thread.
+    Here,
+    /// It takes inferences before they are waited for.
+    Queue,
+    /// A card, behind system calls.
+    Card,
+}
+
+const EVERYWHERE: [Where; 3] = [Where::Here, Where::Queue, Where::Card];
 
 struct Tiny {
     set: Arc<InferenceSet>,
@@ -27,29 +40,35 @@ struct Tiny {
 }
 
 impl Tiny {
-    /// `queues`: on a device that takes inferences before they are waited for.
-    fn new(image: &Arc<Image>, set_size: u32, queues: bool) -> Self {
+    fn new(dtype: ElementType, set_size: u32, place: Where) -> Self {
         // Contexts with equal options share devices.
-        let marker = if queues { "queues" } else { "computes" };
-        let options = RegistryOptions {
-            kind: Some("noop".into()),
-            engine_candidates: vec![marker.into()],
-            ..RegistryOptions::default()
+        let noop = |marker: &str| {
+            let options = RegistryOptions {
+                kind: Some("noop".into()),
+                engine_candidates: vec![marker.into()],
+                ..RegistryOptions::default()
+            };
+            Context::new(&options).unwrap()
         };
-        let context = Context::new(&options).unwrap();
-        if queues {
-            context.noop_control(DeviceId(0)).unwrap().queue();
-        }
+        let (context, image) = match place {
+            Where::Here => (noop("computes"), image(dtype)),
+            Where::Queue => {
+                let context = noop("queues");
+                context.noop_control(DeviceId(0)).unwrap().queue();
+                (context, image(dtype))
+            }
+            Where::Card => (Context::of_cards(&kernel::card()).unwrap(), card_image(dtype)),
+        };
         let placement = Placement::one(DeviceId(0));
-        let set = InferenceSet::new(&context, image, &placement, set_size, 1, ProgramOptions::default());
+        let set = InferenceSet::new(&context, &image, &placement, set_size, 1, ProgramOptions::default());
         let storage = || Storage::new(ELEMENTS as usize * 4).unwrap();
         Self { set: set.unwrap(), input: storage(), outputs: [storage(), storage()] }
     }
 }
 
 /// Allocations of 100 inferences, with outputs that take turns.
-fn allocations_of_runs(image: &Arc<Image>, queues: bool) -> u64 {
-    let tiny = Tiny::new(image, 2, queues);
+fn allocations_of_runs(dtype: ElementType, place: Where) -> u64 {
+    let tiny = Tiny::new(dtype, 2, place);
     let run = |turn: usize| {
         let handle = tiny.set.try_lease().unwrap();
         handle
@@ -61,8 +80,8 @@ fn allocations_of_runs(image: &Arc<Image>, queues: bool) -> u64 {
 }
 
 /// Allocations of 100 batches of 8, each handle wired anew, submitted, collected by `collect` and put back.
-fn allocations_of_batches(queues: bool, collect: impl Fn(&InferenceSet, u64) -> HandleId) -> u64 {
-    let tiny = Tiny::new(&image(ElementType::Float32), 8, queues);
+fn allocations_of_batches(place: Where, collect: impl Fn(&InferenceSet, u64) -> HandleId) -> u64 {
+    let tiny = Tiny::new(ElementType::Float32, 8, place);
     let batch = |batch: usize| {
         let ids = (batch * 8..(batch + 1) * 8).map(|id| id as u64);
         for id in ids.clone() {
@@ -97,30 +116,52 @@ fn counting_sees_allocations() {
 
 #[test]
 fn a_run_without_conversion_allocates_nothing() {
-    for queues in [false, true] {
-        assert_eq!(allocations_of_runs(&image(ElementType::Float32), queues), 0);
+    for place in EVERYWHERE {
+        assert_eq!(allocations_of_runs(ElementType::Float32, place), 0);
     }
 }
 
 #[test]
 fn a_run_with_conversions_allocates_nothing() {
-    for queues in [false, true] {
-        assert_eq!(allocations_of_runs(&image(ElementType::Float16), queues), 0);
+    for place in EVERYWHERE {
+        assert_eq!(allocations_of_runs(ElementType::Float16, place), 0);
     }
 }
 
 #[test]
 fn submitting_and_collecting_in_order_allocates_nothing() {
     let collect = |set: &InferenceSet, _| set.get_completed(None, || false).unwrap();
-    for queues in [false, true] {
-        assert_eq!(allocations_of_batches(queues, collect), 0);
+    for place in EVERYWHERE {
+        assert_eq!(allocations_of_batches(place, collect), 0);
     }
 }
 
 #[test]
 fn submitting_and_collecting_by_id_allocates_nothing() {
     let collect = |set: &InferenceSet, id| set.get_completed_id(id, None, || false).unwrap();
-    for queues in [false, true] {
-        assert_eq!(allocations_of_batches(queues, collect), 0);
+    for place in EVERYWHERE {
+        assert_eq!(allocations_of_batches(place, collect), 0);
     }
+}
+
+/// The pages of buffer objects are not the allocator's.
+#[test]
+fn exec_objects_on_a_card_take_little_besides_their_buffers() {
+    const MORE: usize = 256;
+    let bytes = |set_size| {
+        let (tiny, bytes) = bytes_of(|| Tiny::new(ElementType::Float16, set_size, Where::Card));
+        assert_eq!(tiny.set.handle_count(), set_size as usize);
+        // What they grow on their first use counts too.
+        let leases: Vec<_> = (0..set_size).map(|_| tiny.set.try_lease().unwrap()).collect();
+        let ((), used) = bytes_of(|| {
+            for lease in &leases {
+                let outputs = [Some(tiny.outputs[0].memory())];
+                lease.run(&[tiny.input.memory().as_const()], &outputs, None, || false).unwrap();
+            }
+        });
+        bytes + used
+    };
+    // What all share, threads and lists among it, is there with one already.
+    let each = (bytes(u32::try_from(MORE).unwrap() + 1) - bytes(1)) / MORE;
+    assert!((256..4096).contains(&each), "{each} bytes");
 }

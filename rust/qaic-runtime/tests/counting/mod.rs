@@ -1,11 +1,23 @@
 //! Counts what the current thread allocates, so that tests beside it do not disturb the count.
 
+pub(crate) mod kernel;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
     // Without a destructor, so that it may be used while a thread ends.
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    // Allocated and not freed; wraps where it is of others.
+    static BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+fn grow(bytes: usize) {
+    BYTES.set(BYTES.get().wrapping_add(bytes));
+}
+
+fn shrink(bytes: usize) {
+    BYTES.set(BYTES.get().wrapping_sub(bytes));
 }
 
 struct Counting;
@@ -14,17 +26,21 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
+        grow(layout.size());
         // SAFETY: as promised by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
+        grow(new_size);
+        shrink(layout.size());
         // SAFETY: as promised by the caller.
         unsafe { System.realloc(memory, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        shrink(layout.size());
         // SAFETY: as promised by the caller.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -38,4 +54,20 @@ pub(crate) fn allocations(work: impl FnOnce()) -> u64 {
     let before = COUNT.get();
     work();
     COUNT.get() - before
+}
+
+/// Bytes that this thread has more of than before `make`, while what that made is there.
+pub(crate) fn bytes_of<T>(make: impl FnOnce() -> T) -> (T, usize) {
+    let before = BYTES.get();
+    let made = make();
+    (made, BYTES.get().wrapping_sub(before))
+}
+
+/// Does work that does not count.
+fn uncounted<T>(work: impl FnOnce() -> T) -> T {
+    let before = (COUNT.get(), BYTES.get());
+    let result = work();
+    COUNT.set(before.0);
+    BYTES.set(before.1);
+    result
 }

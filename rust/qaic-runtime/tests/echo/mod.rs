@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use qaic_qpc::container::names;
 use qaic_qpc::dtype::ElementType;
+use qaic_qpc::metadata::{DmaRequest, Metadata};
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
@@ -26,12 +27,36 @@ fn step(kind: TransformKind, dtype: ElementType) -> Transform {
 
 /// A program of one f32 input and one f32 output that lie in device memory as `device` says.
 pub(crate) fn image(device: ElementType) -> Arc<Image> {
-    container(&network(device), None)
+    container(&network(device), &[])
 }
 
 /// [`image`] of float32, of ours, with this plan.
 pub(crate) fn planned(plan: &str) -> Arc<Image> {
-    container(&network(ElementType::Float32), Some(plan))
+    container(&network(ElementType::Float32), &[("openqaic_plan", plan.as_bytes())])
+}
+
+/// [`image`] for a card that keeps what it is given, in one place of its memory.
+pub(crate) fn card_image(device: ElementType) -> Arc<Image> {
+    let network = network(device);
+    let request = |num, size| DmaRequest {
+        num,
+        in_out: u8::from(num == 1),
+        size,
+        dev_addr_space: 1,
+        port_id: 100 + num,
+        ..DmaRequest::default()
+    };
+    let sizes = network.dma_buffers.iter().map(|buffer| buffer.size);
+    let metadata = Metadata {
+        dma_requests: (0..).zip(sizes).map(|(num, size)| request(num, size)).collect(),
+        hw_version_major: 2,
+        num_nsps: 1,
+        vtcm_size: 1,
+        l2tcm_size: 1,
+        static_shared_ddr_size: u64::from(ELEMENTS) * 4,
+        ..Metadata::default()
+    };
+    container(&network, &[("metadata", &metadata.encode_flatbuffer())])
 }
 
 /// [`image`] of float32 whose output is the input of the next inference.
@@ -75,12 +100,11 @@ fn network(device: ElementType) -> NetworkDesc {
     }
 }
 
-/// A container with this descriptor and, where it is one of ours, this plan.
-fn container(network: &NetworkDesc, plan: Option<&str>) -> Arc<Image> {
-    let sections: Vec<_> = plan.map(|plan| ("openqaic_plan", plan.as_bytes())).into_iter().collect();
+/// A container with this descriptor, and these sections in its ELF.
+fn container(network: &NetworkDesc, sections: &[(&str, &[u8])]) -> Arc<Image> {
     let payloads = [
         (names::CONSTANTS_DESC, ConstantsDesc::default().encode()),
-        (names::NETWORK_ELF, elf::build(&sections).unwrap()),
+        (names::NETWORK_ELF, elf::build(sections).unwrap()),
         (names::NETWORK_DESC, network.encode()),
     ];
     let segments =
