@@ -39,14 +39,30 @@ impl Tap {
 
     /// Runs the inference of an exec object, which is idle, and waits for it. Panics where a call fails.
     pub(crate) fn again(&self, exec: usize) {
-        let (mut entries, dbc_id) = {
-            let attached = self.seen.attached.lock().unwrap();
-            let first = exec * OBJECTS;
-            ([attached.0[first], attached.0[first + 1]], attached.1)
-        };
-        let file = &**self.seen.file.get().unwrap();
-        calls::execute(file, dbc_id, &mut entries).unwrap();
-        calls::wait(file, dbc_id, entries[OBJECTS - 1].handle, 0).unwrap();
+        self.execute(exec);
+        self.wait(exec);
+    }
+
+    /// The first half of [`Self::again`].
+    pub(crate) fn execute(&self, exec: usize) {
+        let (mut entries, dbc_id) = self.objects_of(exec);
+        calls::execute(self.file(), dbc_id, &mut entries).unwrap();
+    }
+
+    /// The second half.
+    pub(crate) fn wait(&self, exec: usize) {
+        let (entries, dbc_id) = self.objects_of(exec);
+        calls::wait(self.file(), dbc_id, entries[OBJECTS - 1].handle, 0).unwrap();
+    }
+
+    fn objects_of(&self, exec: usize) -> ([ExecuteEntry; OBJECTS], u32) {
+        let attached = self.seen.attached.lock().unwrap();
+        let first = exec * OBJECTS;
+        ([attached.0[first], attached.0[first + 1]], attached.1)
+    }
+
+    fn file(&self) -> &dyn AccelFile {
+        &**self.seen.file.get().unwrap()
     }
 }
 
