@@ -56,10 +56,10 @@ pub(crate) fn allocations(work: impl FnOnce()) -> u64 {
     COUNT.get() - before
 }
 
-/// Bytes that this thread has more of than before `make`, while what that made is there.
-pub(crate) fn bytes_of<T>(make: impl FnOnce() -> T) -> (T, usize) {
+/// Bytes that this thread has more of than before `work`, while what that made is there.
+pub(crate) fn bytes_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = BYTES.get();
-    let made = make();
+    let made = work();
     (made, BYTES.get().wrapping_sub(before))
 }
 
