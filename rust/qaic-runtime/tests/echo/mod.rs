@@ -63,7 +63,7 @@ pub(crate) fn card_image(device: ElementType) -> Arc<Image> {
 pub(crate) fn retaining() -> Arc<Image> {
     let mut network = network(ElementType::Float32);
     network.outputs[0].name = "x_RetainedState".into();
-    container(&network, None)
+    container(&network, &[])
 }
 
 fn network(device: ElementType) -> NetworkDesc {
