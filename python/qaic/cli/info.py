@@ -47,7 +47,9 @@ def info(*, as_json: bool) -> int:
     )
     for device in facts["devices"]:
         if device["reason"]:
-            show(f"device {device['id']}: {device['reason']}")
+            # Errors of a card begin with its number.
+            name = f"device {device['id']}"
+            show(device["reason"] if device["reason"].startswith(name) else f"{name}: {device['reason']}")
     return 0
 
 

@@ -202,7 +202,7 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
         RuntimeError::DeviceNotFound { id, existing } => raise("DeviceNotFoundError")
             .with("device", id)
             .with("existing", existing)
-            .hint("QAIC_CPU_DEVICES sets the number of virtual cards")
+            .hint("QAIC_DEVICE chooses the kinds of device, QAIC_CPU_DEVICES the number of virtual and emulated cards")
             .build(),
         RuntimeError::DeviceKind { kind, .. } => {
             raise("DeviceNotFoundError").with("kind", kind).hint("set QAIC_DEVICE to one of them").build()
@@ -271,7 +271,7 @@ fn from_card(py: Python<'_>, error: RuntimeError) -> PyErr {
         RuntimeError::ChannelLost { device, channel, .. } => raise("DeviceLostError")
             .with("device", device)
             .with("channel", channel)
-            .hint("deactivate and activate the program, or make the session again")
+            .hint("reset() the session, or deactivate and activate the program")
             .build(),
         RuntimeError::DeviceUnavailable { id, .. } => raise("DeviceError").with("device", id).build(),
         RuntimeError::DevicePermission { id, path, .. } => {
@@ -293,11 +293,17 @@ fn from_card(py: Python<'_>, error: RuntimeError) -> PyErr {
         RuntimeError::FirmwareProtocol { id, what, .. } => {
             raise("DeviceError").with("device", id).with("what", what).build()
         }
-        RuntimeError::Driver { id, call, source } => raise("DeviceError")
-            .with("device", id)
-            .with("call", call)
-            .with("errno", source.raw_os_error())
-            .build(),
+        RuntimeError::Driver { id, call, source } => {
+            let raised = raise("DeviceError")
+                .with("device", id)
+                .with("call", call)
+                .with("errno", source.raw_os_error());
+            // The kernel takes no buffer that is queued, as one of an inference is of which a part never ended.
+            let is_kept = call == "EXECUTE_BO" && source.kind() == std::io::ErrorKind::InvalidInput;
+            let hint = "the card may still have buffers of the inference before: reset() the session, or deactivate \
+                        and activate the program";
+            if is_kept { raised.hint(hint).build() } else { raised.build() }
+        }
         RuntimeError::RingFull { device, channel, attempts, elements } => raise("DeviceBusyError")
             .with("device", device)
             .with("channel", channel)

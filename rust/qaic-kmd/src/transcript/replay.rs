@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,12 +86,15 @@ impl Replay {
     /// Reads a transcript.
     pub fn open(path: &Path) -> Result<Self, TranscriptError> {
         let form = |line, what: String| TranscriptError::Form { path: path.to_owned(), line, what };
-        let io = |source| TranscriptError::Io { path: path.to_owned(), source };
+        let failed = |source| TranscriptError::Io { path: path.to_owned(), source };
         // Reading a pipe would wait for whoever writes it, and some devices never end.
-        if !fs::metadata(path).map_err(io)?.is_file() {
+        if !fs::metadata(path).map_err(failed)?.is_file() {
             return Err(form(1, "expected a regular file".to_owned()));
         }
-        let text = fs::read_to_string(path).map_err(io)?;
+        let text = fs::read_to_string(path).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => form(1, "expected text".to_owned()),
+            _ => failed(error),
+        })?;
         let mut replay = Self {
             clock: Arc::default(),
             runs_host_programs: false,

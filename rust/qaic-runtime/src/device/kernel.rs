@@ -98,6 +98,7 @@ impl Kernel {
             other => return Err(unknown("QAIC_EMU_TIME", other, "system and virtual")),
         };
         let faults = FaultPlan::parse(emulated_faults.as_deref().unwrap_or_default());
+        let (family, hw_version) = options.hardware()?;
         let emulator = EmuKmd::new(EmuOptions {
             cards: options.cards()?,
             profile,
@@ -106,7 +107,11 @@ impl Kernel {
             pace,
             faults: faults.map_err(|error| argument("QAIC_EMU_FAULTS", &error))?,
             signalled: Some(crate::interrupts::was_interrupted),
-            firmware: FirmwareConfig { hw_version: options.hardware()?.1, ..FirmwareConfig::default() },
+            firmware: FirmwareConfig {
+                hw_version,
+                image_variant: format!("{}.EMU", family.replacen("ai", "AIC", 1)),
+                ..FirmwareConfig::default()
+            },
             ..EmuOptions::default()
         });
         let emulator = emulator.map_err(|what| RuntimeError::Argument { what })?;
