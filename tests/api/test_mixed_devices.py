@@ -62,6 +62,8 @@ def test_cards_come_first(environment, values, expected):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
+        # Bytes that are no text reach the environment like this.
+        ({"KMD": "em\udcff"}, ["QAIC_KMD", "em\N{REPLACEMENT CHARACTER}"]),
         ({"KMD": "emulator"}, ["QAIC_KMD", "emulator", "sys, emu and replay:FILE"]),
         ({"KMD": "replay:"}, ["QAIC_KMD", "replay:FILE"]),
         ({"KMD": "replay:/none/such.jsonl"}, ["QAIC_KMD", "/none/such.jsonl"]),

@@ -159,8 +159,8 @@ pub(crate) fn allow_custom_op_library(path: PathBuf) {
 pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
     let libraries = env::var_os("QAIC_CUSTOM_OP_LIBRARIES").unwrap_or_default();
     env::split_paths(&libraries).filter(|path| !path.as_os_str().is_empty()).for_each(custom_ops::allow);
-    let virtual_cards = match env::var("QAIC_CPU_DEVICES") {
-        Ok(text) if !text.trim().is_empty() => Some(text.trim().parse().map_err(|_| {
+    let virtual_cards = match variable("QAIC_CPU_DEVICES") {
+        Some(text) if !text.is_empty() => Some(text.parse().map_err(|_| {
             Raise::new(
                 py,
                 "OptionError",
@@ -172,21 +172,25 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
         _ => None,
     };
     let options = RegistryOptions {
-        kind: env::var("QAIC_DEVICE").ok().map(|kind| kind.trim().to_owned()),
+        kind: variable("QAIC_DEVICE"),
         virtual_cards,
-        family: env::var("QAIC_CPU_FAMILY").ok().map(|family| family.trim().to_lowercase()),
+        family: variable("QAIC_CPU_FAMILY").map(|family| family.to_lowercase()),
         engine_candidates: engine_candidates(py)?,
-        noop_faults: env::var("QAIC_NOOP_FAULTS").ok(),
+        noop_faults: variable("QAIC_NOOP_FAULTS"),
         shared_cores: shared_cores(py)?,
         kernel: kernel(),
     };
     Context::new(&options).map_err(|error| from_runtime(py, error))
 }
 
+/// Value of a variable. What is no text is kept as far as it is, so that it is refused and not passed over.
+fn variable(name: &str) -> Option<String> {
+    env::var_os(name).map(|value| value.to_string_lossy().trim().to_owned())
+}
+
 /// Where cards come from.
 fn kernel() -> KernelOptions {
-    let given =
-        |name| env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+    let given = |name| variable(name).filter(|value| !value.is_empty());
     // The usual one by name is the usual one, with the same devices.
     let kernel = given("QAIC_KMD").filter(|kernel| kernel != "sys");
     let is_emulated = kernel.as_deref() == Some("emu");
