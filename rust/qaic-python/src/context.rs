@@ -20,6 +20,7 @@ use qaic_runtime::fork;
 use qaic_runtime::image::Image;
 
 use crate::card_facts;
+use crate::emu_control;
 use crate::errors::{Raise, from_runtime};
 use crate::gil::Door;
 
@@ -180,6 +181,9 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
         shared_cores: shared_cores(py)?,
         kernel: kernel(),
     };
+    if options.kernel.kernel.as_deref() == Some("emu") {
+        emu_control::end_with_interpreter(py)?;
+    }
     Context::new(&options).map_err(|error| from_runtime(py, error))
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use qaic_kmd::abi::request;
 use qaic_kmd::emu::{Control, FaultPlan};
@@ -33,6 +34,28 @@ const CALLS: [(&str, u32); 13] = [
     ("export", request::PRIME_HANDLE_TO_FD),
     ("import", request::PRIME_FD_TO_HANDLE),
 ];
+
+/// Lets emulated cards end with the interpreter, once. An inference without end would go on computing while the engine's
+/// library is being taken down.
+pub(crate) fn end_with_interpreter(py: Python<'_>) -> PyResult<()> {
+    static REGISTERED: PyOnceLock<()> = PyOnceLock::new();
+    let register = || {
+        let end = wrap_pyfunction!(end_all, py)?;
+        py.import("atexit")?.call_method1("register", (end,)).map(drop)
+    };
+    REGISTERED.get_or_try_init(py, register).map(drop)
+}
+
+/// Takes everything off all emulated cards of this process.
+#[pyfunction]
+fn end_all(py: Python<'_>) -> PyResult<()> {
+    py.detached(|| {
+        for control in Context::emulated_cards() {
+            control.reset();
+        }
+        Ok(())
+    })
+}
 
 /// The hand on the emulated card with this id.
 #[pyclass(frozen, name = "EmuControl", module = "qaic._core")]
