@@ -55,6 +55,7 @@ impl Mapping {
     /// `len` bytes of a file from `offset` on, shared with everybody who has it. `EINVAL`: no bytes, or not from a page's
     /// begin on. Whoever may make the file shorter must be kept from it, or the memory be reached through the system only:
     /// access beyond the end of a file is fatal.
+    #[cfg_attr(not(any(feature = "emu", feature = "sys")), allow(dead_code))] // without a driver there are no files
     pub(crate) fn of_file(file: impl AsFd, offset: u64, len: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a place where nothing is.
