@@ -229,3 +229,36 @@ fn whoever_drops_everything_during_a_loss_does_not_hang() {
     rig.card.hurry();
     rig.finish();
 }
+
+/// No event confirms these losses, so the card may have kept what the activation had.
+#[test]
+fn a_loss_that_only_an_error_tells_leaves_nothing() {
+    for plan in
+        ["wait@1=EPERM", "wait@1=EPIPE", "wait@1=ENODEV", "wait@1=EIO", "execute@1=EPERM", "execute@1=EPIPE"]
+    {
+        let rig = Rig::new();
+        let activation = rig.activation();
+        let mut exec = activation.create_exec().unwrap();
+        rig.plan(plan);
+        let code = run(&mut *exec, 1).unwrap_err().code();
+        assert!(["device.lost", "device.channel_lost"].contains(&code), "{plan}: {code}");
+        drop((exec, activation));
+        run(&mut *rig.activation().create_exec().unwrap(), 2).unwrap();
+        // The file that the device keeps open, and nothing on it.
+        let left = rig.card.invariants();
+        assert!(left.len() == 1 && left[0].contains("1 open file"), "{plan}: {left:?}");
+        rig.finish();
+    }
+}
+
+/// A signal may come when the message has gone out, and what the card took then has a name that nobody knows.
+#[test]
+fn a_control_message_that_a_signal_interrupts_closes_the_file_in_the_end() {
+    let rig = Rig::new();
+    rig.plan("command(load_elf)@1=EINTR");
+    let opened = rig.card.calls(request::VERSION);
+    drop(rig.activation());
+    drop(rig.activation());
+    assert_eq!(rig.card.calls(request::VERSION), opened + 2);
+    rig.finish();
+}

@@ -95,7 +95,7 @@ impl Active {
         let Loaded { line, card, generation, .. } = &*self.program;
         let is_certain = match DataPath::of(errno) {
             DataPath::DeviceLost => return self.device_lost("it is offline, or was reset"),
-            DataPath::ChannelLost => return self.channel.lose("its cores failed and are restarted"),
+            DataPath::ChannelLost => return self.channel_lost(),
             DataPath::Lost => true,
             DataPath::Invalid => false,
             _ => return status::failed_on(line.file(), card.id, call, errno, bytes),
@@ -112,6 +112,15 @@ impl Active {
             return self.device_lost("it was reset");
         }
         status::failed_on(line.file(), card.id, call, errno, bytes)
+    }
+
+    fn channel_lost(&self) -> RuntimeError {
+        self.program.card.settle();
+        if self.channel.lost().is_none() {
+            // No event has said so. Should the card have kept the channel, closing the file frees it.
+            self.program.line.health.ask_for_reopening();
+        }
+        self.channel.lose("its cores failed and are restarted")
     }
 
     fn device_lost(&self, reason: &str) -> RuntimeError {

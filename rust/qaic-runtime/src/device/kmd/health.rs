@@ -139,10 +139,12 @@ impl Health {
         }
     }
 
-    /// Everything on the card that is of `generation` is lost. Said again of a generation that is over, it says nothing.
+    /// Everything on the card that is of `generation` is lost, as the error of a call says and no event did: should the card
+    /// have kept something, closing the file frees it. Said again of a generation that is over, it says nothing.
     pub(super) fn lose(&self, generation: u64, reason: &str) -> RuntimeError {
         let mut state = self.state.lock();
         if state.generation == generation {
+            state.needs_reopening = true;
             self.end_generation(&mut state, reason);
         }
         self.lost(&state.ended)
@@ -244,6 +246,7 @@ mod tests {
         let (first, second) = (entered(&health, 0), entered(&health, 15));
         assert_eq!(health.lose(0, "it was reset").code(), "device.lost");
         assert_eq!(health.lose(0, "another reason").to_string(), "device 4 is lost: it was reset");
+        assert!(health.needs_reopening());
         assert_eq!(health.generation(), 1);
         assert_eq!(health.check(0).unwrap_err().code(), "device.lost");
         for channel in [first, second] {

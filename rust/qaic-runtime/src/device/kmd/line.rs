@@ -346,7 +346,8 @@ impl Line {
                 Control::Interrupted if may_end && interrupts::was_interrupted() => {
                     return Err(Unsent::Cancelled);
                 }
-                Control::Interrupted => {}
+                // It may have gone out, and what it took the first time is then nobody's: only closing the file frees it.
+                Control::Interrupted => self.health.ask_for_reopening(),
                 Control::Refused => return Ok(true),
                 Control::DeviceLost => return Err(Unsent::Lost(generation)),
                 Control::Other => {
