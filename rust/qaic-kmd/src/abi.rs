@@ -35,6 +35,23 @@ pub mod request {
     pub const PRIME_HANDLE_TO_FD: u32 = 0xC00C_642D;
     /// Of the DRM core: a handle for such a file.
     pub const PRIME_FD_TO_HANDLE: u32 = 0xC00C_642E;
+
+    /// All of them.
+    pub const ALL: [u32; 13] = [
+        MANAGE,
+        CREATE_BO,
+        MMAP_BO,
+        ATTACH_SLICE_BO,
+        EXECUTE_BO,
+        PARTIAL_EXECUTE_BO,
+        WAIT_BO,
+        PERF_STATS_BO,
+        DETACH_SLICE_BO,
+        GEM_CLOSE,
+        VERSION,
+        PRIME_HANDLE_TO_FD,
+        PRIME_FD_TO_HANDLE,
+    ];
 }
 
 /// DMA-bridge channels of every card; their ids are below this.

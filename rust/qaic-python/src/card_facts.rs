@@ -2,7 +2,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_runtime::device::kmd::{CardFacts, FirmwareFacts, PerformanceFacts, ResourceFacts};
+use qaic_kmd::nnc::{PerformanceInfo, ResourceInfo};
+use qaic_runtime::device::kmd::{CardFacts, FirmwareFacts};
 
 /// Node, address, names, sensors, and what the firmware answers; where it does not, `reason` says why.
 pub(crate) fn card<'py>(py: Python<'py>, facts: &CardFacts) -> PyResult<Bound<'py, PyDict>> {
@@ -47,72 +48,73 @@ pub(crate) fn card<'py>(py: Python<'py>, facts: &CardFacts) -> PyResult<Bound<'p
 }
 
 fn firmware<'py>(py: Python<'py>, facts: &FirmwareFacts) -> PyResult<Bound<'py, PyDict>> {
+    let FirmwareFacts { status, features } = facts;
     let entry = PyDict::new(py);
-    entry.set_item("format_version", facts.format_version)?;
+    entry.set_item("format_version", status.format_version)?;
     // A tuple: an array of bytes would become `bytes`.
-    let [major, minor, patch, build] = facts.version;
+    let [major, minor, patch, build] = status.firmware_version;
     entry.set_item("version", (major, minor, patch, build))?;
-    entry.set_item("features", facts.features)?;
-    entry.set_item("qc_version", &facts.qc_version)?;
-    entry.set_item("oem_version", &facts.oem_version)?;
-    entry.set_item("variant", &facts.variant)?;
-    entry.set_item("hw_version", facts.hw_version)?;
-    entry.set_item("serial", &facts.serial)?;
-    entry.set_item("board_serial", &facts.board_serial)?;
-    entry.set_item("resources", resources(py, &facts.resources)?)?;
-    entry.set_item("performance", performance(py, &facts.performance)?)?;
-    entry.set_item("constants_loaded", facts.constants_loaded)?;
-    entry.set_item("constants_in_use", facts.constants_in_use)?;
-    entry.set_item("networks_loaded", facts.networks_loaded)?;
-    entry.set_item("networks_active", facts.networks_active)?;
-    entry.set_item("metadata_version", facts.metadata_version)?;
-    entry.set_item("command_version", facts.command_version)?;
-    entry.set_item("sbl_image", &facts.sbl_image)?;
-    entry.set_item("pvs_image_version", facts.pvs_image_version)?;
-    entry.set_item("nsp_defective_mask", facts.nsp_defective_mask)?;
-    entry.set_item("retired_pages", facts.retired_pages)?;
-    entry.set_item("needs_reset_to_retire_pages", facts.needs_reset_to_retire_pages)?;
-    entry.set_item("sku_type", facts.sku_type)?;
-    let [major, minor, patch, build] = facts.nsp_version;
+    entry.set_item("features", features)?;
+    entry.set_item("qc_version", &status.qc_image_version)?;
+    entry.set_item("oem_version", &status.oem_image_version)?;
+    entry.set_item("variant", &status.image_variant)?;
+    entry.set_item("hw_version", status.hw_version)?;
+    entry.set_item("serial", &status.serial)?;
+    entry.set_item("board_serial", &status.board_serial)?;
+    entry.set_item("resources", resources(py, &status.resources)?)?;
+    entry.set_item("performance", performance(py, &status.performance)?)?;
+    entry.set_item("constants_loaded", status.loaded_constants)?;
+    entry.set_item("constants_in_use", status.constants_in_use)?;
+    entry.set_item("networks_loaded", status.loaded_networks)?;
+    entry.set_item("networks_active", status.active_networks)?;
+    entry.set_item("metadata_version", status.metadata_version)?;
+    entry.set_item("command_version", status.command_protocol)?;
+    entry.set_item("sbl_image", &status.sbl_image_name)?;
+    entry.set_item("pvs_image_version", status.pvs_image_version)?;
+    entry.set_item("nsp_defective_mask", status.nsp_power_group_mask)?;
+    entry.set_item("retired_pages", status.retired_pages)?;
+    entry.set_item("needs_reset_to_retire_pages", status.needs_reset_to_retire_pages)?;
+    entry.set_item("sku_type", status.sku_type)?;
+    let [major, minor, patch, build] = status.cores.version;
     entry.set_item("nsp_version", (major, minor, patch, build))?;
-    entry.set_item("nsp_qc_version", &facts.nsp_qc_version)?;
-    entry.set_item("nsp_oem_version", &facts.nsp_oem_version)?;
-    entry.set_item("nsp_variant", &facts.nsp_variant)?;
+    entry.set_item("nsp_qc_version", &status.cores.qc_image_version)?;
+    entry.set_item("nsp_oem_version", &status.cores.oem_image_version)?;
+    entry.set_item("nsp_variant", &status.cores.image_variant)?;
     Ok(entry)
 }
 
-fn resources<'py>(py: Python<'py>, facts: &ResourceFacts) -> PyResult<Bound<'py, PyDict>> {
+fn resources<'py>(py: Python<'py>, info: &ResourceInfo) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     for (name, figure) in [
-        ("dram_total_mb", facts.dram_total_mb),
-        ("dram_free_mb", facts.dram_free_mb),
-        ("fragmentation", facts.fragmentation),
-        ("vc_total", facts.vc_total.into()),
-        ("vc_free", facts.vc_free.into()),
-        ("nsp_total", facts.nsp_total.into()),
-        ("nsp_free", facts.nsp_free.into()),
-        ("mcid_total", facts.mcid_total),
-        ("mcid_free", facts.mcid_free),
-        ("semaphore_total", facts.semaphore_total),
-        ("semaphore_free", facts.semaphore_free),
-        ("pc_total", facts.pc_total.into()),
-        ("pc_reserved", facts.pc_reserved.into()),
+        ("dram_total_mb", info.dram_total_mb),
+        ("dram_free_mb", info.dram_free_mb),
+        ("fragmentation", info.fragmentation),
+        ("vc_total", info.vc_total.into()),
+        ("vc_free", info.vc_free.into()),
+        ("nsp_total", info.nsp_total.into()),
+        ("nsp_free", info.nsp_free.into()),
+        ("mcid_total", info.mcid_total),
+        ("mcid_free", info.mcid_free),
+        ("semaphore_total", info.sem_total),
+        ("semaphore_free", info.sem_free),
+        ("pc_total", info.pc_total.into()),
+        ("pc_reserved", info.pc_reserved.into()),
     ] {
         entry.set_item(name, figure)?;
     }
     Ok(entry)
 }
 
-fn performance<'py>(py: Python<'py>, facts: &PerformanceFacts) -> PyResult<Bound<'py, PyDict>> {
+fn performance<'py>(py: Python<'py>, info: &PerformanceInfo) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     for (name, figure) in [
-        ("nsp_hz", facts.nsp_hz.into()),
-        ("ddr_hz", facts.ddr_hz.into()),
-        ("compnoc_hz", facts.compnoc_hz.into()),
-        ("memnoc_hz", facts.memnoc_hz.into()),
-        ("sysnoc_hz", facts.sysnoc_hz.into()),
-        ("peak_compute_ops", facts.peak_compute_ops),
-        ("dram_kb_per_s", facts.dram_kb_per_s),
+        ("nsp_hz", info.nsp_frequency_hz.into()),
+        ("ddr_hz", info.ddr_frequency_hz.into()),
+        ("compnoc_hz", info.compnoc_frequency_hz.into()),
+        ("memnoc_hz", info.memnoc_frequency_hz.into()),
+        ("sysnoc_hz", info.sysnoc_frequency_hz.into()),
+        ("peak_compute_ops", info.peak_compute_ops_per_s),
+        ("dram_kb_per_s", info.dram_bandwidth_kb_per_s),
     ] {
         entry.set_item(name, figure)?;
     }

@@ -51,7 +51,7 @@ impl AccelFile for EmuFile {
             return Err(Errno::NOTTY);
         }
         // The number alone decides.
-        let known = KNOWN.iter().copied().find(|known| known.to_le_bytes()[0] == number);
+        let known = request::ALL.iter().copied().find(|known| known.to_le_bytes()[0] == number);
         let call = Call { request, known: known.ok_or(Errno::INVAL)?, bytes: arg };
         match call.known {
             request::MANAGE => call.with(|arg| self.manage(arg)),
@@ -74,23 +74,6 @@ impl AccelFile for EmuFile {
         self.map_at(offset, len)
     }
 }
-
-/// The calls that the driver and the core below it know.
-const KNOWN: [u32; 13] = [
-    request::MANAGE,
-    request::CREATE_BO,
-    request::MMAP_BO,
-    request::ATTACH_SLICE_BO,
-    request::EXECUTE_BO,
-    request::PARTIAL_EXECUTE_BO,
-    request::WAIT_BO,
-    request::PERF_STATS_BO,
-    request::DETACH_SLICE_BO,
-    request::GEM_CLOSE,
-    request::VERSION,
-    request::PRIME_HANDLE_TO_FD,
-    request::PRIME_FD_TO_HANDLE,
-];
 
 /// A call with its argument as the caller made it.
 struct Call<'a> {

@@ -33,7 +33,7 @@ fn firmware_of_other_versions() {
     assert!(error.to_string().contains("command protocol version 16.0, and 17 is needed"), "{error}");
     // Tools show such a card all the same.
     let rig = Rig::with(firmware(|config| config.nnc_version = (16, 0)), &Recipe::default());
-    assert_eq!(rig.device.facts().unwrap().firmware.unwrap().command_version, (16, 0));
+    assert_eq!(rig.device.facts().unwrap().firmware.unwrap().status.command_protocol, (16, 0));
     let newer = Rig::with(firmware(|config| config.nnc_version = (17, 9)), &Recipe::default());
     newer.load().unwrap();
     newer.finish();

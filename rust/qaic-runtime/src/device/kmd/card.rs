@@ -225,15 +225,15 @@ impl Card {
             };
         }
         let firmware = self.ready().map(|(line, status, features)| {
-            let mut facts = FirmwareFacts::new(status, features);
+            let mut status = status;
             // Fresher than those of the status; which serve where these fail.
             if let Ok(resources) = line.resources() {
-                facts.resources = resources.into();
+                status.resources = resources;
             }
             if let Ok(performance) = line.performance() {
-                facts.performance = performance.into();
+                status.performance = performance;
             }
-            facts
+            FirmwareFacts { status, features }
         });
         let node = self.node();
         let (telemetry, memory_errors) = (self.kmd.telemetry(&node), self.kmd.memory_errors(&node));

@@ -38,8 +38,9 @@ use qaic_kmd::kmd::Kmd;
 use super::{Device, DeviceId, DeviceKind, DeviceStatus, Ledger, LoadOptions, LoadedProgram, Resources};
 use crate::error::RuntimeError;
 use crate::image::Image;
+use crate::log;
 use card::Card;
-pub use facts::{CardFacts, FirmwareFacts, PerformanceFacts, ResourceFacts};
+pub use facts::{CardFacts, FirmwareFacts};
 use program::{HostPlan, KmdProgram};
 
 /// A card.
@@ -148,6 +149,14 @@ impl Device for KmdDevice {
         options: &LoadOptions,
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         self.card.origin.check()?;
+        if let Some(group) = &options.share_group {
+            log::global().warn(|| {
+                format!(
+                    "device {}: programs on cards share no cores; `{group}` takes cores of its own",
+                    self.card.id
+                )
+            });
+        }
         Ok(Arc::new(KmdProgram::load(&self.card, image, options)?))
     }
 }
