@@ -10,7 +10,7 @@ from qaic.compiler.graph_walk import STANDARD_DOMAINS
 from qaic.compiler.refusal import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import onnx
 
@@ -26,7 +26,9 @@ _SMALL: Final = 100
 _KEPT_WHOLE: Final = frozenset({"CastToUInt4", "CustomRMSNorm"})
 
 
-def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+def inline_functions(
+    model: onnx.ModelProto, keep: Callable[[onnx.FunctionProto], bool] = lambda _: False
+) -> onnx.ModelProto:
     """Expand every call of a model-local function.
 
     A node of a body is called ``call/inner`` afterwards, for each function it was in; a call or node
@@ -36,18 +38,21 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     ----------
     model : onnx.ModelProto
         Model that `functions.check_functions` has accepted.
+    keep : callable
+        Says of a function that its calls stay as they are.
 
     Returns
     -------
     onnx.ModelProto
-        The expanded model, or `model` where there are no functions.
+        The expanded model, or `model` where there is nothing to expand.
 
     Raises
     ------
     CompileError
         A body does not fit its calls.
     """
-    return _inlined(model, {_key(f.domain, f.name, f.overload): f for f in model.functions})
+    chosen = [function for function in model.functions if not keep(function)]
+    return _inlined(model, {_key(f.domain, f.name, f.overload): f for f in chosen})
 
 
 def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:

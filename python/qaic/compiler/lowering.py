@@ -23,13 +23,13 @@ from qaic.compiler import (
 from qaic.compiler.batch import set_batch
 from qaic.compiler.calibration import obtain as calibration
 from qaic.compiler.calibration.float_graph import FloatGraph
-from qaic.compiler.cloud_functions import accept_padding
 from qaic.compiler.custom_io import change_edges, template_of
 from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
 from qaic.compiler.engine_shapes import complete
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inlining import inline_functions, inline_small_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
+from qaic.compiler.legalize_qualcomm_functions import is_unit, legalize
 from qaic.compiler.merging import merge_equal
 from qaic.compiler.mx_weights import compress_weights
 from qaic.compiler.output_nodes import keep_outputs
@@ -50,7 +50,7 @@ from qaic.errors import QaicError
 from qaic.profile_names import STATS_OUTPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
 
@@ -150,8 +150,8 @@ class _Draft:
     custom: custom_ops.CustomOps
     #: what a card would not take, as far as it is known
     survey: Survey = field(default_factory=Survey)
-    #: whether it calls functions of models that are exported for a card
-    has_cloud_functions: bool = False
+    #: whether it has functions that stand for operators of the card
+    has_qualcomm_functions: bool = False
     #: its nodes before the passes, where the program's operations are measured
     user_nodes: UserNodes | None = None
 
@@ -160,8 +160,19 @@ class _Draft:
         self.progress.stage(stage, self.model, self.weights)
 
     def expand(self) -> None:
-        """Expand the model's functions, whose bodies may bring text and unused constants along."""
-        flat = inline_functions(self.model)
+        """Expand the model's functions, whose bodies may bring text and unused constants along.
+
+        Those that one rounding belongs to stay until `expand_units`.
+        """
+        self._inline(is_unit)
+
+    def expand_units(self) -> None:
+        """Expand the functions that `expand` has left."""
+        if self.has_qualcomm_functions:
+            self._inline(lambda _: False)
+
+    def _inline(self, keep: Callable[[onnx.FunctionProto], bool]) -> None:
+        flat = inline_functions(self.model, keep)
         if flat is not self.model:
             checks.normalize(flat, self.weights)
         self.model = flat
@@ -192,7 +203,7 @@ def _check(draft: _Draft) -> None:
     model, weights, custom = draft.model, draft.weights, draft.custom
     checks.check_texts(model)
     check_functions(model)
-    draft.has_cloud_functions = accept_padding(model)
+    draft.has_qualcomm_functions = legalize(model)
     check_inner_tensors(model)
     checks.normalize(model, weights)
     custom_ops.check_implemented(model, custom)
@@ -219,7 +230,7 @@ def _described(draft: _Draft) -> list[SideFile]:
 def _apply_graph_options(draft: _Draft) -> None:
     """Expand functions, replace tables and cut off what is not asked for."""
     options = draft.options
-    if draft.has_cloud_functions or options.always_expand_onnx_functions:
+    if draft.has_qualcomm_functions or options.always_expand_onnx_functions:
         draft.expand()
     if options.load_embedding_tables is not None:
         embedding_tables.load_tables(draft.model, draft.weights, options.load_embedding_tables.path)
@@ -273,7 +284,7 @@ def _measure(
 ) -> tuple[precision.PreparedFloats, Profile | None, list[SideFile]]:
     """Make the floats ready to be lowered, and learn their values where that is asked for."""
     model, weights, options = draft.model, draft.weights, draft.options
-    if draft.has_cloud_functions:
+    if draft.has_qualcomm_functions:
         merge_equal(model.graph, common_shapes(shapes.forms))
     is_quantized = is_quantizing(options)
     subject = None
@@ -317,6 +328,7 @@ def _lower_precision(draft: _Draft, floats: precision.PreparedFloats, profile: P
 def _settle_edges(draft: _Draft, shapes: _Shapes) -> tuple[Interface, list[SideFile]]:
     """Finish the graph, and give its inputs and outputs the form that is asked for."""
     draft.enter("finish")
+    draft.expand_units()
     model, weights, options = draft.model, draft.weights, draft.options
     checks.drop_unused(model, weights)
     initializers.settle_sizes(model, weights)

@@ -3,8 +3,7 @@ import pytest
 from compiler_oracle import info, lowered, model_of, node, run, whole
 from onnx import TensorProto, helper
 
-from qaic.compiler.cloud_functions import DOMAIN
-
+DOMAIN = "com.qualcomm.cloud"
 LARGEST = np.iinfo(np.int32).max
 
 
