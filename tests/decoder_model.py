@@ -1,30 +1,49 @@
-"""A decoder as exporters for the card write one: key and value caches go in and come out as retained state.
+"""A decoder as exporters for the card write one, and the same decoder with explicit caches for onnxruntime.
 
-The caches are written and read by functions of the domain ``com.qualcomm.cloud`` whose bodies are in the
-model. Position -1 is padding.
+What an exporter writes, in short: key and value caches are inputs and come out as retained state. Functions of
+the domain ``com.qualcomm.cloud`` write and read them, with index tensors of shape [1] where ONNX wants scalars.
+The normalization is a function of ``com.qti.aisw.onnx`` that mixes element types. Position -1 is padding: its
+row is written at 2^31 - 1, which is outside of the cache. Rows behind the last position are read from there too.
+Logits are those of the largest position of each row. With `slots` the caches have rows of their own, which
+`batch_index` chooses.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
-DOMAIN = "com.qualcomm.cloud"
+CLOUD = "com.qualcomm.cloud"
+AISW = "com.qti.aisw.onnx"
+LOCAL = "pkg.layers"
+OUTSIDE = np.iinfo(np.int32).max
+#: the first opset in which axes of a reduction are an input
+AXES_AS_INPUT = 18
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a decoder."""
+    """Sizes of a decoder, and the variants that exporters offer."""
 
     layers: int = 2
-    heads: int = 2
+    heads: int = 4
+    #: heads of keys and values; each serves `heads / groups` heads of queries
+    groups: int = 2
     width: int = 4
     vocabulary: int = 23
     context: int = 32
+    #: whether the caches have rows that `batch_index` chooses (continuous batching)
+    slots: bool = False
+    #: whether every layer is a function (sub-functions)
+    layer_functions: bool = False
+    #: element type of weights, caches and everything between
+    elem_type: int = TensorProto.FLOAT
+    opset: int = OPSET
 
     @property
     def hidden(self):
@@ -36,226 +55,462 @@ class Sizes:
         return [f"past_{kind}.{layer}" for layer in range(self.layers) for kind in ("key", "value")]
 
     def cache_shape(self, batch=1):
-        return (batch, self.heads, self.context, self.width)
+        return (batch, self.groups, self.context, self.width)
+
+    @cached_property
+    def dtype(self):
+        return helper.tensor_dtype_to_np_dtype(self.elem_type)
 
 
-def specializations(prefill=8, batch=1, context=32):
-    """Name the two sets of shapes of a decoder, in the order of exporters' files."""
+def specializations(prefill=8, batch=1, context=32, slots=None):
+    """Name the two sets of shapes of a decoder, in the order and with the keys of exporters' files."""
     common = {"batch_size": str(batch), "ctx_len": str(context)}
+    if slots is None:
+        return [
+            {"name": "Prefill", "symbols": {**common, "seq_len": str(prefill)}},
+            {"name": "Decode", "symbols": {**common, "seq_len": "1"}},
+        ]
+    common["full_batch_size"] = str(slots)
+    one = {**common, "batch_size": "1", "full_batch_exec_size": "1"}
     return [
-        {"name": "Prefill", "symbols": {**common, "seq_len": str(prefill)}},
-        {"name": "Decode", "symbols": {**common, "seq_len": "1"}},
+        {"name": "Prefill", "symbols": {**one, "seq_len": str(prefill)}},
+        {"name": "Decode", "symbols": {**common, "batch_size": str(slots), "seq_len": "1"}},
     ]
 
 
-def _ints(name, values):
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(values, np.int64)))
+class Body:
+    """Nodes of a graph or function under construction; results are named after what makes them."""
+
+    def __init__(self, opset=OPSET, prefix=""):
+        self.opset = opset
+        self.prefix = prefix
+        self.nodes = []
+
+    def add(self, operator, *inputs, output=None, domain="", **attributes):
+        name = f"{self.prefix}{operator}_{len(self.nodes)}"
+        output = output or f"{name}_output_0"
+        self.nodes.append(
+            helper.make_node(operator, list(inputs), [output], name=name, domain=domain, **attributes)
+        )
+        return output
+
+    def ints(self, values):
+        return self.constant(np.array(values, np.int64))
+
+    def constant(self, array):
+        return self.add("Constant", value=numpy_helper.from_array(np.asarray(array)))
+
+    def size(self, source, axis):
+        """One size of a tensor, as a tensor of shape [1]."""
+        return self.add("Gather", self.add("Shape", source), self.ints([axis]))
+
+    def unsqueeze(self, source, *axes):
+        return self.add("Unsqueeze", source, self.ints(axes))
+
+    def reduce(self, operator, source, axis):
+        if self.opset < AXES_AS_INPUT:
+            return self.add(operator, source, axes=[axis], keepdims=1)
+        return self.add(operator, source, self.ints([axis]), keepdims=1)
+
+    def counted(self, size, axes, shape):
+        """Count from 0 to a size of shape [1], and spread the numbers over a shape."""
+        zero, one = (self.add("Constant", value_ints=[value]) for value in (0, 1))
+        numbers = self.add("Range", zero, size, one)
+        return self.add("Expand", self.unsqueeze(numbers, *axes), shape)
+
+    def function(self, domain, name, inputs, output, attributes=()):
+        """Close the body as a function; the last node makes its output."""
+        last = self.nodes[-1]
+        last.output[0] = output
+        imports = [helper.make_opsetid("", self.opset)]
+        used = {node.domain for node in self.nodes} - {""}
+        imports += [helper.make_opsetid(d, 1) for d in sorted(used)]
+        return helper.make_function(domain, name, inputs, [output], self.nodes, imports, list(attributes))
 
 
-def _counting(size_of, axis, shape, name):
-    """Count along one axis: 0, 1, ... up to a size of a tensor, shaped to broadcast."""
-    return [
-        helper.make_node("Shape", [size_of], [f"{name}_shape"]),
-        _ints(f"{name}_axis", axis),
-        helper.make_node("Gather", [f"{name}_shape", f"{name}_axis"], [f"{name}_size"], axis=0),
-        helper.make_node("Range", ["nil", f"{name}_size", "unit"], [f"{name}_flat"]),
-        _ints(f"{name}_to", shape),
-        helper.make_node("Reshape", [f"{name}_flat", f"{name}_to"], [f"{name}_column"]),
-        helper.make_node("Expand", [f"{name}_column", "target"], [name]),
-    ]
+def scatter_function(opset=OPSET, *, slots=False):
+    """``CtxScatter[CB](data, [batch_index,] position_ids, updates)``: write rows at their positions."""
+    body = Body(opset)
+    rows_from = "batch_index" if slots else "data"
+    batch, heads, count = body.size(rows_from, 0), body.size("data", 1), body.size("position_ids", 1)
+    one = body.add("Constant", value_ints=[1])
+    shape = body.add("Concat", batch, heads, count, one, axis=0)
+    if slots:
+        rows = body.add("Expand", body.unsqueeze("batch_index", 2, 3), shape)
+    else:
+        rows = body.counted(batch, (1, 2, 3), shape)
+    of_heads = body.counted(heads, (0, 2, 3), shape)
+    positions = body.add("Expand", body.unsqueeze("position_ids", 1, 3), shape)
+    places = body.add("Concat", rows, of_heads, positions, axis=3)
+    body.add("ScatterND", "data", places, "updates")
+    inputs = ["data", *(["batch_index"] if slots else []), "position_ids", "updates"]
+    return body.function(CLOUD, "CtxScatterCB" if slots else "CtxScatter", inputs, "written")
 
 
-def _function(name, inputs, output, nodes):
-    scalars = [
-        helper.make_node("Constant", [], ["nil"], value=numpy_helper.from_array(np.int64(0))),
-        helper.make_node("Constant", [], ["unit"], value=numpy_helper.from_array(np.int64(1))),
-    ]
-    return helper.make_function(
-        DOMAIN, name, inputs, [output], [*scalars, *nodes], [helper.make_opsetid("", OPSET)]
+def gather_function(opset=OPSET, *, slots=False):
+    """``CtxGather[CB](data, [batch_index,] ctx_indices, comp_ctx_len)``: read rows of a cache."""
+    body = Body(opset)
+    if slots:
+        batch, heads, count = body.size("batch_index", 0), body.size("data", 1), body.size("ctx_indices", 2)
+        one = body.add("Constant", value_ints=[1])
+        flat = [body.add("Reshape", size, body.ints([1])) for size in (batch, heads, count)]
+        shape = body.add("Concat", *flat, one, axis=0)
+        rows = body.add("Expand", body.unsqueeze("batch_index", 2, 3), shape)
+        of_heads = body.counted(heads, (0, 2, 3), shape)
+        positions = body.add("Expand", body.unsqueeze("ctx_indices", 3), shape)
+        body.add("GatherND", "data", body.add("Concat", rows, of_heads, positions, axis=3))
+        inputs = ["data", "batch_index", "ctx_indices", "comp_ctx_len"]
+        return body.function(CLOUD, "CtxGatherCB", inputs, "read")
+    outer = body.add("Slice", body.add("Shape", "data"), body.ints([0]), body.ints([2]), body.ints([0]))
+    shape = body.add("Concat", outer, body.add("Reshape", "comp_ctx_len", body.ints([1])), axis=0)
+    places = body.unsqueeze(body.add("Expand", "ctx_indices", shape), -1)
+    body.add("GatherND", "data", places, batch_dims=2)
+    return body.function(CLOUD, "CtxGather", ["data", "ctx_indices", "comp_ctx_len"], "read")
+
+
+def norm_function(opset=OPSET):
+    """``CustomRMSNorm(hidden_states, weight)``: a body for float32, as exporters write it for every type."""
+    body = Body(opset)
+    weight = body.add("Cast", "weight", to=TensorProto.FLOAT)
+    squares = body.add("Pow", "hidden_states", body.add("Constant", value_int=2))
+    mean = body.reduce("ReduceMean", squares, -1)
+    epsilon = body.add("Constant")
+    body.nodes[-1].attribute.append(
+        onnx.AttributeProto(name="value_float", ref_attr_name="epsilon", type=onnx.AttributeProto.FLOAT)
     )
+    epsilon = body.add("Expand", epsilon, body.add("Shape", mean))
+    root = body.add("Sqrt", body.add("Add", mean, epsilon))
+    body.add("Mul", weight, body.add("Mul", "hidden_states", body.add("Reciprocal", root)))
+    return body.function(AISW, "CustomRMSNorm", ["hidden_states", "weight"], "normalized", ["epsilon"])
 
 
-def _target(first, second):
-    """Shape [batch, heads, rows, 1]: batch and heads of the cache, rows of the positions."""
-    return [
-        helper.make_node("Shape", [first], ["of_cache"]),
-        helper.make_node("Shape", [second], ["of_rows"]),
-        _ints("front", [0, 1]),
-        _ints("back", [-1]),
-        _ints("one", [1]),
-        helper.make_node("Gather", ["of_cache", "front"], ["outer"], axis=0),
-        helper.make_node("Gather", ["of_rows", "back"], ["rows"], axis=0),
-        helper.make_node("Concat", ["outer", "rows", "one"], ["target"], axis=0),
-    ]
+def _weights(sizes, seed):
+    """Draw the weights of a decoder; matrices keep the size of what they multiply."""
+    rng = np.random.default_rng(seed)
+
+    def matrix(rows, columns):
+        return rng.standard_normal((rows, columns)) * rows**-0.5
+
+    hidden, kept = sizes.hidden, sizes.groups * sizes.width
+    weights = {"embed_tokens": rng.standard_normal((sizes.vocabulary, hidden))}
+    for layer in range(sizes.layers):
+        weights |= {
+            f"layers.{layer}.{name}": value
+            for name, value in {
+                "input_norm": rng.uniform(0.5, 1.5, hidden),
+                "q_proj": matrix(hidden, hidden),
+                "k_proj": matrix(hidden, kept),
+                "v_proj": matrix(hidden, kept),
+                "o_proj": matrix(hidden, hidden),
+                "post_norm": rng.uniform(0.5, 1.5, hidden),
+                "gate_proj": matrix(hidden, 2 * hidden),
+                "up_proj": matrix(hidden, 2 * hidden),
+                "down_proj": matrix(2 * hidden, hidden),
+            }.items()
+        }
+    weights |= {"norm": rng.uniform(0.5, 1.5, hidden), "lm_head": matrix(hidden, sizes.vocabulary)}
+    angles = np.arange(sizes.context)[:, None] * 100.0 ** (-2 * np.arange(sizes.width // 2) / sizes.width)
+    weights |= {"cos": np.tile(np.cos(angles), 2), "sin": np.tile(np.sin(angles), 2)}
+    return {name: value.astype(np.float32).astype(sizes.dtype) for name, value in weights.items()}
 
 
-def scatter_function():
-    """``CtxScatter(data, position_ids, updates)``: write the rows of ``updates`` at their positions."""
-    return _function(
-        "CtxScatter",
-        ["data", "position_ids", "updates"],
-        "written",
-        [
-            *_target("data", "position_ids"),
-            *_counting("data", 0, [-1, 1, 1, 1], "sequences"),
-            *_counting("data", 1, [1, -1, 1, 1], "of_heads"),
-            _ints("inner", [1, 3]),
-            helper.make_node("Unsqueeze", ["position_ids", "inner"], ["positions_column"]),
-            helper.make_node("Expand", ["positions_column", "target"], ["positions"]),
-            helper.make_node("Concat", ["sequences", "of_heads", "positions"], ["places"], axis=-1),
-            helper.make_node("ScatterND", ["data", "places", "updates"], ["written"]),
-        ],
-    )
+class _Layers:
+    """The parts of a decoder that do not depend on where its caches are."""
+
+    #: inputs of a layer besides the hidden states and its own caches
+    SHARED = ("position_ids", "sin", "cos", "hidden_slots")
+
+    def __init__(self, body, sizes):
+        self.body = body
+        self.sizes = sizes
+
+    def split(self, source, count):
+        body, width = self.body, self.sizes.width
+        shape = body.add(
+            "Concat", body.size(source, 0), body.size(source, 1), body.ints([count, width]), axis=0
+        )
+        return body.add("Transpose", body.add("Reshape", source, shape), perm=[0, 2, 1, 3])
+
+    def rotate(self, source, sin, cos):
+        """Turn pairs of a head by angles that grow with the position."""
+        body, half = self.body, self.sizes.width // 2
+        low = body.add("Slice", source, body.ints([0]), body.ints([half]), body.ints([3]))
+        high = body.add(
+            "Slice", source, body.ints([half]), body.ints([np.iinfo(np.int64).max]), body.ints([3])
+        )
+        turned = body.add("Concat", body.add("Neg", high), low, axis=-1)
+        return body.add("Add", body.add("Mul", source, cos), body.add("Mul", turned, sin))
+
+    def repeat(self, source):
+        """Give each head of queries its copy of the keys or values of its group."""
+        body, times = self.body, self.sizes.heads // self.sizes.groups
+        sizes = [body.size(source, axis) for axis in range(4)]
+        spread = body.add("Concat", *sizes[:2], body.ints([times]), *sizes[2:], axis=0)
+        flat = body.add("Concat", sizes[0], body.add("Mul", sizes[1], body.ints([times])), *sizes[2:], axis=0)
+        return body.add("Reshape", body.add("Expand", body.unsqueeze(source, 2), spread), flat)
+
+    def attend(self, query, keys, values, hidden_slots):
+        """Softmax over the slots that a position sees; masked ones have minus infinity."""
+        body, sizes = self.body, self.sizes
+        keys, values = (self.repeat(part) for part in (keys, values))
+        products = body.add("MatMul", query, body.add("Transpose", keys, perm=[0, 1, 3, 2]))
+        scores = body.add("Mul", products, body.constant(np.asarray(sizes.width**-0.5).astype(sizes.dtype)))
+        masked = body.add(
+            "ConstantOfShape",
+            body.add("Shape", scores),
+            value=numpy_helper.from_array(np.array([-np.inf]).astype(sizes.dtype)),
+        )
+        seen = body.add("Softmax", body.add("Where", hidden_slots, masked, scores), axis=-1)
+        mixed = body.add("Transpose", body.add("MatMul", seen, values), perm=[0, 2, 1, 3])
+        shape = body.add("Concat", body.size(mixed, 0), body.size(mixed, 1), body.ints([-1]), axis=0)
+        return body.add("Reshape", mixed, shape)
+
+    def layer(self, x, weight, norm, cached):
+        """One layer: `weight` names its weights, `cached` gives keys and values of all slots."""
+        body, sizes = self.body, self.sizes
+        normal = norm(x, weight("input_norm"))
+        query, key, value = (
+            self.split(body.add("MatMul", normal, weight(f"{part}_proj")), count)
+            for part, count in (("q", sizes.heads), ("k", sizes.groups), ("v", sizes.groups))
+        )
+        query, key = (self.rotate(part, "sin", "cos") for part in (query, key))
+        keys, values = cached(key, value)
+        mixed = self.attend(query, keys, values, "hidden_slots")
+        x = body.add("Add", x, body.add("MatMul", mixed, weight("o_proj")))
+        normal = norm(x, weight("post_norm"))
+        gate = body.add("MatMul", normal, weight("gate_proj"))
+        gate = body.add("Mul", gate, body.add("Sigmoid", gate))
+        inner = body.add("Mul", gate, body.add("MatMul", normal, weight("up_proj")))
+        return body.add("Add", x, body.add("MatMul", inner, weight("down_proj")))
+
+    def angles(self, positions):
+        for name in ("sin", "cos"):
+            rows = self.body.add("Gather", f"table_{name}", positions)
+            self.body.add("Unsqueeze", rows, self.body.ints([1]), output=name)
+
+    def last_logits(self, x):
+        """Logits of the largest position of each row: [batch, 1, vocabulary]."""
+        body = self.body
+        places = body.add("Cast", "position_ids", to=TensorProto.INT32)
+        last = body.add("ArgMax", places, axis=1, keepdims=1)
+        row = body.add("GatherElements", x, self._spread(last), axis=1)
+        logits = body.add("MatMul", row, "lm_head")
+        body.add("Cast", logits, to=TensorProto.FLOAT, output="logits")
+
+    def _spread(self, last):
+        body = self.body
+        shape = body.add("Concat", body.size("position_ids", 0), body.ints([1, self.sizes.hidden]), axis=0)
+        return body.add("Expand", body.unsqueeze(last, 2), shape)
 
 
-def gather_function():
-    """``CtxGather(data, indices)``: read rows of a cache; ``indices`` is [batch, heads, rows]."""
-    return _function(
-        "CtxGather",
-        ["data", "indices"],
-        "read",
-        [
-            _ints("inner", [-1]),
-            helper.make_node("Unsqueeze", ["indices", "inner"], ["places"]),
-            helper.make_node("GatherND", ["data", "places"], ["read"], batch_dims=2),
-        ],
-    )
+def _cached_layer(layers, caches, results, x, weight):
+    """One layer over caches that functions for the card write and read."""
+    body, sizes = layers.body, layers.sizes
+    slots = ["batch_index"] if sizes.slots else []
+    suffix = "CB" if sizes.slots else ""
+
+    def norm(source, weight):
+        return body.add("CustomRMSNorm", source, weight, domain=AISW, epsilon=1e-6)
+
+    def cached(key, value):
+        padding = body.add("Less", "position_ids", body.constant(np.int64(0)))
+        places = body.add("Where", padding, body.constant(np.int64(OUTSIDE)), "position_ids")
+        written = [
+            body.add(f"CtxScatter{suffix}", cache, *slots, places, part, domain=CLOUD, output=result)
+            for cache, part, result in zip(caches, (key, value), results, strict=True)
+        ]
+        count = body.add("Gather", body.add("Shape", written[0]), body.constant(np.int64(2)))
+        numbers = body.add("Range", body.constant(np.int64(0)), count, body.constant(np.int64(1)))
+        numbers = body.unsqueeze(numbers, 0, 1)
+        largest = body.unsqueeze(body.reduce("ReduceMax", "position_ids", 1), 1)
+        unused = body.add("Greater", numbers, largest)
+        indices = body.add("Where", unused, body.constant(np.int64(OUTSIDE)), numbers)
+        keys, values = (
+            body.add(f"CtxGather{suffix}", cache, *slots, indices, count, domain=CLOUD) for cache in written
+        )
+        # What was read in place of an unused row is blanked.
+        nothing = body.constant(np.zeros((), sizes.dtype))
+        return keys, body.add("Where", body.unsqueeze(unused, -1), nothing, values)
+
+    return layers.layer(x, weight, norm, cached)
 
 
 def decoder(sizes=Sizes(), seed=0):
-    """Build the model: ``input_ids``, ``position_ids`` and caches to ``logits`` per position and caches."""
-    rng = np.random.default_rng(seed)
-    weights = {
-        "embedding": rng.standard_normal((sizes.vocabulary, sizes.hidden)),
-        "place": rng.standard_normal((sizes.context, sizes.hidden)) * 0.5,
-        "head": rng.standard_normal((sizes.hidden, sizes.vocabulary)),
-    }
-    nodes = [
-        helper.make_node("Gather", ["embedding", "input_ids"], ["embedded"]),
-        # Padding has position -1, which has no place of its own.
-        helper.make_node("Max", ["position_ids", "zero"], ["known_places"]),
-        helper.make_node("Gather", ["place", "known_places"], ["placed"]),
-        helper.make_node("Add", ["embedded", "placed"], ["x.0"]),
-        helper.make_node("Shape", ["past_key.0"], ["cache_shape"]),
-        helper.make_node("Gather", ["cache_shape", "axis_of_context"], ["context"], axis=0),
-        helper.make_node("Squeeze", ["context"], ["context_size"]),
-        helper.make_node("Range", ["zero", "context_size", "one"], ["slots"]),
-        # A position sees itself and what is before it: [batch, 1, rows, context].
-        helper.make_node("Unsqueeze", ["position_ids", "inner_axes"], ["positions_column"]),
-        helper.make_node("Greater", ["slots", "positions_column"], ["hidden_slots"]),
-        # Slots behind the last position are read from outside, as exporters do to mark them.
-        helper.make_node("ReduceMax", ["position_ids"], ["last_place"], axes=[1], keepdims=1),
-        helper.make_node("LessOrEqual", ["slots", "last_place"], ["used"]),
-        helper.make_node("Where", ["used", "slots", "outside"], ["slots_or_outside"]),
-        helper.make_node("Unsqueeze", ["slots_or_outside", "axis_of_heads"], ["slots_of_all"]),
-        helper.make_node("Slice", ["cache_shape", "from_first", "to_third"], ["rows_shape"]),
-        helper.make_node("Expand", ["slots_of_all", "rows_shape"], ["rows"]),
+    """Build the model: ``input_ids``, ``position_ids``, [``batch_index``] and caches to logits and caches."""
+    weights = _weights(sizes, seed)
+    body = Body(sizes.opset)
+    layers = _Layers(body, sizes)
+    x = body.add("Gather", "embed_tokens", "input_ids")
+    count = body.add("Gather", body.add("Shape", "past_key.0"), body.constant(np.int64(2)))
+    numbers = body.add("Range", body.constant(np.int64(0)), count, body.constant(np.int64(1)))
+    later = body.add(
+        "Greater", body.add("Reshape", numbers, body.ints([1, 1, -1])), body.unsqueeze("position_ids", -1)
+    )
+    body.add("Unsqueeze", later, body.ints([1]), output="hidden_slots")
+    layers.angles("position_ids")
+    functions = [
+        scatter_function(sizes.opset, slots=sizes.slots),
+        gather_function(sizes.opset, slots=sizes.slots),
+        norm_function(sizes.opset),
     ]
     for layer in range(sizes.layers):
-        nodes += _layer(layer, weights, sizes, rng)
-    nodes.append(helper.make_node("MatMul", [f"x.{sizes.layers}", "head"], ["logits"]))
-    constants = {
-        "zero": np.int64(0),
-        "one": np.int64(1),
-        "outside": np.int64(np.iinfo(np.int32).max),
-        "axis_of_context": np.int64([2]),
-        "axis_of_heads": np.int64([1]),
-        "inner_axes": np.int64([1, 3]),
-        "from_first": np.int64([0]),
-        "to_third": np.int64([3]),
-        "split_shape": np.int64([0, 0, sizes.heads, sizes.width]),
-        "join_shape": np.int64([0, 0, sizes.hidden]),
-        "scale": np.float32(sizes.width**-0.5),
-        "masked": np.float32(-10000),
-        **{name: array.astype(np.float32) for name, array in weights.items()},
-    }
-    cache = ["batch_size", sizes.heads, "ctx_len", sizes.width]
+        own = {name: f"layers.{layer}.{name}" for name in _names_of_layer(weights)}
+        caches = [f"past_{kind}.{layer}" for kind in ("key", "value")]
+        results = [f"{cache}_RetainedState" for cache in caches]
+        if sizes.layer_functions:
+            shared = [*_Layers.SHARED, *(["batch_index"] if sizes.slots else [])]
+            if layer == 0:
+                functions.append(_layer_function(sizes, own, shared))
+            output = f"layer_{layer}"
+            body.nodes.append(
+                helper.make_node(
+                    "DecoderLayer",
+                    [x, *shared, *caches, *own.values()],
+                    [output, *results],
+                    name=f"/model/layers.{layer}",
+                    domain=LOCAL,
+                )
+            )
+            x = output
+        else:
+            body.prefix = f"/model/layers.{layer}/"
+            x = _cached_layer(layers, caches, results, x, own.__getitem__)
+    body.prefix = ""
+    layers.last_logits(body.add("CustomRMSNorm", x, "norm", domain=AISW, epsilon=1e-6))
+    cache = ["full_batch_size" if sizes.slots else "batch_size", sizes.groups, "ctx_len", sizes.width]
     rows = ["batch_size", "seq_len"]
+    ints = [("input_ids", rows), ("position_ids", rows)]
+    ints += [("batch_index", ["batch_size", 1])] if sizes.slots else []
     graph = helper.make_graph(
-        nodes,
+        body.nodes,
         "decoder",
-        [
-            helper.make_tensor_value_info("input_ids", TensorProto.INT64, rows),
-            helper.make_tensor_value_info("position_ids", TensorProto.INT64, rows),
-            *(helper.make_tensor_value_info(name, TensorProto.FLOAT, cache) for name in sizes.caches),
+        [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in ints]
+        + [helper.make_tensor_value_info(name, sizes.elem_type, cache) for name in sizes.caches],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch_size", 1, sizes.vocabulary])]
+        + [
+            helper.make_tensor_value_info(f"{name}_RetainedState", sizes.elem_type, cache)
+            for name in sizes.caches
         ],
-        [
-            helper.make_tensor_value_info("logits", TensorProto.FLOAT, [*rows, sizes.vocabulary]),
-            *(
-                helper.make_tensor_value_info(f"{name}_RetainedState", TensorProto.FLOAT, cache)
-                for name in sizes.caches
-            ),
-        ],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+        _initializers(weights),
     )
+    domains = [AISW, CLOUD, *([LOCAL] if sizes.layer_functions else [])]
     return helper.make_model(
         graph,
-        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)],
-        functions=[scatter_function(), gather_function()],
+        opset_imports=[helper.make_opsetid("", sizes.opset), *(helper.make_opsetid(d, 1) for d in domains)],
+        functions=functions,
         ir_version=8,
     )
 
 
-def _layer(layer, weights, sizes, rng):
-    """Attention over the caches and a feed-forward part, both with a residual connection."""
-    x = f"x.{layer}"
+def _names_of_layer(weights):
+    return [name.removeprefix("layers.0.") for name in weights if name.startswith("layers.0.")]
 
-    def name(part):
-        return f"{part}.{layer}"
 
-    def dense(source, part, rows=sizes.hidden, columns=sizes.hidden):
-        weights[name(f"w_{part}")] = rng.standard_normal((rows, columns)) * rows**-0.5
-        return helper.make_node("MatMul", [source, name(f"w_{part}")], [name(part)])
+def _initializers(weights):
+    renamed = {"sin": "table_sin", "cos": "table_cos"}
+    return [numpy_helper.from_array(array, renamed.get(name, name)) for name, array in weights.items()]
 
-    nodes = []
-    for part in ("query", "key", "value"):
-        nodes += [
-            dense(x, part),
-            helper.make_node("Reshape", [name(part), "split_shape"], [name(f"{part}_split")]),
-            helper.make_node(
-                "Transpose", [name(f"{part}_split")], [name(f"{part}_heads")], perm=[0, 2, 1, 3]
-            ),
-        ]
-    for part in ("key", "value"):
-        past = name(f"past_{part}")
-        nodes += [
-            helper.make_node(
-                "CtxScatter",
-                [past, "position_ids", name(f"{part}_heads")],
-                [f"{past}_RetainedState"],
-                domain=DOMAIN,
-            ),
-            helper.make_node(
-                "CtxGather", [f"{past}_RetainedState", "rows"], [name(f"all_{part}")], domain=DOMAIN
-            ),
-        ]
-    return [
-        *nodes,
-        helper.make_node("Transpose", [name("all_key")], [name("keys")], perm=[0, 1, 3, 2]),
-        helper.make_node("MatMul", [name("query_heads"), name("keys")], [name("products")]),
-        helper.make_node("Mul", [name("products"), "scale"], [name("scores")]),
-        helper.make_node("Where", ["hidden_slots", "masked", name("scores")], [name("seen")]),
-        helper.make_node("Softmax", [name("seen")], [name("attention")], axis=-1),
-        helper.make_node("MatMul", [name("attention"), name("all_value")], [name("mixed")]),
-        helper.make_node("Transpose", [name("mixed")], [name("mixed_rows")], perm=[0, 2, 1, 3]),
-        helper.make_node("Reshape", [name("mixed_rows"), "join_shape"], [name("joined")]),
-        dense(name("joined"), "output"),
-        helper.make_node("Add", [x, name("output")], [name("attended")]),
-        dense(name("attended"), "up", sizes.hidden, 2 * sizes.hidden),
-        helper.make_node("Tanh", [name("up")], [name("bent")]),
-        dense(name("bent"), "down", 2 * sizes.hidden, sizes.hidden),
-        helper.make_node("Add", [name("attended"), name("down")], [f"x.{layer + 1}"]),
+
+def _layer_function(sizes, own, shared):
+    """Write one layer as a function; its weights are operands, so that all layers share it."""
+    body = Body(sizes.opset)
+    results = ["key_written", "value_written"]
+    x = _cached_layer(_Layers(body, sizes), ["past_key", "past_value"], results, "hidden", lambda name: name)
+    imports = [
+        helper.make_opsetid("", sizes.opset),
+        helper.make_opsetid(AISW, 1),
+        helper.make_opsetid(CLOUD, 1),
     ]
+    return helper.make_function(
+        LOCAL,
+        "DecoderLayer",
+        ["hidden", *shared, "past_key", "past_value", *own],
+        [x, *results],
+        body.nodes,
+        imports,
+    )
 
 
-def oracle_model(model):
-    """Make the same decoder for onnxruntime, which knows no padding: it needs places inside the cache.
+def oracle_model(sizes=Sizes(), seed=0):
+    """Build the same decoder with caches that grow: plain ONNX in float32, for onnxruntime.
 
-    The caller gives no padding; rows behind the last position are read from slot 0, and masked like before.
+    Inputs are ``input_ids`` and ``position_ids`` without padding and caches of the rows so far.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for tensor in copy.graph.initializer:
-        if tensor.name == "outside":
-            tensor.CopyFrom(numpy_helper.from_array(np.int64(0), "outside"))
-    return copy
+    body = Body(sizes.opset)
+    wide = replace(sizes, elem_type=TensorProto.FLOAT)
+    weights = {name: array.astype(np.float32) for name, array in _weights(sizes, seed).items()}
+    layers = _Layers(body, wide)
+
+    def norm(source, weight):
+        mean = body.reduce("ReduceMean", body.add("Mul", source, source), -1)
+        root = body.add("Sqrt", body.add("Add", mean, body.constant(np.float32(1e-6))))
+        return body.add("Mul", body.add("Div", source, root), weight)
+
+    x = body.add("Gather", "embed_tokens", "input_ids")
+    before = body.add("Gather", body.add("Shape", "past_key.0"), body.constant(np.int64(2)))
+    new = body.add("Gather", body.add("Shape", "input_ids"), body.constant(np.int64(1)))
+    numbers = body.add(
+        "Range", body.constant(np.int64(0)), body.add("Add", before, new), body.constant(np.int64(1))
+    )
+    later = body.add("Greater", body.unsqueeze(numbers, 0, 1), body.unsqueeze("position_ids", -1))
+    body.add("Unsqueeze", later, body.ints([1]), output="hidden_slots")
+    layers.angles("position_ids")
+    for layer in range(sizes.layers):
+
+        def cached(key, value, layer=layer):
+            return [
+                body.add(
+                    "Concat",
+                    f"past_{kind}.{layer}",
+                    part,
+                    axis=2,
+                    output=f"past_{kind}.{layer}_RetainedState",
+                )
+                for kind, part in (("key", key), ("value", value))
+            ]
+
+        x = layers.layer(x, f"layers.{layer}.{{}}".format, norm, cached)
+    layers.last_logits(norm(x, "norm"))
+    cache = ["batch_size", sizes.groups, None, sizes.width]
+    graph = helper.make_graph(
+        body.nodes,
+        "oracle",
+        [
+            helper.make_tensor_value_info(n, TensorProto.INT64, ["batch_size", "seq_len"])
+            for n in ("input_ids", "position_ids")
+        ]
+        + [helper.make_tensor_value_info(name, TensorProto.FLOAT, cache) for name in sizes.caches],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch_size", 1, sizes.vocabulary])]
+        + [
+            helper.make_tensor_value_info(f"{name}_RetainedState", TensorProto.FLOAT, cache)
+            for name in sizes.caches
+        ],
+        _initializers(weights),
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", sizes.opset)], ir_version=8)
+
+
+class Oracle:
+    """The decoder in onnxruntime, with the caches of one sequence in the caller's hands."""
+
+    def __init__(self, sizes=Sizes(), seed=0):
+        import session_models
+
+        self.sizes = sizes
+        self.engine = session_models.engine(oracle_model(sizes, seed))
+        self.restart()
+
+    def restart(self):
+        shape = (1, self.sizes.groups, 0, self.sizes.width)
+        self.caches = {name: np.zeros(shape, np.float32) for name in self.sizes.caches}
+
+    def step(self, tokens):
+        """Feed tokens that follow those so far; returns the logits of the last one."""
+        start = self.caches["past_key.0"].shape[2]
+        tokens = np.atleast_2d(np.asarray(tokens, np.int64))
+        positions = np.arange(start, start + tokens.shape[1])[None]
+        logits, *caches = self.engine.run(
+            None, {"input_ids": tokens, "position_ids": positions} | self.caches
+        )
+        self.caches = dict(zip(self.sizes.caches, caches, strict=True))
+        return logits[0, 0]

@@ -1,7 +1,7 @@
-"""Models that a client of the card has exported, with its flags and the tokens that PyTorch gives for its prompts.
+"""Models that a client of the card has exported, with its flags and tokens of PyTorch for prompts.
 
-They are no part of the project. `OPENQAIC_LLM_EXPORTS` names their folder; without it the folder `shared/fixtures/llm`
-beside the clone is looked at. Tests that need one skip where it is not there.
+They are no part of the project. `OPENQAIC_LLM_EXPORTS` names their folder; without it the folder
+`shared/fixtures/llm` beside the clone is looked at. Tests that need one skip where it is not there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import qaicrt
-from qaicrt import QStatus
-
-CHUNK = 8
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "fixtures" / "llm"
 
@@ -53,6 +48,16 @@ class Export:
         return [f for f in self.flags if not f.startswith(("-convert-to-fp16", "-custom-IO-list-file"))]
 
     @cached_property
+    def specializations(self):
+        return json.loads((self.path / "specializations.json").read_text())["specializations"]
+
+    @cached_property
+    def slots(self):
+        """Rows of the caches that `batch_index` chooses; None without continuous batching."""
+        found = self.specializations[0]["symbols"].get("full_batch_size")
+        return None if found is None else int(found)
+
+    @cached_property
     def greedy(self):
         """Pairs of a prompt and the tokens that PyTorch continues it with."""
         found = json.loads((self.path / "pytorch_greedy.json").read_text())
@@ -67,56 +72,20 @@ def require(name):
     return Export(path)
 
 
-class Decoder:
-    """A compiled decoder, driven as its client drives one: caches are never passed, the shapes choose the graph."""
-
-    def __init__(self, folder):
-        self.context = qaicrt.Context()
-        self.queue = qaicrt.Queue(self.context, 0)
-        self.qpc = qaicrt.Qpc(str(folder))
-        self.program = qaicrt.Program(self.context, 0, self.qpc, qaicrt.QAicProgramProperties())
-        assert self.program.load() == QStatus.QS_SUCCESS
-        assert self.program.activate() == QStatus.QS_SUCCESS
-        mappings = self.qpc.getBufferMappings()
-        self.index = {mapping.bufferName: mapping.index for mapping in mappings}
-        self.buffers = [qaicrt.QBuffer(bytes(mapping.size)) for mapping in mappings]
-        self.dims = qaicrt.BufferDimensionsVecRef([(1, [mapping.size]) for mapping in mappings])
-        self.exec_obj = qaicrt.ExecObj(self.context, self.program)
-        logits = mappings[self.index["logits"]]
-        self.logits_type = np.float16 if "16" in str(logits.dataType) else np.float32
-        for name in self.index:
-            if name.startswith("past_"):
-                self._set(name, np.zeros(0))
-
-    def _set(self, name, array):
-        index = self.index[name]
-        self.buffers[index] = qaicrt.QBuffer(array.tobytes())
-        self.dims[index] = (array.itemsize, array.shape or (1,))
-
-    def step(self, tokens, positions, vocabulary, **more):
-        """Run one chunk or one token of each row; returns the logits of the last position of each row."""
-        self._set("input_ids", np.asarray(tokens, np.int64))
-        self._set("position_ids", np.asarray(positions, np.int64))
-        for name, array in more.items():
-            self._set(name, array)
-        self._set("logits", np.zeros((len(tokens), 1, vocabulary), self.logits_type))
-        assert self.exec_obj.setData(self.buffers, self.dims) == QStatus.QS_SUCCESS
-        assert self.queue.enqueue(self.exec_obj) == QStatus.QS_SUCCESS
-        assert self.exec_obj.waitForCompletion() == QStatus.QS_SUCCESS
-        status, results = self.exec_obj.getData()
-        assert status == QStatus.QS_SUCCESS
-        found = np.frombuffer(bytes(results[self.index["logits"]]), self.logits_type)
-        return found.reshape(len(tokens), vocabulary).astype(np.float32)
-
-    def prefill(self, prompt, vocabulary, **more):
-        """Feed a prompt in chunks, padded with token 0 at position -1; returns the logits behind it."""
-        count = -(-len(prompt) // CHUNK) * CHUNK
-        tokens = np.zeros(count, np.int64)
-        positions = np.full(count, -1, np.int64)
-        tokens[: len(prompt)] = prompt
-        positions[: len(prompt)] = np.arange(len(prompt))
-        logits = None
-        for start in range(0, count, CHUNK):
-            piece = slice(start, start + CHUNK)
-            logits = self.step(tokens[None, piece], positions[None, piece], vocabulary, **more)
-        return logits[0]
+def continued(client, slots, prompt, count, slot=0):
+    """Continue a prompt greedily; returns the tokens, and how far the best two logits are apart at each."""
+    more = {} if slots is None else {"batch_index": np.array([[slot]])}
+    logits = client.prefill(prompt, **more)
+    rows = slots or 1
+    if slots is not None:
+        more = {"batch_index": np.arange(slots)[:, None]}
+    tokens, margins = [], []
+    for place in range(len(prompt), len(prompt) + count):
+        second, first = np.sort(logits.astype(np.float32))[-2:]
+        tokens.append(int(logits.argmax()))
+        margins.append(float(first - second))
+        # The other slots rest: position -1 writes nothing.
+        ids, positions = np.zeros((rows, 1), np.int64), np.full((rows, 1), -1)
+        ids[slot], positions[slot] = tokens[-1], place
+        logits = client.step(ids, positions, **more)["logits"][slot, 0]
+    return tokens, margins

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.elem_types import EDGE_TYPES, TABLE, tensor_bytes, type_name
+from qaic.compiler.elem_types import BFLOAT16, EDGE_TYPES, TABLE, tensor_bytes, type_name
 from qaic.compiler.refusal import refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import onnx
 
 #: the descriptor counts bytes of a buffer in an u32
 MAX_BYTES: Final = 0xFFFF_FFFF
 MAX_DIMS: Final = 8
+#: the only hardware family with brain floats
+BFLOAT16_HARDWARE: Final = "ai200"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ def read_edge(value: onnx.ValueInfoProto, kind: str) -> Edge:
             context=context,
         )
     tensor = value.type.tensor_type
-    if tensor.elem_type not in EDGE_TYPES:
+    # The options may still give a bfloat16 another type.
+    if tensor.elem_type not in EDGE_TYPES and tensor.elem_type != BFLOAT16:
         supported = ", ".join(TABLE[code][0] for code in sorted(EDGE_TYPES))
         raise refuse(
             what,
@@ -100,6 +105,34 @@ def read_edge(value: onnx.ValueInfoProto, kind: str) -> Edge:
             context=context,
         )
     return check_size(Edge(value.name, tensor.elem_type, dims), kind)
+
+
+def check_hardware(edges: Iterable[Edge], hardware: str | None) -> None:
+    """Refuse inputs and outputs of a program that its hardware has no buffers for.
+
+    Parameters
+    ----------
+    edges : iterable of Edge
+        Inputs and outputs in their final types.
+    hardware : str or None
+        Hardware family.
+
+    Raises
+    ------
+    CompileError
+        A tensor is bfloat16, and the family does not have this type.
+    """
+    for edge in edges:
+        if edge.elem_type == BFLOAT16 and hardware != BFLOAT16_HARDWARE:
+            raise refuse(
+                f"tensor {edge.name!r}",
+                code="unsupported_type",
+                found="type bfloat16 at the border of a program for ai100",
+                expected=f"float16 or float32, or hardware {BFLOAT16_HARDWARE}",
+                fix="name it in custom_io_list_file with Precision float16, or give "
+                f"aic_hw_version={BFLOAT16_HARDWARE}",
+                context={"tensor": edge.name},
+            )
 
 
 def check_size(edge: Edge, kind: str) -> Edge:

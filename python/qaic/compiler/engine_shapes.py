@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.compiler.elem_types import CODES
+from qaic.compiler.elem_types import CODES, FLOAT
+from qaic.compiler.half_models import as_float32
+from qaic.compiler.legalize_where import legalize_where
+from qaic.compiler.precision_ops import GRIDS
+from qaic.compiler.value_types import collect_types
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import onnx
@@ -45,6 +49,10 @@ def complete(
 
     probe = onnx.ModelProto()
     probe.CopyFrom(view)
+    types = collect_types(view)
+    # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
+    legalize_where(probe, types)
+    is_widened = as_float32(probe)
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     options = ort.SessionOptions()
     levels = ort.GraphOptimizationLevel
@@ -60,6 +68,7 @@ def complete(
         )
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
         return str(error).strip()
+    producers = {name: node for node in view.graph.node for name in node.output}
     declared = {value.name: value for value in (*view.graph.value_info, *view.graph.output)}
     for found in session.get_outputs():
         value = declared.get(found.name)
@@ -71,7 +80,10 @@ def complete(
         if code is None or not found.type.startswith("tensor("):
             continue
         tensor = value.type.tensor_type
-        tensor.elem_type = code
+        if not is_widened:
+            tensor.elem_type = code
+        elif not tensor.elem_type:
+            tensor.elem_type = types[found.name] = _before_widening(producers[found.name], types, code)
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
         # Of a value whose rank it does not know the engine says what it says of a scalar.
         if known or found.shape is None or not (found.shape or folding):
@@ -83,3 +95,13 @@ def complete(
             if isinstance(size, int) and size >= 0:
                 dim.dim_value = size
     return ""
+
+
+def _before_widening(node: onnx.NodeProto, types: Mapping[str, int], widened: int) -> int:
+    """Element type of a result that the engine, which was given float32 for float16, knows as `widened`.
+
+    Operators without a schema in onnx keep the type of their first float operand.
+    """
+    if widened != FLOAT:
+        return widened
+    return next((types[name] for name in node.input if types.get(name, 0) in GRIDS), FLOAT)

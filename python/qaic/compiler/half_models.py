@@ -34,6 +34,35 @@ def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
     )
 
 
+def as_float32(model: onnx.ModelProto) -> bool:
+    """Declare everything of these types float32, numbers of constants included; changes `model` in place.
+
+    The result has the shapes of the model and kernels for all its operators, but not its rounding.
+
+    Returns
+    -------
+    bool
+        Whether anything had one of these types.
+    """
+    from onnx import numpy_helper
+
+    if not mentions_half(model, {}):
+        return False
+    bodies = [*(list(f.node) for f in model.functions)]
+    for graph in all_graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type in GRIDS:
+                value.type.tensor_type.elem_type = FLOAT
+        for tensor in graph.initializer:
+            if tensor.data_type in GRIDS:
+                tensor.CopyFrom(numpy_helper.from_array(dense(tensor).astype("float32"), tensor.name))
+        bodies.append(list(graph.node))
+    for nodes in bodies:
+        for node in nodes:
+            _widen_attributes(node)
+    return True
+
+
 def widen(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueFacts) -> None:
     """Turn values of these types into float32 ones; changes all arguments.
 

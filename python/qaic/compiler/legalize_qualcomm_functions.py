@@ -2,10 +2,10 @@
 
 Such a function stands for an operator of the card. Its body is plain ONNX, which says less:
 
-* An index outside a cache is padding. A scatter writes nothing there, and what a gather reads there is not used.
-  Plain ONNX counts negative indices from the end and refuses larger ones.
+* An index outside a cache is padding. A scatter writes nothing there, and no result depends on what a gather
+  reads there. Plain ONNX counts negative indices from the end and refuses larger ones.
 * The operands of Range are tensors of shape [1] where ONNX wants scalars.
-* A normalization is one operator with float32 inside, whatever the type of its tensors. The body mixes the types.
+* A normalization is one operator with float32 inside, whatever the type of its tensors. The body mixes types.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _guard_scatter(writer: _Writer) -> None:
 
 
 def _wide_indices(writer: _Writer) -> str:
-    """Indices as int64, the only type that ONNX has for them; the card takes int32 too."""
+    """Cast the indices to int64, the only type that ONNX has for them; the card takes int32 too."""
     return writer.add("Cast", writer.node.input[1], to=INT64)
 
 

@@ -25,11 +25,13 @@ from qaic.compiler.calibration import obtain as calibration
 from qaic.compiler.calibration.float_graph import FloatGraph
 from qaic.compiler.custom_io import change_edges, template_of
 from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
+from qaic.compiler.edges import check_hardware
 from qaic.compiler.engine_shapes import complete
 from qaic.compiler.functions import check_functions
 from qaic.compiler.inlining import inline_functions, inline_small_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.legalize_qualcomm_functions import is_unit, legalize
+from qaic.compiler.legalize_where import legalize_where
 from qaic.compiler.merging import merge_equal
 from qaic.compiler.mx_weights import compress_weights
 from qaic.compiler.output_nodes import keep_outputs
@@ -262,6 +264,8 @@ def _settle_shapes(draft: _Draft) -> _Shapes:
     )
     libraries = [library.path for library in draft.custom.libraries]
     forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
+    if legalize_where(model, collect_types(forms[0])):
+        forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
     if options.all_intermediate_outputs:
         extra_outputs.add_every(model, forms)
         forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
@@ -337,7 +341,9 @@ def _settle_edges(draft: _Draft, shapes: _Shapes) -> tuple[Interface, list[SideF
     if options.dump_custom_io_config_template_file is not None:
         templates.append(template_of(shapes.interface, options.dump_custom_io_config_template_file))
     draft.enter("edges")
-    return change_edges(model, weights, shapes.interface, options), templates
+    interface = change_edges(model, weights, shapes.interface, options)
+    check_hardware((*interface.inputs, *interface.outputs), options.aic_hw_version)
+    return interface, templates
 
 
 def _instrumented(draft: _Draft, shapes: _Shapes) -> Instrumentation | None:

@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.edges import BFLOAT16_HARDWARE
 from qaic.compiler.elem_types import BFLOAT16, CODES, FLOAT, FLOAT16, INT8, UINT8
 from qaic.compiler.refusal import listing
 from qaic.compiler.retained import SUFFIX
@@ -33,9 +34,6 @@ BORDER_TYPES: Final = {
     "int8": INT8,
     "mxint8": UINT8,
 }
-
-#: newest hardware, the only one with brain floats
-_BRAIN_FLOATS: Final = "ai200"
 
 FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16})
 
@@ -142,8 +140,8 @@ def _problems(
             yield f"{found}; Precision is one of {', '.join(CONVERSIONS)} for it, not {precision}"
         elif precision == "int8" and entry.scale is None:
             yield f"{found}; Precision int8 needs Scale and Offset: real = Scale x (q - Offset)"
-        elif precision == "bfloat16" and hardware != _BRAIN_FLOATS:
-            yield f"{found}; Precision bfloat16 needs aic_hw_version={_BRAIN_FLOATS}"
+        elif precision == "bfloat16" and hardware != BFLOAT16_HARDWARE:
+            yield f"{found}; Precision bfloat16 needs aic_hw_version={BFLOAT16_HARDWARE}"
         elif precision == "mxint8" and (not edge.dims or 0 in edge.dims):
             yield f"{found}; Precision mxint8 needs a last dim to make blocks of"
 

@@ -1,0 +1,107 @@
+"""Decoders and encoders as a client has exported them, compiled with its flags and driven as it does."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+import llm_exports
+import qaic
+from decoder_client import Client
+from qaic.cli.compile import main
+
+DECODERS = ["gpt2-fp16", "llama-cb3", "llama-float16", "llama-fp16", "llama-sub", "mixtral-fp16"]
+
+#: closer than this, float16 may order two logits the other way
+MARGIN = 0.01
+
+
+def compiled(flags, folder):
+    assert main([*flags, f"-aic-binary-dir={folder}/qpc"]) == 0
+    return folder / "qpc"
+
+
+def check_tokens(client, export, margin):
+    """Compare with PyTorch; where tokens leave, the logits must be as close as `margin`."""
+    for number, (prompt, expected) in enumerate(export.greedy):
+        slot = number % (export.slots or 1)
+        tokens, margins = llm_exports.continued(client, export.slots, prompt, len(expected), slot)
+        leaving = next(
+            (at for at, pair in enumerate(zip(tokens, expected, strict=True)) if len({*pair}) > 1), None
+        )
+        assert leaving is None or margins[leaving] < margin, (number, leaving, tokens, expected)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoder_in_float32_gives_the_tokens_of_pytorch(name, tmp_path):
+    export = llm_exports.require(name)
+    client = Client(compiled(export.float32_flags, tmp_path))
+    client.skip_caches()
+    # A model whose own type is float16 rounds as it says.
+    check_tokens(client, export, MARGIN if name == "llama-float16" else 0)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoder_with_the_flags_of_its_client_gives_the_tokens_of_pytorch(name, tmp_path):
+    export = llm_exports.require(name)
+    client = Client(compiled(export.flags, tmp_path))
+    client.skip_caches()
+    check_tokens(client, export, MARGIN)
+
+
+def feeds_of(session, symbols, seed=0):
+    """Random inputs of one set of shapes: token ids are small, masks are ones."""
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for value in session.get_inputs():
+        shape = [symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in value.shape]
+        if "mask" in value.name:
+            feeds[value.name] = np.ones([int(dim) for dim in shape], np.int64)
+        elif value.type == "tensor(int64)":
+            feeds[value.name] = rng.integers(0, 100, [int(dim) for dim in shape])
+        else:
+            feeds[value.name] = rng.standard_normal([int(dim) for dim in shape]).astype(np.float32)
+    return feeds
+
+
+def test_encoder_with_constants_beside_its_file(tmp_path):
+    export = llm_exports.require("bert")
+    engine = ort.InferenceSession(str(export.model), providers=["CPUExecutionProvider"])
+    feeds = feeds_of(engine, export.specializations[0]["symbols"])
+    expected = engine.run(None, feeds)[0]
+    with qaic.Session(compiled(export.float32_flags, tmp_path / "float32")) as session:
+        np.testing.assert_allclose(next(iter(session.run(feeds).values())), expected, rtol=1e-4, atol=1e-5)
+    with qaic.Session(compiled(export.flags, tmp_path / "asked")) as session:
+        found = next(iter(session.run(feeds).values())).astype(np.float32)
+        np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+def test_whisper_hears_once_and_then_reads_what_it_has_kept(tmp_path):
+    """The second set of shapes has one frame: it takes the keys and values of the sound from the caches."""
+    export = llm_exports.require("whisper")
+    path = compiled(export.float32_flags, tmp_path)
+    rng = np.random.default_rng(0)
+    sound = rng.standard_normal((1, 80, 3000)).astype(np.float32)
+    nothing = np.zeros((1, 80, 1), np.float32)
+    answers = []
+    for later in (nothing, sound):
+        with qaic.Session(path) as session:
+            steps = [(sound, 50), *((later, token) for token in (7, 400, 3))]
+            answers.append(
+                [
+                    session.run(
+                        {
+                            "input_features": features,
+                            "input_ids": np.array([[token]]),
+                            "position_ids": np.array([[place]]),
+                        }
+                    )["logits"]
+                    for place, (features, token) in enumerate(steps)
+                ]
+            )
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-5, atol=1e-6)
+    assert np.ptp(answers[0][1]) > 0
+    # What was heard matters: another sound gives other answers.
+    with qaic.Session(path) as session:
+        inputs = {"input_ids": np.array([[50]]), "position_ids": np.array([[0]])}
+        other = session.run({"input_features": -sound, **inputs})["logits"]
+    assert np.abs(other - answers[0][0]).max() > 1e-3
