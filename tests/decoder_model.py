@@ -1,11 +1,11 @@
-"""A decoder as exporters for the card write one, and the same decoder with explicit caches for onnxruntime.
+"""A decoder as exporters for the card write one, and the same with explicit caches for onnxruntime.
 
-What an exporter writes, in short: key and value caches are inputs and come out as retained state. Functions of
-the domain ``com.qualcomm.cloud`` write and read them, with index tensors of shape [1] where ONNX wants scalars.
-The normalization is a function of ``com.qti.aisw.onnx`` that mixes element types. Position -1 is padding: its
-row is written at 2^31 - 1, which is outside of the cache. Rows behind the last position are read from there too.
-Logits are those of the largest position of each row. With `slots` the caches have rows of their own, which
-`batch_index` chooses.
+What an exporter writes, in short: key and value caches are inputs and come out as retained state. Functions
+of the domain ``com.qualcomm.cloud`` write and read them, with index tensors of shape [1] where ONNX wants
+scalars. The normalization is a function of ``com.qti.aisw.onnx`` that mixes element types. Position -1 is
+padding: its row is written at 2^31 - 1, which is outside of the cache. Rows behind the last position are read
+from there too. Logits are those of the largest position of each row. With `slots` the caches have rows of
+their own, which `batch_index` chooses.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ def identity(value):
         (TensorProto.UINT16, "uint16"),
         (TensorProto.UINT32, "uint32"),
         (TensorProto.UINT64, "uint64"),
-        (TensorProto.BFLOAT16, "bfloat16"),
         (TensorProto.COMPLEX64, "complex64"),
     ],
 )
@@ -31,6 +30,15 @@ def test_edge_types_without_a_buffer_type_are_refused_by_name(elem_type, name):
     with pytest.raises(CompileError, match=f"input 'x': found type {name}") as caught:
         lowered(identity(info("x", [2], elem_type)))
     assert caught.value.code == "compile.unsupported_type"
+
+
+def test_a_bfloat16_edge_is_one_of_the_hardware_that_has_it():
+    model = identity(info("x", [2], TensorProto.BFLOAT16))
+    with pytest.raises(CompileError, match="tensor 'x': found type bfloat16") as caught:
+        lowered(model)
+    assert caught.value.code == "compile.unsupported_type"
+    assert "aic_hw_version=ai200" in str(caught.value.hints)
+    assert lowered(model, aic_hw_version="ai200").inputs == (Edge("x", TensorProto.BFLOAT16, (2,)),)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"])

@@ -328,38 +328,73 @@ def checking(monkeypatch, check):
     monkeypatch.setattr(program, "_core", SimpleNamespace(**vars(_core) | {"check_program": check}))
 
 
-def test_engine_judges_the_graph_without_its_weights(cache_dir, monkeypatch):
-    judged = []
+def test_what_is_loaded_for_the_proof_is_what_is_kept(cache_dir, monkeypatch):
+    loaded = []
 
     def check(path):
-        judged.append(Path(path).stat().st_size)
+        loaded.append(Path(path).read_bytes())
         _core.check_program(path)
 
     checking(monkeypatch, check)
-    w = np.ones((600, 700), np.float32)
-    path = compiled(
-        model_of(
-            [node("MatMul", ["x", "w"], ["y"])], [info("x", [1, 600])], [info("y", [1, 700])], [("w", w)]
-        )
+    path = compiled(weighted(600))
+    assert loaded == [path.read_bytes()]
+
+
+@pytest.mark.parametrize("size", [8, 600])
+def test_weights_that_the_engine_refuses_when_it_loads_are_refused_by_the_compiler(cache_dir, size):
+    """A kernel looks at constant operands when it is made."""
+    scales = np.float32([1, 1, -2, 2])
+    resize = node("Resize", ["x", "", "scales"], ["z"], mode="nearest")
+    model = weighted(size, [resize], [info("x", [1, 1, 2, 2])], [("scales", scales)], "z")
+    with pytest.raises(CompileError, match="engine of the cpu device cannot run") as caught:
+        compiled(model)
+    assert caught.value.code == "compile.engine_refused"
+    assert files_below(cache_dir) == []
+
+
+def weighted(size, nodes=(), inputs=(), initializers=(), output=None):
+    """Build a product with a square weight, and more beside it."""
+    outputs = [info("y", [1, size]), *([info(output, None)] if output else [])]
+    return model_of(
+        [node("MatMul", ["a", "w"], ["y"]), *nodes],
+        [info("a", [1, size]), *inputs],
+        outputs,
+        [("w", np.ones((size, size), np.float32)), *initializers],
     )
-    assert path.stat().st_size > w.nbytes
-    assert len(judged) == 1
-    assert judged[0] < 10_000
 
 
-def test_refusal_of_the_form_without_weights_is_not_final(cache_dir, model_path, monkeypatch):
-    judged = []
-
-    def check(path):
-        judged.append(Path(path).name)
-        if len(judged) == 1:
-            raise CompileError("weights must be constants", code="compile.engine_refused")
-        _core.check_program(path)
-
-    checking(monkeypatch, check)
-    path = compiled(model_path)
-    assert len(judged) == 2
-    assert files_below(path.parent) == ["programqpc.bin"]
+def test_the_proof_needs_no_memory_for_large_weights(cache_dir, tmp_path):
+    """Weights that only the engine would copy: they are transposed before their product."""
+    size = 6000
+    model = model_of(
+        [node("Transpose", ["w"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])],
+        [info("x", [1, size])],
+        [info("y", [1, size])],
+        [("w", np.ones((size, size), np.float32))],
+    )
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights")
+    script = (
+        "import re, qaic\n"
+        "def anonymous():\n"
+        "    status = open('/proc/self/status').read()\n"
+        "    return int(re.search(r'RssAnon:\\s+(\\d+)', status)[1]) << 10\n"
+        "import threading\n"
+        "peak, done = 0, threading.Event()\n"
+        "def watch():\n"
+        "    global peak\n"
+        "    while not done.wait(0.002):\n"
+        "        peak = max(peak, anonymous())\n"
+        "import onnx, onnxruntime\n"
+        "before = anonymous()\n"
+        "watcher = threading.Thread(target=watch)\n"
+        "watcher.start()\n"
+        f"qaic.Session({str(tmp_path / 'model.onnx')!r})\n"
+        "done.set()\n"
+        "watcher.join()\n"
+        "print(peak - before)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < size * size * 4 / 2
 
 
 def test_output_dir_that_is_a_file_fails_before_any_work(cache_dir, model_path, tmp_path):

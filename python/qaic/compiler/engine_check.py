@@ -1,8 +1,9 @@
-"""Letting the engine judge a graph without giving it the weights.
+"""Letting the engine judge a graph without giving it the large weights.
 
-An engine that loads a program reads every byte of its constants. To learn whether it knows all operators
-and types, their shapes are enough: the same graph with its weights as inputs is judged in milliseconds at
-any size. A kernel may insist that an operand is constant, so a refusal of this form is not final.
+An engine that loads a program may copy every byte of its constants. To learn whether it takes the operators,
+types and shapes, the shapes of the weights are enough: the same graph with its weights as inputs is judged in
+milliseconds at any size. A kernel may insist that an operand is constant, so a refusal of this form is not
+final.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qaic.compiler.edges import MAX_BYTES, Edge
-from qaic.compiler.elem_types import EDGE_TYPES
+from qaic.compiler.elem_types import BFLOAT16, EDGE_TYPES
 
 if TYPE_CHECKING:
     from qaic.compiler.lowering import Lowered
@@ -30,7 +31,11 @@ def without_weights(lowered: Lowered) -> Lowered | None:
     edges = []
     for weight in lowered.weights.values():
         edge = Edge(weight.name, weight.elem_type, weight.dims)
-        if edge.elem_type not in EDGE_TYPES or edge.nbytes > MAX_BYTES or max(edge.dims) > 0x7FFF_FFFF:
+        if (
+            edge.elem_type not in {*EDGE_TYPES, BFLOAT16}
+            or edge.nbytes > MAX_BYTES
+            or max(edge.dims) > 0x7FFF_FFFF
+        ):
             return None
         edges.append(edge)
     return replace(

@@ -11,7 +11,6 @@ import hashlib
 import json
 import struct
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +27,6 @@ from qaic.errors import CompileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from concurrent.futures import Future
     from pathlib import Path
 
     import onnx
@@ -59,6 +57,8 @@ OPERATIONS_SEGMENT: Final = "opstatsdesc.open"
 _ALIGNMENT: Final = 64
 #: how deep the standard functions are nested that an engine has no kernel for
 _FUNCTION_DEPTH: Final = 4
+#: bytes of weights from which on the engine would copy too much to see whether it takes them
+_LARGE_CONSTANTS: Final = 64 << 20
 #: protobuf cannot read a message larger than this
 _GRAPH_LIMIT: Final = (1 << 31) - 1
 
@@ -72,7 +72,7 @@ def write_program(
     *,
     progress: Progress,
 ) -> None:
-    """Write a program and let the engine check it.
+    """Write a program and prove that it loads.
 
     Parameters
     ----------
@@ -97,21 +97,19 @@ def write_program(
         The file cannot be written.
     """
     stats = settings_of(options, set_options)
-    form = without_weights(lowered)
+    # Writing declares the weights in the graph.
+    form = without_weights(lowered) if _weight_bytes(lowered) >= _LARGE_CONSTANTS else None
     notes = {"options": dict(set_options), "effective": dict(effective)}
     progress.stage("write", lowered.model, lowered.weights)
     try:
-        # The engine judges beside the writing, which leaves the interpreter to it most of the time.
-        with ThreadPoolExecutor(max_workers=1) as engine:
-            judged = engine.submit(_engine_accepts, path, form, options)
-            if stats is not None and lowered.instrumentation is not None:
-                content, table = _operations(path, lowered, lowered.instrumentation, options, judged)
-                stats = replace(stats, table=table)
-            else:
-                content = _content_of(lowered)
-            _write(path, content, options, notes=notes, stats=stats, progress=progress)
-        if not judged.result() and lowered.instrumentation is None:
-            _core.check_program(str(path))
+        if stats is not None and lowered.instrumentation is not None:
+            content, table = _operations(path, lowered, lowered.instrumentation, options, form)
+            stats = replace(stats, table=table)
+        else:
+            content = _content_of(lowered)
+        _write(path, content, options, notes=notes, stats=stats, progress=progress)
+        progress.stage("load")
+        _prove(path, form, options)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -137,7 +135,7 @@ def _operations(
     lowered: Lowered,
     known: Instrumentation,
     options: CompileOptions,
-    judged: Future[bool],
+    form: Lowered | None,
 ) -> tuple[_Content, OpsTable]:
     """Describe the operations of a program; takes a container that the engine loads, for each try.
 
@@ -146,8 +144,7 @@ def _operations(
 
     def tried(content: _Content) -> onnx.ModelProto:
         _write(path, content, options)
-        if not judged.result():
-            _core.check_program(str(path))
+        _prove(path, form, options)
         optimized = engine_graph(path)
         path.unlink()
         return optimized
@@ -165,19 +162,30 @@ def _operations(
     return content, describe_operations(lowered.model, optimized, owners, known.forms)
 
 
-def _engine_accepts(path: Path, form: Lowered | None, options: CompileOptions) -> bool:
-    """Ask the engine about a graph without its weights; False leaves it open."""
-    if form is None:
-        return False
-    trial = path.with_name(f"{path.name.removesuffix('.tmp')}.check.tmp")
-    try:
-        write_unchecked(trial, form, options)
-        _core.check_program(str(trial))
-    except CompileError:
-        return False
-    finally:
-        trial.unlink(missing_ok=True)
-    return True
+def _weight_bytes(lowered: Lowered) -> int:
+    return sum(weight.source.nbytes for weight in lowered.weights.values())
+
+
+def _prove(path: Path, form: Lowered | None, options: CompileOptions) -> None:
+    """Let the engine load a program; of one with large weights first the form without them.
+
+    Raises
+    ------
+    CompileError
+        The engine refuses the program.
+    """
+    if form is not None:
+        trial = path.with_name(f"{path.name.removesuffix('.tmp')}.check.tmp")
+        try:
+            write_unchecked(trial, form, options)
+            _core.check_program(str(trial))
+        except CompileError:
+            pass
+        else:
+            return
+        finally:
+            trial.unlink(missing_ok=True)
+    _core.check_program(str(path))
 
 
 @dataclass(frozen=True, slots=True)

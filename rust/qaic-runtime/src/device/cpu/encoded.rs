@@ -63,22 +63,7 @@ impl Rows {
 /// Any bytes of the right length decode. Memory is at most four bytes for each element, of which the stored form has
 /// at least 25 bytes for 32.
 pub(super) fn decode(initializer: &Initializer, encoding: &str, stored: &[u8]) -> Result<Elements, String> {
-    let name = &initializer.name;
-    let format = MxFormat::from_name(encoding)
-        .ok_or_else(|| format!("initializer `{name}`: encoding `{encoding}` is not known"))?;
-    let rows = Rows::new(&initializer.dims, initializer.axis)
-        .filter(|rows| {
-            let count = rows.matrices.checked_mul(rows.count);
-            count.and_then(|count| format.stored_bytes(count, rows.row_len)) == Some(stored.len())
-        })
-        .ok_or_else(|| {
-            format!(
-                "initializer `{name}`: {} bytes are not {:?} in blocks of `{encoding}` along dimension {}",
-                stored.len(),
-                initializer.dims,
-                initializer.axis
-            )
-        })?;
+    let (format, rows) = layout(initializer, encoding, stored)?;
     match initializer.dtype {
         Dtype::Float32 => Ok(Elements::F32(fill(&rows, format, stored, 0.0, <[f32]>::copy_from_slice))),
         Dtype::Float16 => Ok(Elements::F16(fill(
@@ -95,8 +80,46 @@ pub(super) fn decode(initializer: &Initializer, encoding: &str, stored: &[u8]) -
             bf16::ZERO,
             HalfFloatSliceExt::convert_from_f32_slice,
         ))),
-        other => Err(format!("initializer `{name}`: {other:?} is no type of a tensor in blocks")),
+        other => Err(not_in_blocks(initializer, other)),
     }
+}
+
+/// As many zeros as `decode` gives elements, of the same type; refuses what it refuses. Those of float32, the common type,
+/// take no memory as long as nothing writes them.
+pub(super) fn zeros(initializer: &Initializer, encoding: &str, stored: &[u8]) -> Result<Elements, String> {
+    let (_, rows) = layout(initializer, encoding, stored)?;
+    let count = rows.elements().unwrap_or(0);
+    match initializer.dtype {
+        Dtype::Float32 => Ok(Elements::F32(vec![0.0; count])),
+        Dtype::Float16 => Ok(Elements::F16(vec![f16::ZERO; count])),
+        Dtype::Bfloat16 => Ok(Elements::Bf16(vec![bf16::ZERO; count])),
+        other => Err(not_in_blocks(initializer, other)),
+    }
+}
+
+fn not_in_blocks(initializer: &Initializer, dtype: Dtype) -> String {
+    format!("initializer `{}`: {dtype:?} is no type of a tensor in blocks", initializer.name)
+}
+
+/// The format of stored blocks and how their rows lie, checked against the tensor that they are to become.
+fn layout(initializer: &Initializer, encoding: &str, stored: &[u8]) -> Result<(MxFormat, Rows), String> {
+    let name = &initializer.name;
+    let format = MxFormat::from_name(encoding)
+        .ok_or_else(|| format!("initializer `{name}`: encoding `{encoding}` is not known"))?;
+    let rows = Rows::new(&initializer.dims, initializer.axis)
+        .filter(|rows| {
+            let count = rows.matrices.checked_mul(rows.count);
+            count.and_then(|count| format.stored_bytes(count, rows.row_len)) == Some(stored.len())
+        })
+        .ok_or_else(|| {
+            format!(
+                "initializer `{name}`: {} bytes are not {:?} in blocks of `{encoding}` along dimension {}",
+                stored.len(),
+                initializer.dims,
+                initializer.axis
+            )
+        })?;
+    Ok((format, rows))
 }
 
 /// Decodes some rows at a time; `narrow` converts between slices of one length.
@@ -199,6 +222,25 @@ mod tests {
         for (index, value) in values.iter().enumerate() {
             assert_eq!(value.to_f32(), number(index / 33, index % 33));
         }
+    }
+
+    #[test]
+    fn zeros_are_as_many_as_the_elements() {
+        let bytes = stored(40, 33, number);
+        for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
+            let initializer = initializer(&[40, 33], 1, dtype);
+            let count = |elements: &Elements| match elements {
+                Elements::F32(values) => values.len(),
+                Elements::F16(values) => values.len(),
+                Elements::Bf16(values) => values.len(),
+            };
+            let decoded = decode(&initializer, "mxfp6_e2m3", &bytes).unwrap();
+            let zeros = zeros(&initializer, "mxfp6_e2m3", &bytes).unwrap();
+            assert_eq!(count(&zeros), count(&decoded));
+            assert_eq!(std::mem::discriminant(&zeros), std::mem::discriminant(&decoded));
+        }
+        assert!(zeros(&initializer(&[40, 33], 1, Dtype::Int8), "mxfp6_e2m3", &bytes).is_err());
+        assert!(zeros(&initializer(&[40, 32], 1, Dtype::Float32), "mxfp6_e2m3", &bytes).is_err());
     }
 
     #[test]

@@ -31,14 +31,23 @@ use crate::sync::Mutex;
 pub(super) struct GraphOptions<'a> {
     /// Threads that work on one inference, the calling one included.
     pub(super) intra_op_threads: u32,
-    /// Whether the engine optimizes the graph; off when it only has to say whether it could run it.
-    pub(super) optimize: bool,
+    /// What for.
+    pub(super) purpose: Purpose,
     /// Hardware family that the program must be for; `None` when it makes no difference.
     pub(super) family: Option<&'static str>,
     /// Where the engine writes the graph that it made of the program's.
     pub(super) save: Option<&'a SavePaths>,
     /// Ends the build early.
     pub(super) token: &'a LoadToken,
+}
+
+/// What a graph is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To run inferences.
+    Run,
+    /// To see whether it can be built: weights keep their layout, kernels pack none, blocks are not decoded.
+    Check,
 }
 
 /// The constants of a program, used where they lie.
@@ -210,10 +219,9 @@ impl Graph {
         // SAFETY: the options are live.
         let status = unsafe { (api.SetIntraOpNumThreads)(options.raw, threads) };
         check(api, status)?;
-        let level = if settings.optimize {
-            GraphOptimizationLevel::ORT_ENABLE_ALL
-        } else {
-            GraphOptimizationLevel::ORT_DISABLE_ALL
+        let level = match settings.purpose {
+            Purpose::Run => GraphOptimizationLevel::ORT_ENABLE_ALL,
+            Purpose::Check => GraphOptimizationLevel::ORT_ENABLE_EXTENDED,
         };
         // SAFETY: the options are live.
         let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
@@ -230,7 +238,7 @@ impl Graph {
             entries.push((c"session.optimized_model_external_initializers_file_name", &save.constants));
             entries.push((c"session.optimized_model_external_initializers_min_size_in_bytes", c"1024"));
         }
-        if !settings.optimize {
+        if settings.purpose == Purpose::Check {
             entries.push((c"session.disable_prepacking", c"1"));
         }
         if int8_products_saturate() {
@@ -255,7 +263,7 @@ impl Graph {
             check(api, status)?;
         }
 
-        let Weights { names, values, decoded } = Weights::of_plan(engine, plan, constants.bytes)?;
+        let Weights { names, values, decoded } = Weights::of_plan(engine, plan, constants.bytes, settings.purpose)?;
         if !values.is_empty() {
             let name_pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
             let value_pointers: Vec<_> = values.iter().map(|value| value.raw.cast_const()).collect();
@@ -348,8 +356,13 @@ struct Weights {
 }
 
 impl Weights {
-    /// Tensors over the bytes, or over what they decode to.
-    fn of_plan(engine: &'static Engine, plan: &Plan, constants: &[u8]) -> Result<Self, String> {
+    /// Tensors over the bytes, or over what they decode to; over zeros of that size where it only has to be built.
+    fn of_plan(
+        engine: &'static Engine,
+        plan: &Plan,
+        constants: &[u8],
+        purpose: Purpose,
+    ) -> Result<Self, String> {
         let mut names = Vec::with_capacity(plan.initializers.len());
         let mut values = Vec::with_capacity(plan.initializers.len());
         let mut decoded = Vec::new();
@@ -375,7 +388,10 @@ impl Weights {
             let address = match encoding {
                 None => bytes.as_ptr(),
                 Some(encoding) => {
-                    let elements = encoded::decode(initializer, encoding, bytes)?;
+                    let elements = match purpose {
+                        Purpose::Run => encoded::decode(initializer, encoding, bytes)?,
+                        Purpose::Check => encoded::zeros(initializer, encoding, bytes)?,
+                    };
                     let address = elements.address();
                     decoded.push(elements);
                     address

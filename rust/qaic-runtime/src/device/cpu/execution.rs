@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::blocks::{BlockBindings, BlockEdges};
 use super::build::{Built, Parts, build_graph, session_threads, usable_cpus};
 use super::calibration;
-use super::engine::{Bindings, Graph, GraphOptions, Stop};
+use super::engine::{Bindings, Graph, GraphOptions, Purpose, Stop};
 use super::stats::{Description, ExecStats, ProgramStats};
 use crate::buffer::{HostSlice, HostSliceMut};
 use crate::clock;
@@ -50,7 +50,7 @@ impl Executable {
         let begun_ns = clock::now_ns();
         let options = GraphOptions {
             intra_op_threads: session_threads(setting.cores, setting.activations, usable_cpus()),
-            optimize: true,
+            purpose: Purpose::Run,
             family: setting.family,
             save: None,
             token: setting.token,

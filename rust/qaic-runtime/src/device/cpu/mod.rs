@@ -36,7 +36,7 @@ use crate::image::Image;
 use crate::profiling::{Identity, Stages};
 pub(in crate::device) use build::Parts;
 use build::build_graph;
-use engine::{GraphOptions, SavePaths, Stop};
+use engine::{GraphOptions, Purpose, SavePaths, Stop};
 pub(in crate::device) use execution::{Executable, Execution, Setting};
 pub use loader::{Engine, MINIMUM_VERSION};
 pub(in crate::device) use stats::{Description, LoadedStats};
@@ -117,15 +117,16 @@ fn parts(image: &Arc<Image>, device: DeviceId) -> Parts<'_> {
     }
 }
 
-/// Checks that the engine can run every node of a CPU program, without the cost of optimizing it.
+/// Checks that a CPU program loads: the engine takes its graph with its weights and shapes.
 ///
-/// Blocking: about a third of a load.
+/// The weights are used where they are mapped. Blocking: as long as a load that packs no weights.
 pub fn check_program(
     image: &Arc<Image>,
     engine_candidates: &[PathBuf],
     token: &LoadToken,
 ) -> Result<(), RuntimeError> {
-    let options = GraphOptions { intra_op_threads: 1, optimize: false, family: None, save: None, token };
+    let options =
+        GraphOptions { intra_op_threads: 1, purpose: Purpose::Check, family: None, save: None, token };
     build_graph(&parts(image, DeviceId(0)), engine_candidates, options).map(drop)
 }
 
@@ -154,7 +155,7 @@ pub fn save_optimized(
         .map_err(|source| RuntimeError::Io { path: sink.clone(), source: Arc::new(source) })?;
     let save = SavePaths { graph: c_path(&graph_path)?, constants: c_path(constants)? };
     let options =
-        GraphOptions { intra_op_threads: 1, optimize: true, family: None, save: Some(&save), token };
+        GraphOptions { intra_op_threads: 1, purpose: Purpose::Run, family: None, save: Some(&save), token };
     let built = build_graph(&parts(image, DeviceId(0)), engine_candidates, options);
     // Some engines remove it themselves.
     let _ = fs::remove_file(sink);
