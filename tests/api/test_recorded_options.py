@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 
@@ -16,11 +17,17 @@ from qaic.options.table import SPECS
 from session_models import affine, save
 from session_models import model as model_of
 
+#: what stands for a file in the test, whose digest is recorded
+FILE = object()
+TEXT = b"settings of the splitting\n"
+
 VALUES = {
     "sub_functions": True,
+    "split_model_io": True,
     "aic_hw": True,
     "mos": [2],
     "ols": 2,
+    "ols_config": FILE,
     "mdts_mos": 2,
     "allocator_dealloc_delay": 2,
     "size_split_granularity": 1024,
@@ -65,12 +72,16 @@ def test_every_option_of_the_hardware_is_here():
 @pytest.mark.parametrize("name", VALUES)
 def test_option_is_recorded_and_changes_no_result(name, model, tmp_path, caplog):
     plain, _ = outcome(model, tmp_path / "plain", {})
+    value = recorded = VALUES[name]
+    if value is FILE:
+        value, recorded = tmp_path / "file", hashlib.sha256(TEXT).hexdigest()
+        value.write_bytes(TEXT)
     with caplog.at_level(logging.INFO, logger="qaic.compiler"):
-        outputs, options = outcome(model, tmp_path / "set", {name: VALUES[name]})
+        outputs, options = outcome(model, tmp_path / "set", {name: value})
     assert outputs.keys() == plain.keys()
-    for tensor, value in outputs.items():
-        assert value.tobytes() == plain[tensor].tobytes()
-    assert options == CORES | {name: VALUES[name]}
+    for tensor, array in outputs.items():
+        assert array.tobytes() == plain[tensor].tobytes()
+    assert options == CORES | {name: recorded}
     told = [record.getMessage() for record in caplog.records if "no effect on" in record.getMessage()]
     assert told == [f"recorded, no effect on the cpu target: {name}"]
 

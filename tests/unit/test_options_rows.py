@@ -81,6 +81,7 @@ ROWS = {
     "dump_custom_io_config_template_file": PATH,
     "retained_state": SWITCH,
     "split_retained_state_io": ([(False, False)], ["maybe"]),
+    "split_model_io": SWITCH,
     "sub_functions": SWITCH,
     "register_custom_op": ([([FILE], (FILE,))], ["missing.yaml", 3, [""]]),
     "load_embedding_tables": INPUT_FILE,
@@ -140,6 +141,7 @@ ROWS = {
     "aic_num_cores": ([("1", 1), (np.int64(16), 16), ("010", 10)], [0, 17, "x", 1.0, True]),
     "mos": ([(1, (1,)), ("1", (1,)), (-1, ()), ("-1", ())], [0, 17, "1,x", [1, 1, 1, 1, 1], True, 1.0]),
     "ols": COUNT,
+    "ols_config": INPUT_FILE,
     "mdts_mos": COUNT,
     "allocator_dealloc_delay": ([(0, 0), (10, 10)], [-1, 11, "x"]),
     "size_split_granularity": ([(512, 512), (2048, 2048)], [511, 2049, "x"]),
@@ -339,8 +341,9 @@ dynamic-shape-input dynamic_shape_input | always-expand-onnx-functions always_ex
 batchsize batchsize | network-specialization-config network_specialization_config
 json-input-file json_input_file | custom-IO-list-file custom_io_list_file
 dump-custom-IO-config-template dump_custom_io_config_template_file | retained-state retained_state
-split-retained-state-io split_retained_state_io | sub-functions sub_functions
-register-custom-op register_custom_op | load-embedding-tables load_embedding_tables
+split-retained-state-io split_retained_state_io | split-model-io split_model_io
+sub-functions sub_functions | register-custom-op register_custom_op
+registered-custom-op register_custom_op | load-embedding-tables load_embedding_tables
 dump-embedding-tables dump_embedding_tables | host-preproc host_preproc | aic-preproc aic_preproc
 compile-only compile_only | aic-hw aic_hw | aic-hw-version aic_hw_version
 operators-supported operators_supported | qpc-crc qpc_crc | io-encrypt io_encrypt
@@ -381,7 +384,7 @@ allow-profile-mismatch allow_profile_mismatch
 """
 
 HARDWARE_ONLY = """
-sub_functions aic_hw mos ols mdts_mos allocator_dealloc_delay size_split_granularity
+sub_functions split_model_io aic_hw mos ols ols_config mdts_mos allocator_dealloc_delay size_split_granularity
 vtcm_working_set_limit_ratio force_vtcm_spill aic_enable_depth_first aic_depth_first_mem sdp_cluster_sizes
 multicast_weights use_producer_dma direct_api user_tiled ddr_stats aic_pmu_recipe aic_pmu_events process_lock
 """
@@ -455,6 +458,7 @@ def test_flags_that_stand_in_no_public_text_are_marked():
         "host-preproc",
         "exclude-mxfp6-matmul",
         "compile-threads",
+        "ols-config",
         "enable-debug",
         "io-crc",
         "io-crc-stride",

@@ -42,6 +42,7 @@ class SessionKeywords(TypedDict, total=False):
     dump_custom_io_config_template_file: _Path | None
     retained_state: bool | None
     split_retained_state_io: bool | None
+    split_model_io: bool | None
     sub_functions: bool | None
     register_custom_op: Sequence[_Path] | str | None
     load_embedding_tables: _Path | None
@@ -89,6 +90,7 @@ class SessionKeywords(TypedDict, total=False):
     aic_num_cores: int | None
     mos: int | Sequence[int] | str | None
     ols: int | None
+    ols_config: _Path | None
     mdts_mos: int | None
     allocator_dealloc_delay: int | None
     allocator_dealloac_delay: int | None

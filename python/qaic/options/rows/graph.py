@@ -147,6 +147,16 @@ class GraphOptions:
         documented=Documented.CLI,
         in_container=True,
     )
+    split_model_io: bool = option(
+        Bool(),
+        default=False,
+        summary="Split inputs and outputs of the program, as clients ask for that serve prefill and decode "
+        "apart.",
+        effect=Effect.RECORDED,
+        flag=Flag("split-model-io", FlagForm.SWITCH),
+        documented=Documented.CLI,
+        in_container=True,
+    )
     sub_functions: bool = option(
         Bool(),
         default=False,
@@ -161,7 +171,7 @@ class GraphOptions:
         default=(),
         summary="Descriptions of custom operators and of the libraries that implement them.",
         effect=Effect.BEHAVIOUR,
-        flag=Flag("register-custom-op", FlagForm.REPEAT),
+        flag=Flag("register-custom-op", FlagForm.REPEAT, others=("registered-custom-op",)),
         documented=Documented.CLI,
         in_container=True,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from qaic.options.codecs import Bool, FilePath, Float, Int, ListOf
+from qaic.options.file_content import FileContent, InputFileContent
 from qaic.options.partitions import PartitionConfig, Partitions
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
 from qaic.options.words import MostCores
@@ -53,6 +54,15 @@ class SchedulingOptions:
         effect=Effect.RECORDED,
         flag=Flag("ols", FlagForm.VALUE),
         aic=AicField("overlap_split_factor", 2, "compiler_overlap_split_factor", JsonForm.INT),
+        in_container=True,
+    )
+    ols_config: InputFileContent | None = option(
+        FileContent("file"),
+        default=None,
+        summary="File with settings of `ols` for the compiler of the card; its content is not read.",
+        effect=Effect.RECORDED,
+        flag=Flag("ols-config", FlagForm.VALUE, inferred=True),
+        documented=Documented.CLI,
         in_container=True,
     )
     mdts_mos: int | None = option(
