@@ -38,7 +38,7 @@ CHANGES = {
     "network_specialization_config": ([{"n": 1}, {"n": 2}], ONE),
     "custom_io_list_file": ([{"IOName": "x", "Precision": "float16"}], ONE),
     "convert_to_fp16": (True, ONE),
-    "clip_fp16_constants": (True, ONE | {"convert_to_fp16": True}),
+    "clip_fp16_constants": (False, ONE | {"convert_to_fp16": True}),
     "execute_nodes_in_fp16": (["MatMul"], ONE),
     "node_precision_info_file": ({"FP16NodeInstanceNames": ["m"]}, ONE),
     "keep_original_precision_for_nodes": (["MatMul"], ONE | {"convert_to_fp16": True}),

@@ -62,8 +62,15 @@ def programs(draw):
     return nodes, constants, sorted({*outputs, "last"})
 
 
-def expected(nodes, constants, x):
-    """Evaluate node by node; constants are folded in fp32 and rounded where data meets them."""
+def half_constant(array, *, clip):
+    rounded = half(array)
+    if clip:
+        rounded = np.where(np.isfinite(array) & np.isinf(rounded), np.copysign(65504, array), rounded)
+    return rounded.astype(np.float32)
+
+
+def expected(nodes, constants, x, *, clip):
+    """Evaluate node by node; constants are folded in fp32, clipped and rounded where data meets them."""
     values = {"x": half(x)}
     folded = dict(constants)
     for op, operands, name in nodes:
@@ -71,13 +78,17 @@ def expected(nodes, constants, x):
         if all(operand in folded for operand in operands):
             folded[name] = compute(*(folded[operand] for operand in operands))
         else:
-            values[name] = half(compute(*(values[o] if o in values else half(folded[o]) for o in operands)))
-    return values | {name: half(value) for name, value in folded.items()}
+            values[name] = half(
+                compute(
+                    *(values[o] if o in values else half_constant(folded[o], clip=clip) for o in operands)
+                )
+            )
+    return values | {name: half_constant(value, clip=clip) for name, value in folded.items()}
 
 
 @settings(max_examples=150, deadline=None)
-@given(programs(), vectors)
-def test_random_graph_equals_rounding_after_each_node(program, x):
+@given(programs(), vectors, st.booleans())
+def test_random_graph_equals_rounding_after_each_node(program, x, clip):
     nodes, constants, outputs = program
     graph = helper.make_graph(
         [helper.make_node(op, operands, [name]) for op, operands, name in nodes],
@@ -88,13 +99,14 @@ def test_random_graph_equals_rounding_after_each_node(program, x):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with onnx_file.open_bytes(model.SerializeToString()) as source:
-        compiled = lower(source, CompileOptions(convert_to_fp16=True), Progress("test")).model
+        chosen = CompileOptions(convert_to_fp16=True, clip_fp16_constants=clip)
+        compiled = lower(source, chosen, Progress("test")).model
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(compiled.SerializeToString(), options, providers=["CPUExecutionProvider"])
     actual = dict(zip(outputs, session.run(outputs, {"x": x}), strict=True))
     with np.errstate(all="ignore"):
-        wanted = expected(nodes, constants, x)
+        wanted = expected(nodes, constants, x, clip=clip)
     for name in outputs:
         np.testing.assert_array_equal(actual[name], wanted[name], err_msg=name)
 

@@ -6,7 +6,7 @@ import onnxruntime as ort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
-from test_fp16_properties import COMPUTING, FLOAT, SELECTING, SIZE, half, programs, vectors
+from test_fp16_properties import COMPUTING, FLOAT, SELECTING, SIZE, half, half_constant, programs, vectors
 
 from qaic.compiler import onnx_file
 from qaic.compiler.lowering import lower
@@ -32,6 +32,7 @@ def choices(draw, nodes):
         execute_nodes_in_fp16=tuple(execute),
         keep_original_precision_for_nodes=tuple(keep),
         node_precision_info_file=NodePrecision(tuple(in_half), tuple(in_single)) if listed else None,
+        clip_fp16_constants=draw(st.booleans()),
     )
     halves = {
         name
@@ -41,10 +42,11 @@ def choices(draw, nodes):
     return options, halves
 
 
-def expected(nodes, constants, x, halves):
+def expected(nodes, constants, x, halves, *, clip):
     """Evaluate node by node: a node in fp16 rounds what it reads and makes, one in fp32 takes what is there.
 
-    What depends on no input is folded in fp32; as an output it has the precision of its node.
+    What depends on no input is folded in fp32; as an output it has the precision of its node. Constants are
+    clipped where they are rounded.
     """
     values, folded, outputs = {"x": x}, dict(constants), {}
     for op, operands, name in nodes:
@@ -52,10 +54,14 @@ def expected(nodes, constants, x, halves):
         read = [values[o] if o in values else folded[o] for o in operands]
         if all(o in folded for o in operands):
             folded[name] = compute(*read)
-            outputs[name] = half(folded[name]) if name in halves else folded[name]
+            outputs[name] = half_constant(folded[name], clip=clip) if name in halves else folded[name]
             continue
         if name in halves:
-            values[name] = half(compute(*map(half, read)))
+            rounded = [
+                half(value) if o in values else half_constant(value, clip=clip)
+                for o, value in zip(operands, read, strict=True)
+            ]
+            values[name] = half(compute(*rounded))
         else:
             values[name] = compute(*read)
         outputs[name] = values[name]
@@ -85,6 +91,6 @@ def test_each_node_computes_in_its_precision(data, program, x):
     )
     actual = dict(zip(outputs, session.run(outputs, {"x": x}), strict=True))
     with np.errstate(all="ignore"):
-        wanted = expected(nodes, constants, x, halves)
+        wanted = expected(nodes, constants, x, halves, clip=options.clip_fp16_constants)
     for name in outputs:
         np.testing.assert_array_equal(actual[name], wanted[name], err_msg=name)

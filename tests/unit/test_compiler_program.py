@@ -486,7 +486,14 @@ def test_build_works_where_locks_do_not(tmp_path, monkeypatch):
     assert compiled(two_layers()).exists()
 
 
-def test_constants_beyond_float16_are_reported_once(cache_dir, caplog):
+@pytest.mark.parametrize(
+    ("options", "became", "value"),
+    [
+        ({}, "the largest finite value (clip_fp16_constants=false makes them infinite)", 65504),
+        ({"clip_fp16_constants": False}, "infinity (clip_fp16_constants is false)", np.inf),
+    ],
+)
+def test_constants_beyond_float16_are_reported_once(options, became, value, cache_dir, caplog):
     model = model_of(
         [node("Mul", ["x", "t"], ["y"])],
         [info("x", [600])],
@@ -494,11 +501,10 @@ def test_constants_beyond_float16_are_reported_once(cache_dir, caplog):
         [("t", np.full(600, 1e6, "f"))],
     )
     with caplog.at_level(logging.WARNING):
-        path = compiled(model, convert_to_fp16=True)
-    assert "600 constants are beyond the range of float16 and became infinity" in caplog.text
-    assert "'t'" in caplog.text
+        path = compiled(model, convert_to_fp16=True, **options)
+    assert caplog.messages == [f"600 constants are beyond the range of float16 and became {became}: 't'"]
     (y,) = run_program(path, {"x": np.ones(600, np.float32)})
-    assert np.isinf(y).all()
+    assert (y == value).all()
 
 
 def test_importing_the_compiler_does_not_load_onnx():

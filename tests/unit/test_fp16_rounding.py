@@ -236,23 +236,23 @@ def test_resize_scales_stay_exact():
     assert run(whole(program), {"x": normal(1, 1, 3, 3)})["y"].shape == (1, 1, 4, 4)
 
 
-def test_overflowing_constants_become_infinite_and_are_reported():
+def test_overflowing_constants_become_infinite_where_clipping_is_off():
     values = np.float32([1e5, -1e6, 65519, 65520, np.inf, 1])
     model = model_of(
         [node("Mul", ["x", "table"], ["y"])], [info("x", [6])], [info("y", [6])], [("table", values)]
     )
-    program = lowered(model, convert_to_fp16=True)
+    program = lowered(model, convert_to_fp16=True, clip_fp16_constants=False)
     out = run(whole(program), {"x": np.ones(6, np.float32)})["y"]
     np.testing.assert_array_equal(out, [np.inf, -np.inf, 65504, np.inf, np.inf, 1])
     assert program.overflows.counts == {"table": 3}
 
 
-def test_clip_fp16_constants_keeps_infinities_and_clips_the_rest():
+def test_constants_are_clipped_by_default_and_infinities_stay():
     values = np.tile(np.float32([1e5, -1e6, np.inf, -np.inf, np.nan, 2]), 100)
     model = model_of(
         [node("Mul", ["x", "table"], ["y"])], [info("x", [600])], [info("y", [600])], [("table", values)]
     )
-    program = lowered(model, convert_to_fp16=True, clip_fp16_constants=True)
+    program = lowered(model, convert_to_fp16=True)
     out = run(whole(program), {"x": np.ones(600, np.float32)})["y"]
     np.testing.assert_array_equal(out, np.tile([65504, -65504, np.inf, -np.inf, np.nan, 2], 100))
     assert program.overflows.counts == {"table": 200}
@@ -347,8 +347,11 @@ def test_branches_may_use_one_name_for_different_values():
         [("c", np.float32([300])), ("d", np.float32([89999]))],
     )
     x = np.float32([300])
+    assert run_fp16(model, {"p": np.array(True), "x": x}, clip_fp16_constants=False)["y"] == 301
+    assert np.isnan(run_fp16(model, {"p": np.array(False), "x": x}, clip_fp16_constants=False)["y"])
+    # Clipping is for what enters the rest of the graph: what is folded is folded in fp32.
     assert run_fp16(model, {"p": np.array(True), "x": x})["y"] == 301
-    assert np.isnan(run_fp16(model, {"p": np.array(False), "x": x})["y"])
+    assert np.isposinf(run_fp16(model, {"p": np.array(False), "x": x})["y"])
 
 
 def test_loop_carries_values_on_the_grid():

@@ -488,7 +488,7 @@ def test_empty_lists_are_not_recorded():
 def test_effective_options_are_the_usual_ones_and_those_that_differ():
     usual = {
         "aic_num_cores": 1,
-        "clip_fp16_constants": False,
+        "clip_fp16_constants": True,
         "combine_inputs": True,
         "combine_outputs": True,
         "convert_to_fp16": False,

@@ -266,7 +266,7 @@ def test_documented_defaults():
     assert (compile_.aic_num_cores, compile_.combine_inputs, compile_.combine_outputs) == (1, True, True)
     assert (compile_.convert_to_fp16, compile_.clip_fp16_constants, compile_.output_dir) == (
         False,
-        False,
+        True,
         None,
     )
     assert runtime.backend_options() == {

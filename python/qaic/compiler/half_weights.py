@@ -29,7 +29,7 @@ class Overflows:
     clip: bool
     counts: dict[str, int] = field(default_factory=dict)
 
-    def to_grid(self, name: str, values: npt.NDArray[np.floating], grid: int) -> npt.NDArray[np.generic]:
+    def to_grid(self, name: str, values: npt.NDArray[np.generic], grid: int) -> npt.NDArray[np.generic]:
         """Round half to even; a finite value out of range becomes infinite, or is clipped if `clip`.
 
         The range of bfloat16 is that of float32, whose very largest values round to infinity uncounted.

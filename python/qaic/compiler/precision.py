@@ -195,7 +195,11 @@ def report(overflows: Overflows) -> None:
     """Warn about constants beyond float16, once, after all of them were read."""
     if overflows.counts:
         total = sum(overflows.counts.values())
-        became = "the largest finite value" if overflows.clip else "infinity; see clip_fp16_constants"
+        became = (
+            "the largest finite value (clip_fp16_constants=false makes them infinite)"
+            if overflows.clip
+            else "infinity (clip_fp16_constants is false)"
+        )
         _log.warning(
             "%d constants are beyond the range of float16 and became %s: %s",
             total,

@@ -8,13 +8,15 @@ Nodes that compute on no grid, those of fp32 and of integers, read what is there
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.constant_bounds import exceeds, filling, may_exceed
 from qaic.compiler.constness import Constness, classify, node_key, typed_picks
-from qaic.compiler.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
-from qaic.compiler.graph_walk import FreshNames, subgraphs, uses
-from qaic.compiler.half_weights import HalfSource, Overflows
+from qaic.compiler.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
+from qaic.compiler.graph_walk import STANDARD_DOMAINS, FreshNames, subgraphs, uses
+from qaic.compiler.half_weights import HALF_MAX, HalfSource, Overflows
 from qaic.compiler.initializers import dense
 from qaic.compiler.precision_classes import Classification, PrecisionClass
 from qaic.compiler.precision_ops import (
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from qaic.compiler.value_types import ValueFacts
 
 _GRIDS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
+
+#: the first operator set with Where, which clipping needs
+_WHERE: Final = 9
 
 #: element types whose values are rounded; float64 is treated as float32 (§5.2)
 ROUNDED: Final = frozenset({FLOAT, DOUBLE})
@@ -96,10 +101,21 @@ class Rounder:
         self.uses = uses(model.graph)
         self.picks = typed_picks(self.types)
         self.constness = Constness()
+        #: computed constants that may lie beyond float16, where those are clipped
+        self.beyond: set[str] = set()
+        #: fillings of tensors among them, by the name of the tensor
+        self.fillings: dict[str, onnx.NodeProto] = {}
+        #: numbers in the main graph, by value and type
+        self.scalars: dict[tuple[float, int], str] = {}
 
     def run(self) -> None:
         """Rewrite the model."""
         classify(self.model.graph, self.weights.keys(), self, self.constness)
+        version = next((s.version for s in self.model.opset_import if s.domain in STANDARD_DOMAINS), 1)
+        if self.overflows.clip and version >= _WHERE:
+            self.beyond = may_exceed(
+                self.model.graph, self.constness.folded, lambda node: self.picks(node, FLOAT16)
+            )
         self._graph(self.model.graph, None, None)
 
     def grid_of(self, node: onnx.NodeProto) -> int:
@@ -165,6 +181,8 @@ class Rounder:
         for position, name in enumerate(node.input):
             node.input[position] = self._folded_name(scope, name)
         scope.nodes.append(node)
+        if filling(node) is not None:
+            self.fillings[node.output[0]] = node
         grid = self.grid_of(node)
         wanted = [grid and name in outputs and self._wanted(node, name) for name in node.output]
         for position, name in enumerate(list(node.output)):
@@ -195,6 +213,8 @@ class Rounder:
         for inner in nested:
             self._graph(inner, scope, node)
         scope.nodes.append(node)
+        if any(made) and grid == FLOAT16 and self.overflows.clip:
+            self._clip_filling(node)
         for one in GRIDS:
             if self._selects(scope, node, one):
                 scope.on_grid.update((name, one) for name in node.output)
@@ -259,7 +279,10 @@ class Rounder:
         narrow = self.fresh.make(name, type_name(grid))
         node.output[position] = raw
         self.types[raw] = self.types[name]
-        self._cast(scope, raw, narrow, grid)
+        source = raw
+        if name in self.beyond and grid == FLOAT16:
+            source = self._clipped(scope, raw, name)
+        self._cast(scope, source, narrow, grid)
         self._cast(scope, narrow, name, self.types[name])
         scope.on_grid.add((name, grid))
 
@@ -272,12 +295,72 @@ class Rounder:
             if name in at.defined:
                 break
             at = at.parent
+        source = self._clipped(scope, name, name) if name in self.beyond and grid == FLOAT16 else name
         narrow = self.fresh.make(name, type_name(grid))
         rounded = self.fresh.make(name, "rounded")
-        self._cast(scope, name, narrow, grid)
+        self._cast(scope, source, narrow, grid)
         self._cast(scope, narrow, rounded, self.types[name])
         self._register_copy(scope, name, rounded, grid)
         return rounded
+
+    def _clip_filling(self, node: onnx.NodeProto) -> None:
+        """Clip the value that a node fills a tensor with, and count it; other nodes stay as they are."""
+        from onnx import numpy_helper
+
+        values = filling(node)
+        if values is None or not exceeds(values):
+            return
+        limited = self.overflows.to_grid(node.output[0], values, FLOAT16).astype(values.dtype)
+        attribute = next(item for item in node.attribute if item.name == "value")
+        attribute.t.CopyFrom(numpy_helper.from_array(limited, attribute.t.name))
+
+    def _clipped(self, scope: _Scope, source: str, name: str) -> str:
+        """Add what clips a computed constant, and leaves infinities and NaN; returns the clipped value.
+
+        Parameters
+        ----------
+        scope : _Scope
+            Where the nodes go.
+        source : str
+            Value to clip.
+        name : str
+            What it is called in the model.
+        """
+        from onnx import helper
+
+        made = self.fillings.get(name)
+        if made is not None:
+            twin = type(made).FromString(made.SerializeToString())
+            twin.ClearField("name")
+            twin.output[0] = self.fresh.make(name, "clipped")
+            self.types[twin.output[0]] = self.types[name]
+            self._clip_filling(twin)
+            scope.nodes.append(twin)
+            return str(twin.output[0])
+        elem_type = self.types[name]
+
+        def add(operator: str, *inputs: str, elem_type: int = elem_type) -> str:
+            result = self.fresh.make(name, operator.lower())
+            scope.nodes.append(helper.make_node(operator, list(inputs), [result]))
+            self.types[result] = elem_type
+            return result
+
+        low, high, infinity = (self._scalar(value, elem_type) for value in (-HALF_MAX, HALF_MAX, math.inf))
+        inside = add("Min", add("Max", source, low), high)
+        is_finite = add("Less", add("Abs", source), infinity, elem_type=BOOL)
+        return add("Where", is_finite, inside, source)
+
+    def _scalar(self, value: float, elem_type: int) -> str:
+        """Return the name of a constant in the main graph."""
+        from onnx import helper
+
+        key = value, elem_type
+        if key not in self.scalars:
+            self.scalars[key] = self.fresh.make("limit", type_name(elem_type))
+            tensor = helper.make_tensor(self.scalars[key], elem_type, [], [value])
+            self.model.graph.initializer.append(tensor)
+            self.types[tensor.name] = elem_type
+        return self.scalars[key]
 
     def _register_copy(self, scope: _Scope, name: str, rounded: str, grid: int) -> None:
         scope.copies[name, grid] = rounded

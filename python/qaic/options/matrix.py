@@ -195,7 +195,7 @@ def _list_or_random(view: RuleView) -> str | None:
 
 def _clip_without_fp16(view: RuleView) -> str | None:
     halves = ("convert_to_fp16", "execute_nodes_in_fp16", "node_precision_info_file")
-    if not view.asks("clip_fp16_constants") or any(view.asks(name) for name in halves):
+    if "clip_fp16_constants" not in view.origins or any(view.asks(name) for name in halves):
         return None
     return f"{view.spell('clip_fp16_constants')} has no effect without {view.spell('convert_to_fp16')}"
 

@@ -32,8 +32,8 @@ class PrecisionOptions:
     )
     clip_fp16_constants: bool = option(
         Bool(),
-        default=False,
-        summary="Clip constants beyond the range of fp16 to its limits; otherwise they become infinite.",
+        default=True,
+        summary="Clip constants beyond the range of fp16 to its limits; if false they become infinite.",
         effect=Effect.BEHAVIOUR,
         flag=Flag("clip-fp16-constants", FlagForm.SWITCH),
         in_container=True,
