@@ -1,7 +1,7 @@
 """Every flag that efficient-transformers and vllm-qaic pass to the compiler, on the command line they write.
 
 They build it from keyword arguments: an underscore becomes a dash, true a bare flag, false nothing, anything
-else a value behind ``=``. The flags are those of their sources, documents, examples, tests and configurations.
+else a value behind ``=``. The flags are those of their sources, documents, examples, tests and files.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from qaic.cli.qpc_facts import facts
 from qaic.cli.qpc_text import info_text
 from qaic.compiler import compile_model
 from qaic.errors import CompileError, OptionError
+from qaic.options.codecs import ValueMismatchError
 from qaic.options.models import CompileOptions
 from qaic.options.partitions import Partitions
 from qaic.options.specializations import Specializations
@@ -122,8 +123,8 @@ def test_symbol_without_a_value_is_refused_with_its_specialization():
 
 def test_symbol_the_model_lacks_is_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
-        lowered(symbolic(), **entries({"batch": 1, "seq": 2, "ctx_len": 5}, {"batch": 1, "seq": 1}))
-    assert "no symbols 'ctx_len'" in caplog.text
+        lowered(symbolic(), **entries({"batch": 1, "seq": 2, "context": 5}, {"batch": 1, "seq": 1}))
+    assert "no symbols 'context'" in caplog.text
 
 
 def test_unnamed_dimension_is_refused_also_with_specializations():
@@ -346,3 +347,56 @@ def test_as_many_graph_names_as_graphs_are_expected(names):
     with pytest.raises(OptionError, match=f"has {len(names)} names.*has 2 graphs") as caught:
         lowered(symbolic(), **TWO, graph_names=names)
     assert caught.value.code == "option.graph_names"
+
+
+def batching_decoder_shapes():
+    """Build y = relu(x), with a name for an inner size as exporters give it."""
+    model = model_of([node("Relu", ["x"], ["r"]), node("Abs", ["r"], ["y"])], [], [])
+    model.graph.input.append(info("x", ["batch_size", "seq_len"]))
+    model.graph.output.append(info("y", ["batch_size", "seq_len"]))
+    model.graph.value_info.append(info("r", ["ReluR_dim_0", "ReluR_dim_1"]))
+    return model
+
+
+#: what is written for continuous batching with compute context lengths, beside the sizes of the inputs
+OF_EXPORTERS = ["full_batch_size", "full_batch_exec_size", "ctx_len", "comp_ctx_lengths", "sliding_window"]
+
+
+@pytest.mark.parametrize("extra", [*OF_EXPORTERS, "vision_size", "grid_height", "num_logits_to_keep"])
+def test_sizes_that_exporters_always_write_are_no_warning(extra, caplog):
+    given = entries(
+        Prefill={"batch_size": 1, "seq_len": 8, extra: 1}, Decode={"batch_size": 4, "seq_len": 1, extra: 1}
+    )
+    with caplog.at_level(logging.WARNING):
+        program = lowered(batching_decoder_shapes(), **given)
+    assert caplog.messages == []
+    assert [variant.inputs for variant in program.variants] == [((1, 8),), ((4, 1),)]
+
+
+def test_an_unknown_symbol_is_shown_beside_those_of_the_inputs_alone(caplog):
+    with caplog.at_level(logging.WARNING):
+        lowered(
+            batching_decoder_shapes(),
+            **entries({"batch_size": 1, "seq_len": 8, "batch_siz": 2, "ctx_len": 9}),
+        )
+        lowered(
+            batching_decoder_shapes(), onnx_define_symbol={"batch_size": 1, "seq_len": 8, "ctx_length": 2}
+        )
+    assert caplog.messages == [
+        "network_specialization_config: the model has no symbols 'batch_siz'; its symbols are: "
+        "'batch_size', 'seq_len'",
+        "onnx_define_symbol: the model has no symbol 'ctx_length'; its symbols are: 'batch_size', 'seq_len'",
+    ]
+
+
+def test_a_flat_entry_may_bring_its_name():
+    found = Specializations().content(
+        [{"_graph_name": "Encoder", "seq_len": 1}, {"_graph_name": "Decode", "seq_len": 1}, {"seq_len": "8"}]
+    )
+    assert [(entry.name, entry.symbols) for entry in found] == [
+        ("Encoder", {"seq_len": 1}),
+        ("Decode", {"seq_len": 1}),
+        ("Prefill", {"seq_len": 8}),
+    ]
+    with pytest.raises(ValueMismatchError, match="text as the name of specialization 0"):
+        Specializations().content([{"_graph_name": 3, "seq_len": 1}])

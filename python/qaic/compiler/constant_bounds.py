@@ -1,8 +1,8 @@
 """Which computed constants may lie beyond float16, so that they have to be clipped before they are rounded.
 
-A constant that is stored is clipped there. One that the model computes - a mask times the most negative float32,
-a tensor filled with it - is known only to the engine, so nodes have to clip it. They are left out where the
-operators show that they are not needed.
+A constant that is stored is clipped there. One that the model computes - a mask times the most negative
+float32, a tensor filled with it - is known only to the engine, so nodes have to clip it. They are left out
+where the operators show that they are not needed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ is decided.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.elem_types import CODES, type_name
 from qaic.compiler.graph_walk import all_graphs
@@ -23,6 +23,28 @@ if TYPE_CHECKING:
     from qaic.options.structures import ModelInput
 
 _log = logging.getLogger("qaic.compiler")
+
+#: what exporters for the card write into every specialization, whether the model has such a dimension or not
+_OF_EXPORTERS: Final = frozenset(
+    (
+        *("batch_size", "full_batch_size", "full_batch_exec_size", "seq_len", "sequence_length", "ctx_len"),
+        *("comp_ctx_lengths", "sliding_window", "chunk_length", "chunk_ctx_len", "num_logits_to_keep"),
+        *("encoder_ctx_len", "decoder_ctx_len", "feature_len"),
+        *(
+            "vision_size",
+            "vision_batch_size",
+            "batched_num_patches",
+            "num_patches",
+            "num_patch",
+            "max_patches",
+        ),
+        *("img_size", "img_tile", "image_size", "image_size_height", "image_size_width", "num_images"),
+        *("max_num_images", "max_num_tiles", "num_image_tokens", "num_feature_layers", "valid_size"),
+        *("grid_h", "grid_w", "grid_height", "grid_width", "height", "width", "num_frames", "time"),
+        *("channels", "num_channels", "cl", "latent_frames", "latent_height", "latent_width"),
+        *("model_type", "steps"),
+    )
+)
 
 
 def bind(
@@ -91,11 +113,12 @@ def _warn_unknown(
     graph: onnx.GraphProto, given: Mapping[str, int], entries: Sequence[Specialization]
 ) -> None:
     present = _symbols_of(graph)
-    known = listing(sorted(present), 20) or "none"
+    # Only a symbol of an input needs a value; those of inner values follow.
+    known = listing(sorted({dim.dim_param for v in graph.input for dim in _dims(v)} - {""}), 20) or "none"
     for name in given:
         if name not in present:
             _log.warning("onnx_define_symbol: the model has no symbol %r; its symbols are: %s", name, known)
-    unknown = sorted({name for entry in entries for name in entry.symbols} - present)
+    unknown = sorted({name for entry in entries for name in entry.symbols} - present - _OF_EXPORTERS)
     if unknown:
         _log.warning(
             "network_specialization_config: the model has no symbols %s; its symbols are: %s",

@@ -15,6 +15,9 @@ _KEY = "specializations"
 #: a flat entry with this symbol is a step of a decoder
 _SEQUENCE = "seq_len"
 
+#: what exporters call the name in a flat entry
+_NAME = "_graph_name"
+
 
 @dataclass(frozen=True, slots=True)
 class Specialization:
@@ -29,7 +32,7 @@ class Specializations(JsonFile[tuple[Specialization, ...]]):
 
     The content of the file is an object with a list ``specializations``; from Python that object or the list
     may be given in place of the file. An entry is ``{"name": text, "symbols": {symbol: size}}`` or flat,
-    ``{symbol: size}``; sizes may be text.
+    ``{symbol: size}``, where ``_graph_name`` is the name; sizes may be text.
     """
 
     def __init__(self) -> None:
@@ -75,20 +78,23 @@ class Specializations(JsonFile[tuple[Specialization, ...]]):
         if not isinstance(item, Mapping):
             raise ValueMismatchError(f"an object with sizes of symbols as {place}", shown(item))
         if "symbols" not in item:
-            symbols = self._sizes(item, place)
+            symbols = self._sizes({key: size for key, size in item.items() if key != _NAME}, place)
             name = f"Graph_{number}"
             if _SEQUENCE in symbols:
                 name = "Decode" if symbols[_SEQUENCE] == 1 else "Prefill"
-            return Specialization(name, symbols)
+            return Specialization(self._name(item.get(_NAME, name), place), symbols)
         extra = [key for key in item if key not in {"name", "symbols"}]
         if extra:
             raise ValueMismatchError(
                 f"the keys 'name' and 'symbols' in {place}", f"the key {shown(extra[0])}"
             )
-        given = item.get("name", f"Graph_{number}")
+        name = self._name(item.get("name", f"Graph_{number}"), place)
+        return Specialization(name, self._sizes(item["symbols"], place))
+
+    def _name(self, given: object, place: str) -> str:
         if not isinstance(given, str) or not given.strip():
             raise ValueMismatchError(f"text as the name of {place}", shown(given))
-        return Specialization(given.strip(), self._sizes(item["symbols"], place))
+        return given.strip()
 
     def _sizes(self, value: object, place: str) -> Mapping[str, int]:
         if not isinstance(value, Mapping):
