@@ -117,15 +117,14 @@ def test_unknown_kinds_are_named_with_the_nearest(caplog):
 def test_unknown_names_are_counted_and_five_are_shown(caplog):
     names = tuple(f"missing{i}" for i in range(7))
     with caplog.at_level(logging.WARNING):
-        found = classes_of(perceptron(), node_precision_info_file=NodePrecision(("m",), names))
-    assert found["m"] is FP16
+        lowered(perceptron(), node_precision_info_file=NodePrecision(("m",), names))
     assert "7 of 8 names" in caplog.text
     assert "'missing4' and 2 more" in caplog.text
 
 
 def test_precision_file_without_a_node_of_the_model_is_refused():
     with pytest.raises(CompileError, match=r"node_precision_info_file.*'mm'.*as 'm'") as caught:
-        classes_of(perceptron(), node_precision_info_file=NodePrecision(("mm",), ("zz",)))
+        lowered(perceptron(), node_precision_info_file=NodePrecision(("mm",), ("zz",)))
     assert caught.value.code == "compile.unknown_nodes"
 
 

@@ -13,18 +13,26 @@ from qaic.compiler.edges import read_edge
 from qaic.compiler.elem_types import BOOL
 from qaic.compiler.output_nodes import unknown_result
 from qaic.compiler.refusal import listing, refuse
+from qaic.compiler.value_options import as_outputs
 from qaic.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     import onnx
+
+    from qaic.compiler.inlined_names import InlinedNames
 
 _log = logging.getLogger("qaic.compiler")
 
 
 def add_named(
-    model: onnx.ModelProto, items: Sequence[str], graph_names: Collection[str], *, was_cut: bool = False
+    model: onnx.ModelProto,
+    items: Sequence[str],
+    graph_names: Collection[str],
+    names: InlinedNames | None = None,
+    *,
+    was_cut: bool = False,
 ) -> None:
     """Make tensors outputs of a model whose shapes are not inferred yet; changes `model` in place.
 
@@ -39,6 +47,8 @@ def add_named(
     graph_names : Collection[str]
         Names of the graph, one per set of shapes. As the graph is the same in all of them, a tensor that is
         named for one is an output in all.
+    names : InlinedNames or None
+        Names of values from inside of functions that were expanded; such a tensor is called ``call/value``.
     was_cut : bool
         Whether the model was cut back to some outputs before, for the message.
 
@@ -49,18 +59,24 @@ def add_named(
     """
     graph = model.graph
     computed = {name for node in graph.node for name in node.output if name}
+
+    def is_value(name: str) -> bool:
+        return name in computed or (names is not None and bool(names.find(name)))
+
     wanted: dict[str, None] = {}
     for item in items:
-        if item in computed:
+        if is_value(item):
             wanted[item] = None
             continue
         for group in item.split(";"):
             if group.strip():
-                wanted |= dict.fromkeys(_names_in(group.strip(), computed, graph_names))
-    for name in wanted:
-        if name not in computed:
+                wanted |= dict.fromkeys(_names_in(group.strip(), is_value, graph_names))
+    for name in [name for name in wanted if name not in computed]:
+        inner = [] if names is None else as_outputs(graph, name, names)
+        if not inner:
             fix = "output_node_names keeps only what its outputs need: name this one there" if was_cut else ""
             raise unknown_result("extra_output_tensors", graph, name, sorted(computed), fix)
+        wanted |= dict.fromkeys(inner)
     _append(graph, [name for node in graph.node for name in node.output if name in wanted])
 
 
@@ -95,12 +111,12 @@ def _append(graph: onnx.GraphProto, names: Sequence[str]) -> None:
             graph.output.add().name = name
 
 
-def _names_in(group: str, computed: Collection[str], graph_names: Collection[str]) -> list[str]:
+def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collection[str]) -> list[str]:
     """Return the tensors that a group names."""
-    if group in computed:
+    if is_value(group):
         return [group]
     prefix, colon, names = group.partition(":")
-    is_tensor = group.partition(",")[0].strip() in computed
+    is_tensor = is_value(group.partition(",")[0].strip())
     # Tensors have names like `x:0` too; only what is no tensor is taken for a graph.
     if colon and prefix not in graph_names and not is_tensor:
         raise refuse(

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.constness import node_key
 from qaic.compiler.graph_walk import STANDARD_DOMAINS
+from qaic.compiler.inlined_names import Call, calls_in
 from qaic.compiler.refusal import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import onnx
+
+    from qaic.compiler.inlined_names import InlinedNames
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -27,7 +30,9 @@ _KEPT_WHOLE: Final = frozenset({"CastToUInt4", "CustomRMSNorm"})
 
 
 def inline_functions(
-    model: onnx.ModelProto, keep: Callable[[onnx.FunctionProto], bool] = lambda _: False
+    model: onnx.ModelProto,
+    keep: Callable[[onnx.FunctionProto], bool] = lambda _: False,
+    names: InlinedNames | None = None,
 ) -> onnx.ModelProto:
     """Expand every call of a model-local function.
 
@@ -40,6 +45,8 @@ def inline_functions(
         Model that `functions.check_functions` has accepted.
     keep : callable
         Says of a function that its calls stay as they are.
+    names : InlinedNames or None
+        Learns what the values of bodies are called afterwards.
 
     Returns
     -------
@@ -52,7 +59,7 @@ def inline_functions(
         A body does not fit its calls.
     """
     chosen = [function for function in model.functions if not keep(function)]
-    return _inlined(model, {_key(f.domain, f.name, f.overload): f for f in chosen})
+    return _inlined(model, {_key(f.domain, f.name, f.overload): f for f in chosen}, names)
 
 
 def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -70,7 +77,9 @@ def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     )
 
 
-def _inlined(model: onnx.ModelProto, bodies: Mapping[_Key, onnx.FunctionProto]) -> onnx.ModelProto:
+def _inlined(
+    model: onnx.ModelProto, bodies: Mapping[_Key, onnx.FunctionProto], names: InlinedNames | None = None
+) -> onnx.ModelProto:
     if not bodies:
         return model
     from onnx import inliner
@@ -86,7 +95,18 @@ def _inlined(model: onnx.ModelProto, bodies: Mapping[_Key, onnx.FunctionProto]) 
             expected="functions without recursion, with all their operator sets",
             fix="export the model without functions",
         ) from error
-    _name(inlined.graph, _expected(model.graph.node, bodies, ""))
+    origins = list(_expected(model.graph.node, bodies, Call(nodes=model.graph.node)))
+    found = [
+        (origin.op_type, node.op_type)
+        for (origin, _, _), node in zip(origins, inlined.graph.node, strict=False)
+    ]
+    if len(origins) != len(inlined.graph.node) or any(before != after for before, after in found):
+        _log.debug("the inliner has changed the nodes of functions; they keep its names")
+        return inlined
+    for (_, name, _), node in zip(origins, inlined.graph.node, strict=True):
+        node.name = name
+    if names is not None:
+        names.learn(calls_in(inlined.graph, [(origin, call) for origin, _, call in origins]))
     return inlined
 
 
@@ -95,28 +115,16 @@ def _key(domain: str, name: str, overload: str) -> _Key:
 
 
 def _expected(
-    nodes: Iterable[onnx.NodeProto], bodies: Mapping[_Key, onnx.FunctionProto], prefix: str
-) -> Iterator[tuple[onnx.NodeProto, str]]:
-    """Walk the nodes in the order of their expansion, each with the name it is to have."""
+    nodes: Iterable[onnx.NodeProto], bodies: Mapping[_Key, onnx.FunctionProto], call: Call
+) -> Iterator[tuple[onnx.NodeProto, str, Call]]:
+    """Walk the nodes in the order of their expansion, each with the name it is to have and its call."""
     for node in nodes:
-        own = node.name or (node_key(node) if prefix else "")
-        name = f"{prefix}/{own}" if prefix else own
+        own = node.name or (node_key(node) if call.path else "")
+        name = f"{call.path}/{own}" if call.path else own
         body = bodies.get(_key(node.domain, node.op_type, node.overload))
         if body is None:
-            yield node, name
-        else:
-            yield from _expected(body.node, bodies, name or node_key(node))
-
-
-def _name(graph: onnx.GraphProto, expected: Iterator[tuple[onnx.NodeProto, str]]) -> None:
-    """Give the nodes of an expanded graph their names; those of control flow bodies keep what they have."""
-    names = []
-    for node in graph.node:
-        origin, name = next(expected, (None, ""))
-        # The inliner also converts between operator sets, and then a node may have become several.
-        if origin is None or origin.op_type != node.op_type:
-            _log.debug("functions of another operator set: nodes keep the names of the inliner")
-            return
-        names.append(name)
-    for node, name in zip(graph.node, names, strict=True):
-        node.name = name
+            yield node, name, call
+            continue
+        results = dict(zip(body.output, node.output, strict=False))
+        inner = Call(name or node_key(node), body.name, nodes=body.node, parent=call, results=results)
+        yield from _expected(body.node, bodies, inner)

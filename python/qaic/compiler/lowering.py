@@ -18,6 +18,7 @@ from qaic.compiler import (
     specialize,
     support_report,
     symbols,
+    value_options,
     versions,
 )
 from qaic.compiler.batch import set_batch
@@ -28,6 +29,7 @@ from qaic.compiler.dynamic_shapes import inferred_forms, sizes_of
 from qaic.compiler.edges import check_hardware
 from qaic.compiler.engine_shapes import complete
 from qaic.compiler.functions import check_functions
+from qaic.compiler.inlined_names import InlinedNames
 from qaic.compiler.inlining import inline_functions, inline_small_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.legalize_qualcomm_functions import is_unit, legalize
@@ -156,6 +158,8 @@ class _Draft:
     has_qualcomm_functions: bool = False
     #: its nodes before the passes, where the program's operations are measured
     user_nodes: UserNodes | None = None
+    #: what its values were called, where options name some
+    names: InlinedNames | None = None
 
     def enter(self, stage: str) -> None:
         """Tell about the next stage, and how the one before left the graph."""
@@ -166,15 +170,15 @@ class _Draft:
 
         Those that one rounding belongs to stay until `expand_units`.
         """
-        self._inline(is_unit)
+        self._inline(is_unit, self.names)
 
     def expand_units(self) -> None:
         """Expand the functions that `expand` has left."""
         if self.has_qualcomm_functions:
-            self._inline(lambda _: False)
+            self._inline(lambda _: False, None)
 
-    def _inline(self, keep: Callable[[onnx.FunctionProto], bool]) -> None:
-        flat = inline_functions(self.model, keep)
+    def _inline(self, keep: Callable[[onnx.FunctionProto], bool], names: InlinedNames | None) -> None:
+        flat = inline_functions(self.model, keep, names)
         if flat is not self.model:
             checks.normalize(flat, self.weights)
         self.model = flat
@@ -196,7 +200,10 @@ class _Shapes:
 def _read(source: ModelFile, options: CompileOptions, progress: Progress) -> _Draft:
     progress.stage("read")
     model = source.parse()
-    return _Draft(model, source.weights, options, progress, custom_ops.read(options.register_custom_op))
+    draft = _Draft(model, source.weights, options, progress, custom_ops.read(options.register_custom_op))
+    if value_options.name_values(options):
+        draft.names = InlinedNames(model)
+    return draft
 
 
 def _check(draft: _Draft) -> None:
@@ -236,10 +243,29 @@ def _apply_graph_options(draft: _Draft) -> None:
         draft.expand()
     if options.load_embedding_tables is not None:
         embedding_tables.load_tables(draft.model, draft.weights, options.load_embedding_tables.path)
-    keep_outputs(draft.model, options.output_node_names)
+    kept = _kept_outputs(draft)
+    keep_outputs(draft.model, kept)
     checks.drop_unused(draft.model, draft.weights)
     if options.mdp_load_partition_config is not None:
         check_partitions(inline_small_functions(draft.model).graph, options.mdp_load_partition_config)
+
+
+def _kept_outputs(draft: _Draft) -> Sequence[str]:
+    """Find the outputs that are asked for, inside functions too."""
+    wanted = draft.options.output_node_names
+    if draft.names is None or not value_options.inside_functions(draft.model.graph, wanted):
+        return wanted
+    draft.expand()
+    computed = {name for node in draft.model.graph.node for name in node.output}
+    return [
+        output
+        for name in wanted
+        for output in (
+            [name]
+            if name in computed
+            else value_options.as_outputs(draft.model.graph, name, draft.names) or [name]
+        )
+    ]
 
 
 def _settle_shapes(draft: _Draft) -> _Shapes:
@@ -252,7 +278,14 @@ def _settle_shapes(draft: _Draft) -> _Shapes:
     )
     sizes = symbols.bind(draft.model, defined, options.model_inputs, entries)
     measures_ops = options.stats_level >= OPS
-    if precision.needs_inlining(draft.model, weights, options) or measures_ops:
+    if (
+        precision.needs_inlining(draft.model, weights, options)
+        or measures_ops
+        or (
+            draft.model.functions
+            and value_options.inside_functions(draft.model.graph, options.extra_output_tensors)
+        )
+    ):
         draft.expand()
     model = draft.model
     separate_scopes(model.graph, weights)
@@ -260,8 +293,13 @@ def _settle_shapes(draft: _Draft) -> _Shapes:
         draft.user_nodes = UserNodes(model)
     graph_names = {model.graph.name, *(entry.name for entry in entries), *options.graph_names}
     extra_outputs.add_named(
-        model, options.extra_output_tensors, graph_names, was_cut=bool(options.output_node_names)
+        model,
+        options.extra_output_tensors,
+        graph_names,
+        draft.names,
+        was_cut=bool(options.output_node_names),
     )
+    draft.options = value_options.in_expanded_graph(options, draft.names)
     libraries = [library.path for library in draft.custom.libraries]
     forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
     if legalize_where(model, collect_types(forms[0])):
@@ -289,7 +327,7 @@ def _measure(
     """Make the floats ready to be lowered, and learn their values where that is asked for."""
     model, weights, options = draft.model, draft.weights, draft.options
     if draft.has_qualcomm_functions:
-        merge_equal(model.graph, common_shapes(shapes.forms))
+        merge_equal(model.graph, common_shapes(shapes.forms), precision.listed(options))
     is_quantized = is_quantizing(options)
     subject = None
     if options.dump_profile is not None and not is_quantized:

@@ -6,6 +6,7 @@ engine does not see that they are equal, because their constants are copies too.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.graph_walk import all_nodes, subgraphs
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 
 _RANDOM: Final = RANDOM | {"Dropout"}
 
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
-def merge_equal(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+
+def merge_equal(
+    graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str] = _NOTHING
+) -> None:
     """Remove nodes of the main graph that repeat an earlier one; changes `graph`.
 
     Names mean one value each, nested graphs included. Equal means: one operator of the standard set,
@@ -32,6 +37,8 @@ def merge_equal(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -
         Main graph in topological order, without model-local functions.
     shapes : Mapping[str, tuple[int, ...]]
         Known shapes of values; a dim below 0 is not known.
+    labels : Mapping[str, str]
+        What is asked of values; nodes of which different things are asked are not equal.
     """
     outputs = {value.name for value in graph.output}
     renamed: dict[str, str] = {}
@@ -42,6 +49,8 @@ def merge_equal(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -
         _rename_inputs(node, renamed)
         key = _key(node)
         names = list(node.output)
+        if key is not None and labels:
+            key = key, tuple(labels.get(name) for name in names)
         earlier = known.setdefault(key, names) if key is not None else names
         if earlier is not names and outputs.isdisjoint(names):
             renamed.update(zip(names, earlier, strict=True))

@@ -44,6 +44,14 @@ def needs_inlining(model: onnx.ModelProto, weights: dict[str, Weight], options: 
     return bool(model.functions) and (needs_inner_nodes(options) or mentions_half(model, weights))
 
 
+def listed(options: CompileOptions) -> dict[str, str]:
+    """Map the values that a precision file lists to what their nodes are to compute in."""
+    lists = options.node_precision_info_file
+    if lists is None:
+        return {}
+    return dict.fromkeys(lists.fp16, "fp16") | dict.fromkeys(lists.fp32, "fp32")
+
+
 @dataclass(slots=True)
 class PreparedFloats:
     """A model whose floats are float32, and what its nodes compute in.

@@ -18,7 +18,6 @@ from qaic.compiler.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.quantize.kinds import operands, quantizable, results
-from qaic.compiler.refusal import listing, refuse
 from qaic.options.operator_kinds import operator_kind
 
 if TYPE_CHECKING:
@@ -86,24 +85,19 @@ def decide(
     facts : ValueFacts
         Types of its values, and what they were in the model.
     options : CompileOptions
-        Compile options.
+        Compile options; names in them are those of values of `model` (`value_options`).
     profiled : Collection[str] or None
         Values with a range; None when nothing is quantized.
     external : Mapping[str, str]
         Values whose nodes an external quantization file keeps in floating point, with their precision.
     tell : bool
         Whether to warn about names that the model does not have.
-
-    Raises
-    ------
-    CompileError
-        The precision file names no node of the model.
     """
     keep = _kinds(
         model, options.keep_original_precision_for_nodes, "keep_original_precision_for_nodes", tell=tell
     )
     execute = _kinds(model, options.execute_nodes_in_fp16, "execute_nodes_in_fp16", tell=tell)
-    half_nodes, float_nodes = _instances(model, facts, options, tell=tell)
+    half_nodes, float_nodes = _instances(model, facts, options)
     changing = set() if profiled is None else _changing(model)
     integer = PrecisionClass.INT16 if options.quantization_precision == "Int16" else PrecisionClass.INT8
     has_bfloats = options.aic_hw_version == "ai200"
@@ -236,34 +230,15 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: b
 
 
 def _instances(
-    model: onnx.ModelProto, facts: ValueFacts, options: CompileOptions, *, tell: bool
+    model: onnx.ModelProto, facts: ValueFacts, options: CompileOptions
 ) -> tuple[set[str], set[str]]:
-    """Find the nodes that the precision file wants in fp16 and in fp32."""
+    """Find the nodes that the precision file wants in fp16 and in fp32; passes may have removed some."""
     lists = options.node_precision_info_file
     if lists is None:
         return set(), set()
-    keys = {key: key for key in map(node_key, all_nodes(model.graph.node))}
+    keys = {name: node_key(node) for node in all_nodes(model.graph.node) for name in node.output if name}
     # An output that was widened keeps its name for the cast behind it.
     keys.update({facts.original[key]: key for key in tuple(keys) if key in facts.original})
-    named = [*lists.fp16, *lists.fp32]
-    missing = [name for name in named if name not in keys]
-    if named and len(missing) == len(named):
-        near = get_close_matches(named[0], keys, 1, cutoff=0.4)
-        raise refuse(
-            "the names of node_precision_info_file",
-            code="unknown_nodes",
-            found=f"no node of the model among {listing(named)}",
-            expected="names of the first outputs of nodes" + (f", as {near[0]!r}" if near else ""),
-            fix="look the names up in the model; they are not the names of the nodes themselves",
-            context={"names": named[:100]},
-        )
-    if missing and tell:
-        _log.warning(
-            "node_precision_info_file: %d of %d names are not the first output of a node: %s",
-            len(missing),
-            len(named),
-            listing(missing),
-        )
     return (
         {keys[name] for name in lists.fp16 if name in keys},
         {keys[name] for name in lists.fp32 if name in keys},

@@ -50,7 +50,7 @@ class PrecisionOptions:
     node_precision_info_file: NodePrecision | None = option(
         NodePrecisionLists(),
         default=None,
-        summary="Single nodes, by their first outputs, that compute in fp16 or in fp32.",
+        summary="Single nodes, by their outputs, inside of functions too, that compute in fp16 or in fp32.",
         effect=Effect.BEHAVIOUR,
         aliases=("node_precision_info",),
         flag=Flag("node-precision-info", FlagForm.VALUE),
