@@ -76,6 +76,7 @@ class Tensor:
     offset: int | None = None
     channel_scales: np.ndarray | None = None
     channel_offsets: np.ndarray | None = None
+    channel_axis: int | None = None
     bits: int = 8
 
     @property

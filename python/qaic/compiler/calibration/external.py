@@ -1,7 +1,8 @@
 """Quantization made elsewhere: a profile, or encodings as AIMET and QAIRT write them (compile-options §3.5).
 
 Encodings count q from 0 and add a negative offset; here q is signed and the offset is subtracted, so an
-8-bit offset ``o`` of theirs is ``-o - 128`` of ours.
+8-bit offset ``o`` of theirs is ``-o - 128`` of ours. The versions of the file differ in form alone, and all
+are read as the first of them (`encoding_versions`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qaic.compiler.calibration.encoding_versions import ACTIVATIONS, PARAMETERS, entries_of
 from qaic.compiler.calibration.entry_names import legalise
 from qaic.compiler.calibration.profile import Profile, TensorProfile
 from qaic.compiler.calibration.profile_entries import fixed
@@ -23,13 +25,10 @@ if TYPE_CHECKING:
 
     import onnx
 
-_ACTIVATIONS: Final = "activation_encodings"
-_PARAMETERS: Final = "param_encodings"
+    from qaic.compiler.calibration.encoding_versions import Entry
 
 #: of an encodings file
 _MOST_BYTES: Final = 256 << 20
-#: more channels than any constant has
-_MOST_CHANNELS: Final = 1 << 20
 _FLOATS: Final = {16: "fp16", 32: "fp32"}
 _INTEGERS: Final = (8, 16)
 #: of bias, which follows from what it is added to
@@ -67,9 +66,10 @@ class _Encodings:
         self._file = file
         activations = [value.name for value in graph.input]
         activations += [name for node in graph.node for name in node.output if name]
+        self._constants = _by_spelling(constants)
         self._known = {
-            _ACTIVATIONS: _by_spelling(activations),
-            _PARAMETERS: _by_spelling([*constants, *activations]),
+            ACTIVATIONS: _by_spelling(activations),
+            PARAMETERS: _by_spelling([*constants, *activations]),
         }
         self._profile = Profile()
 
@@ -80,16 +80,17 @@ class _Encodings:
             held = parse_json(data)
         except ValueError as error:
             raise self._wrong("the file", f"a mistake ({error})", "JSON") from None
-        sections = [key for key in (_ACTIVATIONS, _PARAMETERS) if key in held]
-        if not sections:
-            raise self._wrong("the file", f"neither {_ACTIVATIONS} nor {_PARAMETERS}", "both")
-        for section in sections:
-            entries = held[section]
-            if not isinstance(entries, dict):
-                raise self._wrong(section, _kind(entries), "an object: name of a tensor -> list of encodings")
-            for name, encodings in entries.items():
-                self._tensor(section, name, encodings)
+        for entry in entries_of(held, self._wrong):
+            self._tensor(self._section(entry), entry)
         return self._profile
+
+    def _section(self, entry: Entry) -> str:
+        """Tell which rules are for a tensor; the newest form does not say whether it is a constant."""
+        if entry.section:
+            return entry.section
+        is_constant = any(name in self._constants for name in (entry.name, legalise(entry.name)))
+        is_activation = any(name in self._known[ACTIVATIONS] for name in (entry.name, legalise(entry.name)))
+        return ACTIVATIONS if is_activation and not is_constant else PARAMETERS
 
     def _wrong(self, what: str, found: str, expected: str) -> OptionError:
         return OptionError(
@@ -98,11 +99,8 @@ class _Encodings:
             context={"file": self._file, "tensor": what},
         )
 
-    def _tensor(self, section: str, name: str, encodings: object) -> None:
-        where = f"{section}, tensor {name!r}"
-        listed: list[Any] = encodings if isinstance(encodings, list) else [encodings]
-        if not listed or len(listed) > _MOST_CHANNELS or not all(isinstance(item, dict) for item in listed):
-            raise self._wrong(where, _kind(encodings), "a list of encodings, one or one per channel")
+    def _tensor(self, section: str, entry: Entry) -> None:
+        where, name, listed = entry.where, entry.name, entry.encodings
         kinds = {self._type(where, item) for item in listed}
         if len(kinds) > 1:
             raise self._wrong(
@@ -111,19 +109,19 @@ class _Encodings:
         dtype, bits = kinds.pop()
         tensor = self._known[section].get(name) or self._known[section].get(legalise(name))
         if dtype == "float":
-            if tensor is not None and section == _ACTIVATIONS:
+            if tensor is not None and section == ACTIVATIONS:
                 self._profile.precisions[tensor] = _FLOATS[bits]
             return
         if bits == _BIAS_BITS:
-            if section == _ACTIVATIONS:
+            if section == ACTIVATIONS:
                 raise self._wrong(where, "bitwidth 32", "8 or 16")
             return
-        if len(listed) > 1 and section == _ACTIVATIONS:
+        if len(listed) > 1 and section == ACTIVATIONS:
             raise self._wrong(where, f"{len(listed)} encodings", "one for the whole tensor")
         made = [self._encoding(where, item, bits) for item in listed]
         if tensor is None:
             return
-        self._profile.tensors[tensor] = made[0] if len(made) == 1 else _per_channel(made, bits)
+        self._profile.tensors[tensor] = made[0] if len(made) == 1 else _per_channel(made, bits, entry.axis)
 
     def _type(self, where: str, item: Mapping[str, Any]) -> tuple[str, int]:
         dtype, bits = item.get("dtype", "int"), item.get("bitwidth")
@@ -195,7 +193,7 @@ def _by_spelling(names: Collection[str]) -> dict[str, str]:
     return found | {name: name for name in names}
 
 
-def _per_channel(made: list[TensorProfile], bits: int) -> TensorProfile:
+def _per_channel(made: list[TensorProfile], bits: int, axis: int | None) -> TensorProfile:
     if any(item.scale is None for item in made):
         # Ranges alone: the parameters of a constant follow from its values.
         return TensorProfile(min(item.minimum for item in made), max(item.maximum for item in made))
@@ -204,10 +202,6 @@ def _per_channel(made: list[TensorProfile], bits: int) -> TensorProfile:
         max(item.maximum for item in made),
         channel_scales=np.array([item.scale for item in made], np.float32),
         channel_offsets=np.array([item.offset for item in made], np.int32),
+        channel_axis=axis,
         bits=bits,
     )
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "a boolean", type(None): "nothing"}
-    return "an empty list" if value == [] else names.get(type(value), "a number")

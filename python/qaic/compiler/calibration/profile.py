@@ -30,6 +30,8 @@ class TensorProfile:
         neither.
     channel_scales, channel_offsets
         float32 and int32 parameters that a file fixed for each channel of a constant; both or neither.
+    channel_axis
+        Axis of these channels in the constant, negative from the end; None where the file does not say.
     bits
         Width of q where parameters are fixed.
     """
@@ -41,6 +43,7 @@ class TensorProfile:
     offset: int | None = None
     channel_scales: NDArray[np.float32] | None = None
     channel_offsets: NDArray[np.int32] | None = None
+    channel_axis: int | None = None
     bits: int = 8
 
     def __eq__(self, other: object) -> bool:

@@ -16,6 +16,7 @@ from qaic.compiler.precision_classes import PrecisionClass
 from qaic.compiler.quantize.bias import settle
 from qaic.compiler.quantize.parameters import value_range
 from qaic.compiler.quantize.storage import quantized_weight
+from qaic.compiler.refusal import refuse
 from qaic.compiler.weights import Weight
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ def _parameters(
     if fixed is not None and fixed.scale is not None:
         return np.array([fixed.scale], np.float32), fixed.offset or 0, None
     if fixed is not None and fixed.channel_scales is not None and kernel.axis is not None:
+        _check_axis(node, kernel, fixed.channel_axis)
         offsets = {0} if fixed.channel_offsets is None else set(fixed.channel_offsets.tolist())
         if len(fixed.channel_scales) == kernel.channels and len(offsets) == 1:
             return fixed.channel_scales.astype(np.float32), offsets.pop(), kernel.axis
@@ -187,6 +189,21 @@ def _parameters(
         return np.array([scale], np.float32), offset, None
     scales, offset = inserter.parameters.channels(lows, highs, inserter.precision)
     return scales, offset, axis
+
+
+def _check_axis(node: onnx.NodeProto, kernel: _Kernel, axis: int | None) -> None:
+    """Refuse parameters along another axis than that of the output channels."""
+    rank = kernel.values.ndim
+    if axis is None or axis % rank == kernel.axis:
+        return
+    raise refuse(
+        f"external_quantization_file: constant {node.input[1]!r}",
+        code="quantization_axis",
+        found=f"parameters along axis {axis}",
+        expected=f"one for the tensor, or along axis {kernel.axis}, the output channels of a {node.op_type}",
+        fix="quantize per output channel where the file is made",
+        context={"tensor": str(node.input[1]), "axis": axis},
+    )
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, float]:
