@@ -33,6 +33,7 @@ from qaic.compiler.inlined_names import InlinedNames
 from qaic.compiler.inlining import inline_functions, inline_small_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
 from qaic.compiler.legalize_qualcomm_functions import is_unit, legalize
+from qaic.compiler.legalize_quantized_weights import legalize_quantized_weights
 from qaic.compiler.legalize_where import legalize_where
 from qaic.compiler.merging import merge_equal
 from qaic.compiler.mx_weights import compress_weights
@@ -160,6 +161,8 @@ class _Draft:
     user_nodes: UserNodes | None = None
     #: what its values were called, where options name some
     names: InlinedNames | None = None
+    #: values inside of quantized weights, which options about floats are not about
+    exact: list[str] = field(default_factory=list)
 
     def enter(self, stage: str) -> None:
         """Tell about the next stage, and how the one before left the graph."""
@@ -239,6 +242,9 @@ def _described(draft: _Draft) -> list[SideFile]:
 def _apply_graph_options(draft: _Draft) -> None:
     """Expand functions, replace tables and cut off what is not asked for."""
     options = draft.options
+    draft.exact = legalize_quantized_weights(draft.model, draft.weights)
+    if draft.exact and draft.names is None:
+        draft.names = InlinedNames(draft.model)
     if draft.has_qualcomm_functions or options.always_expand_onnx_functions:
         draft.expand()
     if options.load_embedding_tables is not None:
@@ -299,7 +305,7 @@ def _settle_shapes(draft: _Draft) -> _Shapes:
         draft.names,
         was_cut=bool(options.output_node_names),
     )
-    draft.options = value_options.in_expanded_graph(options, draft.names)
+    draft.options = value_options.in_expanded_graph(options, draft.names, draft.exact)
     libraries = [library.path for library in draft.custom.libraries]
     forms, interface = inferred_forms(model, weights, sizes, entries, libraries)
     if legalize_where(model, collect_types(forms[0])):

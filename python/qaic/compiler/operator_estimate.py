@@ -56,6 +56,9 @@ _LEFT_OUT: Final = {
 #: what no kernel or definition says, because it is no computation
 _ALWAYS: Final = {"Constant": 1, "If": 1}
 
+#: operators of other domains that exporters for the card write
+_OF_EXPORTERS: Final = {("com.microsoft", "MatMulNBits"): 1}
+
 #: what is worth knowing about operators that are listed
 _NOTES: Final = {
     "Einsum": "older compilers for the card refuse it; newer models use it",
@@ -89,6 +92,15 @@ def operators() -> list[dict[str, Any]]:
             "source": "resolved when compiled",
         }
         for name, first in _ALWAYS.items()
+    }
+    found |= {
+        key: {
+            "first": first,
+            "last": _OPEN,
+            "types": {"float32", "float16"},
+            "source": "exporters for the card write it",
+        }
+        for key, first in _OF_EXPORTERS.items()
     }
     source = f"kernels of onnxruntime {'.'.join(onnxruntime.__version__.split('.')[:2])}"
     for kernel in engine.get_all_opkernel_def():

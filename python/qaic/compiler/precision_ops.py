@@ -78,6 +78,7 @@ _PARAMETERS: Final[dict[str, tuple[int, ...]]] = {
     "DequantizeLinear": (1,),
     "DynamicQuantizeMatMul": (2,),
     "MatMulIntegerToFloat": (2, 3),
+    "MatMulNBits": (2, 3),
     "QuantizeLinear": (1,),
     "Range": (0, 1, 2),
     "Resize": (1, 2),

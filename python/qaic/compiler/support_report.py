@@ -61,8 +61,9 @@ _AFTER_DETECTION: Final = frozenset(
 #: element types that no card computes with, besides bfloat16 on the first generation
 _FOREIGN_TYPES: Final = frozenset(TABLE) - {1, 2, 3, 5, 6, 7, 9, 10, 16}
 _BFLOAT16: Final = 16
-#: unsigned integers are common as indices and masks, and have integer types of the card to become
-_TOLERATED_TYPES: Final = frozenset({4, 12, 13})
+#: unsigned integers are common as indices and masks, and have integer types of the card to become; uint4 is
+#: what the card's own CastToUInt4 makes of packed weights
+_TOLERATED_TYPES: Final = frozenset({4, 12, 13, 21})
 
 
 @dataclass(slots=True)

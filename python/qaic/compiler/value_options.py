@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from qaic.compiler.inlined_names import rename_values
+from qaic.compiler.precision_classes import has_node_options
 from qaic.compiler.refusal import listing, refuse
 from qaic.options.node_precision import NodePrecision
 
@@ -37,7 +38,9 @@ def name_values(options: CompileOptions) -> bool:
     )
 
 
-def in_expanded_graph(options: CompileOptions, names: InlinedNames | None) -> CompileOptions:
+def in_expanded_graph(
+    options: CompileOptions, names: InlinedNames | None, exact: Sequence[str] = ()
+) -> CompileOptions:
     """Replace the names of nodes in options by those of the values that they compute.
 
     Parameters
@@ -46,6 +49,8 @@ def in_expanded_graph(options: CompileOptions, names: InlinedNames | None) -> Co
         Compile options.
     names : InlinedNames or None
         Names of the model; None where no option needs them.
+    exact : Sequence[str]
+        Values that stay in float32 whatever is asked for.
 
     Returns
     -------
@@ -69,6 +74,11 @@ def in_expanded_graph(options: CompileOptions, names: InlinedNames | None) -> Co
         # A name of a node stays, for these may be given too.
         excluded = {name: names.find(name) or [name] for name in options.exclude_mxfp6_matmul}
         options = replace(options, exclude_mxfp6_matmul=_values(excluded, excluded))
+    if exact and has_node_options(options):
+        lists = options.node_precision_info_file or NodePrecision()
+        kept = _values({name: names.find(name) or [name] for name in exact}, exact)
+        half = tuple(name for name in lists.fp16 if name not in set(kept))
+        options = replace(options, node_precision_info_file=NodePrecision(half, (*lists.fp32, *kept)))
     return options
 
 
