@@ -46,7 +46,6 @@ FILES = {
         )
         for name in names
     ),
-    "fp32_nodes.yaml": "FP32NodeInstanceNames:\n  - logits\n  - placed\n",
     "mdp_ts_2.json": json.dumps(SLICES),
     "mdp_pp_2.json": json.dumps(STAGES),
     "custom_op_config.yaml": CUSTOM_OP,
@@ -90,7 +89,14 @@ FLAGS = {
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    onnx.save(decoder(), "decoder.onnx")
+    model = decoder()
+    onnx.save(model, "decoder.onnx")
+    # As the lists of the clients: results of normalizations, and names from the bodies of functions.
+    norms = [node.output[0] for node in model.graph.node if node.op_type == "CustomRMSNorm"]
+    listed = [*norms, *(name for found in model.functions[0].node for name in found.output)]
+    (tmp_path / "fp32_nodes.yaml").write_text(
+        "FP32NodeInstanceNames:\n" + "".join(f"  - {name}\n" for name in dict.fromkeys(listed))
+    )
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     return tmp_path

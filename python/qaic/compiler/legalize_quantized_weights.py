@@ -66,10 +66,11 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
         if node.op_type == "MatMulNBits" and node.domain == _ENGINE_DOMAIN:
             _unpack_zero_points(node, constants, model.graph)
     version = _version(model.opset_import)
-    if _HAS_CHANNELS <= version < _HAS_BLOCKS:
+    if _HAS_CHANNELS <= version < _HAS_BLOCKS and _mentions_blocks(model.graph.node):
         floats = {tensor.name for tensor in model.graph.initializer if tensor.data_type == FLOAT}
         floats |= {name for name, weight in weights.items() if weight.elem_type == FLOAT}
         exact += _Rewriter(FreshNames(model.graph), version, floats).run(model.graph.node)
+    if _HAS_CHANNELS <= version < _HAS_BLOCKS:
         for graph in all_graphs(model.graph):
             for value in graph.value_info:
                 kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
@@ -77,10 +78,21 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
                     value.type.tensor_type.elem_type = kept
     for function in model.functions:
         version = _version(function.opset_import)
-        if _HAS_CHANNELS <= version < _HAS_BLOCKS:
+        if _HAS_CHANNELS <= version < _HAS_BLOCKS and _mentions_blocks(function.node):
             exact += _Rewriter(_names_of(function), version, set()).run(function.node)
             _keep_declared(function)
     return exact
+
+
+def _is_ahead(node: onnx.NodeProto) -> bool:
+    """Whether a node means something that older operator sets do not have."""
+    return (standard(node, "DequantizeLinear") and _integer(node, "block_size", 0) != 0) or (
+        standard(node, "Cast") and _integer(node, "to", 0) in _KEPT_IN
+    )
+
+
+def _mentions_blocks(nodes: Iterable[onnx.NodeProto]) -> bool:
+    return any(_is_ahead(node) for node in all_nodes(nodes))
 
 
 def _version(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
@@ -121,14 +133,14 @@ class _Rewriter:
             for graph in subgraphs(node):
                 self.run(graph.node)
             self.made = made
-            if standard(node, "DequantizeLinear") and _integer(node, "block_size", 0):
-                self._dequantize(node)
-                changed = True
-            elif standard(node, "Cast") and _integer(node, "to", 0) in _KEPT_IN:
-                self._cast(node)
-                changed = True
-            else:
+            if not _is_ahead(node):
                 made.append(node)
+                continue
+            changed = True
+            if node.op_type == "Cast":
+                self._cast(node)
+            else:
+                self._dequantize(node)
         if changed:
             copies = [type(node).FromString(node.SerializeToString()) for node in made]
             del nodes[:]
