@@ -4,7 +4,7 @@ Exporters for the card write them into operator set 17: ``Cast`` to uint4 and ``
 ``block_size`` mean there what they mean in set 21. A number of four bits is kept in eight, and blocks are
 written out: ``(x - zero_point) * scale`` in float32, each scale repeated along the axis. ``MatMulNBits`` with
 the order of its groups has its zero points as floats, because the engine reads packed ones in the wrong order
-(onnxruntime 1.31).
+(onnxruntime 1.32).
 """
 
 from __future__ import annotations
