@@ -75,6 +75,26 @@ def test_functions_that_share_others_work(tmp_path, half):
     np.testing.assert_array_equal(qaic.Session(path, convert_to_fp16=half).run({"x": x})["y"], x)
 
 
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("domain", "name"), [("", "Neg"), ("ai.onnx", "Relu"), ("ai.onnx.ml", "Scaler")])
+def test_function_that_redefines_an_operator_is_refused(tmp_path, domain, name, half):
+    built = with_functions([[call("Neg", "a", "b")]])
+    built.functions.append(helper.make_function(domain, name, ["a"], ["b"], [call("Abs", "a", "b")], OPSETS))
+    with pytest.raises(
+        CompileError, match=f"function '{name}' .*: found a definition of an operator"
+    ) as caught:
+        qaic.Session(session_models.save(tmp_path, built), convert_to_fp16=half)
+    assert caught.value.code == "compile.invalid_model"
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_two_functions_of_one_name_are_refused(tmp_path, half):
+    built = with_functions([[call("Neg", "a", "b")]])
+    built.functions.append(helper.make_function("d", "f0", ["a"], ["b"], [call("Abs", "a", "b")], OPSETS))
+    with pytest.raises(CompileError, match="function 'f0' of domain 'd': found two definitions"):
+        qaic.Session(session_models.save(tmp_path, built), convert_to_fp16=half)
+
+
 # --- data in files ------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.graph_walk import STANDARD_DOMAINS, all_graphs, all_nodes, uses
+from qaic.compiler.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, uses
 from qaic.compiler.refusal import listing, refuse
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 #: domains of operators the engine brings along without onnx knowing their schemas
 _ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})
-
-#: domains whose schemas the onnx package holds
-_ONNX_DOMAINS: Final = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
 
 #: what the checker says of a declaration without a shape, as bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
@@ -167,7 +164,7 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
             continue
         seen.add(key)
         version = versions.get(domain)
-        if domain not in _ONNX_DOMAINS:
+        if domain not in ONNX_DOMAINS:
             unknown[f"{domain}.{node.op_type}"] = None
         elif version is None:
             unknown[f"{domain}.{node.op_type} (its operator set is not imported)"] = None

@@ -1,7 +1,8 @@
-"""How large a model is when its functions are expanded, which tools do without asking.
+"""Which functions a model may bring along, and how large it is when they are expanded.
 
-Each function may call the next one twice, so a kilobyte of model can stand for more nodes than any memory
-holds; and a function that calls itself has no size at all.
+Tools expand functions without asking. Each function may call the next one twice, so a kilobyte of model can
+stand for more nodes than any memory holds; and a function that calls itself has no size at all. A function
+that has the name of an operator means one thing where it is expanded and another where it is not.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_nodes
 from qaic.compiler.refusal import refuse
 
 if TYPE_CHECKING:
@@ -25,13 +26,14 @@ _Key = tuple[str, str, str]
 
 
 def check_functions(model: onnx.ModelProto) -> None:
-    """Refuse functions that call themselves, and a model that is too large when all are expanded.
+    """Refuse functions that call themselves or redefine something, and a model that is too large expanded.
 
     Raises
     ------
     CompileError
         The message names the function, or the number of nodes.
     """
+    _check_names(model)
     bodies = {_key(f.domain, f.name, f.overload): _calls(f.node) for f in model.functions}
     sizes: dict[_Key, int] = {}
     for function in bodies:
@@ -45,6 +47,33 @@ def check_functions(model: onnx.ModelProto) -> None:
             expected="fewer",
             fix="export the model without functions",
         )
+
+
+def _check_names(model: onnx.ModelProto) -> None:
+    """Refuse two functions of one name, and functions that redefine operators of ONNX."""
+    from onnx import defs
+
+    seen: set[_Key] = set()
+    for function in model.functions:
+        key = _key(function.domain, function.name, function.overload)
+        what = f"function {function.name!r} of domain {function.domain!r}"
+        if key in seen:
+            raise refuse(
+                what,
+                code="invalid_model",
+                found="two definitions",
+                expected="one for each domain, name and overload",
+                fix="export the model again",
+            )
+        seen.add(key)
+        if key[0] in ONNX_DOMAINS and defs.has(function.name, domain=key[0]):
+            raise refuse(
+                what,
+                code="invalid_model",
+                found="a definition of an operator that ONNX defines",
+                expected="functions under names of their own",
+                fix="export the model with this function in a domain of its own, or without functions",
+            )
 
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[_Key]:

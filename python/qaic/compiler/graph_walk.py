@@ -20,6 +20,9 @@ _LOOPS: Final = frozenset({"Loop", "Scan", "SequenceMap"})
 #: the two spellings of the standard operator set
 STANDARD_DOMAINS: Final = frozenset({"", "ai.onnx"})
 
+#: domains whose schemas the onnx package holds, the standard one by its short name
+ONNX_DOMAINS: Final = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"})
+
 
 #: operators of the standard set that have graphs as attributes
 _CONTROL_FLOW: Final = _LOOPS | {"If"}
