@@ -7,8 +7,11 @@ from compiler_oracle import FLOAT, info, lowered, model_of, node, run, whole
 from onnx import TensorProto, helper, numpy_helper
 
 from qaic.compiler import onnx_file
+from qaic.compiler.lowering import lower
+from qaic.compiler.progress import Progress
 from qaic.compiler.weights import read_all
 from qaic.errors import CompileError
+from qaic.options.models import CompileOptions
 
 
 def saved(model, folder, **external):
@@ -181,6 +184,113 @@ def test_small_external_data_is_taken_into_the_graph(tmp_path):
         assert source.weights == {}
         (shape,) = source.parse().graph.initializer
         np.testing.assert_array_equal(numpy_helper.to_array(shape), [3, 2])
+
+
+def outside(name, array, folder, offset=64):
+    """Write an array into a file of its own, and describe it."""
+    (folder / f"{name}.data").write_bytes(bytes(offset) + array.tobytes() + bytes(32))
+    tensor = numpy_helper.from_array(array, name)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    entries = {"location": f"{name}.data", "offset": offset, "length": array.nbytes}
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def test_external_constants_of_the_main_graph_are_weights_or_stay_when_small(tmp_path):
+    """Exporters write each constant above 1 KB beside the model, attributes of nodes included."""
+    large, small = np.arange(1000, dtype=np.int64), np.int64([0])
+    nodes = [
+        node("Constant", [], ["c"], value=outside("c", large, tmp_path)),
+        node("Constant", [], ["axis"], value=outside("axis", small, tmp_path)),
+        node("Add", ["x", "c"], ["s"]),
+        node("ReduceSum", ["s", "axis"], ["y"], keepdims=0),
+    ]
+    integers = TensorProto.INT64
+    model = model_of(nodes, [info("x", [1000], integers)], [info("y", [], integers)])
+    with onnx_file.open_model(saved(model, tmp_path)) as source:
+        assert len(source.skeleton) < 1024
+        assert [file.path.name for file in source.files] == ["model.onnx", "c.data", "axis.data"]
+        assert source.weights["c"].source.offset == 64
+        program = lower(source, CompileOptions(), Progress("test"))
+        x = np.arange(1000)[::-1].copy()
+        assert run(whole(program), {"x": x})["y"] == 999_000
+
+
+def test_external_constants_are_streamed_whatever_their_size(tmp_path):
+    """A hole in a file stands for a payload that memory would not hold."""
+    tensor = outside("c", np.zeros(8, np.float32), tmp_path)
+    dims = [1 << 20, 1 << 14]
+    del tensor.dims[:]
+    tensor.dims.extend(dims)
+    tensor.external_data[1].value, tensor.external_data[2].value = "0", str(1 << 36)
+    os.truncate(tmp_path / "c.data", 1 << 36)
+    nodes = [node("Constant", [], ["c"], value=tensor), node("MatMul", ["x", "c"], ["y"])]
+    path = saved(model_of(nodes, [info("x", [1, 1 << 20])], [info("y", [1, 1 << 14])]), tmp_path)
+    with onnx_file.open_model(path) as source:
+        program = lower(source, CompileOptions(), Progress("test"))
+    assert program.weights["c"].source.nbytes == 1 << 36
+
+
+def test_external_data_is_read_in_attributes_branches_functions_and_sparse_tensors(tmp_path):
+    values = {name: np.float32([index, 10 * index, 100]) for index, name in enumerate("abcde", 1)}
+
+    def tensor(name):
+        return outside(name, values[name], tmp_path)
+
+    then = helper.make_graph(
+        [node("Constant", [], ["k"], value=tensor("b")), node("Add", ["k", "a"], ["s"])],
+        "then",
+        [],
+        [info("s", [3])],
+        [tensor("a")],
+    )
+    other = helper.make_graph([node("Identity", ["x"], ["e"])], "other", [], [info("e", [3])])
+    body = [node("Constant", [], ["k"], value=tensor("c")), node("Add", ["v", "k"], ["w"])]
+    function = helper.make_function("local", "shifted", ["v"], ["w"], body, [helper.make_opsetid("", 17)])
+    indices = outside("i", np.int64([0, 2, 4]), tmp_path)
+    sparse = helper.make_sparse_tensor(tensor("d"), indices, [5])
+    nodes = [
+        node("If", ["q"], ["f"], then_branch=then, else_branch=other),
+        node("shifted", ["f"], ["g"], domain="local"),
+        node("ConstantOfShape", ["n"], ["h"], value=outside("z", np.float32([7]), tmp_path)),
+        node("Constant", [], ["p"], sparse_value=sparse),
+        node("Concat", ["g", "h", "p"], ["y"], axis=0),
+    ]
+    inputs = [info("x", [3]), info("q", [], TensorProto.BOOL)]
+    model = model_of(nodes, inputs, [info("y", [10])], [("n", np.int64([2]))], functions=[function])
+    with onnx_file.open_model(saved(model, tmp_path)) as source:
+        assert len(source.files) == 7
+        program = lower(source, CompileOptions(), Progress("test"))
+    found = run(whole(program), {"x": np.zeros(3, np.float32), "q": np.array(True)})["y"]
+    expected = values["a"] + values["b"] + values["c"]
+    np.testing.assert_array_equal(found, [*expected, 7, 7, 4, 0, 40, 0, 100])
+
+
+def test_external_data_in_attributes_of_a_model_in_memory_is_refused(tmp_path):
+    constant = node("Constant", [], ["c"], value=outside("c", np.zeros(2000, np.float32), tmp_path))
+    model = model_of([constant, node("Add", ["x", "c"], ["y"])], [info("x", [2000])], [info("y", [2000])])
+    with pytest.raises(CompileError, match=r"tensor 'c' in node '' .*in a model that is not a file"):
+        onnx_file.open_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("elem_type", [TensorProto.STRING, 99])
+def test_external_data_of_a_type_without_bytes_is_refused(tmp_path, elem_type):
+    tensor = outside("c", np.zeros(4, np.float32), tmp_path)
+    tensor.data_type = elem_type
+    constant = node("Constant", [], ["c"], value=tensor)
+    model = model_of([constant, node("Add", ["x", "c"], ["y"])], [info("x", [4])], [info("y", [4])])
+    with pytest.raises(CompileError, match="expected a type of numbers"):
+        onnx_file.open_model(saved(model, tmp_path))
+
+
+def test_two_constants_of_one_name_are_refused(tmp_path):
+    arrays = [outside(name, np.zeros(2000, np.float32), tmp_path) for name in ("a", "b")]
+    nodes = [node("Constant", [], ["c"], value=array) for array in arrays]
+    model = model_of([*nodes, node("Add", ["x", "c"], ["y"])], [info("x", [2000])], [info("y", [2000])])
+    with pytest.raises(CompileError, match="two constants of that name"):
+        onnx_file.open_model(saved(model, tmp_path))
 
 
 @pytest.mark.parametrize("location", ["/etc/passwd", "../w.data", "sub/../../w.data", "", "a\0b"])

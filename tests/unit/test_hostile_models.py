@@ -13,7 +13,7 @@ import qaic
 import qpc_support
 import session_models
 from qaic import _core
-from qaic.compiler import compile_model
+from qaic.compiler import compile_model, inner_tensors
 from qaic.compiler.digest import DigestIndex
 from qaic.errors import CompileError, DeviceError
 from qaic.options.models import CompileOptions
@@ -143,16 +143,56 @@ def in_function(tensor):
 
 
 @pytest.mark.parametrize("place", [in_constant, in_branch, in_function])
-@pytest.mark.parametrize("location", ["data.bin", "/etc/passwd", "../data.bin", "*/_ORT_MEM_ADDR_/*"])
-def test_external_data_that_is_no_initializer_of_the_main_graph_is_refused(
-    tmp_path, monkeypatch, place, location
-):
-    # The engine would find the first of these files, because it looks in the working folder.
+@pytest.mark.parametrize("location", ["/etc/passwd", "../data.bin", "link.bin"])
+def test_external_data_of_inner_tensors_stays_in_the_folder(tmp_path, monkeypatch, place, location):
+    # The engine would find the file, because it looks in the working folder.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.bin").write_bytes(X.tobytes())
-    with pytest.raises(CompileError, match=r"tensor 'w' in .* found external data") as caught:
-        qaic.Session(session_models.save(tmp_path, place(external(location))))
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    (folder / "link.bin").symlink_to("../data.bin")
+    with pytest.raises(CompileError, match=r"tensor 'w' in .*: found location") as caught:
+        qaic.Session(session_models.save(folder, place(external(location))))
     assert caught.value.code == "compile.external_data"
+
+
+@pytest.mark.parametrize("place", [in_constant, in_branch, in_function])
+def test_external_data_of_inner_tensors_is_never_sought_elsewhere(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.bin").write_bytes(X.tobytes())
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    for location in ("data.bin", "*/_ORT_MEM_ADDR_/*"):
+        with pytest.raises(FileNotFoundError, match="inner"):
+            qaic.Session(session_models.save(folder, place(external(location))))
+
+
+@pytest.mark.parametrize("place", [in_constant, in_branch, in_function])
+@pytest.mark.parametrize(
+    ("elements", "text"), [(199, "found 796 bytes of data, expected 800"), (201, "expected a range inside")]
+)
+def test_external_data_of_inner_tensors_has_their_size(tmp_path, place, elements, text):
+    (tmp_path / "data.bin").write_bytes(X.tobytes())
+    tensor = external("data.bin", elements)
+    tensor.dims[0] = 200
+    with pytest.raises(CompileError, match=text):
+        qaic.Session(session_models.save(tmp_path, place(tensor)))
+
+
+@pytest.mark.parametrize("place", [in_constant, in_branch, in_function])
+def test_inner_tensor_without_a_location_is_refused(tmp_path, place):
+    tensor = external("data.bin")
+    del tensor.external_data[:]
+    with pytest.raises(CompileError, match=r"tensor 'w' in .*: found external data without a location"):
+        qaic.Session(session_models.save(tmp_path, place(tensor)))
+
+
+def test_external_data_in_functions_has_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(inner_tensors, "_MOST_INLINE", 799)
+    (tmp_path / "data.bin").write_bytes(X.tobytes())
+    with pytest.raises(CompileError, match="more than 799 bytes in nested graphs and functions") as caught:
+        qaic.Session(session_models.save(tmp_path, in_function(external("data.bin"))))
+    assert caught.value.code == "compile.graph_too_large"
 
 
 @pytest.mark.parametrize("location", ["data.bin", "./data.bin", "constants.bin", "/etc/passwd"])

@@ -3,7 +3,7 @@
 Safety of the index: an entry speaks for a file only while path, device, inode, size, modification time and
 change time are all the same. The change time is set by the kernel at every write and cannot be set back. A
 file that was modified in the last two seconds gets no entry, for a second write within the resolution of
-the clock would go unseen.
+the clock would go unseen. Where files are found by links or in several folders, an entry also says how.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from qaic.compiler.data_files import finds_the_same
 from qaic.compiler.weights import FileRange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from qaic.compiler.weights import InputFile
@@ -94,18 +95,38 @@ class DigestIndex:
         try:
             entry = json.loads(self._entry(path).read_bytes())
             unchanged = all(_fingerprint(os.stat(name)) == stored for name, stored in entry["files"])  # noqa: PTH116
+            unchanged = unchanged and finds_the_same(entry["search"])
             digest = entry["digest"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return digest if unchanged and entry["files"] and isinstance(digest, str) else None
 
-    def store(self, path: Path, files: Sequence[Fingerprinted], digest: str) -> None:
-        """Remember a digest; does nothing where a file is too young or the index cannot be written."""
+    def store(
+        self,
+        path: Path,
+        files: Sequence[Fingerprinted],
+        digest: str,
+        search: Mapping[str, object] | None = None,
+    ) -> None:
+        """Remember a digest; does nothing where a file is too young or the index cannot be written.
+
+        Parameters
+        ----------
+        path : Path
+            What the digest is asked for by.
+        files : sequence
+            The files that it covers.
+        digest : str
+            The digest.
+        search : mapping or None
+            How the files were found (`DataFiles.search`), where that is by more than their paths.
+        """
         newest = max(max(file.stat.st_mtime_ns, file.stat.st_ctime_ns) for file in files)
         if time.time_ns() - newest < _SETTLED_NS:
             return
         record = {
             "digest": digest,
+            "search": dict(search or {"looked_up": {}, "variables": {}}),
             "files": [[str(file.path.absolute()), _fingerprint(file.stat)] for file in files],
         }
         entry = self._entry(path)

@@ -175,7 +175,7 @@ def _compiled(
         elif lowered is None:
             kept_warnings.repeat(found)
         if path is not None and not any(file.changed() for file in source.files):
-            store.index.store(path, source.files, content)
+            store.index.store(path, source.files, content, source.data.search())
     return result
 
 

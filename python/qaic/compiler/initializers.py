@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler import elem_types
 from qaic.compiler.graph_walk import all_graphs
-from qaic.compiler.onnx_file import INLINE_LIMIT
 from qaic.compiler.precision_ops import standard
 from qaic.compiler.refusal import refuse
-from qaic.compiler.weights import MemoryRange, Weight, read_all
+from qaic.compiler.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,9 +49,9 @@ def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
         raise refuse(
             f"initializer {tensor.name!r} of a nested graph",
             code="external_data",
-            found="external data",
+            found="external data that was not read",
             expected="its data in the model",
-            fix="move the initializer to the main graph or save the model without external data",
+            fix="pass the path of the model instead of its content",
         )
     try:
         return np.asarray(numpy_helper.to_array(tensor))

@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from qaic.compiler import elem_types, wire
+from qaic.compiler.data_files import DataFiles
+from qaic.compiler.external_data import ExternalData
 from qaic.compiler.refusal import refuse
 from qaic.compiler.tensor_record import TensorRecord, read_record
 from qaic.compiler.weights import (
+    INLINE_LIMIT,
     FileRange,
     InputFile,
     MemoryRange,
     Source,
     Weight,
     read_all,
-    resolve_external,
 )
 
 if TYPE_CHECKING:
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.errors import CompileError
-
-#: payloads below this size stay in the graph: shape inference must be able to read shape-carrying constants
-INLINE_LIMIT: Final = 1024
 
 #: model files above this size are mapped; the others are read
 _MAP_ABOVE: Final = 32 << 20
@@ -72,10 +71,15 @@ class ModelFile:
     label: str
     skeleton: bytes = b""
     weights: dict[str, Weight] = field(default_factory=dict)
-    #: the model file first, then external data files in order of first use; empty for a model from memory
-    files: list[InputFile] = field(default_factory=list)
+    #: its files and how they were found; none for a model from memory
+    data: DataFiles = field(default_factory=DataFiles)
     #: the whole model when it does not come from a file
     content: bytes | None = None
+
+    @property
+    def files(self) -> list[InputFile]:
+        """The model file first, then files with its data in order of first use."""
+        return self.data.files
 
     def close(self) -> None:
         """Close all files."""
@@ -126,7 +130,7 @@ def open_model(path: Path) -> ModelFile:
         The file is no ONNX model, or the place of a payload makes no sense.
     """
     main = InputFile(path)
-    model = ModelFile(label=f"model file {str(path)!r}", files=[main])
+    model = ModelFile(label=f"model file {str(path)!r}", data=DataFiles([main]))
     if main.size == 0:
         model.close()
         raise _not_onnx(model.label, "an empty file")
@@ -151,7 +155,7 @@ def _view(file: InputFile) -> memoryview:
 
 
 def open_bytes(content: bytes) -> ModelFile:
-    """Do the same as `open_model` for a serialized model; external data is refused."""
+    """Do the same as `open_model` for a serialized model; data in other files is refused."""
     model = ModelFile(label="model in memory", content=content)
     if not content:
         raise _not_onnx(model.label, "no bytes")
@@ -169,7 +173,7 @@ class _Walk:
         self.view = view
         self.main = main
         self.folders = folders
-        self.external: dict[Path, InputFile] = {}
+        self.external = ExternalData(folders, model.data)
         self.names: set[str] = set()
 
     def model(self) -> None:
@@ -188,6 +192,28 @@ class _Walk:
         except wire.WireError as error:
             raise _not_onnx(self.out.label, f"bytes that are no protobuf message ({error})") from error
         self.out.skeleton = b"".join(pieces)
+        # A tensor with external data has this key; searching for it is cheaper than to walk all nodes.
+        if b"location" in self.out.skeleton:
+            self.complete()
+
+    def complete(self) -> None:
+        """Find the data of all tensors that the skeleton still lacks."""
+        from google.protobuf.message import EncodeError
+
+        from qaic.compiler.inner_tensors import read_inner_tensors
+
+        model = self.out.parse()
+        read_inner_tensors(model, self.out.weights, self.external)
+        try:
+            self.out.skeleton = model.SerializeToString(deterministic=True)
+        except (EncodeError, ValueError) as error:
+            raise refuse(
+                "graph without its large initializers",
+                code="graph_too_large",
+                found=f"a message that protobuf cannot serialize ({error})",
+                expected="at most 2 GiB",
+                fix="move constants out of control-flow bodies and functions to the main graph",
+            ) from error
 
     def graph(self, lo: int, hi: int) -> bytes:
         """Copy the graph, leaving out initializers and constants with a large payload."""
@@ -259,7 +285,7 @@ class _Walk:
         size = elem_types.tensor_bytes(record.elem_type, record.dims)
         source: Source
         if record.external:
-            source = self.external_range(record, name, size)
+            source = self.external.range(record.external, what, size)
         elif record.plain is not None:
             lo, hi = record.plain
             source = (
@@ -277,6 +303,8 @@ class _Walk:
             )
         if size < INLINE_LIMIT:
             return record.inline(name, read_all(source))
+        if name in self.out.weights:
+            raise refuse(what, code="invalid_model", found="two of that name", expected="unique names")
         self.out.weights[name] = Weight(name, record.elem_type, tuple(record.dims), source)
         return b""
 
@@ -294,33 +322,6 @@ class _Walk:
                 expected=f"the data of {elem_types.type_name(record.elem_type)} {record.dims}",
                 fix="export the model again; the file is damaged",
             ) from error
-
-    def external_range(self, record: TensorRecord, name: str, size: int) -> FileRange:
-        """Check where an external payload says it lies, and open its file."""
-        what = f"external data of initializer {name!r}"
-        location = record.external.get("location", "")
-        path = resolve_external(location, self.folders, name)
-        file = self.external.get(path)
-        if file is None:
-            file = self.external[path] = InputFile(path)
-            self.out.files.append(file)
-        numbers: dict[str, int] = {}
-        for key, default in (("offset", 0), ("length", size)):
-            text = record.external.get(key, str(default))
-            if not (text.isascii() and text.isdigit() and len(text) < 20):
-                raise refuse(
-                    what, code="external_data", found=f"{key} {text!r}", expected="a number of bytes"
-                )
-            numbers[key] = int(text)
-        if numbers["offset"] + numbers["length"] > file.size:
-            raise refuse(
-                what,
-                code="external_data",
-                found=f"bytes {numbers['offset']} to {numbers['offset'] + numbers['length']} of {location!r}",
-                expected=f"a range inside its {file.size} bytes",
-                fix="the data file belongs to another model or was cut off",
-            )
-        return FileRange(file, numbers["offset"], numbers["length"])
 
 
 def _text(view: memoryview, lo: int, hi: int) -> str:

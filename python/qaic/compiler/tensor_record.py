@@ -84,8 +84,8 @@ def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
         elif number == _DATA_LOCATION and kind == wire.VARINT:
             location = wire.read_varint(view, start, end)[0]
         elif number == _EXTERNAL_DATA and kind == wire.LEN:
-            key, value_text = _entry(view, start, end)
-            external[key] = value_text
+            key, value_bytes = read_entry(view, start, end)
+            external[key.decode("utf-8", "replace")] = value_bytes.decode("utf-8", "replace")
     if location == 1:
         record.external = external or {"location": ""}
     elif len(payloads) == 1:
@@ -96,10 +96,16 @@ def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
     return record
 
 
-def _entry(view: memoryview, lo: int, hi: int) -> tuple[str, str]:
-    """Read one ``StringStringEntryProto``."""
-    texts = {1: "", 2: ""}
+def read_entry(view: memoryview, lo: int, hi: int) -> tuple[bytes, bytes]:
+    """Read one ``StringStringEntryProto``: its key and its value.
+
+    Raises
+    ------
+    WireError
+        The bytes are none.
+    """
+    texts = {1: b"", 2: b""}
     for number, kind, _, start, end in wire.fields(view, lo, hi):
         if number in texts and kind == wire.LEN:
-            texts[number] = str(view[start:end], "utf-8", "replace")
+            texts[number] = bytes(view[start:end])
     return texts[1], texts[2]

@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from qaic.compiler.refusal import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import TracebackType
 
 #: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache
 CHUNK: Final = 1 << 17
+
+#: payloads below this size stay in the graph: shape inference must be able to read shape-carrying constants
+INLINE_LIMIT: Final = 1024
 
 
 class Source(Protocol):
@@ -79,7 +82,7 @@ class InputFile:
                 f"model file {str(path)!r}",
                 code="not_onnx",
                 found="something that is not a regular file",
-                expected="an ONNX file",
+                expected="a regular file",
             )
         self.size = self.stat.st_size
 
@@ -151,54 +154,3 @@ class MemoryRange:
 def read_all(source: Source) -> bytes:
     """Read a small payload whole."""
     return b"".join(bytes(piece) for piece in source.chunks())
-
-
-def resolve_external(location: str, folders: tuple[Path, ...], tensor: str) -> Path:
-    """Turn the location of an external payload into a path inside the model's folder.
-
-    Parameters
-    ----------
-    location : str
-        Text of the ``location`` entry.
-    folders : tuple of Path
-        Resolved folders that may hold external files, the first being the one locations are relative to.
-        The second, if any, is where the model file really lies when the given path is a symbolic link.
-    tensor : str
-        Name for the message.
-
-    Raises
-    ------
-    CompileError
-        The location is absolute, climbs out with ``..``, or leads outside through a symbolic link.
-    FileNotFoundError
-        There is no such file.
-    """
-    relative = Path(location)
-    what = f"external data of initializer {tensor!r}"
-    if not folders:
-        raise refuse(
-            what,
-            code="external_data",
-            found=f"location {location!r} in a model that is not a file",
-            expected="all data inside the model",
-            fix="pass the path of the model instead of its content",
-        )
-    if not location or relative.is_absolute() or ".." in relative.parts or "\0" in location:
-        raise refuse(
-            what,
-            code="external_data",
-            found=f"location {location!r}",
-            expected="a relative path inside the model's folder",
-            fix="put the data file beside the model and store its plain name",
-        )
-    path = folders[0] / relative
-    real = path.resolve(strict=True)
-    if not any(real.is_relative_to(folder) for folder in folders):
-        raise refuse(
-            what,
-            code="external_data",
-            found=f"location {location!r}, a link that leads out of the model's folder",
-            expected="a file inside the model's folder",
-            fix="copy the data file beside the model",
-        )
-    return real
