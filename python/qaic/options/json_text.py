@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections import Counter
+from typing import Any, Final
+
+#: characters of a key that a message repeats
+_LONGEST_SHOWN: Final = 80
 
 
 def parse_json(data: bytes) -> Any:
@@ -25,8 +29,9 @@ def parse_json(data: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        message = f"the key {twice!r} stands twice in one object"
+        # One pass: the text may come from anywhere and have millions of keys.
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        shown = twice if len(twice) <= _LONGEST_SHOWN else f"{twice[:_LONGEST_SHOWN]}..."
+        message = f"the key {shown!r} stands twice in one object"
         raise ValueError(message)
     return made
