@@ -109,7 +109,8 @@ def finds_the_same(search: dict[str, Any]) -> bool:
 def _real(path: Path) -> Path | None:
     try:
         return path.resolve(strict=True)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        # ValueError: JSON can write halves of characters, which no name of a file has.
         return None
     except RuntimeError:
         # Links in a circle, as pathlib says it before Python 3.13.

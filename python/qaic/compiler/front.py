@@ -224,7 +224,7 @@ def _write(
     progress: Progress,
 ) -> None:
     """Write the program of a lowered model, and the files beside it."""
-    from qaic.compiler import precision
+    from qaic.compiler import precision, weight_free
     from qaic.compiler.program import write_program
 
     write_program(path, lowered, options, set_options, effective_options(options), progress=progress)
@@ -238,6 +238,7 @@ def _write(
                 expected="the same",
                 fix="do not write to the model while it is compiled",
             )
+    weight_free.report(source.overflows)
     precision.report(lowered.overflows)
     side_files.write_all(lowered.side_files)
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final, Self
 from qaic.compiler import elem_types, wire
 from qaic.compiler.data_files import DataFiles
 from qaic.compiler.external_data import ExternalData
+from qaic.compiler.half_weights import Overflows
 from qaic.compiler.refusal import refuse
-from qaic.compiler.tensor_record import TensorRecord, read_record
+from qaic.compiler.tensor_record import TensorRecord, read_entry, read_record
+from qaic.compiler.weight_spec import METADATA_KEY
 from qaic.compiler.weights import (
     INLINE_LIMIT,
     FileRange,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 _MAP_ABOVE: Final = 32 << 20
 
 _MODEL_GRAPH: Final = 7
+_MODEL_METADATA: Final = 14
 _MODEL_TRAINING: Final = 20
 _GRAPH_NODE: Final = 1
 _GRAPH_INITIALIZER: Final = 5
@@ -73,6 +76,8 @@ class ModelFile:
     weights: dict[str, Weight] = field(default_factory=dict)
     #: its files and how they were found; none for a model from memory
     data: DataFiles = field(default_factory=DataFiles)
+    #: values of a checkpoint that the types of the model's inputs do not have; complete when all were read
+    overflows: Overflows = field(default_factory=lambda: Overflows(clip=False))
     #: the whole model when it does not come from a file
     content: bytes | None = None
 
@@ -120,7 +125,8 @@ def open_model(path: Path) -> ModelFile:
     Parameters
     ----------
     path : Path
-        ``.onnx`` file; external data files must lie in its folder.
+        ``.onnx`` file. External data must lie in its folder; the checkpoint of a model without weights may
+        lie elsewhere (`checkpoint_files`).
 
     Raises
     ------
@@ -175,6 +181,8 @@ class _Walk:
         self.folders = folders
         self.external = ExternalData(folders, model.data)
         self.names: set[str] = set()
+        #: what the metadata says about a checkpoint, once for each time
+        self.specs: list[bytes] = []
 
     def model(self) -> None:
         head = bytes(self.view[:64])
@@ -187,14 +195,25 @@ class _Walk:
                 if number == _MODEL_GRAPH and kind == wire.LEN:
                     graph = self.graph(lo, hi)
                     pieces += [wire.encode_len(_MODEL_GRAPH, len(graph)), graph]
+                elif number == _MODEL_METADATA and kind == wire.LEN and self.is_spec(lo, hi):
+                    # The container has the weights, and none of its readers is to look for a checkpoint.
+                    continue
                 elif number != _MODEL_TRAINING:
                     pieces.append(bytes(self.view[begin:hi]))
         except wire.WireError as error:
             raise _not_onnx(self.out.label, f"bytes that are no protobuf message ({error})") from error
         self.out.skeleton = b"".join(pieces)
         # A tensor with external data has this key; searching for it is cheaper than to walk all nodes.
-        if b"location" in self.out.skeleton:
+        if self.specs or b"location" in self.out.skeleton:
             self.complete()
+
+    def is_spec(self, lo: int, hi: int) -> bool:
+        """Keep a property that says where the weights are."""
+        key, value = read_entry(self.view, lo, hi)
+        if key == METADATA_KEY.encode():
+            self.specs.append(value)
+            return True
+        return False
 
     def complete(self) -> None:
         """Find the data of all tensors that the skeleton still lacks."""
@@ -204,6 +223,8 @@ class _Walk:
 
         model = self.out.parse()
         read_inner_tensors(model, self.out.weights, self.external)
+        if self.specs:
+            self.take_checkpoint(model)
         try:
             self.out.skeleton = model.SerializeToString(deterministic=True)
         except (EncodeError, ValueError) as error:
@@ -214,6 +235,34 @@ class _Walk:
                 expected="at most 2 GiB",
                 fix="move constants out of control-flow bodies and functions to the main graph",
             ) from error
+
+    def take_checkpoint(self, model: onnx.ModelProto) -> None:
+        """Turn the inputs that are weights into constants."""
+        from qaic.compiler.checkpoint_files import CheckpointFiles
+        from qaic.compiler.weight_free import take_weights
+        from qaic.compiler.weight_spec import parse_weight_spec
+
+        if len(self.specs) > 1:
+            raise refuse(
+                f"metadata {METADATA_KEY!r} of the model",
+                code="weight_spec",
+                found=f"{len(self.specs)} entries",
+                expected="one",
+                fix="export the model again",
+            )
+        spec = parse_weight_spec(self.specs[0])
+        if not spec.places:
+            return
+        if not self.folders:
+            raise refuse(
+                f"weights of input {spec.places[0].input_name!r}",
+                code="external_data",
+                found="a checkpoint beside a model that is not a file",
+                expected="all data inside the model",
+                fix="pass the path of the model instead of its content",
+            )
+        checkpoint = CheckpointFiles(self.folders, spec.model_id, self.out.data)
+        take_weights(model, self.out.weights, spec, checkpoint, self.out.overflows)
 
     def graph(self, lo: int, hi: int) -> bytes:
         """Copy the graph, leaving out initializers and constants with a large payload."""
