@@ -420,3 +420,38 @@ def test_outputs_of_one_file_name_are_refused(tool, tmp_path):
     code, _, err = tool("-t", program, "--write-output-dir", "out")
     assert code == 1
     assert "'a/b' and 'a_b' would be written to the same file" in err
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("path", ["../x.raw", "data/../../x.raw", "link/x.raw", "circle", ".."])
+def test_relative_paths_stay_in_the_folder_of_the_file(tool, program, tmp_path, path, direction):
+    folder = tmp_path / "bundle"
+    (folder / "data").mkdir(parents=True)
+    raw(tmp_path, "x.raw", numbers(0))
+    raw(folder, "inside.raw", numbers(0))
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "circle").symlink_to("circle")
+    paths = {"in": "inside.raw", "out": "inside.raw"} | {direction: path}
+    entries = [entry(paths["in"], "in", "x", 4, [1, 8]), entry(paths["out"], "out", "y", 4, [1, 8])]
+    file = batch_json(folder, [entries])
+    code, _, err = tool("-t", program, "--aic-batch-json-input", file, "--write-output-dir", "out")
+    assert code == 1
+    assert f'"path" is {path!r}, which leads out of' in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_absolute_paths_and_links_inside_the_folder_are_followed(tool, program, tmp_path):
+    folder = tmp_path / "bundle"
+    (folder / "data").mkdir(parents=True)
+    x = raw(tmp_path, "x.raw", numbers(3))
+    raw(folder / "data", "x.raw", numbers(4))
+    (folder / "link").symlink_to("data")
+    sets = [[entry(path, "in", "x", 4, [1, 8])] for path in (x, "link/x.raw", "link/../data/x.raw")]
+    file = batch_json(folder, sets)
+    code, _, err = tool(
+        *["-t", program, "--aic-batch-json-input", file],
+        *["--write-output-num-samples", "3", "--write-output-dir", "out"],
+    )
+    assert (code, err) == (0, "")
+    for number, start in enumerate((3, 4, 4)):
+        assert written(tmp_path / "out", "y", number).tolist() == (2 * numbers(start)).tolist()

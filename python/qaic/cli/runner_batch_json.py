@@ -10,14 +10,13 @@ import json
 import re
 from difflib import get_close_matches
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qaic.cli.runner_requests import SKIPPED, Part, Request, file_bytes, resolve
 from qaic.errors import InputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from qaic.cli.runner_network import Binding, Network
 
 _TOP = "IO-files"
@@ -42,7 +41,7 @@ def read_batch(path: Path, network: Network, *, compare: bool) -> list[Request]:
     Parameters
     ----------
     path
-        The JSON file; paths in it are relative to its folder.
+        The JSON file; paths in it are absolute, or relative to its folder and inside it.
     network
         Bindings of the program.
     compare
@@ -108,7 +107,7 @@ class _Inference:
         if direction not in self._bindings:
             _refuse(where, f'"io-direction" is {direction!r}; "in" or "out" is expected')
         binding = self._binding(_field(entry, "map-to", str, where), direction, where)
-        path = resolve(_field(entry, "path", str, where), self._folder)
+        path = self._located(_field(entry, "path", str, where), where)
         item_bytes = _item_bytes(entry, where)
         dims = _dims(entry, where)
         if dims is not None and 0 not in dims and item_bytes != binding.item_bytes:
@@ -121,6 +120,21 @@ class _Inference:
             if direction == "in"
             else self._output(binding, dims, path, entry, where)
         )
+
+    def _located(self, text: str, where: str) -> Path:
+        """Complete a path by the folder of the file, which a relative one may not leave."""
+        path = resolve(text, self._folder)
+        try:
+            inside = path.resolve().is_relative_to(self._folder.resolve())
+        except RuntimeError:  # links in a circle
+            inside = False
+        if not inside and not Path(text).is_absolute():
+            _refuse(
+                where,
+                f'"path" is {text!r}, which leads out of {str(self._folder)!r}, the folder of this file; '
+                "put the data there, or write an absolute path",
+            )
+        return path
 
     def _binding(self, name: str, direction: str, where: str) -> Binding:
         found = self._bindings[direction].get(name)
