@@ -1,6 +1,6 @@
 """Measure what compiling a model without weights takes, beside copying its checkpoint.
 
-python benches/weight_free.py                    4 GB, three kinds, some minutes; needs 13 GB of disk
+python benches/weight_free.py                    4 GB, four kinds, some minutes; needs 13 GB of disk
 python benches/weight_free.py --gigabytes 1      a look
 
 The files are made in the folder for temporary files (TMPDIR) and removed. The budget is for memory that is no
@@ -27,6 +27,7 @@ _LIMIT_BYTES = 500e6
 #: what is compiled -> type in the checkpoint, type of the inputs, options
 _KINDS = {
     "float16 as it is": ("F16", "float16", {}),
+    "float16 with mxfp6_matmul": ("F16", "float16", {"convert_to_fp16": True, "mxfp6_matmul": True}),
     "bfloat16 for inputs of float16": ("BF16", "float16", {}),
     "float32 with convert_to_fp16": ("F32", "float32", {"convert_to_fp16": True}),
 }

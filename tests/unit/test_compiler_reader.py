@@ -1,15 +1,18 @@
+import itertools
 import os
 
 import numpy as np
 import onnx
 import pytest
 from compiler_oracle import FLOAT, info, lowered, model_of, node, run, whole
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from qaic.compiler import onnx_file
 from qaic.compiler.lowering import lower
 from qaic.compiler.progress import Progress
-from qaic.compiler.weights import read_all
+from qaic.compiler.weights import read_all, whole_pieces
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 
@@ -409,3 +412,26 @@ def test_file_that_shrinks_while_it_is_read_gives_an_error(tmp_path):
         with pytest.raises(CompileError, match="do not write to the model"):
             read_all(source.weights["w"].source)
         assert source.files[0].changed()
+
+
+@given(
+    payload=st.binary(max_size=200),
+    chunks=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    nbytes=st.integers(1, 250),
+)
+def test_payload_is_cut_into_pieces_of_one_size_whatever_the_reads(payload, chunks, nbytes):
+    class Chunked:
+        def __init__(self):
+            self.nbytes = len(payload)
+
+        def chunks(self):
+            sizes, start = itertools.cycle(chunks), 0
+            while start < len(payload):
+                size = next(sizes)
+                yield payload[start : start + size]
+                start += size
+
+    pieces = [bytes(piece) for piece in whole_pieces(Chunked(), nbytes)]
+    assert b"".join(pieces) == payload
+    assert all(len(piece) == nbytes for piece in pieces[:-1])
+    assert all(0 < len(piece) <= nbytes for piece in pieces)

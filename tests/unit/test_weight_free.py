@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -117,6 +118,31 @@ def test_weights_of_any_size_are_streamed(tmp_path):
     with onnx_file.open_model(path) as source:
         program = lower(source, CompileOptions(convert_to_fp16=True), Progress("test"))
     assert [weight.source.nbytes for weight in program.weights.values()] == [1 << 36]
+
+
+def test_weights_in_blocks_take_no_memory_of_their_size(tmp_path):
+    """A linear layer transposes its weight in the graph, so blocks lie along rows as they are stored."""
+    dims = [1 << 12, 1 << 12]
+    header = {"w": {"dtype": "F16", "shape": dims, "data_offsets": [0, 1 << 25]}}
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(safetensors_files.encoded(header, bytes(1 << 25)))
+    half = TensorProto.FLOAT16
+    nodes = [node("Transpose", ["w"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])]
+    inputs = [info("x", [1, 1 << 12], half), info("w", dims, half)]
+    model = model_of(nodes, inputs, [info("y", [1, 1 << 12], half)])
+    path = tmp_path / "model.onnx"
+    models.embed(model, models.spec(["model.safetensors"], {"w": (0, "w")}))
+    path.write_bytes(model.SerializeToString())
+    options = CompileOptions(convert_to_fp16=True, mxfp6_matmul=True)
+    with onnx_file.open_model(path) as source:
+        (weight,) = lower(source, options, Progress("test")).weights.values()
+        assert weight.blocks is not None
+        tracemalloc.start()
+        try:
+            assert sum(len(piece) for piece in weight.source.chunks()) == (1 << 24) * 25 // 32
+            assert tracemalloc.get_traced_memory()[1] < 1 << 23
+        finally:
+            tracemalloc.stop()
 
 
 # --- forms of the description --------------------------------------------------------------------------

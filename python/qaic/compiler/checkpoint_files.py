@@ -54,6 +54,7 @@ class CheckpointFiles:
         self._roots = list(dict.fromkeys(roots))
         real = [found for root in self._roots if (found := data.find(root)) is not None]
         self._allowed = [*real, *(blobs for root in real for blobs in _blobs(root))]
+        self._paths: dict[str, Path] = {}
         self._tensors: dict[Path, dict[str, StoredTensor]] = {}
 
     def tensor(self, place: WeightPlace) -> StoredTensor:
@@ -67,7 +68,9 @@ class CheckpointFiles:
             It cannot be opened.
         """
         what = f"weights of input {place.input_name!r}"
-        path = self._resolved(place.file, what)
+        path = self._paths.get(place.file)
+        if path is None:
+            path = self._paths[place.file] = self._resolved(place.file, what)
         tensors = self._tensors.get(path)
         if tensors is None:
             tensors = self._tensors[path] = read_tensors(self._data.opened(path))

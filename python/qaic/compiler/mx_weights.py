@@ -20,7 +20,7 @@ from qaic.compiler.initializers import as_weight
 from qaic.compiler.precision_classes import INTEGERS
 from qaic.compiler.precision_ops import standard
 from qaic.compiler.refusal import listing, refuse
-from qaic.compiler.weights import BlockFormat, Source, Weight, read_all
+from qaic.compiler.weights import BlockFormat, Source, Weight, whole_pieces
 from qaic.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,20 +74,24 @@ class MxSource:
         return (second, first) if self.moved else (first, second)
 
     def chunks(self) -> Iterator[bytes]:
-        """Encode some rows at a time; a payload that is stored across has to be held whole."""
+        """Encode some rows at a time; of a payload that is stored across, a matrix has to be held."""
         import ml_dtypes
         import numpy as np
 
         bfloat = self.elem_type == BFLOAT16
         dtype = np.dtype(ml_dtypes.bfloat16 if bfloat else TABLE[self.elem_type][0])
-        values = np.frombuffer(read_all(self.inner), dtype).reshape(-1, *self.dims[-2:])
-        if self.moved:
-            values = values.swapaxes(1, 2)
-        step = max(1, _PIECE // max(1, values.shape[2]))
-        for matrix in values:
-            for start in range(0, len(matrix), step):
+        first, second = self.dims[-2:]
+        length = self._matrix()[1]
+        step = max(1, _PIECE // max(1, length))
+        # Rows are encoded by themselves, so those of several matrices may come together.
+        held = first if self.moved else step
+        for data in whole_pieces(self.inner, held * second * dtype.itemsize):
+            values = np.frombuffer(data, dtype).reshape(-1, second)
+            if self.moved:
+                values = values.T
+            for start in range(0, len(values), step):
                 with np.errstate(over="ignore"):
-                    piece = np.ascontiguousarray(matrix[start : start + step], np.float32)
+                    piece = np.ascontiguousarray(values[start : start + step], np.float32)
                 try:
                     yield _core.mx_encode(piece, ENCODING, refuse_not_finite=True)
                 except InputError as error:

@@ -204,8 +204,9 @@ class _Walk:
             raise _not_onnx(self.out.label, f"bytes that are no protobuf message ({error})") from error
         self.out.skeleton = b"".join(pieces)
         # A tensor with external data has this key; searching for it is cheaper than to walk all nodes.
-        if self.specs or b"location" in self.out.skeleton:
-            self.complete()
+        is_external = b"location" in self.out.skeleton
+        if self.specs or is_external:
+            self.complete(is_external=is_external)
 
     def is_spec(self, lo: int, hi: int) -> bool:
         """Keep a property that says where the weights are."""
@@ -215,14 +216,15 @@ class _Walk:
             return True
         return False
 
-    def complete(self) -> None:
+    def complete(self, *, is_external: bool) -> None:
         """Find the data of all tensors that the skeleton still lacks."""
         from google.protobuf.message import EncodeError
 
         from qaic.compiler.inner_tensors import read_inner_tensors
 
         model = self.out.parse()
-        read_inner_tensors(model, self.out.weights, self.external)
+        if is_external:
+            read_inner_tensors(model, self.out.weights, self.external)
         if self.specs:
             self.take_checkpoint(model)
         try:

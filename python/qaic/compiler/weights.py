@@ -154,3 +154,24 @@ class MemoryRange:
 def read_all(source: Source) -> bytes:
     """Read a small payload whole."""
     return b"".join(bytes(piece) for piece in source.chunks())
+
+
+def whole_pieces(source: Source, nbytes: int) -> Iterator[memoryview]:
+    """Read a payload in pieces of one size, of which the last may be shorter.
+
+    A piece is valid until the next one is asked for.
+    """
+    buffer = memoryview(bytearray(min(nbytes, source.nbytes)))
+    filled = 0
+    for piece in source.chunks():
+        rest = memoryview(piece).cast("B")
+        while rest:
+            part = rest[: len(buffer) - filled]
+            buffer[filled : filled + len(part)] = part
+            filled += len(part)
+            rest = rest[len(part) :]
+            if filled == len(buffer):
+                yield buffer
+                filled = 0
+    if filled:
+        yield buffer[:filled]
