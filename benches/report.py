@@ -18,6 +18,7 @@ from python import (
     calibrating,
     compiling,
     criterion,
+    decoding,
     importing,
     in_flight,
     machine,
@@ -51,6 +52,7 @@ MEASUREMENTS = {
         in_flight.tiny_batches,
         in_flight.one_by_one,
         in_flight.crowded,
+        decoding.decode_steps,
         compiling.compiling,
         quantized.int8_latency,
         calibrating.calibrating,
@@ -101,6 +103,14 @@ GROUPS = {
         "`qaicrt.InferenceSet` from one Python thread: submit a vector, collect by id, put back. Beside it "
         "OpenVINO's AsyncInferQueue with 1, 2 and 4 requests; the ratio is to the best of them. The threads "
         "that wait do so for inferences which a `noop` device holds back; afterwards each has got its own.",
+    ),
+    "decoding": (
+        "A token of a decoder",
+        f"{decoding.LAYERS} layers, {2 * decoding.LAYERS} retained caches, one thread, called through "
+        "`qaicrt` as clients for language models do: all buffers are passed for every token, those of the "
+        "caches empty. Each figure is the mean of 200 tokens, so that a thread which loses its CPU now and "
+        "then counts. Beside it onnxruntime with the caches as arrays. The logits of both are compared "
+        "before anything is timed.",
     ),
     "queues": (
         "Queues",
@@ -245,6 +255,8 @@ def measure_group(
             yield from quantized.int8_rows(folder, effort)
         case "in_flight":
             yield from in_flight.in_flight_rows(folder, effort)
+        case "decoding":
+            yield from decoding.decode_rows(folder, effort)
         case "queues":
             yield from rust_rows.queue_rows(rust)
         case "compile":

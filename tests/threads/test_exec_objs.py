@@ -1,6 +1,7 @@
 """``qaicrt`` under threads and Ctrl-C: what blocks lets others run and ends by Ctrl-C (python-api §0.1)."""
 
 import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import emulated_cards
 import qaicrt
 import rt_programs
 from child_process import assert_prompt, run_script
@@ -36,6 +38,32 @@ def wired(client):
     buffers = [qaicrt.QBuffer(bytes(mapping.size)) for mapping in client.program.getBufferMappings()]
     assert exec_obj.setData(buffers) == S.QS_SUCCESS
     return exec_obj
+
+
+# --- who gives way -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.sched_getscheduler(0) != os.SCHED_OTHER, reason="another policy was chosen, and stays")
+def test_workers_that_compute_do_not_take_the_cpu_from_who_enqueues(tmp_path):
+    def workers():
+        named = {task: (task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+        return {int(task.name) for task, name in named.items() if name.startswith("qaic-exec-")}
+
+    before = workers()
+    client = Client(rt_programs.compiled(tmp_path, rt_programs.affine()))
+    exec_obj = client.exec_obj()
+    assert exec_obj.setData([(0, np.ones((2, 4), np.float32))]) == S.QS_SUCCESS
+    # Workers of cards compute nothing.
+    expected = os.SCHED_OTHER if emulated_cards.are_meant() else os.SCHED_BATCH
+    found = set()
+    for _ in range(100_000):
+        # The first inferences may be over before the worker is up.
+        client.infer(exec_obj)
+        found = {os.sched_getscheduler(thread) for thread in workers() - before}
+        if found == {expected}:
+            break
+    assert found == {expected}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 # --- the GIL -----------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ use crate::fork::Origin;
 use crate::inference::{Begun, Inference, Landed};
 use crate::progress::{Progress, Ticket};
 use crate::queue::{IndexStack, Lanes, Waiters};
+use crate::scheduling::give_way_when_woken;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, yield_now};
 
 /// How often a worker that ran out of work looks again, and how many times, before it sleeps until it is woken.
@@ -300,7 +301,15 @@ impl Shared {
             return;
         }
         let shared = Arc::clone(self);
-        let worker = thread::Builder::new().name(format!("qaic-exec-{number}")).spawn(move || shared.work());
+        let life = move || {
+            // Else a worker that is woken may take the CPU from the thread that has just submitted and is about to wait,
+            // and that thread returns from `submit` only when the inference is over.
+            if shared.options.device.executes_on_host() {
+                give_way_when_woken();
+            }
+            shared.work();
+        };
+        let worker = thread::Builder::new().name(format!("qaic-exec-{number}")).spawn(life);
         match worker {
             Ok(handle) => self.workers.lock().push(handle),
             // Callers that wait run what nobody else does.

@@ -33,6 +33,8 @@ pub mod program;
 mod progress;
 pub mod queue;
 mod retained;
+#[allow(unsafe_code)] // two system calls without memory of their own
+mod scheduling;
 mod sync;
 pub mod tensors;
 pub mod transfer;

@@ -1,0 +1,39 @@
+//! How the system schedules a thread that computes.
+
+/// Has the calling thread give way when it is woken: the thread that woke it goes on, and this one runs on an idle CPU,
+/// or once there is time for it. Its share of the CPUs stays what it was. Where the process has chosen another policy than
+/// the usual one, or the system allows no change, nothing happens.
+pub(crate) fn give_way_when_woken() {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: takes no memory; 0 is the calling thread.
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        if policy != libc::SCHED_OTHER {
+            return;
+        }
+        // SAFETY: a structure of numbers, of which all zeros are a value; the batch policy wants a priority of 0.
+        let parameter: libc::sched_param = unsafe { std::mem::zeroed() };
+        // A refusal leaves the thread as it was, which costs speed and nothing else.
+        // SAFETY: `parameter` is read during the call only; 0 is the calling thread.
+        let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameter) };
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_calling_thread_gives_way() {
+        // SAFETY: as above.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let before = policy();
+        let after = std::thread::spawn(move || {
+            give_way_when_woken();
+            policy()
+        });
+        let expected = if before == libc::SCHED_OTHER { libc::SCHED_BATCH } else { before };
+        assert_eq!(after.join().ok(), Some(expected));
+        assert_eq!(policy(), before);
+    }
+}
