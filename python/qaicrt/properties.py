@@ -26,6 +26,15 @@ class QAicProgramProperties:
     dataPathTimeoutMs: int = 0
     """Milliseconds to wait per try, in place of ``SubmitRetryTimeoutMs`` when it is not 0."""
 
+    @property
+    def submitNumRetries(self) -> int:
+        """The name of ``SubmitNumRetries`` since version 1.22 of the vendor's SDK."""
+        return self.SubmitNumRetries
+
+    @submitNumRetries.setter
+    def submitNumRetries(self, tries: int) -> None:
+        self.SubmitNumRetries = tries
+
 
 @dataclass(slots=True, eq=False)
 class QAicQueueProperties:

@@ -88,6 +88,7 @@ STRUCTURES = {
     # §B.6
     "QAicProgramProperties": {
         *("SubmitNumRetries", "SubmitRetryTimeoutMs", "dataPathTimeoutMs", "devMapping", "selectMask"),
+        "submitNumRetries",
     },
     "ProgramInfo": {
         *("batchSize", "isAicStatsAvailable", "numMcid", "numNsp", "uniqueProgramID", "userDefinedProgramID"),

@@ -210,7 +210,7 @@ class TestLog:
         exec_obj = qaicrt.ExecObj(context, program)
         del context, qpc
         gc.collect()
-        assert program.deactivate() == QStatus.QS_INVAL
+        assert program.unload() == QStatus.QS_ERROR
         assert told.wait(30)
         assert "exec object" in got[0]
         del exec_obj

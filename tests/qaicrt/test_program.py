@@ -196,22 +196,77 @@ def test_what_the_user_activates_stays(affine):
     assert rt_programs.free_cores() == before
 
 
-def test_living_exec_objs_forbid_deactivation(affine, capfd):
+def test_living_exec_objs_forbid_unloading(affine, capfd):
     client = Client(affine)
     exec_obj = client.exec_obj()
-    y = np.zeros((2, 4), np.float32)
-    client.infer(exec_obj, [(0, X), (1, y)])
-    for call, expected in ((client.program.deactivate, S.QS_INVAL), (client.program.unload, S.QS_ERROR)):
-        assert call() == expected
-        error = capfd.readouterr().err
-        assert "[ERROR]" in error
-        assert "exec objects of the program still exist, 1 in number" in error
-        assert states(client.program) == (True, True)
-    # A client that ignores the refusal and activates again goes on.
+    assert client.program.unload() == S.QS_ERROR
+    error = capfd.readouterr().err
+    assert "[ERROR]" in error
+    assert "exec objects of the program still exist, 1 in number" in error
+    assert states(client.program) == (True, True)
+    client.infer(exec_obj, [(0, X), (1, np.zeros((2, 4), np.float32))])
+
+
+def test_deactivation_gives_the_cores_back_with_the_last_exec_obj(affine, capfd):
+    client = Client(affine)
+    before = rt_programs.free_cores()
     assert client.program.activate() == S.QS_SUCCESS
-    client.infer(exec_obj)
+    exec_objs = [client.exec_obj() for _ in range(3)]
+    assert client.program.deactivate() == S.QS_SUCCESS
+    assert client.program.deactivate() == S.QS_SUCCESS
+    # Those that live may be used to their end; others cannot be made without activating again.
+    y = np.zeros((2, 4), np.float32)
+    while exec_objs:
+        assert (states(client.program), rt_programs.free_cores()) == ((True, True), before - 4)
+        client.infer(exec_objs[-1], [(0, X), (1, y)])
+        np.testing.assert_allclose(y, rt_programs.affine_of(X), rtol=1e-6)
+        with pytest.raises(qaicrt.ExceptionInit, match="not activated"):
+            qaicrt.ExecObj(client.context, client.program, 0)
+        exec_objs.pop()
+    assert (states(client.program), rt_programs.free_cores()) == ((True, False), before)
+    assert "deactivat" not in capfd.readouterr().err
+    assert (client.program.unload(), states(client.program)) == (S.QS_SUCCESS, (False, False))
+
+
+def test_deactivation_waits_for_no_inference(affine, noop):
+    client = Client(affine)
+    before = rt_programs.free_cores()
+    exec_obj = client.exec_obj()
+    noop.hold()
+    assert exec_obj.setData([(0, X)]) == S.QS_SUCCESS
+    assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
+    assert noop.wait_executing(1)
+    assert client.program.deactivate() == S.QS_SUCCESS
+    assert client.program.isActivated()
+    noop.release()
+    assert exec_obj.waitForCompletion() == S.QS_SUCCESS
     del exec_obj
-    assert (client.program.deactivate(), states(client.program)) == (S.QS_SUCCESS, (True, False))
+    assert rt_programs.free_cores() == before
+
+
+def test_activation_after_a_deactivation_begins_anew_on_the_same_cores(tmp_path):
+    """As clients do that put new exec objects in the places of those of before."""
+    path = rt_programs.compiled(tmp_path, rt_programs.counter(), retained_state=True, aic_num_cores=16)
+    client = Client(path)
+    before = rt_programs.free_cores()
+    exec_objs = [client.exec_obj(), client.exec_obj()]
+
+    def counted(exec_obj):
+        y = np.zeros((3, 4), np.float32)
+        client.infer(exec_obj, [(rt_programs.X, np.ones(1, np.float32)), (rt_programs.Y, y)])
+        return y[0, 0]
+
+    assert [counted(exec_objs[0]), counted(exec_objs[1])] == [0, 1]
+    for _ in range(2):
+        assert client.program.deactivate() == S.QS_SUCCESS
+        # All cores of the device are still held, and they are the ones of the new activation.
+        assert client.program.activate() == S.QS_SUCCESS
+        for place in range(2):
+            exec_objs[place] = client.exec_obj()
+        assert [counted(exec_objs[0]), counted(exec_objs[1])] == [0, 1]
+    assert client.program.deactivate() == S.QS_SUCCESS
+    exec_objs.clear()
+    assert rt_programs.free_cores() == before
 
 
 def test_two_programs_take_turns(affine, tmp_path):
@@ -305,10 +360,26 @@ def test_properties_of_the_wrong_type(affine, values):
         Client(affine, **values)
 
 
-@pytest.mark.parametrize("name", ["SubmitNumRetries", "dataPathTimeoutMs", "SubmitRetryTimeoutMs"])
+def test_the_number_of_retries_has_two_names():
+    given = qaicrt.QAicProgramProperties()
+    assert given.submitNumRetries == 5
+    given.submitNumRetries = 2
+    assert given.SubmitNumRetries == 2
+    given.SubmitNumRetries = 7
+    assert given.submitNumRetries == 7
+    assert qaicrt.Program.initProperties(given) is None
+    assert (given.SubmitNumRetries, given.submitNumRetries) == (5, 5)
+    with pytest.raises(AttributeError):
+        given.submitnumretries = 1
+
+
+@pytest.mark.parametrize(
+    "name", ["SubmitNumRetries", "submitNumRetries", "dataPathTimeoutMs", "SubmitRetryTimeoutMs"]
+)
 @pytest.mark.parametrize("number", [-1, 2**32, 2**64])
 def test_properties_out_of_range_are_named(affine, name, number):
-    with pytest.raises(qaicrt.ExceptionInit, match=f"{name} is {number}; a number from 0 to 4294967295"):
+    spelled = name[0].upper() + name[1:] if name == "submitNumRetries" else name
+    with pytest.raises(qaicrt.ExceptionInit, match=f"{spelled} is {number}; a number from 0 to 4294967295"):
         Client(affine, **{name: number})
 
 

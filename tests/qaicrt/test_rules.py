@@ -86,7 +86,7 @@ def test_2_methods_answer_with_a_status_and_constructors_raise(client):
         client.context.setLogLevel(17),
         client.program.load(),
         client.program.activate(),
-        client.program.deactivate(),  # an exec object exists
+        client.program.unload(),  # an exec object exists
         exec_obj.setData([]),
         exec_obj.waitForCompletion(),
         client.queue.enqueue(exec_obj),

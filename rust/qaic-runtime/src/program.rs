@@ -1,5 +1,6 @@
 //! A container on one or several devices, through the states created, loaded and activated.
 
+use std::mem;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -127,6 +128,8 @@ struct State {
     // Held by the exec objects, and here when the user activated.
     activated: Weak<Activated>,
     manual: Option<Arc<Activated>>,
+    // Whether the user deactivated what exec objects still hold.
+    is_ending: bool,
     failed: Option<ProgramStatus>,
 }
 
@@ -349,7 +352,11 @@ impl Program {
     pub fn unload(&self) -> Result<(), RuntimeError> {
         self.origin.check()?;
         let mut state = self.state.lock();
-        state.deactivate()?;
+        let count = state.live_exec_objs();
+        if count > 0 {
+            return Err(RuntimeError::LiveExecObjs { count });
+        }
+        state.deactivate();
         state.loaded = None;
         Ok(())
     }
@@ -365,10 +372,12 @@ impl Program {
         Ok(())
     }
 
-    /// Gives the cores back. Fails while exec objects exist; then nothing changes. A no-op when it holds none.
+    /// Gives the cores back: at once, or with the last exec object while some exist, which may be used until then. A
+    /// no-op when it holds none.
     pub fn deactivate(&self) -> Result<(), RuntimeError> {
         self.origin.check()?;
-        self.state.lock().deactivate()
+        self.state.lock().deactivate();
+        Ok(())
     }
 
     /// The activation for something that needs it to last; [`Activated::leave`] ends that.
@@ -378,7 +387,8 @@ impl Program {
         let activated = if activate {
             self.activated(&mut state)?
         } else {
-            state.activated.upgrade().ok_or_else(|| RuntimeError::State {
+            let activated = state.activated.upgrade().filter(|_| !state.is_ending);
+            activated.ok_or_else(|| RuntimeError::State {
                 what: "the program is not activated; activate it before making exec objects".to_owned(),
             })?
         };
@@ -443,7 +453,11 @@ impl Program {
     }
 
     fn activated(&self, state: &mut State) -> Result<Arc<Activated>, RuntimeError> {
+        let is_new = mem::take(&mut state.is_ending);
         if let Some(activated) = state.activated.upgrade() {
+            if is_new {
+                activated.forget_state();
+            }
             return Ok(activated);
         }
         let loaded = self.loaded(state)?;
@@ -481,17 +495,18 @@ impl Program {
 }
 
 impl State {
-    fn deactivate(&mut self) -> Result<(), RuntimeError> {
-        if let Some(activated) = self.activated.upgrade() {
-            let count = activated.live_exec_objs.load(Ordering::Acquire);
-            if count > 0 {
-                return Err(RuntimeError::LiveExecObjs { count });
-            }
-        }
+    fn live_exec_objs(&self) -> u32 {
+        let activated = self.activated.upgrade();
+        activated.map_or(0, |activated| activated.live_exec_objs.load(Ordering::Acquire))
+    }
+
+    fn deactivate(&mut self) {
+        self.is_ending = self.live_exec_objs() > 0;
         self.manual = None;
-        self.activated = Weak::new();
+        if !self.is_ending {
+            self.activated = Weak::new();
+        }
         self.failed = None;
-        Ok(())
     }
 }
 
@@ -515,6 +530,15 @@ impl Activated {
 
     pub(crate) fn retains_input(&self, index: usize) -> bool {
         self.pairs.iter().any(|pair| pair.input == index)
+    }
+
+    /// Has the next inference find the state of a new activation.
+    ///
+    /// Blocking: until the inference that runs has ended.
+    fn forget_state(&self) {
+        if let Some(retained) = &self.retained {
+            retained.lock().clear();
+        }
     }
 
     /// Undoes [`Program::enter`].

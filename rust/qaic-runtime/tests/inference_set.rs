@@ -250,7 +250,10 @@ fn a_cancelled_inference_says_so() {
     gate.release().unwrap();
     exec.run(never).unwrap();
     assert_eq!(program.completed(), 1);
-    assert_eq!(program.deactivate().unwrap_err().code(), "program.live_exec_objs");
+    assert_eq!(program.unload().unwrap_err().code(), "program.live_exec_objs");
+    program.deactivate().unwrap();
+    assert!(program.is_activated());
+    assert_eq!(ExecObj::new(&program, false).unwrap_err().code(), "call.state");
     drop(exec);
     assert!(!program.is_activated());
     program.activate().unwrap();

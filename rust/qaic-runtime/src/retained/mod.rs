@@ -77,6 +77,13 @@ impl Retained {
         Some(Tensor { memory: pair.buffers[1 - pair.current].memory(), dims: &pair.dims })
     }
 
+    /// Makes all values zero.
+    pub(crate) fn clear(&mut self) {
+        for pair in &self.pairs {
+            pair.buffers[pair.current].memory().fill(0);
+        }
+    }
+
     /// Makes what the outputs wrote the present value.
     pub(crate) fn advance(&mut self) {
         for pair in &mut self.pairs {
