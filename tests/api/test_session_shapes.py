@@ -8,6 +8,7 @@ from onnx import helper
 
 import decoder_model
 import qaic
+import rt_programs
 import session_models
 from qaic.errors import InputError, InputShapeError, InputTypeError, MissingInputError, OptionError
 
@@ -108,6 +109,31 @@ def test_out_arrays_have_the_shape_of_the_combination(session):
     check({"y": mine, "n": np.array([3])}, 3, 2)
     with pytest.raises(InputError, match=r"\[6, 1, 4\]"):
         session.run(arrays(6, 1), out={"y": mine})
+
+
+@pytest.mark.parametrize(("batch", "seq"), SHAPES)
+def test_an_out_array_of_the_shape_that_is_shown_is_taken_and_its_head_is_written(session, batch, seq):
+    shape, dtype = session.model_output_shape_dict["y"]
+    mine = np.full(shape, 7, dtype)
+    found = session.run(arrays(batch, seq), out={"y": mine})
+    assert found["y"] is mine
+    size = batch * seq * 4
+    check({"y": mine.ravel()[:size].reshape(batch, seq, 4), "n": found["n"]}, batch, seq)
+    assert (mine.ravel()[size:] == 7).all()
+
+
+def test_an_out_array_of_a_larger_combination_is_taken_and_a_smaller_one_is_not(tmp_path):
+    path = session_models.save(tmp_path, rt_programs.doubled())
+    with qaic.Session(path, network_specialization_config=rt_programs.ROWS) as session:
+        x = np.arange(32, dtype=np.float32).reshape(8, 4)
+        for rows in (1, 3, 8):
+            mine = np.full((8, 4), 7, np.float32)
+            assert session.run({"x": x[:rows]}, out={"y": mine})["y"] is mine
+            np.testing.assert_array_equal(mine[:rows], 2 * x[:rows])
+            assert (mine[rows:] == 7).all()
+        for rows, given in ((8, 3), (3, 1), (3, 4), (3, 9)):
+            with pytest.raises(InputError, match=rf"\[{rows}, 4\] is expected"):
+                session.run({"x": x[:rows]}, out={"y": np.zeros((given, 4), np.float32)})
 
 
 @pytest.mark.parametrize(

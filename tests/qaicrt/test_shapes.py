@@ -55,6 +55,38 @@ def test_sizes_choose_the_shapes_when_there_are_no_dims(doubled):
         np.testing.assert_array_equal(y, x + x)
 
 
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_an_output_for_the_largest_shape_is_taken_and_its_head_is_written(doubled, count):
+    x, doubles = rows(count), rows(count) * 2
+
+    def check(y):
+        found = np.frombuffer(y, np.float32).reshape(8, 4)
+        np.testing.assert_array_equal(found[:count], doubles)
+        np.testing.assert_array_equal(found[count:], np.full((8 - count, 4), 7, np.float32))
+
+    def largest():
+        return np.full((8, 4), 7, np.float32)
+
+    exec_obj = doubled.exec_obj()
+    doubled.infer(exec_obj, [(0, x), (1, y := largest())])
+    check(y)
+    dims = qaicrt.BufferDimensionsVecRef([(4, x.shape), (4, [8, 4])])
+    doubled.infer(exec_obj, [qaicrt.QBuffer(x.tobytes()), qaicrt.QBuffer(largest().tobytes())], dims)
+    check(bytes(exec_obj.getData()[1][1]))
+    doubled.infer(exec_obj, [qaicrt.QBuffer(x), qaicrt.QBuffer(y := largest())])
+    check(y)
+    # The inputs alone change afterwards.
+    doubled.infer(exec_obj, [(0, np.zeros((1, 4), np.float32))])
+    assert not y[0].any()
+    np.testing.assert_array_equal(y[1:count], doubles[1:])
+
+
+def test_an_output_beyond_the_largest_shape_is_refused(doubled, capfd):
+    exec_obj = doubled.exec_obj()
+    assert exec_obj.setData([(0, rows(8)), (1, np.zeros((9, 4), np.float32))]) == S.QS_INVAL
+    assert "144" in capfd.readouterr().err
+
+
 def test_an_output_that_is_left_out_fits_every_combination(doubled):
     exec_obj = doubled.exec_obj()
     for count in (1, 8, 3):
@@ -62,7 +94,7 @@ def test_an_output_that_is_left_out_fits_every_combination(doubled):
         doubled.infer(exec_obj, [qaicrt.QBuffer(rows(count)), qaicrt.QBuffer(b"")])
 
 
-@pytest.mark.parametrize(("given", "taken"), [((3, 8), "[3, 4]"), ((8, 1), "[8, 4]"), ((1, 3), "[1, 4]")])
+@pytest.mark.parametrize(("given", "taken"), [((8, 3), "[8, 4]"), ((8, 1), "[8, 4]"), ((3, 1), "[3, 4]")])
 def test_shapes_of_different_combinations_fail_late(doubled, capfd, given, taken):
     exec_obj = doubled.exec_obj()
     x, y = rows(given[0]), np.zeros((given[1], 4), np.float32)
@@ -118,7 +150,7 @@ def test_sizes_that_no_combination_has_are_refused_at_once(doubled, capfd):
 
 def test_shapes_of_buffers_that_do_not_go_together(doubled, capfd):
     exec_obj = doubled.exec_obj()
-    assert exec_obj.setData([qaicrt.QBuffer(rows(3)), qaicrt.QBuffer(rows(8))]) == S.QS_SUCCESS
+    assert exec_obj.setData([qaicrt.QBuffer(rows(8)), qaicrt.QBuffer(rows(3))]) == S.QS_SUCCESS
     assert exec_obj.run() == S.QS_INVAL
     assert "No matching dimension found" in capfd.readouterr().err
 

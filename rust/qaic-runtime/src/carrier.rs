@@ -101,6 +101,12 @@ impl Carrier {
         self.exec.canceller()
     }
 
+    /// Bytes of the caller's tensors of the last inference, per output.
+    pub(crate) fn output_bytes(&self) -> impl Iterator<Item = usize> {
+        let outputs = self.variants.get(self.variant).map(|transfers| transfers.outputs());
+        outputs.unwrap_or_default().iter().map(|transfer| transfer.user_bytes())
+    }
+
     /// Whether the caller wired memory for the statistics.
     pub(crate) fn has_stats_wired(&self, wiring: &Wiring) -> bool {
         self.stats_wire(wiring).is_some()
@@ -417,7 +423,8 @@ impl Carrier {
                 (None, OutputWire::Memory { memory, .. })
                     if delivers_in_place(transfer, *memory, &self.sources) =>
                 {
-                    *memory
+                    // The rest of memory that is larger stays as it is.
+                    memory.subslice(0, transfer.user_bytes()).unwrap_or(*memory)
                 }
                 _ => self.tensor_in_dma(place)?,
             };

@@ -326,10 +326,10 @@ impl Inference {
 
     /// What remains to be done for an inference that has ended, before anybody is told.
     fn close(&self, core: &mut Core, flight: Flight, outcome: &Result<(), RuntimeError>) {
-        let Core { wiring, check, .. } = core;
+        let Core { carrier, wiring, check, .. } = core;
         wiring.windows.clear();
         if let (Some(check), Ok(())) = (check, outcome) {
-            check.take_outputs(wiring);
+            check.take_outputs(wiring, carrier.output_bytes());
         }
         if let (Some(mut watched), Ok(())) = (flight.watched, outcome) {
             let stages = &mut watched.watch.stages;

@@ -7,7 +7,7 @@
 
 use qaic_qpc::crc::Crc32;
 
-use crate::buffer::HostSlice;
+use crate::buffer::{HostSlice, HostSliceMut};
 use crate::error::RuntimeError;
 use crate::wiring::{InputWire, OutputWire, Wiring};
 
@@ -28,6 +28,8 @@ pub struct IoCrcs {
 pub(crate) struct IoCheck {
     section_bytes: usize,
     taken: IoCrcs,
+    // Bytes of each output; the memory it was written to may be larger.
+    output_bytes: Vec<usize>,
     // Whether the outputs were taken and nobody has collected them.
     is_uncollected: bool,
 }
@@ -36,7 +38,7 @@ impl IoCheck {
     /// Sums of sections of this many bytes; 0 makes each buffer one section.
     pub(crate) fn new(section_bytes: usize) -> Self {
         let section_bytes = if section_bytes == 0 { usize::MAX } else { section_bytes };
-        Self { section_bytes, taken: IoCrcs::default(), is_uncollected: false }
+        Self { section_bytes, taken: IoCrcs::default(), output_bytes: Vec::new(), is_uncollected: false }
     }
 
     /// What was last taken.
@@ -69,10 +71,12 @@ impl IoCheck {
         Ok(())
     }
 
-    /// When the outputs have been computed.
-    pub(crate) fn take_outputs(&mut self, wiring: &Wiring) {
-        let sums = wiring.outputs.iter().map(|wire| match wire {
-            OutputWire::Memory { memory, .. } => sections(memory.as_const(), self.section_bytes),
+    /// When the outputs have been computed, which have this many bytes each.
+    pub(crate) fn take_outputs(&mut self, wiring: &Wiring, output_bytes: impl Iterator<Item = usize>) {
+        self.output_bytes.clear();
+        self.output_bytes.extend(output_bytes);
+        let sums = wiring.outputs.iter().zip(&self.output_bytes).map(|(wire, bytes)| match wire {
+            OutputWire::Memory { memory, .. } => sections(head(*memory, *bytes), self.section_bytes),
             OutputWire::Dropped | OutputWire::DmaBuf { .. } => Vec::new(),
         });
         self.taken.outputs = sums.collect();
@@ -88,9 +92,10 @@ impl IoCheck {
         if !std::mem::take(&mut self.is_uncollected) {
             return Ok(());
         }
-        for (index, (wire, taken)) in wiring.outputs.iter().zip(&self.taken.outputs).enumerate() {
+        let taken = self.taken.outputs.iter().zip(&self.output_bytes);
+        for (index, (wire, (taken, bytes))) in wiring.outputs.iter().zip(taken).enumerate() {
             if let OutputWire::Memory { memory, .. } = wire {
-                self.compare(memory.as_const(), taken, "computed", "collected", || name(index))?;
+                self.compare(head(*memory, *bytes), taken, "computed", "collected", || name(index))?;
             }
         }
         Ok(())
@@ -121,6 +126,11 @@ impl IoCheck {
     }
 }
 
+/// The bytes of a tensor at the begin of memory that may be larger, or smaller.
+fn head(memory: HostSliceMut, bytes: usize) -> HostSlice {
+    memory.subslice(0, bytes).unwrap_or(memory).as_const()
+}
+
 /// The CRC of every section of `memory`; the last one may be shorter. Memory without bytes has none.
 fn sections(memory: HostSlice, section_bytes: usize) -> Vec<u32> {
     let mut buffer = [0_u8; STEP_BYTES];
@@ -145,6 +155,8 @@ fn sections(memory: HostSlice, section_bytes: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::iter;
 
     use proptest::prelude::*;
     use qaic_qpc::crc::crc32;
@@ -181,7 +193,11 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("`x0`, bytes 96 to 99 (section 3)"), "{text}");
 
-        check.take_outputs(&wiring);
+        // What follows the tensor is the caller's.
+        check.take_outputs(&wiring, iter::once(90));
+        storage.memory().write_from(90, &[1_u8]).unwrap();
+        check.check_outputs(&wiring, |_| "y".to_owned()).unwrap();
+        check.take_outputs(&wiring, iter::once(100));
         storage.memory().write_from(0, &[1_u8]).unwrap();
         check.check_outputs(&wiring, |_| "y".to_owned()).unwrap_err();
         // Whoever comes second finds memory that is the caller's again.

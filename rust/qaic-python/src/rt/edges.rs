@@ -127,7 +127,7 @@ impl Edges {
     /// The combination that tensors of these shapes belong to; `None` is a tensor that is left out.
     pub(crate) fn shapes(&self, given: &[Option<RequestedShape>]) -> Shapes {
         let found = if self.is_dynamic() {
-            self.program.match_shapes(given)
+            self.program.match_shapes(given).or_else(|| self.variant_with_room(given))
         } else {
             let fits = |(edge, shape): (&Edge, &Option<RequestedShape>)| {
                 shape.as_ref().is_none_or(|shape| {
@@ -144,15 +144,45 @@ impl Edges {
         }
     }
 
-    /// The first combination in which every tensor that is not left out has this many bytes: for buffers that came
-    /// without dims.
+    /// The first combination that inputs of these shapes belong to and whose outputs find room in those that are given:
+    /// clients keep buffers for the largest shape. The head of such a buffer is written.
+    fn variant_with_room(&self, given: &[Option<RequestedShape>]) -> Option<usize> {
+        (0..self.program.variants().len()).find(|&variant| {
+            self.list.iter().zip(given).enumerate().all(|(index, (edge, shape))| {
+                let Some(shape) = shape else { return true };
+                let dims = rank_one(&shape.dims);
+                shape.element_bytes == edge.item_bytes as u64
+                    && if edge.is_input {
+                        dims == rank_one(self.dims_in(variant, index))
+                    } else {
+                        let bytes = dims.iter().try_fold(edge.item_bytes, |bytes, &dim| {
+                            bytes.checked_mul(usize::try_from(dim).ok()?)
+                        });
+                        edge.has_room(variant, bytes.unwrap_or(0))
+                    }
+            })
+        })
+    }
+
+    /// The first combination in which every tensor that is not left out has this many bytes, or else every input has, and
+    /// every output no more: for buffers that came without dims.
     pub(crate) fn variant_of_sizes(&self, sizes: &[usize]) -> Option<usize> {
-        let variants = self.program.variants().len();
-        (0..variants).find(|&variant| {
-            self.list
-                .iter()
-                .zip(sizes)
-                .all(|(edge, &size)| size == 0 || edge.sizes.get(variant) == Some(&size))
+        let find = |fits: fn(&Edge, usize, usize) -> bool| {
+            let all = |variant| {
+                let mut pairs = self.list.iter().zip(sizes);
+                pairs.all(|(edge, &size)| size == 0 || fits(edge, variant, size))
+            };
+            (0..self.program.variants().len()).find(|&variant| all(variant))
+        };
+        let is_exact = |edge: &Edge, variant, size| edge.sizes.get(variant) == Some(&size);
+        find(is_exact).or_else(|| {
+            find(|edge, variant, size| {
+                if edge.is_input {
+                    edge.sizes.get(variant) == Some(&size)
+                } else {
+                    edge.has_room(variant, size)
+                }
+            })
         })
     }
 
@@ -202,6 +232,11 @@ impl Edges {
 }
 
 impl Edge {
+    /// Whether the tensor of a combination has no more than this many bytes.
+    fn has_room(&self, variant: usize, bytes: usize) -> bool {
+        self.sizes.get(variant).is_some_and(|&size| size <= bytes)
+    }
+
     /// Checks the size of a buffer that is not empty. One that came with dims may have a size that no combination of
     /// shapes has: that dims match none is said when the inference runs (python-api §B.8).
     pub(crate) fn check_size(&self, found: usize, has_dims: bool) -> Result<(), RuntimeError> {

@@ -38,6 +38,8 @@ pub(super) struct Edge {
     pub(super) state: Option<usize>,
     /// By combination of shapes.
     pub(super) forms: Vec<Arc<Form>>,
+    /// What is shown as its shape: room for every combination.
+    largest: Vec<isize>,
 }
 
 /// A tensor in one of its shapes.
@@ -106,6 +108,7 @@ impl Edge {
             partial: tensor.partial,
             visible: tensor.visible,
             blocks: tensor.dims.last().filter(|_| tensor.mxint8).and_then(|&dim| usize::try_from(dim).ok()),
+            largest: tensor.dims.iter().map(|&dim| isize::try_from(dim).unwrap_or(isize::MAX)).collect(),
             name: tensor.name,
             state,
             forms,
@@ -125,13 +128,17 @@ impl Edge {
 
     /// Whether an exported buffer is exactly this tensor.
     pub(super) fn fits(&self, form: &Form, exported: &Exported<'_>) -> bool {
-        let same_type = exported.item_bytes == self.item_bytes
-            && (exported.format == [self.format] || is_same_integer(exported.format, self.format));
         let same_shape = exported.shape == form.shape
             || (self.partial && exported.shape.len() == 1 && exported.memory.len() <= form.size_bytes);
+        same_shape && self.has_elements_of(exported)
+    }
+
+    /// Whether the elements of an exported buffer are those of this tensor.
+    fn has_elements_of(&self, exported: &Exported<'_>) -> bool {
+        let same_type = exported.item_bytes == self.item_bytes
+            && (exported.format == [self.format] || is_same_integer(exported.format, self.format));
         // An array may start in the middle of an element; kernels want whole ones.
-        let aligned = exported.memory.as_mut_ptr().addr().is_multiple_of(self.item_bytes);
-        same_type && same_shape && aligned
+        same_type && exported.memory.as_mut_ptr().addr().is_multiple_of(self.item_bytes)
     }
 
     /// The array of what the device wrote into `storage`.
@@ -171,7 +178,15 @@ impl Edge {
         }
     }
 
-    /// The memory of an array that is exactly this output.
+    /// Whether an exported buffer has the shape that has room for all combinations, or that of another one, and more
+    /// bytes.
+    fn is_larger(&self, form: &Form, exported: &Exported<'_>) -> bool {
+        let mut shapes = self.forms.iter().map(|other| &other.shape).chain([&self.largest]);
+        exported.memory.len() > form.size_bytes && shapes.any(|shape| exported.shape == shape)
+    }
+
+    /// The memory for this output in an array that has its shape, or a larger one of the program: then it is the head of
+    /// it.
     pub(super) fn writable(
         &self,
         py: Python<'_>,
@@ -180,10 +195,11 @@ impl Edge {
         exports: &mut Exports,
     ) -> PyResult<HostSliceMut> {
         if let Some(exported) = exports.take(array, true)
-            && self.fits(form, &exported)
-            && exported.shape == form.shape
+            && self.has_elements_of(&exported)
+            && (exported.shape == form.shape || self.is_larger(form, &exported))
+            && let Some(head) = exported.memory.subslice(0, form.size_bytes)
         {
-            return Ok(exported.memory);
+            return Ok(head);
         }
         let found = array
             .getattr("dtype")
