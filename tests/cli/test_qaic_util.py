@@ -142,6 +142,40 @@ def test_parsers_of_clients_find_what_they_look_for(run):
     assert "AIC200" not in variant
 
 
+def groups_of_several(text, cores, devices):
+    """Groups of ready devices that may run a program over several, by the serial number of their board.
+
+    Reads what clients read that look for such groups before they compile a program for several devices.
+    """
+    boards = {}
+    for number, record in re.findall(r"^QID (\d+)\s*$(.*?)(?=^QID |\Z)", text, re.M | re.S):
+        facts = dict(line.strip().split(":", 1) for line in record.splitlines() if ":" in line)
+        words = facts.get("Device Capabilities", "").split()
+        able = "HybridBoot+" in words and "MDP+" in words and facts["Status"] == "Ready"
+        if able and int(facts["Nsp Total"]) >= cores and facts["Board serial"].strip():
+            boards.setdefault(facts["Board serial"], []).append(int(number))
+    return [sorted(group)[:devices] for group in boards.values() if len(group) >= devices]
+
+
+@pytest.mark.parametrize(
+    ("cards", "groups"), [(1, []), (3, []), (4, [[0, 1, 2, 3]]), (9, [[0, 1, 2, 3], [4, 5, 6, 7]])]
+)
+def test_four_virtual_cards_are_a_board_that_runs_programs_over_several(run, monkeypatch, cards, groups):
+    monkeypatch.setenv("QAIC_CPU_DEVICES", str(cards))
+    _, out, _ = run("-q")
+    assert groups_of_several(out, 16, 4) == groups
+    assert groups_of_several(out, 17, 4) == []
+    # Scripts count the lines with both words.
+    lines = [line for line in out.splitlines() if "Device Capabilities" in line]
+    assert sum("HybridBoot+" in line and "MDP+" in line for line in lines) == cards
+
+
+def test_boards_stay_the_same_where_devices_are_hidden(run, monkeypatch):
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "8")
+    monkeypatch.setenv("QAIC_VISIBLE_DEVICES", "2,4,5,6,7")
+    assert groups_of_several(run("-q")[1], 16, 4) == [[4, 5, 6, 7]]
+
+
 def test_pipes_of_scripts_work():
     assert shell("UTIL -q | grep -c 'Nsp Free:16'") == "2\n"
     assert shell("UTIL -q | grep -e Status -e QID") == "QID 0\n\tStatus:Ready\nQID 1\n\tStatus:Ready\n"
@@ -171,8 +205,9 @@ def test_an_unknown_device_is_invalid(run):
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        ("Board serial==CPU-0001", ["1"]),
-        ("board SERIAL == CPU-0000 ", ["0"]),
+        ("Board serial==CPU-BOARD-0000", ["0", "1"]),
+        ("HW Serial==CPU-0001", ["1"]),
+        ("board SERIAL == CPU-BOARD-0000 ", ["0", "1"]),
         ("QID==1", ["1"]),
         ("Dram Total==32692 MB", ["0", "1"]),
         ("NSP Defective PG Mask==0x0", ["0", "1"]),
@@ -505,7 +540,7 @@ class TestCards:
         ):
             assert re.search(f"^\t{form}$", card, re.M), form
         assert virtual.startswith("1\n\tStatus:Ready")
-        assert "\tDevice Capabilities:MDP+" in virtual
+        assert "\tDevice Capabilities:HybridBoot+ MDP+" in virtual
         assert "\tSoC temperature(degree C):0.00" in virtual
 
     def test_json_has_both(self, run):

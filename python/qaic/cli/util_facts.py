@@ -26,6 +26,8 @@ _SKUS = (
 #: PCIe generation codes (device-kmd §5.4)
 _LINK_SPEEDS = {1: "2.5", 2: "5", 3: "8", 4: "16", 5: "32", 6: "64"}
 _STATUS_WORDS = ("Initializing", "Ready", "Error")
+#: clients look for so many devices with one serial number, for a program over several
+_DEVICES_PER_BOARD = 4
 #: in a firmware's fourth number: there is none
 _NOT_SHOWN = 255
 _FUSA = 1
@@ -101,11 +103,11 @@ def describe(
         facts += _firmware(info)
         facts += _resources(info)
         facts += _clocks_and_images(info)
-        # The runtime has one serial number per virtual card; its board is that card.
-        facts.append(_text("Board serial", info.devData.serial if card is None else _board_serial(card)))
+        facts.append(_text("Board serial", _virtual_board(info.qid) if card is None else _board_serial(card)))
         if card is None:
-            # Virtual cards run one program together without anything to switch on (python-api §D.1).
-            facts.append(_text("Device Capabilities", "MDP+"))
+            # Virtual cards run one program together without anything to switch on (python-api §D.1). Clients
+            # look for both words.
+            facts.append(_text("Device Capabilities", "HybridBoot+ MDP+"))
     elif reason:
         facts.append(_text("Reason", reason))
     facts += _telemetry(card or {})
@@ -225,6 +227,11 @@ def _clocks_and_images(info: qaicrt.QDevInfo) -> Iterator[Fact]:
     yield Fact("NSP Defective PG Mask", f" {mask}", mask)
     sku = data.resourceInfo.skuType
     yield _text("Sku Type", _SKUS[sku] if 0 <= sku < len(_SKUS) else _SKUS[0])
+
+
+def _virtual_board(qid: int) -> str:
+    """Return the serial number of a board that several virtual cards have in common."""
+    return f"CPU-BOARD-{qid // _DEVICES_PER_BOARD:04}"
 
 
 def _board_serial(card: Mapping[str, Any]) -> str:
