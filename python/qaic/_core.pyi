@@ -565,6 +565,7 @@ class RtBenchmark:
     def program_id(self, handle: int) -> int: ...
 
 def io_crcs(exec_obj: RtExecObj) -> tuple[list[list[int]], list[list[int]]] | None: ...
+def choose_devices(context: RtContext, qpc: RtQpc) -> list[int]: ...
 def rt_log_error(context: RtContext, text: str) -> None: ...
 
 @final
@@ -575,7 +576,7 @@ class InferenceSet:
         cls,
         context: Context,
         qpc: Qpc,
-        dev_ids: Sequence[int],
+        dev_ids: Sequence[int] | None,
         set_size: int,
         num_activations: int,
         coerce: Callable[[str, object, str, Sequence[int], bool], NDArray[Any]],

@@ -17,6 +17,7 @@ from qaic.measurements import Measurements
 from qaic.metrics import CallProfile
 from qaic.model_path import find_model
 from qaic.options import resolve
+from qaic.options.resolution import parse_updates
 from qaic.ordered_map import MapProgress, ordered_map
 from qaic.shapes import ShapeDict, coerce
 
@@ -94,6 +95,7 @@ class Session(Measurements):
         self._inputs = ShapeDict.of(inputs)
         self._outputs = ShapeDict.of(outputs)
         self._submit_limit = _submit_limit(self._runtime)
+        self._names_devices = "dev_id" in resolved.as_given
         self._collector: Collector | None = None
         self._warm = False
         _sessions.add(self)
@@ -120,7 +122,7 @@ class Session(Measurements):
         qaic.errors.DeviceBusyError
             Fewer cores are free than ``num_activations`` x the program's cores; the message names both.
         qaic.errors.DeviceNotFoundError
-            ``dev_id`` does not exist.
+            ``dev_id`` does not exist, or the program was partitioned for more devices than there are.
         qaic.errors.DeviceError
             The container was built for another target, or the engine is missing or too old.
         """
@@ -164,7 +166,7 @@ class Session(Measurements):
                 loaded = _core.InferenceSet(
                     _core.Context(),
                     self._qpc,
-                    [options.dev_id] if isinstance(options.dev_id, int) else list(options.dev_id),
+                    self._device_ids(),
                     options.set_size,
                     options.num_activations,
                     coerce,
@@ -178,6 +180,13 @@ class Session(Measurements):
                     profile.add(loaded)
                 self._loaded = loaded
             return self._loaded
+
+    def _device_ids(self) -> list[int] | None:
+        """Devices that the user named; ``None`` leaves the choice to the runtime."""
+        named = self._runtime.dev_id
+        if not self._names_devices:
+            return None
+        return [named] if isinstance(named, int) else list(named)
 
     # --- inference ------------------------------------------------------------------------------------------
 
@@ -497,8 +506,9 @@ class Session(Measurements):
         """
         with self._lock:
             updated = self._runtime.update(**options)
-            if updated != self._runtime:
-                self._runtime = updated
+            names_devices = self._names_devices or "dev_id" in parse_updates(options)
+            if (updated, names_devices) != (self._runtime, self._names_devices):
+                self._runtime, self._names_devices = updated, names_devices
                 self._submit_limit = _submit_limit(updated)
                 self._unload()
 

@@ -11,7 +11,9 @@ import qaic
 import qaicrt
 import session_models
 from qaic import _core
+from qaic.compiler import compile_model
 from qaic.errors import DeviceNotFoundError, OptionError, QaicError
+from qaic.options import resolve
 
 X = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}
 
@@ -109,6 +111,40 @@ def test_sessions_choose_by_id(environment, path):
         _core.EmuControl(1)
     with pytest.raises(DeviceNotFoundError):
         qaic.Session(path, dev_id=2).setup()
+
+
+@pytest.fixture
+def partitioned(path, tmp_path):
+    """A container for two devices."""
+    devices = [{"deviceId": number, "numCores": 4} for number in range(2)]
+    partitions = {
+        "connections": [{"devices": [0, 1], "type": "p2p"}],
+        "partitions": [{"name": "Partition0", "devices": devices}],
+    }
+    found = resolve({"mdp_load_partition_config": partitions}, options_path=None, model_is_container=False)
+    return compile_model(path, found.compile, found.set_compile, output_dir=tmp_path / "partitioned")
+
+
+def test_programs_of_several_devices_are_placed_on_virtual_cards(environment, partitioned):
+    environment(KMD="emu", CPU_DEVICES="4")
+    assert kinds() == ["kmd"] * 4 + ["cpu"] * 4
+    program = qaicrt.Program(qaicrt.Context(), None, qaicrt.Qpc(str(partitioned.parent)))
+    assert repr(program).endswith("on device 4:5)")
+    with qaic.Session(partitioned) as session:
+        assert session.run(X)["y"].any()
+        held = [device["nsp_total"] - device["nsp_free"] for device in _core.Context().devices()]
+        assert [cores > 0 for cores in held] == [number in (4, 5) for number in range(8)]
+    # An id that is given is meant, even if it is that of the default.
+    for given in ({"dev_id": 0}, {"dev_id": 4}):
+        with pytest.raises(QaicError, match="device"):
+            qaic.Session(partitioned, **given).setup()
+
+
+def test_cards_alone_refuse_programs_of_several_devices(environment, partitioned, capfd):
+    environment(DEVICE="kmd", KMD="emu", CPU_DEVICES="4")
+    program = qaicrt.Program(qaicrt.Context(), None, qaicrt.Qpc(str(partitioned.parent)))
+    assert program.load() != qaicrt.QStatus.QS_SUCCESS
+    assert "cards run programs of one device only" in capfd.readouterr().err
 
 
 def test_contexts_choose_by_id(environment):

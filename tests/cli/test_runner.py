@@ -9,6 +9,9 @@ import pytest
 
 import emulated_cards
 import qaicrt
+import session_models
+from qaic.compiler import compile_model
+from qaic.options import resolve
 from runner_support import compiled, doubling, raw, run, two_inputs
 
 STATS = r"InferenceCnt (\d+) TotalDuration (\d+)us BatchSize (\d+) Inf/Sec (\d+\.\d{3})"
@@ -249,6 +252,28 @@ def test_several_devices(tool, program, monkeypatch):
         code, lines, err = tool("-t", program, "-D", form, "-n", "2", "-v")
         assert (code, err) == (0, "")
         assert f"Device: {shown}" in lines
+
+
+@pytest.mark.virtual_card("cards run programs of one device only")
+def test_a_program_of_several_devices_is_on_as_many_as_it_needs(tool, tmp_path, monkeypatch):
+    devices = [{"deviceId": number, "numCores": 4} for number in range(3)]
+    partitions = {
+        "connections": [{"devices": [0, 1, 2], "type": "p2p"}],
+        "partitions": [{"name": "Partition0", "devices": devices}],
+    }
+    found = resolve({"mdp_load_partition_config": partitions}, options_path=None, model_is_container=False)
+    model = session_models.save(tmp_path, session_models.affine())
+    compile_model(model, found.compile, found.set_compile, output_dir=tmp_path / "qpc")
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "5")
+    for chosen, shown in (([], "0:1:2"), (["-D", "4,1,3,0"], "4:1:3"), (["-D", "2:1:0"], "2:1:0")):
+        code, lines, err = tool("-t", tmp_path / "qpc", "-n", "2", "-v", *chosen)
+        assert (code, err) == (0, "")
+        assert f"Device: {shown}" in lines
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "2")
+    code, _, err = tool("-t", tmp_path / "qpc", "-n", "2")
+    assert code == 3
+    assert "partitioned for 3 devices; of kind `cpu` there are 2" in err
+    assert "set QAIC_CPU_DEVICES=3" in err
 
 
 def test_raw_buffers_are_refused_where_something_is_converted(tool, program, tmp_path):

@@ -66,14 +66,94 @@ def test_program_takes_cores_of_both_devices_and_runs_as_one(context, qpc):
 
 
 @pytest.mark.virtual_card("cards run programs of one device only")
-@pytest.mark.parametrize(("device", "mapping"), [(None, "0"), (None, ""), (0, "")])
+@pytest.mark.parametrize(("device", "mapping"), [(None, "0"), (0, "")])
 def test_program_with_too_few_devices_is_refused(context, qpc, capfd, device, mapping):
     properties = qaicrt.QAicProgramProperties()
     properties.devMapping = mapping
     before = [free_cores(0), free_cores(1)]
     assert qaicrt.Program(context, device, qpc, properties).load() == QStatus.QS_INVAL
-    assert "partitioned for 2 devices" in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert "partitioned for 2 devices" in error
+    assert "none to have them chosen" in error
     assert [free_cores(0), free_cores(1)] == before
+
+
+def decoded(context, queue, program, qpc):
+    """Logits of one token, through a queue of the client's."""
+    exec_obj = qaicrt.ExecObj(context, program)
+    logits = np.zeros((1, 1, decoder_model.Sizes().vocabulary), np.float32)
+    names = [mapping.bufferName for mapping in qpc.getBufferMappings()]
+    arrays = {"input_ids": np.int64([[3]]), "position_ids": np.int64([[0]]), "logits": logits}
+    wired = [(names.index(name), array) for name, array in arrays.items()]
+    assert exec_obj.setData(wired) == QStatus.QS_SUCCESS
+    assert queue.enqueue(exec_obj) == QStatus.QS_SUCCESS
+    assert exec_obj.waitForCompletion() == QStatus.QS_SUCCESS
+    return logits
+
+
+@pytest.mark.virtual_card("cards run programs of one device only")
+def test_without_a_device_as_many_as_the_program_needs_are_chosen(monkeypatch, qpc):
+    """As clients call it that leave the choice to the runtime: no device, and a queue of device 0."""
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "4")
+    context = qaicrt.Context()
+    queue = qaicrt.Queue(context, 0)
+    first = qaicrt.Program(context, None, qpc, qaicrt.QAicProgramProperties())
+    assert repr(first).endswith("on device 0:1)")
+    logits = decoded(context, queue, first, qpc)
+    assert logits.any()
+    assert first.activate() == QStatus.QS_SUCCESS
+
+    # Devices 0 and 2 are full now, as far as another program is concerned.
+    full = []
+    for device in (0, 0, 0, 2, 2, 2, 2):
+        properties = qaicrt.QAicProgramProperties()
+        properties.devMapping = f"{device}:{device + 1}"
+        full.append(qaicrt.Program(context, None, qpc, properties))
+        assert full[-1].activate() == QStatus.QS_SUCCESS
+    assert [free_cores(device) for device in range(4)] == [0, 0, 0, 0]
+    assert full.pop().deactivate() == QStatus.QS_SUCCESS
+    second = qaicrt.Program(context, qpcObj=qpc)
+    assert repr(second).endswith("on device 2:3)")
+    # The queue is of a device that the program is not on.
+    np.testing.assert_array_equal(decoded(context, queue, second, qpc), logits)
+    # Where too few are free, activating says so.
+    assert second.activate() == QStatus.QS_SUCCESS
+    assert qaicrt.Program(context, None, qpc).activate() == QStatus.QS_DEV_ERROR
+
+
+@pytest.mark.virtual_card("cards run programs of one device only")
+def test_devices_are_chosen_among_those_of_the_context(monkeypatch, qpc):
+    monkeypatch.setenv("QAIC_CPU_DEVICES", "5")
+    context = qaicrt.Context(qaicrt.QIDList([4, 1, 3]))
+    assert repr(qaicrt.Program(context, None, qpc)).endswith("on device 4:1)")
+    inferences = qaicrt.InferenceSet(context, qpc, None, 1, 1)
+    assert [free_cores(device) for device in range(5)] == [16, 12, 16, 16, 12]
+    del inferences
+
+
+@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.parametrize(
+    ("environment", "there_are", "fix"),
+    [
+        ({}, r"there is 1, with the ids \[0\]", "set QAIC_CPU_DEVICES=2"),
+        ({"QAIC_CPU_DEVICES": "1"}, r"there is 1, with the ids \[0\]", "set QAIC_CPU_DEVICES=2"),
+        (
+            {"QAIC_CPU_DEVICES": "4", "QAIC_VISIBLE_DEVICES": "3"},
+            r"there is 1, with the ids \[3\]",
+            "3 more can be named in QAIC_VISIBLE_DEVICES",
+        ),
+    ],
+)
+def test_too_few_devices_to_choose_from_are_named_with_the_way_to_more(
+    monkeypatch, qpc, environment, there_are, fix
+):
+    monkeypatch.delenv("QAIC_CPU_DEVICES", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    message = rf"partitioned for 2 devices; of kind `cpu` {there_are}; {fix}"
+    with pytest.raises(qaicrt.ExceptionInit, match=message) as caught:
+        qaicrt.Program(qaicrt.Context(), None, qpc)
+    assert caught.value.code == "device.too_few"
 
 
 def test_program_on_a_device_that_does_not_exist_is_refused(context, qpc):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import qaicrt
+from qaic import _core
 from qaic.cli._common import DEVICE, SUCCESS, complain, show
 from qaic.cli.runner_live import Progress, latency_reporter, rate_reporter
 from qaic.cli.runner_loop import Loop
@@ -20,7 +21,6 @@ from qaic.errors import DeviceBusyError, DeviceError, OptionError, QaicError
 if TYPE_CHECKING:
     import argparse
 
-    from qaic import _core
     from qaic.cli.runner_requests import Request
 
 _LOG_LEVELS = (
@@ -56,15 +56,16 @@ def run(options: argparse.Namespace) -> int:
     QaicError
         Anything that keeps the program from running to its end.
     """
-    ids, is_map = options.devices
-    if (code := _check_devices(ids)) != SUCCESS:
+    named, is_map = options.devices
+    if (code := _check_devices(named)) != SUCCESS:
         return code
-    context = qaicrt.Context(qaicrt.QIDList(ids))
+    context = qaicrt.Context(qaicrt.QIDList(named))
     level = options.verbose
     context.setLogLevel(_LOG_LEVELS[level] if level < len(_LOG_LEVELS) else _LOG_LEVELS[0])
     plan = _plan(options)
-    if not is_map and len(ids) > 1:
-        ids = [_pick(context, plan.qpc, ids)]
+    ids = named if is_map else _chosen(context, plan.qpc, named)
+    if not named and (code := _check_devices(ids)) != SUCCESS:
+        return code
     if options.verbose:
         show(f"Device: {':'.join(map(str, ids))}")
         show(f"Program: {options.test_data}")
@@ -131,6 +132,14 @@ def _check_devices(ids: list[int]) -> int:
             complain("hint", f"qaic-util -q -d {number} shows its state")
             return DEVICE
     return SUCCESS
+
+
+def _chosen(context: qaicrt.Context, qpc: qaicrt.Qpc, ids: list[int]) -> list[int]:
+    """Devices for a program: of `ids` as many as it needs, of all without any."""
+    if len(ids) == 1:
+        return ids
+    chosen = _core.choose_devices(context, qpc)
+    return [_pick(context, qpc, ids)] if ids and len(chosen) == 1 else chosen
 
 
 def _pick(context: qaicrt.Context, qpc: qaicrt.Qpc, ids: list[int]) -> int:

@@ -82,7 +82,12 @@ def _where_and_what(made: argparse.ArgumentParser) -> None:
         "-t", "--test-data", metavar="DIR", required=True, help="folder with programqpc.bin, or a container"
     )
     made.add_argument(
-        "-d", "--aic-device-id", "--dev", type=_whole(0), metavar="ID", help="device (default 0)"
+        "-d",
+        "--aic-device-id",
+        "--dev",
+        type=_whole(0),
+        metavar="ID",
+        help="device (default: as many as the program was partitioned for; one is the first)",
     )
     made.add_argument(
         "-D",
@@ -234,9 +239,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Returns
     -------
     argparse.Namespace
-        The options. ``devices`` is what -d and -D say: (ids, whether they are a map); ``writes`` whether
-        outputs are written; ``profiling`` is what is recorded, ``unused_profiling`` the options
-        about that without effect.
+        The options. ``devices`` is what -d and -D say: (ids, none without them, and whether they are a
+        map); ``writes`` whether outputs are written; ``profiling`` is what is recorded,
+        ``unused_profiling`` the options about that without effect.
     """
     made = parser()
     options: argparse.Namespace = made.parse_args(_spelled(made, argv))
@@ -293,7 +298,7 @@ def _refuse_contradictions(made: _common.Parser, options: argparse.Namespace) ->
 def _devices(made: _common.Parser, options: argparse.Namespace) -> tuple[list[int], bool]:
     text = options.aic_device_map
     if text is None:
-        return [options.aic_device_id or 0], False
+        return [] if options.aic_device_id is None else [options.aic_device_id], False
     separator = ":" if ":" in text else ","
     parts = text.split(separator)
     if not all(part.isascii() and part.isdigit() for part in parts):

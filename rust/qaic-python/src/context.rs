@@ -179,6 +179,7 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
         engine_candidates: engine_candidates(py)?,
         noop_faults: variable("QAIC_NOOP_FAULTS"),
         shared_cores: shared_cores(py)?,
+        visible_devices: variable("QAIC_VISIBLE_DEVICES"),
         kernel: kernel(),
     };
     if options.kernel.kernel.as_deref() == Some("emu") {

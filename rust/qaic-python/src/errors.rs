@@ -202,7 +202,14 @@ pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
         RuntimeError::DeviceNotFound { id, existing } => raise("DeviceNotFoundError")
             .with("device", id)
             .with("existing", existing)
-            .hint("QAIC_DEVICE chooses the kinds of device, QAIC_CPU_DEVICES the number of virtual and emulated cards")
+            .hint("QAIC_DEVICE chooses the kinds of device, QAIC_CPU_DEVICES the number of virtual and emulated cards, \
+                 QAIC_VISIBLE_DEVICES which of them are shown")
+            .build(),
+        RuntimeError::TooFewDevices { needed, kind, existing, hidden } => raise("DeviceNotFoundError")
+            .with("needed", needed)
+            .with("kind", kind)
+            .with("existing", existing)
+            .with("hidden", hidden)
             .build(),
         RuntimeError::DeviceKind { kind, .. } => {
             raise("DeviceNotFoundError").with("kind", kind).hint("set QAIC_DEVICE to one of them").build()

@@ -54,6 +54,8 @@ mod _core {
     #[pymodule_export]
     use super::rt::exec_obj::io_crcs;
     #[pymodule_export]
+    use super::rt::program::choose_devices;
+    #[pymodule_export]
     use super::session::{PyCompletions, PyInference, PyInferenceSet};
     #[pymodule_export]
     use super::stats::{PyStatsBuffer, PyStatsDescriptor, encode_stats, stats_capacity, stats_record_fields};

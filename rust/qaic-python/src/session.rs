@@ -58,7 +58,7 @@ pub(crate) struct PyInferenceSet {
 
 #[pymethods]
 impl PyInferenceSet {
-    /// Loads and activates `qpc` on the devices `dev_ids`, which execute it together.
+    /// Loads and activates `qpc` on the devices `dev_ids`, which execute it together; without them, on as many as it needs.
     #[new]
     #[pyo3(signature = (
         context, qpc, dev_ids, set_size, num_activations, coerce,
@@ -70,7 +70,7 @@ impl PyInferenceSet {
         py: Python<'_>,
         context: &PyContext,
         qpc: &PyQpc,
-        dev_ids: Vec<u32>,
+        dev_ids: Option<Vec<u32>>,
         set_size: u32,
         num_activations: u32,
         coerce: Py<PyAny>,
@@ -97,7 +97,12 @@ impl PyInferenceSet {
             .hint("use num_activations=1, or choose the activation of every inference with qaicrt")
             .build());
         }
-        let placement = Placement { devices: dev_ids.into_iter().map(DeviceId).collect() };
+        let placement = if let Some(ids) = dev_ids {
+            Placement { devices: ids.into_iter().map(DeviceId).collect() }
+        } else {
+            let all: Vec<_> = context.devices().iter().map(|device| device.id()).collect();
+            py.asking(|| context.choose(&all, image))?
+        };
         let set = cancellable_load(py, |token| {
             let options = ProgramOptions {
                 load: LoadOptions {

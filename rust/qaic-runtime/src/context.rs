@@ -8,7 +8,7 @@ use qaic_qpc::crc::verify_checksums;
 
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop,
-    placed,
+    placed, visible::visible,
 };
 use crate::error::RuntimeError;
 use crate::fork::{Origin, PerProcess};
@@ -34,36 +34,46 @@ pub struct Context {
     id: u32,
     origin: Origin,
     registry: Arc<Registry>,
+    // Those it shows.
+    devices: Vec<Arc<dyn Device>>,
     logger: Logger,
 }
 
 impl Context {
-    /// A context over the devices that `options` describe; equal options give the same devices.
+    /// A context over the devices that `options` describe; equal options give the same devices, whichever of them are
+    /// shown.
     pub fn new(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
-        let registry = REGISTRIES.with(|registries| {
+        let shown = options.visible_devices.as_deref();
+        let options = &RegistryOptions { visible_devices: None, ..options.clone() };
+        let registry = REGISTRIES.with(|registries| -> Result<_, RuntimeError> {
             if let Some(entry) = registries.iter().find(|entry| entry.options == *options) {
                 return Ok(Arc::clone(&entry.registry));
             }
             let registry = Arc::new(Registry::new(options)?);
             registries.push(Entry { options: options.clone(), registry: Arc::clone(&registry) });
             Ok(registry)
-        });
-        registry.map(Self::over)
+        })?;
+        let devices = visible(registry.devices(), shown)?;
+        Ok(Self::over(registry, devices))
     }
 
     /// A context over devices of its own: their cores are nobody else's, and nobody else sees them.
     pub fn apart(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
-        Registry::new(options).map(|registry| Self::over(Arc::new(registry)))
+        let registry = Arc::new(Registry::new(options)?);
+        let devices = visible(registry.devices(), options.visible_devices.as_deref())?;
+        Ok(Self::over(registry, devices))
     }
 
     /// A context over the cards of a kernel that the caller brings along.
     pub fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Arc<Self>, RuntimeError> {
-        Registry::of_cards(kernel).map(|registry| Self::over(Arc::new(registry)))
+        let registry = Arc::new(Registry::of_cards(kernel)?);
+        let devices = registry.devices().to_vec();
+        Ok(Self::over(registry, devices))
     }
 
-    fn over(registry: Arc<Registry>) -> Arc<Self> {
+    fn over(registry: Arc<Registry>, devices: Vec<Arc<dyn Device>>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { id, origin: Origin::here(), registry, logger: Logger::new(id) })
+        Arc::new(Self { id, origin: Origin::here(), registry, devices, logger: Logger::new(id) })
     }
 
     /// Its number in this process.
@@ -81,14 +91,70 @@ impl Context {
         self.device(placement.first()?).ok().map(|device| device.kind())
     }
 
-    /// All devices, in order of id.
+    /// The devices it shows, in order of id.
     pub fn devices(&self) -> &[Arc<dyn Device>] {
-        self.registry.devices()
+        &self.devices
     }
 
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
-        self.registry.device(id)
+        self.devices.iter().find(|device| device.id() == id).ok_or_else(|| RuntimeError::DeviceNotFound {
+            id: id.0,
+            existing: self.devices.iter().map(|device| device.id().0).collect(),
+        })
+    }
+
+    /// Whether there is a device with this id that it does not show.
+    pub fn hides(&self, id: DeviceId) -> bool {
+        self.device(id).is_err() && self.registry.device(id).is_ok()
+    }
+
+    /// Devices for a program whose user names none, out of `candidates`: the first of them, or as many as the program was
+    /// partitioned for. Of these, those come first that have the cores for an activation free; where fewer have, the
+    /// activation will say so. Takes nothing.
+    ///
+    /// Blocking: devices are asked what is free, if there is a choice.
+    pub fn choose(&self, candidates: &[DeviceId], image: &Image) -> Result<Placement, RuntimeError> {
+        let candidates = candidates.iter().map(|id| self.device(*id)).collect::<Result<Vec<_>, _>>()?;
+        for (at, first) in candidates.iter().enumerate() {
+            match first.partitions(image) {
+                Ok(None | Some(0 | 1)) => return Ok(Placement::one(first.id())),
+                Ok(Some(needed)) => {
+                    return self.choose_several(needed, first.kind(), &candidates[at..], image);
+                }
+                // Cards take no program of several devices; virtual cards may come after them.
+                Err(_) => {}
+            }
+        }
+        // The load says why not.
+        let first = candidates.first().map(|device| Placement::one(device.id()));
+        first.ok_or_else(|| RuntimeError::DeviceNotFound { id: 0, existing: Vec::new() })
+    }
+
+    fn choose_several(
+        &self,
+        needed: u32,
+        kind: DeviceKind,
+        candidates: &[&Arc<dyn Device>],
+        image: &Image,
+    ) -> Result<Placement, RuntimeError> {
+        let mut usable: Vec<_> = candidates.iter().filter(|device| device.kind() == kind).collect();
+        if usable.len() < needed as usize {
+            let all = self.registry.devices().iter();
+            let hidden = all.filter(|device| device.kind() == kind && self.hides(device.id())).count();
+            return Err(RuntimeError::TooFewDevices {
+                needed,
+                kind: kind.name(),
+                existing: usable.iter().map(|device| device.id().0).collect(),
+                hidden,
+            });
+        }
+        if usable.len() > needed as usize {
+            let cores = image.network().num_cores.max(1);
+            // Stable: otherwise in the caller's order.
+            usable.sort_by_cached_key(|device| device.resources().nsp_free < cores);
+        }
+        Ok(Placement { devices: usable.iter().take(needed as usize).map(|device| device.id()).collect() })
     }
 
     /// The hand on the `noop` device with this id.

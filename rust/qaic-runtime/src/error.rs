@@ -11,6 +11,15 @@ use std::sync::Arc;
 
 use qaic_qpc::error::QpcError;
 
+/// How to get more devices of a kind.
+fn more_devices(needed: u32, kind: &str, hidden: usize) -> String {
+    match (hidden, kind) {
+        (0, "cpu") => format!("; set QAIC_CPU_DEVICES={needed} to have {needed} virtual cards"),
+        (0, _) => String::new(),
+        (hidden, _) => format!("; {hidden} more can be named in QAIC_VISIBLE_DEVICES"),
+    }
+}
+
 /// What went wrong, with the figures needed to say so.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -81,6 +90,24 @@ pub enum RuntimeError {
         id: u32,
         /// Ids that exist.
         existing: Vec<u32>,
+    },
+
+    /// A program needs more devices than can be chosen from.
+    #[error(
+        "the program is partitioned for {needed} devices; of kind `{kind}` there {} {}, with the ids {existing:?}{}",
+        if existing.len() == 1 { "is" } else { "are" },
+        existing.len(),
+        more_devices(*needed, kind, *hidden)
+    )]
+    TooFewDevices {
+        /// Devices it needs.
+        needed: u32,
+        /// Kind of the devices it runs on.
+        kind: &'static str,
+        /// Ids of those of them that could be chosen.
+        existing: Vec<u32>,
+        /// Number of those that `QAIC_VISIBLE_DEVICES` hides.
+        hidden: usize,
     },
 
     /// `QAIC_DEVICE` or an argument names a kind of device that does not exist.
@@ -399,6 +426,7 @@ impl RuntimeError {
             Self::WrongTarget { .. } => "device.wrong_target",
             Self::HardwareFamily { .. } => "device.hardware_family",
             Self::DeviceNotFound { .. } => "device.not_found",
+            Self::TooFewDevices { .. } => "device.too_few",
             Self::DeviceKind { .. } => "device.kind",
             Self::DeviceBusy { .. } => "device.busy",
             Self::DeviceLost { .. } => "device.lost",

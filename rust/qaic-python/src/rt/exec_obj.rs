@@ -29,6 +29,8 @@ pub(crate) struct PyExecObj {
     // Empty only while it is being dropped.
     wires: Option<Arc<Wires>>,
     context: Arc<Context>,
+    // Whether the devices of its program were chosen here.
+    is_placed_freely: bool,
     // Keeps what Python knows of the context (its callbacks) while there is something to report.
     _parent: Py<RtContext>,
 }
@@ -37,7 +39,7 @@ impl PyExecObj {
     /// One that an inference set made.
     pub(crate) fn of(wires: Arc<Wires>, parent: Py<RtContext>) -> Self {
         let context = Arc::clone(wires.exec().program().context());
-        Self { wires: Some(wires), context, _parent: parent }
+        Self { wires: Some(wires), context, is_placed_freely: false, _parent: parent }
     }
 
     /// What it is wired to.
@@ -49,6 +51,11 @@ impl PyExecObj {
 
     pub(crate) fn exec(&self) -> Result<&Arc<ExecObj>, RuntimeError> {
         self.wires().map(|wires| wires.exec())
+    }
+
+    /// Whether the client named no device for its program.
+    pub(crate) fn is_placed_freely(&self) -> bool {
+        self.is_placed_freely
     }
 
     fn answer(&self, py: Python<'_>, outcome: Result<(), Refused>) -> PyResult<Py<PyAny>> {
@@ -175,7 +182,13 @@ impl PyExecObj {
         }
         let exec = this.loading(py, || ExecObj::new(this.inner(), automatic))?.map_err(failed)?;
         let wires = Arc::new(Wires::new(exec, Arc::clone(this.edges())));
-        Ok(Self { wires: Some(wires), context: runtime, _parent: this.context().clone_ref(py) })
+        let is_placed_freely = this.is_chosen();
+        Ok(Self {
+            wires: Some(wires),
+            context: runtime,
+            is_placed_freely,
+            _parent: this.context().clone_ref(py),
+        })
     }
 
     /// Says where inputs are read and outputs written.

@@ -22,7 +22,7 @@ use super::given::{Refused, buffers};
 use super::inference_handle::{Announced, PyInferenceHandle};
 use super::inference_vector::PyInferenceVector;
 use super::numbers::whole;
-use super::program::{place, program_options};
+use super::program::{place_program, program_options};
 use super::qpc::RtQpc;
 use super::queue;
 use super::status::{Origin, QStatus, invalid, outcome, refusal, refusal_as, reply};
@@ -163,7 +163,8 @@ impl PyQaicInferenceSet {
         if let Some(queue) = part("queueProperties")? {
             options.threads_per_queue = queue::threads(&queue)?.map_err(failed)?;
         }
-        let placement = place(context.get(), dev, &mapping)?.map_err(failed)?;
+        let placed = place_program(py, context.get(), dev, &mapping, image)?.map_err(failed)?;
+        let placement = placed.placement;
         // What is not a count is refused with the others that are too small.
         let count = |number: i64| u32::try_from(number).unwrap_or(if number < 0 { 0 } else { u32::MAX });
         let (size, activations) = (count(setSize), count(numActivations));

@@ -7,6 +7,7 @@ use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{Canceller, DeviceId, LoadToken, Placement};
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::image::Image;
 use qaic_runtime::interrupts::WAIT_SLICE_MS;
 use qaic_runtime::program::{Program, ProgramOptions};
 
@@ -25,6 +26,8 @@ pub(crate) struct PyProgram {
     program: Arc<Program>,
     edges: Arc<Edges>,
     token: Arc<LoadToken>,
+    // Whether its devices were chosen here.
+    is_chosen: bool,
     context: Py<RtContext>,
     qpc: Py<RtQpc>,
 }
@@ -40,6 +43,11 @@ impl PyProgram {
 
     pub(crate) fn context(&self) -> &Py<RtContext> {
         &self.context
+    }
+
+    /// Whether the client named no device.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.is_chosen
     }
 
     fn runtime(&self) -> &Arc<Context> {
@@ -60,8 +68,8 @@ impl PyProgram {
 
 #[pymethods]
 impl PyProgram {
-    /// A program that is not loaded yet. Without ``dev`` the properties say the devices, else it is the first one of the
-    /// context.
+    /// A program that is not loaded yet. Without ``dev`` the properties say the devices. Without these it is the first one
+    /// of the context, or as many of them as the program was partitioned for, those with free cores first.
     #[new]
     #[pyo3(signature = (context, dev = None, qpcObj = None, properties = None))]
     #[allow(non_snake_case)] // the names of the interface
@@ -82,12 +90,13 @@ impl PyProgram {
             return Err(failed(refused(what)));
         }
         let (mut options, mapping) = program_options(properties)?.map_err(failed)?;
-        let placement = place(context.get(), dev, &mapping)?.map_err(failed)?;
+        let placed = place_program(py, context.get(), dev, &mapping, image)?.map_err(failed)?;
+        let Placed { placement, is_chosen } = placed;
         let token = LoadToken::new();
         options.load.token = Arc::clone(&token);
         let program = outcome(py, || Program::new(runtime, image, &placement, &options))?.map_err(failed)?;
         let edges = Edges::new(&program).map_err(|error| failed(error.into()))?;
-        Ok(Self { program, edges, token, context: context.unbind(), qpc: qpc.unbind() })
+        Ok(Self { program, edges, token, is_chosen, context: context.unbind(), qpc: qpc.unbind() })
     }
 
     /// Prepares the program on its device.
@@ -116,7 +125,7 @@ impl PyProgram {
         reply(py, self.runtime(), Origin::ProgramActivation, outcome)
     }
 
-    /// Gives the cores back. `QS_INVAL` while exec objects exist; then nothing changes.
+    /// Gives the cores back: at once, or with the last exec object while some exist.
     fn deactivate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let outcome = outcome(py, || self.program.deactivate())?;
         reply(py, self.runtime(), Origin::ProgramActivation, outcome)
@@ -248,7 +257,40 @@ pub(crate) fn program_options(
     Ok(Ok((options, properties.getattr("devMapping")?.extract()?)))
 }
 
-/// The devices of a program: `dev`, else those of the mapping, else the first of the context.
+/// Where a program goes.
+pub(crate) struct Placed {
+    pub(crate) placement: Placement,
+    /// Whether the client named no device.
+    pub(crate) is_chosen: bool,
+}
+
+/// The devices of a program: `dev`, else those of the mapping, else as many of the context's as the program needs.
+///
+/// Blocking, without the interpreter lock, in the last case: devices may be asked what they have free.
+pub(crate) fn place_program(
+    py: Python<'_>,
+    context: &RtContext,
+    dev: Option<&Bound<'_, PyAny>>,
+    mapping: &str,
+    image: &Image,
+) -> PyResult<Result<Placed, RuntimeError>> {
+    if dev.is_none() && mapping.is_empty() {
+        let chosen = outcome(py, || context.inner().choose(context.devices(), image))?;
+        return Ok(chosen.map(|placement| Placed { placement, is_chosen: true }));
+    }
+    Ok(place(context, dev, mapping)?.map(|placement| Placed { placement, is_chosen: false }))
+}
+
+/// Ids of the devices that a program would be placed on if none were named: one, or as many as it was partitioned for.
+///
+/// Blocking, without the interpreter lock: devices may be asked what they have free.
+#[pyfunction]
+pub(crate) fn choose_devices(py: Python<'_>, context: &RtContext, qpc: &RtQpc) -> PyResult<Vec<u32>> {
+    let placement = py.asking(|| context.inner().choose(context.devices(), qpc.image()))?;
+    Ok(placement.devices.iter().map(|id| id.0).collect())
+}
+
+/// The devices that are named: `dev`, else those of the mapping, else the first of the context.
 pub(crate) fn place(
     context: &RtContext,
     dev: Option<&Bound<'_, PyAny>>,

@@ -33,7 +33,8 @@ const QUEUE_PROPERTIES: &[&str] = &["properties", "numThreadsPerQueue"];
 
 #[pymethods]
 impl PyQueue {
-    /// A queue of device `dev`, which is the first one of the context when it is left out.
+    /// A queue of device `dev`, which is the first one of the context when it is left out. A program whose devices were
+    /// chosen goes through any queue; so a device that ``QAIC_VISIBLE_DEVICES`` hides may have one.
     #[new]
     #[pyo3(signature = (context, dev = None, properties = None))]
     fn new(
@@ -45,9 +46,15 @@ impl PyQueue {
         let context = context.ok_or_else(|| missing(py, "Queue", "the context"))?;
         let runtime = context.get().inner();
         let failed = |error| construction_reported(py, runtime, "Queue", error);
-        let placement = place(context.get(), dev, "")?.map_err(failed)?;
+        let hidden = dev.and_then(|dev| dev.extract().ok().map(DeviceId)).filter(|id| runtime.hides(*id));
+        let device = if let Some(hidden) = hidden {
+            // Clients that name no device for a program make a queue of device 0 for it, wherever the program goes.
+            hidden
+        } else {
+            let placement = place(context.get(), dev, "")?.map_err(failed)?;
+            placement.devices.first().copied().unwrap_or(DeviceId(0))
+        };
         let threads = properties.map(threads).transpose()?.transpose().map_err(failed)?;
-        let device = placement.devices.first().copied().unwrap_or(DeviceId(0));
         Ok(Self { context: Arc::clone(runtime), device, threads, _parent: context.unbind() })
     }
 
@@ -70,7 +77,7 @@ impl PyQueue {
         let started = outcome(py, || {
             let exec = object.exec()?;
             let placement = exec.program().placement();
-            if !placement.devices.contains(&device) {
+            if !object.is_placed_freely() && !placement.devices.contains(&device) {
                 return Err(refused(format!(
                     "the exec object's program is on device {placement}, this queue is of device {}",
                     device.0

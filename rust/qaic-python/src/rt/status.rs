@@ -95,7 +95,7 @@ impl QStatus {
             RuntimeError::DevicePermission { .. } => Self::Perm,
             RuntimeError::RingFull { .. } => Self::Busy,
             RuntimeError::Driver { source, .. } => source.raw_os_error().map_or(Self::Error, Self::of_driver),
-            RuntimeError::DeviceNotFound { .. } => Self::NoDev,
+            RuntimeError::DeviceNotFound { .. } | RuntimeError::TooFewDevices { .. } => Self::NoDev,
             RuntimeError::Timeout { .. } => Self::TimedOut,
             RuntimeError::UnsupportedTransform { .. } | RuntimeError::Unsupported { .. } => Self::Unsupported,
             _ => Self::Error,

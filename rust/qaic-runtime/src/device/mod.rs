@@ -59,6 +59,7 @@ mod registry;
 pub(crate) mod shared_cores;
 mod stats_records;
 mod token;
+pub(crate) mod visible;
 
 use std::fmt::Debug;
 use std::sync::Arc;

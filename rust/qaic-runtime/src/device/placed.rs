@@ -27,7 +27,8 @@ pub(crate) fn load(
             format!("the program runs on one device; the mapping \"{placement}\" names {found}")
         } else {
             format!(
-                "the program is partitioned for {needed} devices; the mapping \"{placement}\" names {found}"
+                "the program is partitioned for {needed} devices; the mapping \"{placement}\" names {found}: name \
+                 {needed}, or none to have them chosen"
             )
         };
         return Err(RuntimeError::Argument { what });

@@ -35,6 +35,9 @@ pub struct RegistryOptions {
     /// `QAIC_CPU_SHARED`: where the cores of virtual cards are counted for all processes of a user; unset means that
     /// every process has cards of its own.
     pub shared_cores: Option<UserDirectory>,
+    /// `QAIC_VISIBLE_DEVICES`: the devices that a context shows, by their ids; unset shows all. Contexts that show others
+    /// have the same devices behind them.
+    pub visible_devices: Option<String>,
     /// Where cards come from.
     pub kernel: KernelOptions,
 }

@@ -25,6 +25,7 @@ impl RuntimeError {
             },
             Self::HardwareFamily { built_for: text("ai200"), device: 0, family: "ai100" },
             Self::DeviceNotFound { id: 7, existing: vec![0, 1] },
+            Self::TooFewDevices { needed: 4, kind: "cpu", existing: vec![0], hidden: 0 },
             Self::DeviceKind { kind: text("gpu"), known: "cpu, kmd, noop" },
             Self::DeviceBusy { id: 0, needed: 4, free: 2, total: 16 },
             Self::DeviceLost { id: 0, reason: text("it was reset") },
