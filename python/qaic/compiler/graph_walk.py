@@ -28,10 +28,14 @@ ONNX_DOMAINS: Final = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.p
 _CONTROL_FLOW: Final = _LOOPS | {"If"}
 
 
+def _may_have_graphs(node: onnx.NodeProto) -> bool:
+    """Whether the attributes have to be looked at, which costs ten times as much as the operator."""
+    return node.op_type in _CONTROL_FLOW or node.domain not in STANDARD_DOMAINS
+
+
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs directly inside a node (branches of If, bodies of Loop and Scan)."""
-    # Looking at attributes costs ten times as much as at the operator.
-    if node.op_type not in _CONTROL_FLOW and node.domain in STANDARD_DOMAINS:
+    if not _may_have_graphs(node):
         return
     for attribute in node.attribute:
         if attribute.type == _GRAPH:
@@ -47,15 +51,17 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         current = pending.pop()
         yield current
         for node in current.node:
-            pending.extend(subgraphs(node))
+            if _may_have_graphs(node):
+                pending.extend(subgraphs(node))
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield nodes and every node of the graphs nested in them."""
     for node in nodes:
         yield node
-        for inner in subgraphs(node):
-            yield from all_nodes(inner.node)
+        if _may_have_graphs(node):
+            for inner in subgraphs(node):
+                yield from all_nodes(inner.node)
 
 
 def uses(graph: onnx.GraphProto) -> Counter[str]:

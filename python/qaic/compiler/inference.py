@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler import checks, engine_shapes, shape_arithmetic, symbols
 from qaic.compiler.refusal import refuse
-from qaic.compiler.value_types import collect_shapes, collect_types, untyped_values
+from qaic.compiler.value_types import collect_shapes, collect_types, known_dims, untyped_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,9 +71,5 @@ def _open_outputs(model: onnx.ModelProto) -> list[str]:
     return [
         value.name
         for value in model.graph.output
-        if value.type.HasField("tensor_type")
-        and not (
-            value.type.tensor_type.HasField("shape")
-            and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
-        )
+        if value.type.HasField("tensor_type") and known_dims(value) is None
     ]

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.value_types import known_dims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,15 +49,12 @@ def complete(found: onnx.ModelProto) -> None:
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return
         _learn(found, inferred)
-        if all(_is_known(value) for value in found.graph.output):
+        if not any(_is_open(value) for value in found.graph.output):
             return
 
 
-def _is_known(value: onnx.ValueInfoProto) -> bool:
-    tensor = value.type.tensor_type
-    return not value.type.HasField("tensor_type") or (
-        tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-    )
+def _is_open(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and known_dims(value) is None
 
 
 def _values(model: onnx.ModelProto) -> dict[str, Array]:
@@ -79,10 +77,10 @@ def _values(model: onnx.ModelProto) -> dict[str, Array]:
             continue
         if node.op_type in _SHAPE_READERS:
             value = declared.get(node.input[0])
-            if value is None or not value.type.HasField("tensor_type") or not _is_known(value):
+            dims = None if value is None else known_dims(value)
+            if dims is None:
                 continue
-            sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-            inputs: list[Array | None] = [np.array(sizes, np.int64)]
+            inputs: list[Array | None] = [np.array(dims, np.int64)]
         elif all(name in known for name in node.input if name):
             inputs = [known[name] if name else None for name in node.input]
         else:
@@ -130,7 +128,7 @@ def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx
     copy.graph.sparse_initializer.extend(graph.sparse_initializer)
     copy.graph.node.extend((*constants, *others))
     for value in copy.graph.output:
-        if not _is_known(value):
+        if _is_open(value):
             value.type.tensor_type.ClearField("shape")
     return copy
 
@@ -142,7 +140,7 @@ def _learn(found: onnx.ModelProto, inferred: onnx.ModelProto) -> None:
         own = declared.get(value.name)
         if own is None:
             found.graph.value_info.add().CopyFrom(value)
-        elif not _is_known(own):
+        elif _is_open(own):
             own.CopyFrom(value)
 
 

@@ -80,7 +80,19 @@ def collect_shapes(inferred: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     graph = inferred.graph
     shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            shapes[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+        dims = known_dims(value)
+        if dims is not None:
+            shapes[value.name] = dims
     return shapes
+
+
+def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    """Return the dims of a tensor; None when one is not known, or the value is no tensor."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    dims = tuple(dim.dim_value for dim in tensor.shape.dim)
+    # A size that is not there reads as 0, and asking whether it is there costs as much as reading it.
+    if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    return dims
