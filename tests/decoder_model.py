@@ -41,6 +41,10 @@ class Sizes:
     slots: bool = False
     #: whether every layer is a function (sub-functions)
     layer_functions: bool = False
+    #: what scores of hidden slots become
+    masked: float = -np.inf
+    #: how many slots back a position sees, itself included; all of them without
+    window: int | None = None
     #: element type of weights, caches and everything between
     elem_type: int = TensorProto.FLOAT
     opset: int = OPSET
@@ -258,7 +262,7 @@ class _Layers:
         masked = body.add(
             "ConstantOfShape",
             body.add("Shape", scores),
-            value=numpy_helper.from_array(np.array([-np.inf]).astype(sizes.dtype)),
+            value=numpy_helper.from_array(np.array([sizes.masked]).astype(sizes.dtype)),
         )
         seen = body.add("Softmax", body.add("Where", hidden_slots, masked, scores), axis=-1)
         mixed = body.add("Transpose", body.add("MatMul", seen, values), perm=[0, 2, 1, 3])
@@ -282,6 +286,15 @@ class _Layers:
         gate = body.add("Mul", gate, body.add("Sigmoid", gate))
         inner = body.add("Mul", gate, body.add("MatMul", normal, weight("up_proj")))
         return body.add("Add", x, body.add("MatMul", inner, weight("down_proj")))
+
+    def hide(self, numbers, positions):
+        """Mark the slots that a position does not see: later ones, and those before its window."""
+        body = self.body
+        hidden = body.add("Greater", numbers, positions)
+        if self.sizes.window is not None:
+            first = body.add("Sub", positions, body.constant(np.int64(self.sizes.window)))
+            hidden = body.add("Or", hidden, body.add("LessOrEqual", numbers, first))
+        body.add("Unsqueeze", hidden, body.ints([1]), output="hidden_slots")
 
     def angles(self, positions):
         for name in ("sin", "cos"):
@@ -343,10 +356,7 @@ def decoder(sizes=Sizes(), seed=0):
     x = body.add("Gather", "embed_tokens", "input_ids")
     count = body.add("Gather", body.add("Shape", "past_key.0"), body.constant(np.int64(2)))
     numbers = body.add("Range", body.constant(np.int64(0)), count, body.constant(np.int64(1)))
-    later = body.add(
-        "Greater", body.add("Reshape", numbers, body.ints([1, 1, -1])), body.unsqueeze("position_ids", -1)
-    )
-    body.add("Unsqueeze", later, body.ints([1]), output="hidden_slots")
+    layers.hide(body.add("Reshape", numbers, body.ints([1, 1, -1])), body.unsqueeze("position_ids", -1))
     layers.angles("position_ids")
     functions = [
         scatter_function(sizes.opset, slots=sizes.slots),
@@ -452,8 +462,7 @@ def oracle_model(sizes=Sizes(), seed=0):
     numbers = body.add(
         "Range", body.constant(np.int64(0)), body.add("Add", before, new), body.constant(np.int64(1))
     )
-    later = body.add("Greater", body.unsqueeze(numbers, 0, 1), body.unsqueeze("position_ids", -1))
-    body.add("Unsqueeze", later, body.ints([1]), output="hidden_slots")
+    layers.hide(body.unsqueeze(numbers, 0, 1), body.unsqueeze("position_ids", -1))
     layers.angles("position_ids")
     for layer in range(sizes.layers):
 
