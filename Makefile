@@ -57,16 +57,16 @@ lint: setup ## Check formatting, lints, types and the stub
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	$(BIN)/ruff format --check python tests benches examples
-	$(BIN)/ruff check python tests benches examples
+	$(BIN)/ruff format --check python tests benches examples tools
+	$(BIN)/ruff check python tests benches examples tools
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest qaic._core --concise --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
 fmt: setup ## Format everything
 	cargo fmt --all
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml
-	$(BIN)/ruff format python tests benches examples
-	$(BIN)/ruff check --fix-only python tests benches examples
+	$(BIN)/ruff format python tests benches examples tools
+	$(BIN)/ruff check --fix-only python tests benches examples tools
 
 loom: ## Check the queues against every interleaving of threads, up to three preemptions
 	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \

@@ -1,0 +1,116 @@
+"""What is needed to export a network once, and to know what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+#: one call of a network: name of an ONNX input -> tensor
+Inputs = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs that torch computes the outputs of.
+
+    Attributes
+    ----------
+    name : str
+        Name of the case, unique in its recipe.
+    inputs : Mapping[str, torch.Tensor]
+        Name of an ONNX input -> its value.
+    symbols : Mapping[str, int]
+        Sizes of the symbolic dimensions in this case; empty where shapes are fixed.
+    """
+
+    name: str
+    inputs: Inputs
+    symbols: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One file to export.
+
+    Attributes
+    ----------
+    name : str
+        Name of the file without its suffix.
+    network : torch.nn.Module
+        Network in evaluation mode. Its parameters in order are the ONNX inputs.
+    cases : Sequence[Case]
+        Inputs; the first one with `traced` unset is also the example that is traced.
+    opset : int
+        Version of the ONNX operator set.
+    dynamic_shapes : mapping or None
+        What `torch.export` takes: parameter -> axis -> name or `torch.export.Dim`.
+    output_names : Sequence[str]
+        Names of the ONNX outputs.
+    input_names : Sequence[str] or None
+        Names of the ONNX inputs where they differ from the parameters, as those in nested lists do.
+    translations : Mapping
+        Operator of torch -> function of onnxscript that stands for it.
+    optimize : bool
+        Whether the exporter folds constants and removes what is superfluous.
+    external_data : bool
+        Whether weights go to a file of their own beside the model.
+    pack : callable
+        Makes the keyword arguments of `network` from the inputs of a case.
+    traced : Inputs or None
+        Example to trace, where every case has sizes that tracing would take for constants.
+    layers : Sequence[type[torch.nn.Module]]
+        Classes whose instances become ONNX functions.
+    inlined : bool
+        Whether all functions are expanded, as onnxscript does from version 0.7 on.
+    traces : bool
+        Whether nodes keep what the exporter says of their origin, which is longer than the nodes.
+    """
+
+    name: str
+    network: torch.nn.Module
+    cases: Sequence[Case]
+    opset: int
+    output_names: Sequence[str]
+    dynamic_shapes: Mapping[str, Any] | None = None
+    input_names: Sequence[str] | None = None
+    translations: Mapping[Any, Any] = field(default_factory=dict)
+    optimize: bool = True
+    external_data: bool = False
+    pack: Any = dict
+    traced: Inputs | None = None
+    layers: Sequence[type[torch.nn.Module]] = ()
+    inlined: bool = False
+    traces: bool = True
+
+
+def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Draw normal numbers that depend on the seed alone."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def integers(seed: int, limit: int, *shape: int) -> torch.Tensor:
+    """Draw int64 numbers from 0 to `limit` - 1 that depend on the seed alone."""
+    return torch.randint(limit, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def seeded(network: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """Give every parameter and buffer of floats values that depend on the seed alone; evaluation mode."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in sorted(
+            {**dict(network.named_parameters()), **dict(network.named_buffers())}.items()
+        ):
+            if not tensor.is_floating_point():
+                continue
+            drawn = torch.randn(tensor.shape, generator=generator)
+            if name.endswith("running_var"):
+                drawn = drawn.abs() + 0.5
+            elif tensor.dim() > 1:
+                drawn = drawn * (tensor.numel() / tensor.shape[0]) ** -0.5
+            else:
+                drawn = drawn * 0.1 + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
+            tensor.copy_(drawn)
+    return network.eval()
