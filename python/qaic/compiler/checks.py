@@ -11,7 +11,7 @@ from qaic.compiler.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs,
 from qaic.compiler.refusal import listing, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, MutableSequence
 
     import onnx
 
@@ -30,22 +30,20 @@ _IR_FREE_INITIALIZERS: Final = 4
 def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Bring the skeleton into the one form the passes expect; changes `model` in place.
 
-    Initializers stop being inputs, negative sizes become unknown ones, text for humans and exporter traces
-    are dropped (they hold paths of the machine that exported the model), and unused initializers go, from the
-    skeleton and from `weights`.
+    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones, text
+    for humans and exporter traces are dropped (they hold paths of the machine that exported the model), and
+    unused initializers go, from the skeleton and from `weights`.
     """
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer} | weights.keys()
     constants |= {tensor.values.name for tensor in graph.sparse_initializer}
-    kept = [value for value in graph.input if value.name not in constants]
-    if len(kept) != len(graph.input):
-        copies = [type(value).FromString(value.SerializeToString()) for value in kept]
-        del graph.input[:]
-        graph.input.extend(copies)
+    _keep_others(graph.input, constants)
     model.ir_version = max(model.ir_version, _IR_FREE_INITIALIZERS)
     model.ClearField("doc_string")
     for current in all_graphs(graph):
         current.ClearField("doc_string")
+        # Shape inference sets declared shapes aside, and a constant without a shape has no value for it.
+        _keep_others(current.value_info, constants | {tensor.name for tensor in current.initializer})
         for node in current.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
@@ -66,6 +64,15 @@ def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
     drop_unused(model, weights)
+
+
+def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection[str]) -> None:
+    """Remove the declarations of these names."""
+    kept = [value for value in values if value.name not in names]
+    if len(kept) != len(values):
+        copies = [type(value).FromString(value.SerializeToString()) for value in kept]
+        del values[:]
+        values.extend(copies)
 
 
 def check_texts(model: onnx.ModelProto) -> None:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler import checks, specialize, symbols
 from qaic.compiler.inference import inferred
-from qaic.compiler.refusal import listing
+from qaic.compiler.refusal import listing, refuse
+from qaic.compiler.size_expressions import evaluate, symbols_in
 from qaic.compiler.specialize import Edges
 from qaic.errors import OptionError
 from qaic.options.specializations import Specialization
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import onnx
@@ -63,7 +64,8 @@ def sizes_of(
     for name in names:
         if name not in inputs:
             raise _error(f"{_OPTION}: the model has no input {name!r}; it has {listing(list(inputs), 20)}")
-        own = [dim.dim_param for dim in inputs[name].type.tensor_type.shape.dim if dim.dim_param]
+        written = [dim.dim_param for dim in inputs[name].type.tensor_type.shape.dim if dim.dim_param]
+        own = list(dict.fromkeys(symbol for text in written for symbol in _symbols_in(text, bounds)))
         if not own:
             raise _error(
                 f"{_OPTION}: input {name!r} has no symbolic dimension; leave it out, or export the model "
@@ -92,6 +94,11 @@ def sizes_of(
         )
         for sizes in itertools.product(*ranges)
     )
+
+
+def _symbols_in(text: str, bounds: Mapping[str, int]) -> list[str]:
+    """List the symbols of a dimension; one that has a bound of its own is a symbol whatever its text."""
+    return [text] if text in bounds else sorted(symbols_in(text))
 
 
 def inferred_forms(
@@ -163,17 +170,31 @@ def _sized(
     side: tuple[tuple[Edge, tuple[int | str, ...]], ...], sizes: Mapping[str, int]
 ) -> tuple[Edge, ...]:
     return tuple(
-        replace(edge, dims=tuple(sizes[dim] if isinstance(dim, str) else dim for dim in dims))
+        replace(edge, dims=tuple(_size(dim, sizes) if isinstance(dim, str) else dim for dim in dims))
         for edge, dims in side
     )
 
 
+def _size(text: str, sizes: Mapping[str, int]) -> int:
+    size = evaluate(text, sizes)
+    if size is None or size < 0:
+        raise refuse(
+            f"dimension {text!r}",
+            code="unbound_dimension",
+            found="no size" if size is None else f"a size of {size}",
+            expected="a size of at least 0 for all sizes of its symbols",
+            fix="list the sizes that it has in network_specialization_config",
+            context={"symbol": text, "option": _OPTION},
+        )
+    return size
+
+
 def _named_edges(
-    model: onnx.ModelProto, weights: dict[str, Weight], first: Edges, given: Collection[str]
+    model: onnx.ModelProto, weights: dict[str, Weight], first: Edges, given: Mapping[str, int]
 ) -> _NamedEdges | None:
     """Infer the dims of all edges as numbers and symbols; None where one is neither.
 
-    Inference makes up symbols of its own where it knows nothing, so only those in `given` count.
+    Inference makes up symbols of its own where it knows nothing, so only what follows from `given` counts.
     """
     view = checks.with_weights_as_inputs(model, weights)
     for value in view.graph.output:
@@ -190,7 +211,7 @@ def _named_edges(
                 for dim in values[edge.name].type.tensor_type.shape.dim
             ]
             symbolic = {dim for dim in dims if isinstance(dim, str)}
-            if len(dims) != len(edge.dims) or not symbolic <= set(given):
+            if len(dims) != len(edge.dims) or any(evaluate(dim, given) is None for dim in symbolic):
                 return None
             named.append((edge, tuple(dims)))
         sides.append(tuple(named))

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     import onnx
 
@@ -62,6 +62,11 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         if _may_have_graphs(node):
             for inner in subgraphs(node):
                 yield from all_nodes(inner.node)
+
+
+def find_nodes(nodes: Iterable[onnx.NodeProto], op_types: Collection[str]) -> list[onnx.NodeProto]:
+    """Find the nodes of some operators of the standard set, those of nested graphs included."""
+    return [node for node in all_nodes(nodes) if node.op_type in op_types and node.domain in STANDARD_DOMAINS]
 
 
 def uses(graph: onnx.GraphProto) -> Counter[str]:

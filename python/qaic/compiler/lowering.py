@@ -32,6 +32,7 @@ from qaic.compiler.functions import check_functions
 from qaic.compiler.inlined_names import InlinedNames
 from qaic.compiler.inlining import inline_functions, inline_small_functions
 from qaic.compiler.inner_tensors import check_inner_tensors
+from qaic.compiler.legalize_exports import legalize_exports
 from qaic.compiler.legalize_qualcomm_functions import is_unit, legalize
 from qaic.compiler.legalize_quantized_weights import legalize_quantized_weights
 from qaic.compiler.legalize_where import legalize_where
@@ -295,6 +296,7 @@ def _settle_shapes(draft: _Draft) -> _Shapes:
         draft.expand()
     model = draft.model
     separate_scopes(model.graph, weights)
+    legalize_exports(model)
     if measures_ops:
         draft.user_nodes = UserNodes(model)
     graph_names = {model.graph.name, *(entry.name for entry in entries), *options.graph_names}

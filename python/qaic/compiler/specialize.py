@@ -79,7 +79,7 @@ def copy_with(model: onnx.ModelProto, sizes: Mapping[str, int], entry: Specializ
     copy = type(model)()
     copy.CopyFrom(model)
     symbols.substitute(copy, sizes)
-    symbols.require_static(copy.graph.input, entry.name)
+    symbols.require_static(copy.graph.input, entry.name, sizes)
     return copy
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.elem_types import CODES, type_name
 from qaic.compiler.graph_walk import all_graphs
 from qaic.compiler.refusal import listing, refuse
+from qaic.compiler.size_expressions import evaluate, symbols_in
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -90,31 +91,51 @@ def bind(
     }
     substitute(model, common)
     if len(sets) == 1:
-        require_static(model.graph.input, entries[0].name if entries else None)
+        require_static(model.graph.input, entries[0].name if entries else None, sets[0])
     return sets
 
 
 def substitute(model: onnx.ModelProto, values: Mapping[str, int]) -> None:
-    """Write the sizes of symbols into every graph of a model."""
+    """Write the sizes of symbols, and of expressions of them, into every graph of a model."""
+    sizes: dict[str, int | None] = {"": None}
     for graph in all_graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in _dims(value):
-                if dim.dim_param in values:
-                    dim.dim_value = values[dim.dim_param]
+                text = dim.dim_param
+                if text not in sizes:
+                    sizes[text] = evaluate(text, values)
+                size = sizes[text]
+                if size is not None and size >= 0:
+                    dim.dim_value = size
 
 
-def require_static(inputs: Iterable[onnx.ValueInfoProto], specialization: str | None) -> None:
-    """Refuse inputs that still have a dimension without a value; the specialization is for the message."""
+def require_static(
+    inputs: Iterable[onnx.ValueInfoProto], specialization: str | None, sizes: Mapping[str, int]
+) -> None:
+    """Refuse inputs that still have a dimension without a value.
+
+    Parameters
+    ----------
+    inputs : Iterable[onnx.ValueInfoProto]
+        Declarations that `substitute` was applied to.
+    specialization : str or None
+        Name of the set of sizes, for the message.
+    sizes : Mapping[str, int]
+        That set.
+    """
     for value in inputs:
-        _require_static(value, specialization)
+        _require_static(value, specialization, sizes)
 
 
 def _warn_unknown(
     graph: onnx.GraphProto, given: Mapping[str, int], entries: Sequence[Specialization]
 ) -> None:
-    present = _symbols_of(graph)
+    written = _symbols_of(graph)
+    present = written.union(*(symbols_in(text) for text in written))
     # Only a symbol of an input needs a value; those of inner values follow.
-    known = listing(sorted({dim.dim_param for v in graph.input for dim in _dims(v)} - {""}), 20) or "none"
+    of_inputs = {dim.dim_param for value in graph.input for dim in _dims(value)} - {""}
+    names = frozenset[str]().union(*(symbols_in(text) for text in of_inputs))
+    known = listing(sorted(names), 20) or "none"
     for name in given:
         if name not in present:
             _log.warning("onnx_define_symbol: the model has no symbol %r; its symbols are: %s", name, known)
@@ -169,7 +190,7 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
         dim.dim_value = size
 
 
-def _require_static(value: onnx.ValueInfoProto, specialization: str | None) -> None:
+def _require_static(value: onnx.ValueInfoProto, specialization: str | None, sizes: Mapping[str, int]) -> None:
     what = f"input {value.name!r}"
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type"):
@@ -185,11 +206,22 @@ def _require_static(value: onnx.ValueInfoProto, specialization: str | None) -> N
         )
     for position, dim in enumerate(tensor.shape.dim):
         if dim.dim_param:
+            size = evaluate(dim.dim_param, sizes)
+            if size is not None:
+                raise refuse(
+                    what,
+                    code="unbound_dimension",
+                    found=f"{size} for dim {position} of its shape {_shape_text(value)}",
+                    expected="a size of at least 0",
+                    fix=f"give other sizes to {listing(sorted(symbols_in(dim.dim_param)))}",
+                    context={"tensor": value.name, "dim": position, "option": "onnx_define_symbol"},
+                )
+            parts = symbols_in(dim.dim_param)
+            symbol = min(parts - sizes.keys() or parts)
             example = (
-                f"onnx_define_symbol={{{dim.dim_param!r}: 1}} "
-                f"(on a command line -onnx-define-symbol={dim.dim_param},1)"
+                f"onnx_define_symbol={{{symbol!r}: 1}} (on a command line -onnx-define-symbol={symbol},1)"
             )
-            context = {"tensor": value.name, "symbol": dim.dim_param, "option": "onnx_define_symbol"}
+            context = {"tensor": value.name, "symbol": symbol, "option": "onnx_define_symbol"}
             fix = f"give it a value, e.g. {example}"
             if specialization is not None:
                 what = f"specialization {specialization!r}, input {value.name!r}"
