@@ -2,9 +2,10 @@
 
 Exporters for the card write them into operator set 17: ``Cast`` to uint4 and ``DequantizeLinear`` with
 ``block_size`` mean there what they mean in set 21. A number of four bits is kept in eight, and blocks are
-written out: ``(x - zero_point) * scale`` in float32, each scale repeated along the axis. ``MatMulNBits`` with
-the order of its groups has its zero points as floats, because the engine reads packed ones in the wrong order
-(onnxruntime 1.32).
+written out: ``(x - zero_point) * scale`` in float32, each scale repeated along the axis. The cast is written
+out in every set, for some engines have no kernel for it (onnxruntime 1.22). ``MatMulNBits`` with the order of
+its groups has its zero points as floats, because the engine reads packed ones in the wrong order (onnxruntime
+1.32).
 """
 
 from __future__ import annotations
@@ -14,16 +15,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.constants import Constants, read_array
 from qaic.compiler.elem_types import FLOAT, INT8, INT32, INT64, UINT8
-from qaic.compiler.graph_walk import STANDARD_DOMAINS, FreshNames, all_graphs, all_nodes, subgraphs
+from qaic.compiler.graph_walk import (
+    STANDARD_DOMAINS,
+    FreshNames,
+    all_graphs,
+    all_nodes,
+    find_nodes,
+    subgraphs,
+)
+from qaic.compiler.initializers import dense
 from qaic.compiler.precision_ops import standard
 from qaic.compiler.refusal import refuse
+from qaic.compiler.weights import MemoryRange, Weight, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableSequence
 
     import onnx
-
-    from qaic.compiler.weights import Weight
 
 #: the operator set with types of four bits and scales of blocks
 _HAS_BLOCKS: Final = 21
@@ -66,33 +74,79 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
         if node.op_type == "MatMulNBits" and node.domain == _ENGINE_DOMAIN:
             _unpack_zero_points(node, constants, model.graph)
     version = _version(model.opset_import)
-    if _HAS_CHANNELS <= version < _HAS_BLOCKS and _mentions_blocks(model.graph.node):
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    has_casts = any(_is_narrow_cast(node) for nodes in bodies for node in find_nodes(nodes, {"Cast"}))
+    if has_casts or _HAS_CHANNELS <= version < _HAS_BLOCKS:
+        _widen_constants(model, weights)
+    if version >= _HAS_CHANNELS and _is_rewritten(model.graph.node, version):
         floats = {tensor.name for tensor in model.graph.initializer if tensor.data_type == FLOAT}
         floats |= {name for name, weight in weights.items() if weight.elem_type == FLOAT}
         exact += _Rewriter(FreshNames(model.graph), version, floats).run(model.graph.node)
-    if _HAS_CHANNELS <= version < _HAS_BLOCKS:
-        for graph in all_graphs(model.graph):
-            for value in graph.value_info:
-                kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
-                if kept is not None:
-                    value.type.tensor_type.elem_type = kept
     for function in model.functions:
         version = _version(function.opset_import)
-        if _HAS_CHANNELS <= version < _HAS_BLOCKS and _mentions_blocks(function.node):
+        if version >= _HAS_CHANNELS and _is_rewritten(function.node, version):
             exact += _Rewriter(_names_of(function), version, set()).run(function.node)
             _keep_declared(function)
     return exact
 
 
-def _is_ahead(node: onnx.NodeProto) -> bool:
-    """Whether a node means something that older operator sets do not have."""
-    return (standard(node, "DequantizeLinear") and _integer(node, "block_size", 0) != 0) or (
-        standard(node, "Cast") and _integer(node, "to", 0) in _KEPT_IN
-    )
+def _is_ahead(node: onnx.NodeProto, version: int) -> bool:
+    """Whether a node has blocks before there are any, or a cast that some engine has no kernel for."""
+    return (
+        version < _HAS_BLOCKS and standard(node, "DequantizeLinear") and _integer(node, "block_size", 0) != 0
+    ) or _is_narrow_cast(node)
 
 
-def _mentions_blocks(nodes: Iterable[onnx.NodeProto]) -> bool:
-    return any(_is_ahead(node) for node in all_nodes(nodes))
+def _is_narrow_cast(node: onnx.NodeProto) -> bool:
+    return standard(node, "Cast") and _integer(node, "to", 0) in _KEPT_IN
+
+
+def _is_rewritten(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
+    return any(_is_ahead(node, version) for node in find_nodes(nodes, {"Cast", "DequantizeLinear"}))
+
+
+def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Keep constants of four bits in eight, so that operators find operands of one type."""
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    for nodes in bodies:
+        for node in find_nodes(nodes, {"Constant"}):
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    _widen(attribute.t)
+    for graph in all_graphs(model.graph):
+        for tensor in graph.initializer:
+            _widen(tensor)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
+            if kept is not None:
+                value.type.tensor_type.elem_type = kept
+    for name, weight in weights.items():
+        if weight.elem_type in _KEPT_IN:
+            weights[name] = _wide(weight)
+
+
+def _widen(tensor: onnx.TensorProto) -> None:
+    kept = _KEPT_IN.get(tensor.data_type)
+    if kept is None:
+        return
+    content = dense(tensor).astype("int8" if kept == INT8 else "uint8").tobytes()
+    name, dims = tensor.name, list(tensor.dims)
+    tensor.Clear()
+    tensor.name, tensor.data_type, tensor.raw_data = name, kept, content
+    tensor.dims.extend(dims)
+
+
+def _wide(weight: Weight) -> Weight:
+    """Unpack a large constant: the lower four bits of a byte come first."""
+    import math
+
+    import numpy as np
+
+    packed = np.frombuffer(read_all(weight.source), np.uint8)
+    values = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)[: math.prod(weight.dims)]
+    if weight.elem_type == _INT4:
+        values = ((values ^ 8).astype(np.int8) - 8).view(np.uint8)
+    return Weight(weight.name, _KEPT_IN[weight.elem_type], weight.dims, MemoryRange(values.tobytes()))
 
 
 def _version(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
@@ -133,7 +187,7 @@ class _Rewriter:
             for graph in subgraphs(node):
                 self.run(graph.node)
             self.made = made
-            if not _is_ahead(node):
+            if not _is_ahead(node, self.version):
                 made.append(node)
                 continue
             changed = True
