@@ -105,7 +105,7 @@ def describe(
         facts += _clocks_and_images(info)
         facts.append(_text("Board serial", _virtual_board(info.qid) if card is None else _board_serial(card)))
         if card is None:
-            # Virtual cards run one program together without anything to switch on (python-api §D.1). Clients
+            # Virtual cards run one program together without anything to switch on. Clients
             # look for both words.
             facts.append(_text("Device Capabilities", "HybridBoot+ MDP+"))
     elif reason:

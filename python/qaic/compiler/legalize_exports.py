@@ -85,7 +85,7 @@ class _Scope:
 
     body: onnx.GraphProto
     version: int
-    #: values that somebody asks about
+    #: values whose dims a rewriting may need
     wanted: set[str]
     #: numbers of dims
     ranks: dict[str, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class _Scope:
             self.integers[name] = dense(tensor).tolist()
 
     def _learn(self, node: onnx.NodeProto) -> None:
-        """Note what the results of a node are, as far as somebody may ask."""
+        """Note what the results of a node are, as far as a rewriting may need it."""
         kind = node.op_type
         if kind not in _LEARNT or node.domain not in STANDARD_DOMAINS or not node.output:
             return
