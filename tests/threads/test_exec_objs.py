@@ -40,7 +40,7 @@ def wired(client):
     return exec_obj
 
 
-# --- which thread gives way -----------------------------------------------------------------------------------
+# --- which thread gives way ---------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.sched_getscheduler(0) != os.SCHED_OTHER, reason="another policy was chosen, and stays")
