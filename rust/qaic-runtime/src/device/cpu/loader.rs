@@ -18,7 +18,7 @@ use crate::error::RuntimeError;
 use crate::fork::PerProcess;
 
 /// The oldest onnxruntime whose function table has what we call.
-pub const MINIMUM_VERSION: &str = "1.24";
+pub const MINIMUM_VERSION: &str = "1.22";
 
 /// The loaded library. It is never unloaded: worker threads of the engine may outlive every session.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub struct Engine {
     version: String,
 }
 
-/// The functions that have the engine write a profile of single runs. They are the first of version 25 of the table, behind
-/// the part of it that every engine has which we use.
+/// The functions that have the engine write a profile of single runs. They are the first that version 25 of the table has
+/// and version 24 has not, so they lie behind the part that is typed here.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct RunProfiling {
@@ -47,10 +47,12 @@ fn minor_version(version: &str) -> Option<u32> {
     version.strip_prefix("1.")?.split('.').next()?.parse().ok()
 }
 
-/// The version of the table that ends with [`RunProfiling`].
+/// The first version of the table that has [`RunProfiling`].
 const RUN_PROFILING_VERSION: u32 = 25;
-// Their places are 415 and 416 (stats-profiling §9.1), which is where the table of version 24 ends.
-const _: () = assert!(ORT_API_VERSION == 24 && size_of::<OrtApi>() == 415 * size_of::<usize>());
+/// How many functions version 24 of the table has, which is the place of the first of [`RunProfiling`].
+const RUN_PROFILING_PLACE: usize = 415;
+// The table that is typed here is that of the oldest engine: the whole of version 22, and nothing newer.
+const _: () = assert!(ORT_API_VERSION == 22 && size_of::<OrtApi>() == 318 * size_of::<usize>());
 
 // SAFETY: ONNX Runtime documents its environment, memory-info and function table as usable from any thread;
 // all three are created once, never changed and never released.
@@ -151,10 +153,10 @@ impl Engine {
             ptr::null()
         };
         let run_profiling = (!newer.is_null()).then(|| {
-            // SAFETY: tables only ever grow at their ends, so one of this version goes on behind the one before.
-            let functions = unsafe { newer.add(1) }.cast::<RunProfiling>();
-            // SAFETY: with two functions of these types.
-            unsafe { functions.read() }
+            // SAFETY: tables only ever grow at their ends, so one of this version has all functions of the versions before.
+            let functions = unsafe { newer.cast::<usize>().add(RUN_PROFILING_PLACE) };
+            // SAFETY: behind them are two functions of these types.
+            unsafe { functions.cast::<RunProfiling>().read() }
         });
 
         let mut env = ptr::null_mut();
