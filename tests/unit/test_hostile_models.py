@@ -195,14 +195,25 @@ def test_external_data_in_functions_has_a_limit(tmp_path, monkeypatch):
     assert caught.value.code == "compile.graph_too_large"
 
 
-@pytest.mark.parametrize("location", ["data.bin", "./data.bin", "constants.bin", "/etc/passwd"])
-def test_container_cannot_make_the_engine_read_files(tmp_path, monkeypatch, capfd, location):
+def in_main_graph(tensor):
     built = session_models.model(
-        [helper.make_node("Identity", ["x"], ["y"])], [("x", "float32", [200])], [("y", "float32", [200])]
+        [helper.make_node("Add", ["x", "w"], ["y"])], [("x", "float32", [200])], [("y", "float32", [200])]
     )
-    original = qaic.Qpc(compile_model(built, CompileOptions(), {}))
-    built.graph.node[0].CopyFrom(helper.make_node("Add", ["x", "w"], ["y"]))
-    built.graph.initializer.append(external(location))
+    built.graph.initializer.append(tensor)
+    return built
+
+
+@pytest.mark.parametrize("place", [in_main_graph, in_constant, in_branch, in_function])
+@pytest.mark.parametrize(
+    "location", ["data.bin", "./data.bin", "constants.bin", "/etc/passwd", "*/_ORT_MEM_ADDR_/*"]
+)
+def test_container_cannot_make_the_engine_read_files(tmp_path, monkeypatch, capfd, place, location):
+    built = place(external(location))
+    harmless = onnx.ModelProto()
+    harmless.CopyFrom(built)
+    del harmless.functions[:], harmless.graph.initializer[:], harmless.graph.node[:]
+    harmless.graph.node.append(helper.make_node("Identity", ["x"], ["y"]))
+    original = qaic.Qpc(compile_model(harmless, CompileOptions(), {}))
     sections = {
         "metadata_fb": bytes(original._core.elf_section("metadata_fb")),
         "openqaic_graph": built.SerializeToString(),
@@ -225,7 +236,7 @@ def test_container_cannot_make_the_engine_read_files(tmp_path, monkeypatch, capf
     with pytest.raises(DeviceError) as caught:
         qaic.Session(forged).run({"x": X})
     # An emulated card tells the reason to the log alone.
-    assert "xternal data" in f"{caught.value} {capfd.readouterr().err}"
+    assert f'tensor `w` has external data in "{location}"' in f"{caught.value} {capfd.readouterr().err}"
 
 
 # --- files that change --------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ use ort_sys::{
 
 use super::custom_ops;
 use super::encoded::{self, Elements};
+use super::external_data;
 use super::loader::{Engine, check};
 use super::plan::{Dtype, Edge, Plan, Variant, dense_bytes};
 use crate::buffer::{HostSlice, HostSliceMut};
@@ -207,6 +208,7 @@ impl Graph {
         settings: GraphOptions<'_>,
     ) -> Result<Self, String> {
         let api = engine.api();
+        external_data::check(graph, plan)?;
         let inputs = Tensor::of_edges(&plan.inputs, &plan.variants, |variant| &variant.inputs)?;
         let outputs = Tensor::of_edges(&plan.outputs, &plan.variants, |variant| &variant.outputs)?;
 
@@ -227,8 +229,8 @@ impl Graph {
         let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
         check(api, status)?;
         // Workers wait awake for as long as the next inference usually takes to come, then sleep (docs/adr/0005).
-        // A graph has all its data in the container. What it says of other files must not be looked for in the working
-        // folder, so the engine is sent where no file can be.
+        // A graph has all its data in the container (`external_data`). The engine is sent where no file can be, so that it
+        // looks for none in the working folder.
         let mut entries: Vec<(&CStr, &CStr)> = vec![
             (c"session.intra_op.spin_duration_us", c"1000"),
             (c"session.model_external_initializers_file_folder_path", c"/dev/null/none"),

@@ -11,6 +11,7 @@ mod encoded;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod engine;
 mod execution;
+mod external_data;
 #[allow(unsafe_code)] // loads a library and its function table
 mod loader;
 pub mod plan;
