@@ -1,13 +1,14 @@
 """What all Python tests share.
 
 A compile cache of their own, property tests without a stop-watch, emulated cards that are left as they were
-found, and which tests are for virtual cards alone.
+found, which tests are for virtual cards alone and which for engines that profile single runs.
 """
 
 import pytest
 from hypothesis import settings
 
 import emulated_cards
+import engine_version
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("qaic", deadline=None)
@@ -15,6 +16,10 @@ settings.load_profile("qaic")
 
 
 def pytest_collection_modifyitems(items):
+    profiled = [item for item in items if item.get_closest_marker("run_profiles")]
+    if profiled and not engine_version.profiles_runs():
+        for item in profiled:
+            item.add_marker(pytest.mark.skip(reason="this engine cannot profile single runs"))
     if not emulated_cards.are_meant():
         return
     for item in items:

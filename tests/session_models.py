@@ -57,9 +57,11 @@ def save(folder, built, name="model.onnx"):
     return path
 
 
-def engine(built):
+def engine(built, *, optimize=True):
     """Create an onnxruntime session over a model."""
     options = ort.SessionOptions()
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     return ort.InferenceSession(built.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -18,6 +18,7 @@ from onnx import helper
 
 import decoder_model
 import emulated_cards
+import engine_version
 import qaic
 import qaic.stats
 from child_process import run_script
@@ -172,7 +173,9 @@ X = {"x": np.ones((2, 4), np.float32)}
 # --- levels ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", [None, 40, 50, 60, 70, 100])
+@pytest.mark.parametrize(
+    "level", [None, 40, 50, 60, *(pytest.param(level, marks=pytest.mark.run_profiles) for level in (70, 100))]
+)
 def test_each_level_records_what_the_specification_says(opened, level):
     session = opened(affine(), level)
     for number, buffer in enumerate(measured(session, X, X, X)):
@@ -206,12 +209,13 @@ def test_what_a_host_cannot_count_is_said(opened):
     (buffer,) = measured(session, X)
     assert any("traffic" in note for note in buffer.meta["notes"])
     assert any("hardware events" in note for note in buffer.meta["notes"])
-    assert buffer.run.complete
+    assert buffer.run.complete == engine_version.profiles_runs()
 
 
 # --- operations -----------------------------------------------------------------------------------
 
 
+@pytest.mark.run_profiles
 def test_operations_are_the_nodes_of_the_engine(opened, tmp_path):
     session = opened(affine(width=64), 70)
     (buffer,) = measured(session, {"x": np.ones((2, 64), np.float32)})
@@ -222,6 +226,7 @@ def test_operations_are_the_nodes_of_the_engine(opened, tmp_path):
         assert op["out_bytes"] == columns.output_bytes[int(op["oc"])]
 
 
+@pytest.mark.run_profiles
 def test_a_real_model(opened, tmp_path):
     spec = importlib.util.find_spec("magika")
     if spec is None:
@@ -245,6 +250,7 @@ def test_a_real_model(opened, tmp_path):
         assert cost["profiled_us"] > 0
 
 
+@pytest.mark.run_profiles
 @pytest.mark.parametrize("turns", [0, 1, 7])
 def test_bodies_of_loops_are_nested_and_numbered(opened, turns):
     session = opened(endless(), 70)
@@ -258,6 +264,7 @@ def test_bodies_of_loops_are_nested_and_numbered(opened, turns):
     assert turns_of_add == list(range(turns))
 
 
+@pytest.mark.run_profiles
 def test_more_operations_than_room_are_cut_and_said(opened):
     session = opened(endless(), 70)
     feed = {"n": np.int64(1), "x": np.zeros(1, np.float32)}
@@ -279,6 +286,7 @@ def test_more_operations_than_room_are_cut_and_said(opened):
 # --- shapes and state -----------------------------------------------------------------------------
 
 
+@pytest.mark.run_profiles
 def test_specializations_and_state_of_a_decoder(opened, tmp_path):
     sizes = decoder_model.Sizes()
     config = decoder_model.specializations(prefill=8)
@@ -320,6 +328,7 @@ def test_random_operators_are_not_run_twice(opened):
 # --- many at once ---------------------------------------------------------------------------------
 
 
+@pytest.mark.run_profiles
 def test_inferences_at_the_same_time_do_not_mix(opened):
     session = opened(endless(), 70, runtime={"set_size": 4, "num_activations": 2})
     turns = [1, 2, 3, 5, 8, 13, 21, 34] * 4
@@ -333,6 +342,7 @@ def test_inferences_at_the_same_time_do_not_mix(opened):
     assert sorted(kinds_of(buffer, nested=True)["Add"] for buffer in buffers) == sorted(turns)
 
 
+@pytest.mark.run_profiles
 def test_two_sessions_in_two_threads(opened):
     sessions = [opened(affine(width=width), 70) for width in (4, 64)]
     found = {}
@@ -354,6 +364,7 @@ def test_two_sessions_in_two_threads(opened):
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
+@pytest.mark.run_profiles
 def test_a_time_limit_during_a_measured_inference_leaves_no_file(opened, profiles):
     session = opened(endless(), 70)
     one = {"n": np.int64(1), "x": np.zeros(1, np.float32)}
@@ -394,6 +405,7 @@ assert qaic.stats.open(samples.stats(len(samples) - 1), qpc=sys.argv[1]).run.com
 """
 
 
+@pytest.mark.run_profiles
 def test_ctrl_c_during_a_measured_inference_leaves_no_file(opened, profiles):
     session = opened(endless(), 70)
     run_script(CTRL_C, session.program_file, profiles)
@@ -432,10 +444,12 @@ assert not list(folder.glob("openqaic*"))
 """
 
 
+@pytest.mark.run_profiles
 def test_a_forked_child_measures_programs_of_its_own(opened, profiles):
     run_script(FORK, opened(affine(), 70).program_file, profiles)
 
 
+@pytest.mark.run_profiles
 def test_without_room_for_temporary_files_there_are_no_operations(opened, monkeypatch, tmp_path):
     session = opened(affine(), 70)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
@@ -452,6 +466,19 @@ def test_without_room_for_temporary_files_there_are_no_operations(opened, monkey
     (note,) = buffer.meta["notes"]
     assert "operations were not measured" in note
     assert "No such file" in note
+
+
+@pytest.mark.skipif("engine_version.profiles_runs()", reason="this engine measures operations")
+def test_an_engine_without_profiles_of_runs_measures_all_but_operations(opened):
+    session = opened(affine(), 70)
+    (buffer,) = measured(session, X)
+    assert not buffer.has("OP")
+    assert not buffer.run.complete
+    assert buffer.threads["end_u"][0] > buffer.threads["start_u"][0]
+    (note,) = buffer.meta["notes"]
+    assert "operations were not measured" in note
+    assert f"onnxruntime 1.{engine_version.minor()}." in note
+    assert "1.25 or newer can" in note
 
 
 FULL = """
@@ -482,6 +509,7 @@ for index in range(5):
 """
 
 
+@pytest.mark.run_profiles
 def test_a_full_disk_cuts_operations_off_and_crashes_nothing(opened, profiles):
     lines = run_script(FULL, opened(endless(), 70).program_file, profiles).stdout.splitlines()
     *cut, whole = [json.loads(line) for line in lines]
@@ -496,6 +524,7 @@ def test_a_full_disk_cuts_operations_off_and_crashes_nothing(opened, profiles):
     assert whole[1:] == [True, False, []]
 
 
+@pytest.mark.run_profiles
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(st.text(min_size=0, max_size=12), min_size=3, max_size=3))
 def test_names_of_nodes_may_be_anything(opened, names):

@@ -183,6 +183,7 @@ def test_the_window_of_inferences(measured, first, samples, sampling, count):
         assert (found - found[0]).tolist() == [number - expected[0] for number in expected]
 
 
+@pytest.mark.run_profiles
 def test_buffers_of_the_device(measured):
     with measured.profile(samples=3) as profile:
         for _ in range(5):
@@ -271,6 +272,7 @@ def test_files_of_a_profile_are_those_of_the_runner(measured, tmp_path):
     assert opened.run == profile.device[0].run
 
 
+@pytest.mark.run_profiles
 def test_reports(measured):
     with measured.profile() as profile:
         for _ in range(3):
@@ -360,6 +362,7 @@ def test_a_forked_child_has_no_profile_of_its_parent(session):
     assert len(profile) == 1
 
 
+@pytest.mark.run_profiles
 def test_states_and_loops_are_measured_too(tmp_path):
     body = model(
         [

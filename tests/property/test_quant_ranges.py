@@ -51,9 +51,15 @@ def random_ranges(seed):
 def test_parameters_equal_those_of_onnxruntime_where_the_definitions_agree():
     for low, high in random_ranges(0):
         zero, scale = quant_utils.compute_scale_zp(low, high, *map(np.int8, (-128, 127)), symmetric=False)
-        assert _core.quant_range(float(low), float(high), "asymmetric", "Int8") == (float(scale), int(zero))
+        ours, offset = _core.quant_range(float(low), float(high), "asymmetric", "Int8")
+        assert offset == int(zero)
+        # Older releases divide by 255 in another precision.
+        np.testing.assert_array_max_ulp(np.float32(ours), np.float32(scale), maxulp=1)
 
 
+@pytest.mark.skipif(
+    not hasattr(quant_utils, "snap_zero_point_to_uint8"), reason="this onnxruntime has no such range"
+)
 def test_the_restricted_asymmetric_range_of_onnxruntime_is_symmetric_with_uint8():
     for low, high in random_ranges(1):
         if high <= 0:

@@ -288,13 +288,14 @@ def test_random_model_gives_what_onnxruntime_gives(drawn):
         path = session_models.save(Path(folder), built)
         try:
             reference = session_models.engine(built)
-        except Exception as error:
+        except Exception:
             # What the engine has no kernel for is refused when it is compiled, never later.
             try:
                 qaic.Session(path)
             except CompileError:
                 return
-            raise AssertionError(f"onnxruntime refuses: {error}") from error
+            # The optimizer of onnxruntime 1.22 fails on constants without elements.
+            reference = session_models.engine(built, optimize=False)
         with qaic.Session(path) as session:
             check_shapes(session, built)
             try:

@@ -15,6 +15,7 @@ from test_quantize_graphs import graphs
 from test_session_models import models
 from test_specialization_models import dynamic_models, feeds_of
 
+import engine_version
 import qaic
 import qaic.stats
 import session_models
@@ -58,7 +59,8 @@ def check_descriptor(program, built):
     with tempfile.TemporaryDirectory() as folder:
         engine = onnx.load(_core.save_optimized_graph(program, folder), load_external_data=False).graph
     run = list(nodes_of(engine))
-    assert [(without_number(op["engine_name"]), op["kind"]) for op in ops] == [
+    # An engine that cannot profile single runs leaves nodes without a name.
+    assert [(without_number(op.get("engine_name", "")), op["kind"]) for op in ops] == [
         *((without_number(node.name), node.op_type) for node in run),
         ("*", "engine"),
     ]
@@ -123,7 +125,7 @@ def check_program(built, feeds, options):
         ops = check_descriptor(program, built)
         # The engine runs each of them once, and calls none by a name that nobody expects.
         executed = qaic.stats.open(buffer, qpc=program).ops["oc"].tolist()
-        assert sorted(executed) == list(range(len(ops) - 1))
+        assert sorted(executed) == (list(range(len(ops) - 1)) if engine_version.profiles_runs() else [])
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from pathlib import Path
@@ -79,13 +80,12 @@ def run_program(path, feeds):
     qpc, _, graph = open_program(path)
     names = {segment[0] for segment in qpc.segments}
     options = ort.SessionOptions()
-    if "constants.bin" in names:
-        constants = memoryview(bytearray(bytes(qpc.payload("constants.bin"))))
-        options.add_external_initializers_from_files_in_memory(
-            ["constants.bin"], [constants], [len(constants)]
-        )
-    session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
+    with tempfile.TemporaryDirectory() as folder:
+        if "constants.bin" in names:
+            Path(folder, "constants.bin").write_bytes(bytes(qpc.payload("constants.bin")))
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        return session.run(None, feeds)
 
 
 def test_container_holds_the_segments_of_a_cpu_program(cache_dir, model_path):

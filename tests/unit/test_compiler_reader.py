@@ -87,7 +87,11 @@ def test_number_fields_are_decoded_like_onnx_does(elem_type, values):
 def test_sub_byte_weights_stay_in_the_graph_packed():
     values = np.arange(4096) % 16 - 8
     tensor = helper.make_tensor("w", TensorProto.INT4, [4096], values, raw=False)
-    program = lowered(add_model(tensor))
+    model = add_model(tensor)
+    # onnxruntime 1.22 casts no int4, and reads it here.
+    model.graph.node[0].CopyFrom(node("DequantizeLinear", ["w", "one"], ["f"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
+    program = lowered(model)
     assert program.weights == {}
     out = run(whole(program), {"x": np.zeros(4096, np.float32)})["y"]
     np.testing.assert_array_equal(out, values)

@@ -236,8 +236,10 @@ def test_the_shipped_list_names_operators_that_exist():
     shipped = operator_list.shipped()
     assert shipped.is_estimate
     known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas_with_history()}
+    newest = onnx.defs.onnx_opset_version()
+    old = {key for key, entry in shipped.operators.items() if entry.first_opset <= newest}
     # The engine's own operator that exporters for the card write.
-    assert shipped.operators.keys() - known == {("com.microsoft", "MatMulNBits")}
+    assert old - known == {("com.microsoft", "MatMulNBits")}
     for operator in shipped.operators.values():
         assert operator.dtypes
         assert operator.source

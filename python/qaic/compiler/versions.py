@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _IR_VERSION: Final = 10
 
 #: operator set that every engine we accept implements; stamps up to it are left alone
-_OPERATOR_SET: Final = 23
+_OPERATOR_SET: Final = 22
 
 
 def lower_stamps(model: onnx.ModelProto) -> None:
