@@ -3,6 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The oldest engine and the versions that clients pin have an environment of their own (docs/adr/0038). These versions of
+# numpy and onnxruntime have packages for Python 3.11 and 3.12.
+PINS := .venv-pins
+PINS_PYTHON ?= $(PYTHON)
+# The tests of compiling and running. What else there is does not see these packages (emulated cards, pages, the commands'
+# texts), or takes minutes for what these show too (threads).
+PINS_TESTS := tests/unit tests/api tests/qaicrt tests/conformance tests/property \
+	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
+WHEEL := target/wheel
 # The models of the queues, a workspace of their own.
 LOOM := rust/qaic-runtime/loom
 # One build of the wheel serves every target; it is rebuilt when a source is newer.
@@ -10,10 +19,12 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 	-o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
+comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd browser lint fmt loom fuzz-smoke bench accuracy node-tests docs clean
+.PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt loom fuzz-smoke bench accuracy \
+	node-tests docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -23,9 +34,29 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.installed: $(BIN)/python $(SOURCES)
-	@echo 'building and installing openqaic and its tools into $(VENV): a minute or two'
-	@$(BIN)/python -m pip install --quiet '.[demo,plot,test,dev]'
+$(WHEEL)/.built: $(BIN)/python $(SOURCES)
+	@echo 'building openqaic: a minute or two'
+	@rm -rf $(WHEEL)
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEEL) .
+	@touch $@
+
+# Uninstalled first: a wheel of a version that is installed would be passed over.
+define install
+@echo 'installing openqaic and its tools into $(1)'
+@$(1)/bin/python -m pip uninstall --quiet --quiet --yes openqaic
+@$(1)/bin/python -m pip install --quiet "$$(echo $(WHEEL)/openqaic-*.whl)[$(2)]" $(3)
+endef
+
+$(VENV)/.installed: $(WHEEL)/.built
+	$(call install,$(VENV),demo$(comma)plot$(comma)test$(comma)dev)
+	@touch $@
+
+$(PINS)/.installed: $(WHEEL)/.built
+	@$(PINS_PYTHON) -c 'import sys; sys.exit("the pinned versions have packages for Python 3.11 and 3.12, this is " + sys.version.split()[0] + "; say PINS_PYTHON=python3.12" if not (3, 11) <= sys.version_info[:2] <= (3, 12) else 0)'
+	@$(PINS_PYTHON) -m venv $(PINS)
+	@$(PINS)/bin/python -m pip install --quiet --upgrade pip
+	$(call install,$(PINS),test,--group pins)
+	@$(PINS)/bin/python -m pip check
 	@touch $@
 
 setup: $(VENV)/.installed ## Build the package and install it with all its tools into .venv
@@ -43,6 +74,12 @@ test-py: setup
 
 test-kmd: setup ## Run the Python tests on an emulated card
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q
+
+test-pins: $(PINS)/.installed ## Run the tests of compiling and running beside the versions that clients pin
+	$(PINS)/bin/python -m pytest -q $(PINS_TESTS)
+
+explore: setup ## Run the property tests with fresh seeds until one fails, for TIME minutes or until Ctrl-C
+	tests/explore.sh "$(TIME)" $(BIN)/python
 
 browser: ## Install the browser that the tests of the pages use, where it is missing and can be installed
 	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; \
@@ -101,4 +138,4 @@ define generate
 endef
 
 clean: ## Remove what was built
-	rm -rf $(VENV) target fuzz/target
+	rm -rf $(VENV) $(PINS) target fuzz/target

@@ -1,17 +1,22 @@
 """What all Python tests share.
 
-A compile cache of their own, property tests without a stop-watch, emulated cards that are left as they were
-found, which tests are for virtual cards alone and which for engines that profile single runs.
+A compile cache of their own, property tests without a stop-watch and without chance, emulated cards that are
+left as they were found, which tests are for virtual cards alone, and which for engines with profiles of runs.
 """
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import emulated_cards
 import engine_version
 
 # How long an example takes says more about the machine than about the code.
-settings.register_profile("qaic", deadline=None)
+EXPLORING = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None, print_blob=True
+)
+# The same examples every time, unless `make explore` or --hypothesis-profile=explore asks for others.
+settings.register_profile("qaic", EXPLORING, derandomize=True)
+settings.register_profile("explore", EXPLORING)
 settings.load_profile("qaic")
 
 

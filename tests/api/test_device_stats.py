@@ -525,7 +525,11 @@ def test_a_full_disk_cuts_operations_off_and_crashes_nothing(opened, profiles):
 
 
 @pytest.mark.run_profiles
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(names=st.lists(st.text(min_size=0, max_size=12), min_size=3, max_size=3))
 def test_names_of_nodes_may_be_anything(opened, names):
     nodes = [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
@@ -325,6 +326,13 @@ def test_missing_engine_when_compiling_leaves_nothing(path, tmp_path):
     assert json.loads(done.stdout)[1] == "engine.missing"
     assert not list(tmp_path.rglob("programqpc.bin"))
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.skipif("QAIC_ONNXRUNTIME_LIB" in os.environ, reason="another engine was asked for")
+def test_the_engine_is_that_of_the_installed_package():
+    library, version = _core.engine_info()
+    assert version == onnxruntime.__version__
+    assert Path(library).resolve().is_relative_to(Path(onnxruntime.__file__).resolve().parent)
 
 
 def test_engine_that_is_named_runs(container):

@@ -69,7 +69,7 @@ def outcome(path, *, compare):
         return [], error.filename is not None
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(document=documents, compare=st.booleans())
 @example(
     document={"IO-files": [[good(), good(**{"map-to": "part", "path": "24", "dims": None})]]}, compare=True

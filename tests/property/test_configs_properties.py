@@ -139,7 +139,7 @@ def file(tmp_path_factory):
 SECTIONS = ["context", "graphs", "devices", "memory", "groupContext", "backend_extensions", "other"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     content=st.dictionaries(st.sampled_from(SECTIONS) | st.text(max_size=5), PLAIN, max_size=5) | PLAIN,
     backend=st.sampled_from(["HTP", "AIC"]),

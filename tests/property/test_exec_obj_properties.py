@@ -148,6 +148,7 @@ def client(tmp_path_factory):
     return rt_programs.shared(rt_programs.compiled(folder, rt_programs.sum_and_difference(COUNT)))
 
 
+@pytest.mark.hypothesis
 def test_any_sequence_of_calls(client):
     Calls.client = client
     try:

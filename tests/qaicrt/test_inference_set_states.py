@@ -272,12 +272,12 @@ def _noop(monkeypatch):
     _core.NoopControl().plan("")
 
 
+@pytest.mark.hypothesis
 def test_any_order_of_calls(capfd):
     Sets.TestCase.settings = settings(
         max_examples=60,
         stateful_step_count=40,
         deadline=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     Sets.TestCase("runTest").runTest()

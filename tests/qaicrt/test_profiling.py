@@ -426,7 +426,11 @@ def test_threads_start_and_stop_one_handle(plain):
     every=st.sampled_from([1, 2, 4, 8, 16]),
     runs=st.integers(0, 20),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_a_profiler_takes_what_a_slice_would(plain, before, first, count, every, runs):
     client = Client(plain)
     client.run(before)

@@ -128,6 +128,21 @@ def test_a_compiled_container_opens_without_the_compiler(tmp_path):
     assert not loaded_by(f"import qaic; qaic.Session({str(target)!r})") & (HEAVY - {"yaml"})
 
 
+def test_the_oldest_engine_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["dependencies"]
+    (floor,) = (need for need in project["project"]["dependencies"] if need.startswith("onnxruntime"))
+    (pinned,) = (need for need in project["dependency-groups"]["pins"] if need.startswith("onnxruntime"))
+    minor = int(floor.removeprefix("onnxruntime>=1."))
+    assert pinned.startswith(f"onnxruntime==1.{minor}.")
+    assert f"api-{minor}" in workspace["ort-sys"]["features"]
+    loader = (ROOT / "rust" / "qaic-runtime" / "src" / "device" / "cpu" / "loader.rs").read_text()
+    assert f'MINIMUM_VERSION: &str = "1.{minor}";' in loader
+    assert f"ORT_API_VERSION == {minor} &&" in loader
+    guide = (ROOT / "docs" / "guide" / "running.md").read_text()
+    assert f"path of another `libonnxruntime.so`, 1.{minor} or newer |" in guide
+
+
 def test_versions_agree():
     workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())
     assert qaic.__version__ == metadata.version("openqaic") == workspace["workspace"]["package"]["version"]

@@ -90,8 +90,8 @@ class Direct:
     int16: int | None = None
 
 
-#: Kinds that every engine we accept runs on integers when input and output have the same parameters. onnxruntime
-#: 1.22 has no such kernels of TopK and SpaceToDepth.
+#: Kinds that every engine we accept runs on integers when input and output have the same parameters.
+#: onnxruntime 1.22 has no such kernels of TopK and SpaceToDepth.
 DIRECT: Final[dict[str, Direct]] = {
     "Concat": Direct(4, 4),
     "DepthToSpace": Direct(11),

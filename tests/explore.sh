@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Runs the property tests of Rust and Python with fresh seeds, again and again, until one fails. What failed is told with the
+# command that does the same again.
+#
+# usage: tests/explore.sh [minutes, without a number until Ctrl-C] [python, default .venv/bin/python]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+minutes=${1:-}
+python=${2:-.venv/bin/python}
+case $minutes in
+*[!0-9]*)
+    echo "TIME is \"$minutes\"; a whole number of minutes is expected" >&2
+    exit 2
+    ;;
+esac
+
+rounds=0
+ended() {
+    echo "ended after $rounds rounds and $((SECONDS / 60)) minutes; nothing failed"
+    exit 0
+}
+trap ended INT TERM
+
+# Runs one part of a round, `part NAME COMMAND...`, unless the time is over.
+part() {
+    local name=$1 started=$SECONDS
+    shift
+    if [[ -n $minutes ]] && ((SECONDS >= minutes * 60)); then
+        ended
+    fi
+    echo "== round $((rounds + 1)), $name: $*"
+    "$@" || {
+        echo "failed; again: $*" >&2
+        exit 1
+    }
+    echo "   $((SECONDS - started)) s"
+}
+
+while :; do
+    seed=$((RANDOM << 30 | RANDOM << 15 | RANDOM))
+    explore=("$python" -m pytest -q -m hypothesis -p no:cacheprovider --hypothesis-profile=explore "--hypothesis-seed=$seed")
+    part 'Rust' env "PROPTEST_RNG_SEED=$seed" cargo test --workspace --quiet
+    part 'Python' "${explore[@]}"
+    part 'Python on an emulated card' env QAIC_DEVICE=kmd QAIC_KMD=emu "${explore[@]}"
+    rounds=$((rounds + 1))
+done
