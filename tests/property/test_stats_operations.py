@@ -20,7 +20,7 @@ import qaic
 import qaic.stats
 import session_models
 from qaic import _core
-from qaic.errors import CompileError, InferenceError
+from qaic.errors import CompileError, DeviceError, InferenceError
 
 #: what a graph is lowered with
 PRECISIONS = [{}, {"convert_to_fp16": True}]
@@ -104,7 +104,7 @@ def outcome(path, arrays, folder, **options):
             results = session.run(arrays)
             profiler.stop()
             return results, profiler.drain().stats(0)
-    except (CompileError, InferenceError) as error:
+    except (CompileError, DeviceError, InferenceError) as error:
         return error.code
 
 
