@@ -100,7 +100,7 @@ def test_devices(add, device, expected):
 
 
 def test_device_number_is_the_device_id(add):
-    with pytest.raises(DeviceNotFoundError, match="9"):
+    with pytest.raises(DeviceNotFoundError, match=r"^device 9 does not exist"):
         qaic.backend.prepare(add, "CPU:9")
 
 

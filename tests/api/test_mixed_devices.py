@@ -150,7 +150,7 @@ def test_cards_alone_refuse_programs_of_several_devices(environment, partitioned
 def test_contexts_choose_by_id(environment):
     environment(KMD="emu", CPU_DEVICES="2")
     assert qaicrt.Context([3, 0]).getId() >= 0
-    with pytest.raises(Exception, match="4"):
+    with pytest.raises(qaicrt.ExceptionInit, match="device 4 does not exist"):
         qaicrt.Context([4])
 
 

@@ -125,8 +125,7 @@ def test_more_cores_than_free_names_both(path):
         first.setup()
         with pytest.raises(DeviceBusyError) as caught:
             second.setup()
-        assert "7" in str(caught.value)
-        assert "6" in str(caught.value)
+        assert str(caught.value).startswith("device 0 has 6 free cores of 16; 7 are needed\n")
         context = caught.value.context
         assert (context["needed"], context["free"], context["total"]) == (7, 6, 16)
         assert free_cores() == [6]

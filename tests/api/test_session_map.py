@@ -142,7 +142,7 @@ def test_a_bad_input_is_raised_in_its_turn(session, bad_at, in_flight):
     inputs = [batch(number) for number in range(20)]
     inputs[bad_at] = {"x": np.zeros(7, np.float32)}
     found = []
-    with pytest.raises(InputShapeError, match="7"):
+    with pytest.raises(InputShapeError, match=r"\(7 elements\)"):
         found.extend(session.map(inputs, in_flight=in_flight))
     results = session.map(inputs, in_flight=in_flight)
     found = [next(results)["y"] for _ in range(bad_at)]
