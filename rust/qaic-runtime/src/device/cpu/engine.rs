@@ -265,7 +265,8 @@ impl Graph {
             check(api, status)?;
         }
 
-        let Weights { names, values, decoded } = Weights::of_plan(engine, plan, constants.bytes, settings.purpose)?;
+        let Weights { names, values, decoded } =
+            Weights::of_plan(engine, plan, constants.bytes, settings.purpose)?;
         if !values.is_empty() {
             let name_pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
             let value_pointers: Vec<_> = values.iter().map(|value| value.raw.cast_const()).collect();
