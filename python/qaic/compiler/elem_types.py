@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import onnx
+
 FLOAT: Final = 1
 UINT8: Final = 2
 INT8: Final = 3
@@ -54,6 +56,16 @@ TABLE: Final[dict[int, tuple[str, int]]] = {
 #: types of floats that are computed with
 FLOATS: Final = frozenset({FLOAT, DOUBLE, FLOAT16, BFLOAT16})
 
+#: floats that numpy does not have, of whole bytes -> their names in ml_dtypes
+NARROW_FLOATS: Final = {
+    BFLOAT16: "bfloat16",
+    17: "float8_e4m3fn",
+    18: "float8_e4m3fnuz",
+    19: "float8_e5m2",
+    20: "float8_e5m2fnuz",
+    24: "float8_e8m0fnu",
+}
+
 CODES: Final[dict[str, int]] = {name: code for code, (name, _) in TABLE.items()}
 
 #: types a buffer of the card can have (qpc-format §2.1); everything else may only live inside the graph
@@ -68,3 +80,12 @@ def type_name(code: int) -> str:
 def tensor_bytes(code: int, dims: Sequence[int]) -> int:
     """Size of a dense tensor in bytes; sub-byte types are packed and rounded up."""
     return (math.prod(dims) * TABLE[code][1] + 7) // 8
+
+
+def narrow_float_bytes(tensor: onnx.TensorProto) -> bytes:
+    """Read the dense array of a tensor of one of `NARROW_FLOATS`: its raw data, or a code per number."""
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    import numpy as np
+
+    return np.array(tensor.int32_data, np.int64).astype(f"<u{TABLE[tensor.data_type][1] // 8}").tobytes()

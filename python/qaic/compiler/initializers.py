@@ -54,6 +54,14 @@ def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
             fix="pass the path of the model instead of its content",
         )
     try:
+        if tensor.data_type in elem_types.NARROW_FLOATS:
+            import ml_dtypes
+
+            # Of these types the releases of onnx make float32, arrays of codes, or arrays of ml_dtypes.
+            codes = np.frombuffer(elem_types.narrow_float_bytes(tensor), np.uint8)
+            narrow = np.dtype(getattr(ml_dtypes, elem_types.NARROW_FLOATS[tensor.data_type]))
+            values: npt.NDArray[Any] = codes.view(narrow).reshape(tuple(tensor.dims))
+            return values
         return np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError, KeyError) as error:
         raise _damaged(tensor, str(error)) from error

@@ -45,6 +45,8 @@ class TensorRecord:
         if elem_types.TABLE[self.elem_type][1] < 8:
             # Sub-byte values stand packed in the low byte of int32_data.
             return bytes(value & 0xFF for value in tensor.int32_data)
+        if self.elem_type in elem_types.NARROW_FLOATS:
+            return elem_types.narrow_float_bytes(tensor)
         dense: bytes = numpy_helper.to_array(tensor).tobytes()
         return dense
 
