@@ -1,4 +1,5 @@
 import numpy as np
+import onnx
 import pytest
 from compiler_oracle import FLOAT, info, lowered, model_of, node
 from onnx import TensorProto, helper
@@ -139,6 +140,14 @@ def test_broken_structure_is_refused(nodes):
 
 def edges(*sizes):
     return [Edge(f"t{i}", TensorProto.INT8, (size,)) for i, size in enumerate(sizes)]
+
+
+def test_a_key_of_the_metadata_may_stand_twice():
+    """Exporters add their entry again when they change a file; onnx.checker refuses such a model."""
+    model = model_of([node("Relu", ["x"], ["y"])], [info("x", [2])], [info("y", [2])])
+    for value in ("first", "second"):
+        model.metadata_props.append(onnx.StringStringEntryProto(key="transforms", value=value))
+    assert lowered(model).outputs[0].dims == (2,)
 
 
 def test_combined_tensors_start_at_cache_lines():

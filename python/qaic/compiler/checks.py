@@ -40,6 +40,12 @@ def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     _keep_others(graph.input, constants)
     model.ir_version = max(model.ir_version, _IR_FREE_INITIALIZERS)
     model.ClearField("doc_string")
+    # Exporters add an entry each time they change a file. The last one counts; the checker wants no other.
+    properties = {entry.key: entry for entry in model.metadata_props}
+    if len(properties) != len(model.metadata_props):
+        entries = [type(entry).FromString(entry.SerializeToString()) for entry in properties.values()]
+        del model.metadata_props[:]
+        model.metadata_props.extend(entries)
     for current in all_graphs(graph):
         current.ClearField("doc_string")
         # Shape inference sets declared shapes aside, and a constant without a shape has no value for it.
