@@ -96,6 +96,8 @@ def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
     major, minor, patch = version_numbers(_core.__version__)
     patch_number = int(patch) if patch.isdecimal() else 0
     image = f"OPENQAIC.{kind.upper()}.{_core.__version__}"
+    # Clients choose the target of a compilation by this text: AIC100 or AIC200.
+    variant = f"{facts['family'].replace('ai', 'aic').upper()}.{kind.upper()}"
     return QDevInfo(
         devStatus=QDevStatus.QDS_READY if ready else QDevStatus.QDS_ERROR,
         qid=number,
@@ -114,8 +116,7 @@ def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
             fwVersionBuild=_BUILD_NOT_SHOWN,
             fwQCImageVersionString=image,
             fwOEMImageVersionString=f"{kind} device",
-            # Compilers choose their target by this text, so it names no other generation.
-            fwImageVariantString=f"AIC100.{kind.upper()}",
+            fwImageVariantString=variant,
             sblImageString=f"{kind} device",
             hwVersion=_HW_VERSION,
             serial=f"{kind.upper()}-{number:04}",
@@ -138,7 +139,7 @@ def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
                 _BUILD_NOT_SHOWN,
                 image,
                 f"{kind} device",
-                f"AIC100.{kind.upper()}",
+                variant,
             )
         ),
     )

@@ -11,7 +11,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -21,7 +20,6 @@ import llm_exports
 import weight_free_models
 from decoder_model import Oracle, Sizes, decoder, specializations
 
-PYTHON = Path(__file__).resolve().parents[2] / "python"
 CHUNK = 8
 SIZES = Sizes()
 FLAGS = ["-aic-hw", "-aic-hw-version=ai100"]
@@ -37,7 +35,7 @@ def tools(tmp_path):
         tool = folder / name
         tool.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", code])} "$@"\n')
         tool.chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(PYTHON)}
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 def write_bundle(folder, model, flags, inputs, outputs):

@@ -142,6 +142,15 @@ def test_parsers_of_clients_find_what_they_look_for(run):
     assert "AIC200" not in variant
 
 
+@pytest.mark.virtual_card("cards say their family themselves")
+@pytest.mark.parametrize(("family", "generation"), [("", "AIC100"), ("ai100", "AIC100"), ("ai200", "AIC200")])
+def test_the_image_names_the_family_that_clients_compile_for(run, monkeypatch, family, generation):
+    monkeypatch.setenv("QAIC_CPU_FAMILY", family)
+    _, out, _ = run("-q")
+    for image in ("FW", "NSP"):
+        assert re.search(rf"{image} IMAGE_VARIANT\s*:\s*{generation}\.CPU\b", out)
+
+
 def groups_of_several(text, cores, devices):
     """Groups of ready devices that may run a program over several, by the serial number of their board.
 

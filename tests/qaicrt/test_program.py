@@ -76,6 +76,22 @@ def test_without_a_device_it_is_the_first_of_the_context(affine, cards):
     assert "device 2" in repr(qaicrt.Program(context, None, qaicrt.Qpc(affine)))
 
 
+def test_without_a_device_it_is_the_first_with_enough_free_cores(affine, cards):
+    """As clients open several programs: each takes what it needs before the next one is made."""
+    context = qaicrt.Context()
+    programs = []
+    for _ in range(3 * 4):
+        programs.append(qaicrt.Program(context, None, qaicrt.Qpc(affine)))
+        assert programs[-1].activate() == S.QS_SUCCESS
+    assert [repr(program)[-2] for program in programs] == list("000011112222")
+    # Where none has room the first is taken, and activating says so.
+    full = qaicrt.Program(context, None, qaicrt.Qpc(affine))
+    assert "device 0" in repr(full)
+    assert full.activate() == S.QS_DEV_ERROR
+    assert programs[5].deactivate() == S.QS_SUCCESS
+    assert "device 1" in repr(qaicrt.Program(context, None, qaicrt.Qpc(affine)))
+
+
 @pytest.mark.virtual_card("cards run programs of one device only")
 def test_several_devices_work_as_one(affine, cards):
     before = [rt_programs.free_cores(device) for device in range(3)]

@@ -110,6 +110,7 @@ fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'p
     entry.set_item("id", device.id().0)?;
     entry.set_item("kind", device.kind().name())?;
     entry.set_item("name", device.name())?;
+    entry.set_item("family", device.family())?;
     let (status, reason) = match status {
         DeviceStatus::Ready => ("ready", None),
         DeviceStatus::Error { reason } => ("error", Some(reason)),

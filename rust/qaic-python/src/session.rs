@@ -101,7 +101,9 @@ impl PyInferenceSet {
             Placement { devices: ids.into_iter().map(DeviceId).collect() }
         } else {
             let all: Vec<_> = context.devices().iter().map(|device| device.id()).collect();
-            py.asking(|| context.choose(&all, image))?
+            let chosen = py.asking(|| context.choose(&all, image))?;
+            // The option has the default 0, so a program of one device does not move to another.
+            if chosen.devices.len() > 1 { chosen } else { Placement::one(all[0]) }
         };
         let set = cancellable_load(py, |token| {
             let options = ProgramOptions {

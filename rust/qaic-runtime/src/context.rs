@@ -109,21 +109,18 @@ impl Context {
         self.device(id).is_err() && self.registry.device(id).is_ok()
     }
 
-    /// Devices for a program whose user names none, out of `candidates`: the first of them, or as many as the program was
-    /// partitioned for. Of these, those come first that have the cores for an activation free; where fewer have, the
-    /// activation will say so. Takes nothing.
+    /// Devices for a program whose user names none, out of `candidates`: one, or as many as the program was partitioned for.
+    /// Those come first that have the cores for an activation free; where fewer have, the activation will say so. Takes
+    /// nothing.
     ///
     /// Blocking: devices are asked what is free, if there is a choice.
     pub fn choose(&self, candidates: &[DeviceId], image: &Image) -> Result<Placement, RuntimeError> {
         let candidates = candidates.iter().map(|id| self.device(*id)).collect::<Result<Vec<_>, _>>()?;
         for (at, first) in candidates.iter().enumerate() {
-            match first.partitions(image) {
-                Ok(None | Some(0 | 1)) => return Ok(Placement::one(first.id())),
-                Ok(Some(needed)) => {
-                    return self.choose_several(needed, first.kind(), &candidates[at..], image);
-                }
-                // Cards take no program of several devices; virtual cards may come after them.
-                Err(_) => {}
+            // Cards take no program of several devices; virtual cards may come after them.
+            if let Ok(partitions) = first.partitions(image) {
+                let needed = partitions.unwrap_or(1).max(1);
+                return self.choose_free(needed, first.kind(), &candidates[at..], image);
             }
         }
         // The load says why not.
@@ -131,15 +128,17 @@ impl Context {
         first.ok_or_else(|| RuntimeError::DeviceNotFound { id: 0, existing: Vec::new() })
     }
 
-    fn choose_several(
+    /// As many devices of a kind as are needed, those with free cores first, otherwise in the order of `candidates`.
+    fn choose_free(
         &self,
         needed: u32,
         kind: DeviceKind,
         candidates: &[&Arc<dyn Device>],
         image: &Image,
     ) -> Result<Placement, RuntimeError> {
-        let mut usable: Vec<_> = candidates.iter().filter(|device| device.kind() == kind).collect();
-        if usable.len() < needed as usize {
+        let usable: Vec<_> = candidates.iter().filter(|device| device.kind() == kind).collect();
+        let needed_count = needed as usize;
+        if usable.len() < needed_count {
             let all = self.registry.devices().iter();
             let hidden = all.filter(|device| device.kind() == kind && self.hides(device.id())).count();
             return Err(RuntimeError::TooFewDevices {
@@ -149,12 +148,20 @@ impl Context {
                 hidden,
             });
         }
-        if usable.len() > needed as usize {
-            let cores = image.network().num_cores.max(1);
-            // Stable: otherwise in the caller's order.
-            usable.sort_by_cached_key(|device| device.resources().nsp_free < cores);
+        let cores = image.network().num_cores.max(1);
+        let is_choice = usable.len() > needed_count;
+        let (mut free, mut busy) = (Vec::with_capacity(needed_count), Vec::new());
+        for device in usable {
+            if free.len() == needed_count {
+                break;
+            }
+            // Asking a card takes a message to its firmware.
+            let has_room = !is_choice || device.resources().nsp_free >= cores;
+            if has_room { &mut free } else { &mut busy }.push(device.id());
         }
-        Ok(Placement { devices: usable.iter().take(needed as usize).map(|device| device.id()).collect() })
+        free.append(&mut busy);
+        free.truncate(needed_count);
+        Ok(Placement { devices: free })
     }
 
     /// The hand on the `noop` device with this id.

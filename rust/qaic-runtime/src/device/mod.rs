@@ -220,6 +220,11 @@ pub trait Device: Debug + Send + Sync {
         })
     }
 
+    /// Hardware family that it stands for, where it is no card that says so itself.
+    fn family(&self) -> &'static str {
+        registry::FAMILIES[0].0
+    }
+
     /// Whether an execution occupies a CPU of the host from its begin to its end.
     fn executes_on_host(&self) -> bool;
 

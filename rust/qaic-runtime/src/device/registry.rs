@@ -17,7 +17,7 @@ use crate::log;
 const MAX_VIRTUAL_CARDS: u32 = 64;
 
 /// Hardware families, and the version that a card of each says its hardware has (device-kmd §2.6).
-const FAMILIES: [(&str, u32); 2] = [("ai100", 0x0002_0000), ("ai200", 0x0003_0000)];
+pub(super) const FAMILIES: [(&str, u32); 2] = [("ai100", 0x0002_0000), ("ai200", 0x0003_0000)];
 
 /// What decides the devices of a process. The caller reads the environment (python-api §0.3) and fills this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

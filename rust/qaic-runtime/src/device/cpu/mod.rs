@@ -74,6 +74,10 @@ impl Device for CpuDevice {
         self.ledger.resources()
     }
 
+    fn family(&self) -> &'static str {
+        self.family
+    }
+
     fn executes_on_host(&self) -> bool {
         true
     }
