@@ -17,7 +17,7 @@ esac
 
 rounds=0
 ended() {
-    echo "ended after $rounds rounds and $((SECONDS / 60)) minutes; nothing failed"
+    echo "nothing failed; minutes: $((SECONDS / 60)), whole rounds: $rounds"
     exit 0
 }
 trap ended INT TERM
