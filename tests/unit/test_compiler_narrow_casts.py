@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from qaic.errors import CompileError
+
 UINT4, INT4, UINT8, INT8 = TensorProto.UINT4, TensorProto.INT4, TensorProto.UINT8, TensorProto.INT8
 
 
@@ -69,3 +71,14 @@ def test_a_model_without_such_casts_keeps_its_four_bits():
     model = model_of(nodes, [info("x", [4])], [info("y", [4])], [tensor, ("scale", np.float32(1))], opset=21)
     (kept_tensor,) = (t for t in lowered(model).model.graph.initializer if t.name == "w")
     assert kept_tensor.data_type == UINT4
+
+
+@pytest.mark.parametrize("elem_type", [UINT4, INT4])
+def test_outputs_of_four_bits_are_refused_by_their_type(elem_type):
+    """They are kept in eight bits inside; a caller that was given eight would not know."""
+    name = {UINT4: "uint4", INT4: "int4"}[elem_type]
+    model = model_of(
+        [node("Cast", ["x"], ["y"], to=elem_type)], [info("x", [3])], [info("y", [3], elem_type)], opset=21
+    )
+    with pytest.raises(CompileError, match=f"output 'y': found type {name}"):
+        lowered(model)

@@ -127,8 +127,8 @@ def check_hardware(edges: Iterable[Edge], hardware: str | None) -> None:
             raise refuse(
                 f"tensor {edge.name!r}",
                 code="unsupported_type",
-                found="type bfloat16 at the border of a program for ai100",
-                expected=f"float16 or float32, or hardware {BFLOAT16_HARDWARE}",
+                found="type bfloat16",
+                expected=f"float16 or float32 at the border of a program, or hardware {BFLOAT16_HARDWARE}",
                 fix="name it in custom_io_list_file with Precision float16, or give "
                 f"aic_hw_version={BFLOAT16_HARDWARE}",
                 context={"tensor": edge.name},

@@ -116,7 +116,9 @@ def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None
     for graph in all_graphs(model.graph):
         for tensor in graph.initializer:
             _widen(tensor)
-        for value in (*graph.input, *graph.output, *graph.value_info):
+        # What callers see keeps its type, which no buffer has, and is refused by it.
+        ends = () if graph is model.graph else (*graph.input, *graph.output)
+        for value in (*ends, *graph.value_info):
             kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
             if kept is not None:
                 value.type.tensor_type.elem_type = kept
