@@ -4,7 +4,6 @@ Such a function stands for an operator of the card. Its body is plain ONNX, whic
 
 * An index outside a cache is padding. A scatter writes nothing there, and no result depends on what a gather
   reads there. Plain ONNX counts negative indices from the end and refuses larger ones.
-* The operands of Range are tensors of shape [1] where ONNX wants scalars.
 * A normalization is one operator with float32 inside, whatever the type of its tensors. The body mixes types.
 """
 
@@ -121,12 +120,6 @@ class _Writer:
         return self.add("Constant", value=numpy_helper.from_array(np.array(values, np.int64)))
 
 
-def _scalar_operands(writer: _Writer) -> None:
-    """Range: make scalars of operands of shape [1]; a scalar stays one."""
-    for position, name in enumerate(writer.node.input):
-        writer.node.input[position] = writer.add("Squeeze", name)
-
-
 def _guard_gather(writer: _Writer) -> None:
     """GatherND: read the nearest row in place of one outside."""
     skipped = next((a.i for a in writer.node.attribute if a.name == "batch_dims"), 0)
@@ -189,7 +182,6 @@ def _nearest(writer: _Writer, indices: str, sizes: str) -> str:
 
 _REWRITTEN: Final = {
     "GatherND": _guard_gather,
-    "Range": _scalar_operands,
     "ScatterND": _guard_scatter,
 }
 
