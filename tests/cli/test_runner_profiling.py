@@ -117,7 +117,10 @@ def test_the_device_s_metrics_of_any_program_with_statistics(tool, plain):
 
 def test_each_activation_gives_samples_of_metrics(tool, plain):
     _, lines, _ = tool("-t", plain, "-n", "100", "-a", "2", "-S", "1")
-    assert "ProfilingSamples_Func_0,40,            Samples        " in lines
+    form = re.compile(r"ProfilingSamples_Func_0,(\d+),            Samples        ")
+    (count,) = (int(found[1]) for line in lines if (found := form.fullmatch(line)))
+    # An activation has 20 at most. How many inferences each of them gets is decided by which is free first.
+    assert 20 < count <= 40
 
 
 def test_a_program_without_statistics_has_no_metrics_and_no_buffers(tool, silent, tmp_path):
