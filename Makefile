@@ -12,8 +12,8 @@ PINS_PYTHON ?= $(PYTHON)
 PINS_TESTS := tests/unit tests/api tests/qaicrt tests/conformance tests/property \
 	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
 WHEEL := target/wheel
-# The models of the queues, a workspace of their own.
-LOOM := rust/qaic-runtime/loom
+# The models of the lock-free structures, a workspace of their own.
+LOOM := rust/qaic-sync/loom
 # One build of the wheel serves every target; it is rebuilt when a source is newer.
 SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.js' -o -name '*.css' \
 	-o -name Cargo.toml) \
@@ -23,7 +23,7 @@ comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt loom fuzz-smoke bench accuracy \
+.PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt features loom asan fuzz-smoke bench accuracy \
 	node-tests docs clean
 
 help: ## Show this list
@@ -105,9 +105,24 @@ fmt: setup ## Format everything
 	$(BIN)/ruff format python tests benches examples tools
 	$(BIN)/ruff check --fix-only python tests benches examples tools
 
+# Versions of tools that are programs of their own are pinned here, and live with what is built.
+CARGO_HACK_VERSION := 0.6.46
+TOOLS := target/tools
+
+$(TOOLS)/bin/cargo-hack:
+	@echo 'building cargo-hack: a minute'
+	@cargo install --quiet --locked --root $(TOOLS) --version $(CARGO_HACK_VERSION) cargo-hack
+
+features: $(TOOLS)/bin/cargo-hack ## Check every combination of the crates' features
+	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo hack clippy --workspace --all-targets --feature-powerset --quiet -- -D warnings
+
 loom: ## Check the queues against every interleaving of threads, up to three preemptions
 	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
 		cargo test --manifest-path $(LOOM)/Cargo.toml --release --locked --quiet
+
+asan: ## Run the tests of what is concurrent or unsafe under the address sanitizer
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 CARGO_TARGET_DIR=target/asan \
+		cargo test --target $$(rustc -vV | sed -n 's/^host: //p') -p qaic-mem -p qaic-sync -p qaic-runtime --lib --tests --quiet
 
 fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
 	fuzz/smoke.sh 10

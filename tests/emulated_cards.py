@@ -49,6 +49,8 @@ def left_for_good():
     """As :func:`left`, without what only cycles of references keep, as exceptions that were caught do."""
     if left():
         gc.collect()
+        # What a card is slow to give back.
+        _core.await_teardown(30)
     return left()
 
 

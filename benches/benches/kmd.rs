@@ -12,17 +12,16 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use qaic_benches::containers::{TENSOR_BYTES, card_program};
+use qaic_emu::{EmuKmd, EmuOptions};
 use qaic_kmd::abi::request;
-use qaic_kmd::emu::{EmuKmd, EmuOptions};
 use qaic_kmd::kmd::Kmd;
-use qaic_runtime::buffer::Storage;
+use qaic_mem::{Lender, Storage};
+use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::program::ProgramOptions;
-use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
-
 use tapped::Tap;
 
 /// Inferences in flight where there are several.
@@ -50,13 +49,15 @@ impl Card {
         Self { emulator, tap, set, inputs: (0..inputs).map(|_| storage()).collect(), output: storage() }
     }
 
-    fn run(&self) {
-        let given: Vec<_> = self.inputs.iter().map(|input| input.memory().as_const()).collect();
-        self.set.try_lease().unwrap().run(&given, &[Some(self.output.memory())], None, || false).unwrap();
+    fn run(&mut self) {
+        let given: Vec<_> = self.inputs.iter().map(Storage::memory).collect();
+        let outputs = &mut [Some(self.output.memory_mut())];
+        let lease = self.set.try_lease().unwrap();
+        lease.run(&mut Lender::default(), &given, outputs, None, || false).unwrap();
     }
 
     /// System calls of one inference, of any kind.
-    fn calls_of_a_run(&self) -> u64 {
+    fn calls_of_a_run(&mut self) -> u64 {
         let before = self.tap.calls();
         self.run();
         self.tap.calls() - before
@@ -67,19 +68,21 @@ fn one(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("run on kmd");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(30);
     for inputs in [1, 4, 16] {
-        let card = Card::new(inputs, 1);
-        card.inputs[0].memory().fill(7);
+        let mut card = Card::new(inputs, 1);
+        card.inputs[0].memory_mut().fill(7);
         (0..64).for_each(|_| card.run());
-        assert_eq!(card.output.memory().as_const().to_vec(), [7; TENSOR_BYTES]);
+        assert_eq!(card.output.memory().to_vec(), [7; TENSOR_BYTES]);
         assert_eq!(card.calls_of_a_run(), 2, "an execute call and a wait");
-        let given: Vec<_> = card.inputs.iter().map(|input| input.memory().as_const()).collect();
+        let Card { set, tap, inputs: storages, output, .. } = &mut card;
+        let given: Vec<_> = storages.iter().map(Storage::memory).collect();
+        let mut lender = Lender::default();
         group.bench_function(BenchmarkId::new("inputs", inputs), |b| {
             b.iter(|| {
-                let lease = card.set.try_lease().unwrap();
-                lease.run(&given, &[Some(card.output.memory())], None, || false).unwrap();
+                let outputs = &mut [Some(output.memory_mut())];
+                set.try_lease().unwrap().run(&mut lender, &given, outputs, None, || false).unwrap();
             });
         });
-        group.bench_function(BenchmarkId::new("bare calls", inputs), |b| b.iter(|| card.tap.again(0)));
+        group.bench_function(BenchmarkId::new("bare calls", inputs), |b| b.iter(|| tap.again(0)));
     }
     group.finish();
 }
@@ -89,17 +92,23 @@ fn many(criterion: &mut Criterion) {
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(30);
     let card = Card::new(1, IN_FLIGHT);
     let ids = || 0..u64::from(IN_FLIGHT);
-    let batch = || {
+    let tensor = || Some(Storage::new(TENSOR_BYTES).unwrap());
+    let mut tensors: Vec<_> = ids().map(|_| [tensor(), tensor()]).collect();
+    let mut batch = || {
         for id in ids() {
             let handle = card.set.try_acquire().unwrap();
             card.set
                 .exec_obj(handle)
                 .unwrap()
-                .wire(|wiring| {
-                    wiring.shapes = Shapes::Variant(0);
-                    let memory = card.inputs[0].memory().as_const();
-                    wiring.inputs[0] = InputWire::Memory { memory, owner: None };
-                    wiring.outputs[0] = OutputWire::Memory { memory: card.output.memory(), owner: None };
+                .bind(|bindings| {
+                    bindings.shapes = Shapes::Variant(0);
+                    let [input, output] = &mut tensors[handle.0 as usize];
+                    *output = bindings.take_storage(0).or(output.take());
+                    if let InputBinding::Memory(memory) = std::mem::take(&mut bindings.inputs[0]) {
+                        *input = memory.into_storage();
+                    }
+                    bindings.inputs[0] = InputBinding::Memory(input.take().unwrap().into());
+                    bindings.outputs[0] = OutputBinding::Memory(output.take().unwrap().into());
                 })
                 .unwrap();
             card.set.submit(handle, id).unwrap();
@@ -111,7 +120,7 @@ fn many(criterion: &mut Criterion) {
     };
     (0..8).for_each(|_| batch());
     group.throughput(criterion::Throughput::Elements(IN_FLIGHT.into()));
-    group.bench_function(BenchmarkId::new("submit and collect", IN_FLIGHT), |b| b.iter(batch));
+    group.bench_function(BenchmarkId::new("submit and collect", IN_FLIGHT), |b| b.iter(&mut batch));
     group.bench_function(BenchmarkId::new("bare calls", IN_FLIGHT), |b| {
         b.iter(|| {
             (0..IN_FLIGHT as usize).for_each(|which| card.tap.execute(which));

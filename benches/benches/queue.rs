@@ -12,16 +12,16 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 use crossbeam_queue::ArrayQueue;
 use qaic_benches::containers::{TENSOR_BYTES, network, program};
+use qaic_mem::Storage;
 use qaic_qpc::elf;
-use qaic_runtime::buffer::Storage;
+use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::profiling::{Choice, DeviceStats, Limits, Profiler};
 use qaic_runtime::program::ProgramOptions;
-use qaic_runtime::queue::{IndexStack, Ring, Roster, Waiters};
-use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
+use qaic_sync::{EventCount, FreeList, ReadyList, Ring};
 
 /// Numbers in flight in the two-thread benches.
 const CAPACITY: u32 = 64;
@@ -52,22 +52,22 @@ fn one_thread(criterion: &mut Criterion) {
             theirs.pop().unwrap()
         });
     });
-    let stack = IndexStack::new_empty(CAPACITY);
-    group.bench_function("stack: push and pop", |b| {
+    let stack = FreeList::empty(CAPACITY);
+    group.bench_function("free list: push and pop", |b| {
         b.iter(|| {
             stack.push(black_box(7));
             stack.pop().unwrap()
         });
     });
-    let roster = Roster::in_order(CAPACITY);
-    group.bench_function("roster: enter and take", |b| {
+    let ready = ReadyList::fifo(CAPACITY);
+    group.bench_function("ready list: push and take", |b| {
         b.iter(|| {
-            roster.enter(black_box(7));
-            roster.take(|_| true).unwrap()
+            ready.push(black_box(7));
+            ready.take(|_| true).unwrap()
         });
     });
-    let waiters = Waiters::new();
-    group.bench_function("wake where nobody waits", |b| b.iter(|| black_box(&waiters).wake_one()));
+    let event = EventCount::new();
+    group.bench_function("notify where no thread waits", |b| b.iter(|| black_box(&event).notify_one()));
     group.finish();
 }
 
@@ -104,13 +104,12 @@ fn two_threads(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// An inference set on `noop` whose handles are wired once.
-struct Wired {
+/// An inference set on `noop` whose handles are bound once.
+struct Bound {
     set: Arc<InferenceSet>,
-    _tensors: [Storage; 2],
 }
 
-impl Wired {
+impl Bound {
     fn new(activations: u32, set_size: u32) -> Self {
         let options = RegistryOptions { kind: Some("noop".into()), ..RegistryOptions::default() };
         let context = Context::new(&options).unwrap();
@@ -119,20 +118,20 @@ impl Wired {
         let set =
             InferenceSet::new(&context, &image, &place, set_size, activations, ProgramOptions::default())
                 .unwrap();
-        let tensors = [(); 2].map(|()| Storage::new(TENSOR_BYTES).unwrap());
+        let tensor = || Storage::new(TENSOR_BYTES).unwrap();
         let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
         for &handle in &handles {
-            let wire = set.exec_obj(handle).unwrap().wire(|wiring| {
-                wiring.shapes = Shapes::Variant(0);
-                wiring.inputs[0] = InputWire::Memory { memory: tensors[0].memory().as_const(), owner: None };
-                wiring.outputs[0] = OutputWire::Memory { memory: tensors[1].memory(), owner: None };
+            let binding = set.exec_obj(handle).unwrap().bind(|bindings| {
+                bindings.shapes = Shapes::Variant(0);
+                bindings.inputs[0] = InputBinding::Memory(tensor().into());
+                bindings.outputs[0] = OutputBinding::Memory(tensor().into());
             });
-            wire.unwrap();
+            binding.unwrap();
         }
         for handle in handles {
             set.put_completed(handle).unwrap();
         }
-        Self { set, _tensors: tensors }
+        Self { set }
     }
 
     /// Submits `count` and collects them with `collect`.
@@ -157,21 +156,21 @@ fn by_id(set: &InferenceSet, id: u64) -> HandleId {
 fn inferences(criterion: &mut Criterion) {
     let mut group = settings(criterion, "submit and collect on noop");
     for side in [1, 4, 16] {
-        let wired = Wired::new(side, side);
+        let bound = Bound::new(side, side);
         let shape = format!("{side} x {side}");
         group.bench_function(BenchmarkId::new("one at a time", &shape), |b| {
-            b.iter(|| wired.batch(1, in_order));
+            b.iter(|| bound.batch(1, in_order));
         });
         group.bench_function(BenchmarkId::new("one at a time, by id", &shape), |b| {
-            b.iter(|| wired.batch(1, by_id));
+            b.iter(|| bound.batch(1, by_id));
         });
     }
-    let wired = Wired::new(1, BATCH);
+    let bound = Bound::new(1, BATCH);
     group.bench_function("a batch of 8, each", |b| {
         b.iter_custom(|count| {
             let started = Instant::now();
             for _ in 0..count.div_ceil(BATCH.into()) {
-                wired.batch(BATCH, in_order);
+                bound.batch(BATCH, in_order);
             }
             started.elapsed()
         });
@@ -182,12 +181,12 @@ fn inferences(criterion: &mut Criterion) {
 /// What a profile of latencies costs an inference; beside it, the same without one.
 fn profiled(criterion: &mut Criterion) {
     let mut group = settings(criterion, "an inference on noop, profiled");
-    let wired = Wired::new(1, 1);
-    group.bench_function("not at all", |b| b.iter(|| wired.batch(1, in_order)));
+    let bound = Bound::new(1, 1);
+    group.bench_function("not at all", |b| b.iter(|| bound.batch(1, in_order)));
     for (name, every) in [("latency", 1), ("latency, one in 16", 16)] {
         let profiler =
             Profiler::new(Choice { every, ..Choice::default() }, Limits::default(), DeviceStats::Never);
-        profiler.add(wired.set.programs()[0].hub()).unwrap();
+        profiler.add(bound.set.programs()[0].hub()).unwrap();
         profiler.start().unwrap();
         group.bench_function(name, |b| {
             b.iter_custom(|count| {
@@ -196,7 +195,7 @@ fn profiled(criterion: &mut Criterion) {
                     drop(profiler.drain().unwrap());
                     let started = Instant::now();
                     for _ in begin..count.min(begin + FETCHED as u64) {
-                        wired.batch(1, in_order);
+                        bound.batch(1, in_order);
                     }
                     elapsed += started.elapsed();
                 }

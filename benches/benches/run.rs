@@ -12,18 +12,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bare_engine::BareAdd;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 use qaic_benches::containers::{TENSOR_BYTES, add_program, network, program};
+use qaic_mem::{Lender, Storage};
 use qaic_qpc::elf;
-use qaic_runtime::buffer::Storage;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::program::ProgramOptions;
-
-use bare_engine::BareAdd;
 
 fn set(options: &RegistryOptions, image: &Arc<Image>, activations: u32, set_size: u32) -> Arc<InferenceSet> {
     let context = Context::new(options).unwrap();
@@ -45,15 +44,17 @@ fn tensors(count: u32) -> Vec<Storage> {
 fn noop(criterion: &mut Criterion) {
     let options = RegistryOptions { kind: Some("noop".into()), ..RegistryOptions::default() };
     let mut group = settings(criterion, "run on noop");
-    let output = tensors(1);
+    let mut output = tensors(1);
+    let mut lender = Lender::default();
     for inputs in [1, 4, 16, 64, 256] {
         let image = Image::from_bytes(program(&network(inputs), &elf::build(&[]).unwrap()).unwrap()).unwrap();
         let set = set(&options, &image, 1, 1);
         let storages = tensors(inputs);
-        let given: Vec<_> = storages.iter().map(|storage| storage.memory().as_const()).collect();
+        let given: Vec<_> = storages.iter().map(Storage::memory).collect();
         group.bench_function(BenchmarkId::new("inputs", inputs), |b| {
             b.iter(|| {
-                set.try_lease().unwrap().run(&given, &[Some(output[0].memory())], None, || false).unwrap()
+                let outputs = &mut [Some(output[0].memory_mut())];
+                set.try_lease().unwrap().run(&mut lender, &given, outputs, None, || false).unwrap();
             });
         });
     }
@@ -65,9 +66,8 @@ fn noop(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("activations x set_size", &shape), |b| {
             b.iter(|| {
                 let handle = set.try_lease().unwrap();
-                handle
-                    .run(&[input[0].memory().as_const()], &[Some(output[0].memory())], None, || false)
-                    .unwrap();
+                let outputs = &mut [Some(output[0].memory_mut())];
+                handle.run(&mut lender, &[input[0].memory()], outputs, None, || false).unwrap();
             });
         });
         group.bench_function(BenchmarkId::new("take and return a handle", &shape), |b| {
@@ -87,21 +87,24 @@ fn cpu(criterion: &mut Criterion) {
     let image = Image::from_bytes(add_program().unwrap()).unwrap();
     let set = set(&options, &image, 1, 1);
     let inputs = tensors(2);
-    let outputs = tensors(2);
-    let given = [inputs[0].memory().as_const(), inputs[1].memory().as_const()];
+    let mut outputs = tensors(2);
+    let given = [inputs[0].memory(), inputs[1].memory()];
+    let mut lender = Lender::default();
     let mut bare = BareAdd::new(&library);
 
     let mut group = settings(criterion, "run on cpu, Add of two [1,16]");
     group.bench_function("same arrays every time", |b| {
         b.iter(|| {
-            set.try_lease().unwrap().run(&given, &[Some(outputs[0].memory())], None, || false).unwrap()
+            let outputs = &mut [Some(outputs[0].memory_mut())];
+            set.try_lease().unwrap().run(&mut lender, &given, outputs, None, || false).unwrap();
         });
     });
     let mut turn = 0;
     group.bench_function("another output array every time", |b| {
         b.iter(|| {
             turn ^= 1;
-            set.try_lease().unwrap().run(&given, &[Some(outputs[turn].memory())], None, || false).unwrap();
+            let outputs = &mut [Some(outputs[turn].memory_mut())];
+            set.try_lease().unwrap().run(&mut lender, &given, outputs, None, || false).unwrap();
         });
     });
     group.bench_function("bare engine call, pre-bound", |b| b.iter(|| bare.run()));

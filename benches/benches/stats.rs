@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use qaic_benches::stats_buffers::{REAL_OPS, buffer, descriptor};
-use qaic_stats::columns::columns;
-use qaic_stats::descriptor::fingerprint;
-use qaic_stats::layout::{DecodeOptions, Program, Registry};
-use qaic_stats::oqstats;
-use qaic_stats::record::Kind;
+use qaic_stats::decode::columns::columns;
+use qaic_stats::decode::descriptor::fingerprint;
+use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::decode::oqstats;
+use qaic_stats::decode::record::Kind;
 
 const CORES: u32 = 16;
 const OPS_A_CORE: u32 = 12_000;

@@ -3,13 +3,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_stats::columns::columns;
-use qaic_stats::descriptor::{CoreOps, Dependency, OpDesc, OpsDescriptor};
-use qaic_stats::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::decode::columns::columns;
+use qaic_stats::decode::descriptor::{CoreOps, Dependency, OpDesc, OpsDescriptor};
+use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
 use qaic_stats::model::StatsModel;
-use qaic_stats::oqstats::{self, Header};
-use qaic_stats::record::Kind;
-use qaic_stats::summary::{SummaryOptions, write_summary};
+use qaic_stats::decode::oqstats::{self, Header};
+use qaic_stats::decode::record::Kind;
+use qaic_stats::report::summary::{SummaryOptions, write_summary};
 use qaic_stats::trace::{HostSide, Part, TraceFormat, TraceOptions, write_trace};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -46,7 +46,8 @@ fn read(bytes: &[u8]) {
         cores: vec![CoreOps { slice: 0, ops }],
         ..OpsDescriptor::default()
     };
-    let program = Program { descriptor: &descriptor, fingerprint: oqstats::fingerprint_of(bytes).unwrap_or_default() };
+    let program =
+        Program { descriptor: &descriptor, fingerprint: oqstats::fingerprint_of(bytes).unwrap_or_default() };
     for records in [false, true] {
         for program in [None, Some(program)] {
             let options = DecodeOptions { records, ..DecodeOptions::default() };
@@ -100,7 +101,8 @@ fn walk(model: &StatsModel<'_>, bytes: &[u8]) {
     }
     let written = oqstats::encode_to_vec(model, [0; 16]).expect("what was read can be written");
     let options = DecodeOptions { records: false, ..DecodeOptions::default() };
-    let again = Registry::default().decode(&written, None, None, options).expect("what was written can be read");
+    let again =
+        Registry::default().decode(&written, None, None, options).expect("what was written can be read");
     assert_eq!(again.run, model.run);
     assert!(again.ops().iter().eq(model.ops().iter()));
     assert!(again.threads().iter().eq(model.threads().iter()));

@@ -589,6 +589,9 @@ class InferenceSet:
     ) -> InferenceSet: ...
     @property
     def handle_count(self) -> int: ...
+    def teardown(self) -> Teardown:
+        """Return its teardown, which begins when nobody uses it any more."""
+
     def input_shapes(self) -> list[list[list[int]]]:
         """Shapes of the inputs in every permitted combination, in order of the inputs."""
     def run(
@@ -609,6 +612,16 @@ class InferenceSet:
     def run_benchmark(
         self, inputs: Mapping[str, ArrayLike], count: int | None, seconds: float | None
     ) -> tuple[int, int]: ...
+
+@final
+class Teardown:
+    """The teardown of a loaded program, which it does not keep."""
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until the program is torn down, if its last reference is gone; by default a minute."""
+
+def await_teardown(seconds: float) -> bool:
+    """Wait until everything is torn down that was let go of; whether it was. Blocking."""
 
 @final
 class Inference:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qaic import _core
-from qaic.errors import OptionConflictError, OptionError
+from qaic.errors import DeviceTimeoutError, OptionConflictError, OptionError
 from qaic.measurements import Measurements
 from qaic.metrics import CallProfile
 from qaic.model_path import find_model
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from qaic.futures import Collector
     from qaic.options import ResolvedOptions, RuntimeOptions
     from qaic.options.keywords import SessionKeywords
+
+_logger = logging.getLogger(__name__)
 
 _DEFAULT_BENCHMARK_INFERENCES = 40
 _LARGEST_COUNT = 2**64 - 1
@@ -128,20 +131,38 @@ class Session(Measurements):
         """
         self._ensure_loaded()
 
-    def reset(self) -> None:
+    def reset(self, *, timeout: float | None = None) -> None:
         """Release the device: cores, exec objects, weights, retained state. The next ``run`` loads again.
 
         Inferences under way, those of futures too, end normally; their cores are free when the last of them
         has ended.
-        """
-        with self._lock:
-            self._unload()
 
-    def _unload(self) -> None:
-        self._loaded = None
-        self._warm = False
-        if self._collector is not None:
-            self._collector.leave_when_idle()
+        Blocking until the device has given everything back; a card whose cores restart takes seconds. After
+        Ctrl-C, and after ``timeout``, that goes on without the caller.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; ``None``: a minute.
+
+        Raises
+        ------
+        qaic.errors.DeviceTimeoutError
+            ``timeout`` passed.
+        """
+        self._unload(timeout)
+
+    def _unload(self, timeout: float | None = None) -> None:
+        with self._lock:
+            loaded, self._loaded = self._loaded, None
+            self._warm = False
+            if self._collector is not None:
+                self._collector.leave_when_idle()
+        if loaded is not None:
+            teardown = loaded.teardown()
+            # It begins with the last reference, which may be this one.
+            del loaded
+            teardown.wait(timeout)
 
     def __enter__(self) -> Self:
         """Return the session; leaving the block resets it."""
@@ -154,7 +175,13 @@ class Session(Measurements):
         traceback: TracebackType | None,
     ) -> None:
         """Reset the session."""
-        self.reset()
+        try:
+            self.reset()
+        except DeviceTimeoutError as error:
+            # What went wrong in the block matters more.
+            if exc is None:
+                raise
+            _logger.warning("%s", error)
 
     def _ensure_loaded(self) -> _core.InferenceSet:
         loaded = self._loaded
@@ -510,7 +537,11 @@ class Session(Measurements):
             if (updated, names_devices) != (self._runtime, self._names_devices):
                 self._runtime, self._names_devices = updated, names_devices
                 self._submit_limit = _submit_limit(updated)
-                self._unload()
+                is_changed = True
+            else:
+                is_changed = False
+        if is_changed:
+            self._unload()
 
 
 #: every session of the process

@@ -238,7 +238,11 @@ def test_a_control_buffer_that_cannot_be_one_is_reported(number):
     }
 
     def findings(number):
-        plan = {"version": 1, "control_buffer": number}
+        edges = {
+            side: [{"name": name, "dtype": "float32", "dims": [4]}]
+            for side, name in (("inputs", "x"), ("outputs", "y"))
+        }
+        plan = {"version": 1, "target": "cpu", "initializers": [], "control_buffer": number, **edges}
         made = container(program(network=network, plan=plan, graph=b"g"))
         return [finding.code for finding in qaic.qpc.validate(made)]
 

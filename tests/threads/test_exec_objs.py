@@ -53,16 +53,16 @@ def test_workers_that_compute_do_not_take_the_cpu_from_who_enqueues(tmp_path):
     client = Client(rt_programs.compiled(tmp_path, rt_programs.affine()))
     exec_obj = client.exec_obj()
     assert exec_obj.setData([(0, np.ones((2, 4), np.float32))]) == S.QS_SUCCESS
-    # Workers of cards compute nothing.
-    expected = os.SCHED_OTHER if emulated_cards.are_meant() else os.SCHED_BATCH
+    # A card's inferences are handed over by their submitter: a worker is seldom there, and computes nothing.
+    on_cards = emulated_cards.are_meant()
     found = set()
-    for _ in range(100_000):
+    for _ in range(100 if on_cards else 100_000):
         # The first inferences may be over before the worker is up.
         client.infer(exec_obj)
         found = {os.sched_getscheduler(thread) for thread in workers() - before}
-        if found == {expected}:
+        if found == {os.SCHED_BATCH}:
             break
-    assert found == {expected}
+    assert found <= {os.SCHED_OTHER} if on_cards else found == {os.SCHED_BATCH}
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 

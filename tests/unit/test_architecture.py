@@ -34,12 +34,24 @@ LAYERS = [
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
 
 RUST_DEPENDENCIES = {
-    "qaic-kmd": set(),
+    "qaic-sync": set(),
+    "qaic-mem": {"qaic-quant"},
+    "qaic-kmd": {"qaic-mem"},
+    "qaic-emu": {"qaic-kmd", "qaic-mem"},
     "qaic-qpc": set(),
     "qaic-quant": set(),
     "qaic-stats": {"qaic-qpc"},
-    "qaic-runtime": {"qaic-kmd", "qaic-qpc", "qaic-quant", "qaic-stats"},
-    "qaic-python": {"qaic-kmd", "qaic-qpc", "qaic-quant", "qaic-runtime", "qaic-stats"},
+    "qaic-runtime": {"qaic-emu", "qaic-kmd", "qaic-mem", "qaic-qpc", "qaic-quant", "qaic-stats", "qaic-sync"},
+    "qaic-python": {
+        "qaic-emu",
+        "qaic-kmd",
+        "qaic-mem",
+        "qaic-qpc",
+        "qaic-quant",
+        "qaic-runtime",
+        "qaic-sync",
+        "qaic-stats",
+    },
 }
 
 
@@ -136,7 +148,7 @@ def test_the_oldest_engine_is_the_same_everywhere():
     minor = int(floor.removeprefix("onnxruntime>=1."))
     assert pinned.startswith(f"onnxruntime==1.{minor}.")
     assert f"api-{minor}" in workspace["ort-sys"]["features"]
-    loader = (ROOT / "rust" / "qaic-runtime" / "src" / "device" / "cpu" / "loader.rs").read_text()
+    loader = (ROOT / "rust" / "qaic-runtime" / "src" / "device" / "cpu" / "engine" / "library.rs").read_text()
     assert f'MINIMUM_VERSION: &str = "1.{minor}";' in loader
     assert f"ORT_API_VERSION == {minor} &&" in loader
     guide = (ROOT / "docs" / "guide" / "running.md").read_text()

@@ -1,6 +1,9 @@
 """Models made to hurt: functions without end, and data that lies in files the model has no business with."""
 
+import copy
+import json
 import os
+import struct
 import subprocess
 import sys
 
@@ -15,7 +18,7 @@ import session_models
 from qaic import _core
 from qaic.compiler import compile_model, inner_tensors
 from qaic.compiler.digest import DigestIndex
-from qaic.errors import CompileError, DeviceError
+from qaic.errors import CompileError, DeviceError, QpcFormatError
 from qaic.options.models import CompileOptions
 
 X = np.zeros(200, np.float32)
@@ -237,6 +240,50 @@ def test_container_cannot_make_the_engine_read_files(tmp_path, monkeypatch, capf
         qaic.Session(forged).run({"x": X})
     # An emulated card tells the reason to the log alone.
     assert f'tensor `w` has external data in "{location}"' in f"{caught.value} {capfd.readouterr().err}"
+
+
+def shifted(program, shift):
+    """The container of a program, its weights moved inside ``constants.bin`` and the plan with them."""
+    original = qaic.Qpc(program)
+    plan = copy.deepcopy(original.plan)
+    for record in plan["initializers"]:
+        record["offset"] += shift
+    sections = {
+        "metadata_fb": bytes(original._core.elf_section("metadata_fb")),
+        "openqaic_graph": bytes(original._core.elf_section("openqaic_graph")),
+        "openqaic_plan": json.dumps(plan).encode(),
+    }
+    segments = {name: segment.data.tobytes() for name, segment in original.segments.items()}
+    segments["network.elf"] = bytes(_core.encode_elf(list(sections.items())))
+    constants = segments["constants.bin"] = bytes(shift) + segments["constants.bin"]
+    segments["constantsdesc.bin"] = struct.pack("<QQBB6x", len(constants), 0, 0, 0)
+    for name in [name for name in segments if name.endswith(".crc")]:
+        del segments[name]
+    offsets = {"constants.bin": len(constants)}
+    full = [(name, data, offsets.get(name, 0)) for name, data in segments.items()]
+    return qpc_support.container(full, alignment=64)
+
+
+@pytest.mark.parametrize(
+    ("shift", "code"),
+    [(0, None), (64, None), (1, "qpc.initializer_alignment"), (4, "qpc.initializer_alignment")],
+)
+def test_weights_at_an_odd_offset_are_refused(tmp_path, shift, code):
+    values = np.arange(512, dtype=np.float32)
+    built = session_models.model(
+        [helper.make_node("Add", ["x", "w"], ["y"])], [("x", "float32", [512])], [("y", "float32", [512])]
+    )
+    built.graph.initializer.append(onnx.numpy_helper.from_array(values, "w"))
+    path = tmp_path / "programqpc.bin"
+    path.write_bytes(shifted(compile_model(built, CompileOptions(), {}), shift))
+    assert [finding.code for finding in qaic.Qpc(path).validate()] == ([code] if code else [])
+    if code is None:
+        x = np.ones(512, np.float32)
+        np.testing.assert_array_equal(qaic.Session(path).run({"x": x})["y"], x + values)
+        return
+    with pytest.raises(QpcFormatError, match="compile the model again") as caught:
+        qaic.Session(path).setup()
+    assert caught.value.code == code
 
 
 # --- files that change --------------------------------------------------------------------------------

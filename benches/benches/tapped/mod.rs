@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use qaic_kmd::abi::{ExecuteEntry, request};
+use qaic_kmd::abi::ExecuteEntry;
 use qaic_kmd::clock::Clock;
+use qaic_kmd::ioctl::Ioctl;
 use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, Telemetry};
-use qaic_kmd::mapping::Mapping;
 use qaic_kmd::{Errno, calls};
+use qaic_mem::Mapping;
 
 /// A kernel with one card, and what was asked of it.
 #[derive(Debug)]
@@ -45,8 +46,8 @@ impl Tap {
 
     /// The first half of [`Self::again`].
     pub(crate) fn execute(&self, exec: usize) {
-        let (mut entries, dbc_id) = self.objects_of(exec);
-        calls::execute(self.file(), dbc_id, &mut entries).unwrap();
+        let (entries, dbc_id) = self.objects_of(exec);
+        calls::execute(self.file(), dbc_id, &entries).unwrap();
     }
 
     /// The second half.
@@ -110,16 +111,14 @@ struct TappedFile {
 }
 
 impl AccelFile for TappedFile {
-    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
+    fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
         self.seen.calls.fetch_add(1, Ordering::Relaxed);
-        if request == request::ATTACH_SLICE_BO {
-            let word = |at: usize| u32::from_le_bytes(arg[at..at + 4].try_into().unwrap());
+        if let Ioctl::AttachSlices { dbc_id, handle, dir, .. } = call {
             let mut attached = self.seen.attached.lock().unwrap();
-            attached.0.push(ExecuteEntry { handle: word(8), dir: word(12) });
-            attached.1 = word(4);
+            attached.0.push(ExecuteEntry { handle: *handle, dir: *dir });
+            attached.1 = *dbc_id;
         }
-        // SAFETY: what holds for this call holds for the one that it becomes.
-        unsafe { self.inner.ioctl(request, arg) }
+        self.inner.ioctl(call)
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {

@@ -1,11 +1,11 @@
-//! Structures and numbers of the driver's system calls (device-kmd §2.1, §2.2).
+//! Structures and numbers of the driver's system calls.
 //!
 //! Offsets and sizes are those of x86-64 and AArch64, checked when this is compiled. No structure has hidden padding, so
 //! that each is its bytes.
 
 use std::mem::{offset_of, size_of};
 
-use bytemuck::{Pod, Zeroable};
+use crate::wire::{Descriptor, HostAddress, Kind, Layout, Value, wire};
 
 /// Request codes of the system calls.
 pub mod request {
@@ -29,7 +29,7 @@ pub mod request {
     pub const DETACH_SLICE_BO: u32 = 0x4008_6448;
     /// Of the DRM core: drops a handle.
     pub const GEM_CLOSE: u32 = 0x4008_6409;
-    /// Of the DRM core: who the driver is.
+    /// Of the DRM core: name and version of the driver.
     pub const VERSION: u32 = 0xC040_6400;
     /// Of the DRM core: a file for a buffer object.
     pub const PRIME_HANDLE_TO_FD: u32 = 0xC00C_642D;
@@ -67,248 +67,251 @@ pub const DIR_TO_DEVICE: u32 = 1;
 pub const DIR_FROM_DEVICE: u32 = 2;
 
 /// Bit of [`Sem::flags`]: the device waits for transfers from it (bit 29 of the hardware's word). The upstream kernel's
-/// meaning, the other way round than in the open runtime (device-kmd T1).
+/// meaning, the other way round than in the open runtime.
 pub const SEM_OUT_SYNC_FENCE: u8 = 1;
 /// Bit of [`Sem::flags`]: the device waits for transfers to it (bit 30).
 pub const SEM_IN_SYNC_FENCE: u8 = 2;
 
-/// Argument of [`request::MANAGE`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct ManageMsg {
-    /// Bytes of all transactions; of the reply afterwards.
-    pub len: u32,
-    /// Transactions; of the device's reply afterwards, which may be more than came.
-    pub count: u32,
-    /// Address of the transactions.
-    pub data: u64,
+wire! {
+    /// Argument of [`request::MANAGE`].
+    pub struct ManageMsg: 16 {
+        /// Bytes of all transactions; of the reply afterwards.
+        len: u32,
+        /// Transactions; of the device's reply afterwards, which may be more than came.
+        count: u32,
+        /// Address of the transactions.
+        data: HostAddress,
+    }
 }
 
-/// Argument of [`request::CREATE_BO`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct CreateBo {
-    /// Bytes, rounded up to pages by the kernel.
-    pub size: u64,
-    /// Handle, out.
-    pub handle: u32,
-    /// Zero.
-    pub pad: u32,
+wire! {
+    /// Argument of [`request::CREATE_BO`].
+    pub struct CreateBo: 16 {
+        /// Bytes, rounded up to pages by the kernel.
+        size: u64,
+        /// Handle, out.
+        handle: u32,
+        /// Zero.
+        pad: u32,
+    }
 }
 
-/// Argument of [`request::MMAP_BO`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct MmapBo {
-    /// Handle.
-    pub handle: u32,
-    /// Zero.
-    pub pad: u32,
-    /// Offset for mmap, out.
-    pub offset: u64,
+wire! {
+    /// Argument of [`request::MMAP_BO`].
+    pub struct MmapBo: 16 {
+        /// Handle.
+        handle: u32,
+        /// Zero.
+        pad: u32,
+        /// Offset for mmap, out.
+        offset: u64,
+    }
 }
 
-/// One semaphore operation of a slice.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct Sem {
-    /// Value, 12 bits.
-    pub val: u16,
-    /// Semaphore, 5 bits.
-    pub index: u8,
-    /// 1: before the transfer, 0: after it.
-    pub presync: u8,
-    /// 0 none, 1 init, 2 increment, 3 decrement, 4 wait equal, 5 wait greater or equal, 6 wait above 0 and decrement.
-    pub cmd: u8,
-    /// [`SEM_OUT_SYNC_FENCE`], [`SEM_IN_SYNC_FENCE`].
-    pub flags: u8,
-    /// Zero.
-    pub pad: u16,
+wire! {
+    /// One semaphore operation of a slice.
+    pub struct Sem: 8 {
+        /// Value, 12 bits.
+        val: u16,
+        /// Semaphore, 5 bits.
+        index: u8,
+        /// 1: before the transfer, 0: after it.
+        presync: u8,
+        /// 0 none, 1 init, 2 increment, 3 decrement, 4 wait equal, 5 wait greater or equal, 6 wait above 0 and decrement.
+        cmd: u8,
+        /// [`SEM_OUT_SYNC_FENCE`], [`SEM_IN_SYNC_FENCE`].
+        flags: u8,
+        /// Zero.
+        pad: u16,
+    }
 }
 
-/// One slice of a buffer object.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct AttachSliceEntry {
-    /// Bytes; 0 moves nothing and still works the semaphores and the doorbell.
-    pub size: u64,
-    /// Semaphore operations.
-    pub sems: [Sem; 4],
-    /// Address in the device.
-    pub dev_addr: u64,
-    /// Address of the doorbell.
-    pub db_addr: u64,
-    /// What is written there.
-    pub db_data: u32,
-    /// Bits of it: 0 (no doorbell), 8, 16 or 32.
-    pub db_len: u32,
-    /// Offset in the buffer object.
-    pub offset: u64,
+impl Value for [Sem; 4] {
+    const KIND: Kind = Kind::Numbered { name: "sem", fields: Sem::FIELDS, bytes: size_of::<Sem>(), count: 4 };
 }
 
-/// First part of [`AttachSlice`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct AttachSliceHdr {
-    /// Entries.
-    pub count: u32,
-    /// Channel.
-    pub dbc_id: u32,
-    /// Handle.
-    pub handle: u32,
-    /// [`DIR_TO_DEVICE`] or [`DIR_FROM_DEVICE`].
-    pub dir: u32,
-    /// Bytes of the buffer object.
-    pub size: u64,
+wire! {
+    /// One slice of a buffer object.
+    pub struct AttachSliceEntry: 72 {
+        /// Bytes; 0 moves nothing and still works the semaphores and the doorbell.
+        size: u64,
+        /// Semaphore operations.
+        sems: [Sem; 4],
+        /// Address in the device.
+        dev_addr: u64,
+        /// Address of the doorbell.
+        db_addr: u64,
+        /// What is written there.
+        db_data: u32,
+        /// Bits of it: 0 (no doorbell), 8, 16 or 32.
+        db_len: u32,
+        /// Offset in the buffer object.
+        offset: u64,
+    }
 }
 
-/// Argument of [`request::ATTACH_SLICE_BO`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct AttachSlice {
-    /// What the entries are of.
-    pub hdr: AttachSliceHdr,
-    /// Address of the entries.
-    pub data: u64,
+wire! {
+    /// First part of [`AttachSlice`].
+    pub struct AttachSliceHdr: 24 {
+        /// Entries.
+        count: u32,
+        /// Channel.
+        dbc_id: u32,
+        /// Handle.
+        handle: u32,
+        /// [`DIR_TO_DEVICE`] or [`DIR_FROM_DEVICE`].
+        dir: u32,
+        /// Bytes of the buffer object.
+        size: u64,
+    }
 }
 
-/// One buffer object of [`request::EXECUTE_BO`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct ExecuteEntry {
-    /// Handle.
-    pub handle: u32,
-    /// Direction; the kernel does not read it.
-    pub dir: u32,
+wire! {
+    /// Argument of [`request::ATTACH_SLICE_BO`].
+    pub struct AttachSlice: 32 {
+        /// What the entries are of.
+        hdr: AttachSliceHdr,
+        /// Address of the entries.
+        data: HostAddress,
+    }
 }
 
-/// One buffer object of [`request::PARTIAL_EXECUTE_BO`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct PartialExecuteEntry {
-    /// Handle.
-    pub handle: u32,
-    /// Direction; the kernel does not read it.
-    pub dir: u32,
-    /// Bytes that move. All of them must be said to move all: 0 means different things to old and new kernels
-    /// (device-kmd T3).
-    pub resize: u64,
+wire! {
+    /// One buffer object of [`request::EXECUTE_BO`].
+    pub struct ExecuteEntry: 8 {
+        /// Handle.
+        handle: u32,
+        /// Direction; the kernel does not read it.
+        dir: u32,
+    }
 }
 
-/// Argument of both execute calls.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct Execute {
-    /// Entries.
-    pub count: u32,
-    /// Channel.
-    pub dbc_id: u32,
-    /// Address of the entries.
-    pub data: u64,
+wire! {
+    /// One buffer object of [`request::PARTIAL_EXECUTE_BO`].
+    pub struct PartialExecuteEntry: 16 {
+        /// Handle.
+        handle: u32,
+        /// Direction; the kernel does not read it.
+        dir: u32,
+        /// Bytes that move. All of them must be said to move all: 0 means different things to old and new kernels.
+        resize: u64,
+    }
 }
 
-/// Argument of [`request::WAIT_BO`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct Wait {
-    /// Handle.
-    pub handle: u32,
-    /// Milliseconds; 0 is the kernel's default, 5000.
-    pub timeout: u32,
-    /// Channel.
-    pub dbc_id: u32,
-    /// Zero.
-    pub pad: u32,
+wire! {
+    /// Argument of both execute calls.
+    pub struct Execute: 16 {
+        /// Entries.
+        count: u32,
+        /// Channel.
+        dbc_id: u32,
+        /// Address of the entries.
+        data: HostAddress,
+    }
 }
 
-/// Argument of [`request::PERF_STATS_BO`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct PerfStats {
-    /// Entries.
-    pub count: u16,
-    /// Zero.
-    pub pad: u16,
-    /// Channel.
-    pub dbc_id: u32,
-    /// Address of the entries.
-    pub data: u64,
+wire! {
+    /// Argument of [`request::WAIT_BO`].
+    pub struct Wait: 16 {
+        /// Handle.
+        handle: u32,
+        /// Milliseconds; 0 is the kernel's default, 5000.
+        timeout: u32,
+        /// Channel.
+        dbc_id: u32,
+        /// Zero.
+        pad: u32,
+    }
 }
 
-/// Figures of one buffer object's last execution.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct PerfStatsEntry {
-    /// Handle.
-    pub handle: u32,
-    /// Elements in the ring when the call began, and those of buffer objects before this one in the same call.
-    pub queue_level_before: u32,
-    /// Elements of this buffer object.
-    pub num_queue_element: u32,
-    /// From the begin of the call to the doorbell of the ring.
-    pub submit_latency_us: u32,
-    /// From there to the handling of the completion; 0 before it.
-    pub device_latency_us: u32,
-    /// Zero.
-    pub pad: u32,
+wire! {
+    /// Argument of [`request::PERF_STATS_BO`].
+    pub struct PerfStats: 16 {
+        /// Entries.
+        count: u16,
+        /// Zero.
+        pad: u16,
+        /// Channel.
+        dbc_id: u32,
+        /// Address of the entries.
+        data: HostAddress,
+    }
 }
 
-/// Argument of [`request::DETACH_SLICE_BO`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct DetachSlice {
-    /// Handle.
-    pub handle: u32,
-    /// Zero.
-    pub pad: u32,
+wire! {
+    /// Figures of one buffer object's last execution.
+    pub struct PerfStatsEntry: 24 {
+        /// Handle.
+        handle: u32,
+        /// Elements in the ring when the call began, and those of buffer objects before this one in the same call.
+        queue_level_before: u32,
+        /// Elements of this buffer object.
+        num_queue_element: u32,
+        /// From the begin of the call to the doorbell of the ring.
+        submit_latency_us: u32,
+        /// From there to the handling of the completion; 0 before it.
+        device_latency_us: u32,
+        /// Zero.
+        pad: u32,
+    }
 }
 
-/// Argument of [`request::GEM_CLOSE`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct GemClose {
-    /// Handle.
-    pub handle: u32,
-    /// Zero.
-    pub pad: u32,
+wire! {
+    /// Argument of [`request::DETACH_SLICE_BO`].
+    pub struct DetachSlice: 8 {
+        /// Handle.
+        handle: u32,
+        /// Zero.
+        pad: u32,
+    }
 }
 
-/// Argument of [`request::VERSION`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct DrmVersion {
-    /// Version of the driver, out.
-    pub major: i32,
-    /// Version of the driver, out.
-    pub minor: i32,
-    /// Version of the driver, out.
-    pub patchlevel: i32,
-    /// Zero.
-    pub pad: u32,
-    /// Room for the name; its length afterwards.
-    pub name_len: u64,
-    /// Address of that room.
-    pub name: u64,
-    /// Room for the date; its length afterwards.
-    pub date_len: u64,
-    /// Address of that room.
-    pub date: u64,
-    /// Room for the description; its length afterwards.
-    pub desc_len: u64,
-    /// Address of that room.
-    pub desc: u64,
+wire! {
+    /// Argument of [`request::GEM_CLOSE`].
+    pub struct GemClose: 8 {
+        /// Handle.
+        handle: u32,
+        /// Zero.
+        pad: u32,
+    }
 }
 
-/// Argument of both PRIME calls.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct Prime {
-    /// Handle.
-    pub handle: u32,
-    /// Flags of the file.
-    pub flags: u32,
-    /// Descriptor.
-    pub fd: i32,
+wire! {
+    /// Argument of [`request::VERSION`].
+    pub struct DrmVersion: 64 {
+        /// Version of the driver, out.
+        major: i32,
+        /// Version of the driver, out.
+        minor: i32,
+        /// Version of the driver, out.
+        patchlevel: i32,
+        /// Zero.
+        pad: u32,
+        /// Room for the name; its length afterwards.
+        name_len: u64,
+        /// Address of that room.
+        name: HostAddress,
+        /// Room for the date; its length afterwards.
+        date_len: u64,
+        /// Address of that room.
+        date: HostAddress,
+        /// Room for the description; its length afterwards.
+        desc_len: u64,
+        /// Address of that room.
+        desc: HostAddress,
+    }
+}
+
+wire! {
+    /// Argument of both PRIME calls.
+    pub struct Prime: 12 {
+        /// Handle.
+        handle: u32,
+        /// Flags of the file.
+        flags: u32,
+        /// Descriptor.
+        fd: Descriptor,
+    }
 }
 
 /// Size in bytes that a request code says its argument has.

@@ -1,6 +1,7 @@
 //! Time that tests can replace: waits of a minute then take none.
 
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,54 +10,84 @@ pub trait Clock: Debug + Send + Sync {
     /// Time since some moment of the past.
     fn now(&self) -> Duration;
 
-    /// Waits until `limit` has passed or the alarm has rung more often than `heard` times; whether it has.
+    /// Waits until `limit` has passed or `listener` has an event; whether it has.
     ///
     /// Blocking: so long. A clock of tests goes on by `limit` at once instead.
-    fn wait(&self, limit: Duration, alarm: &Alarm, heard: u64) -> bool;
+    fn wait(&self, limit: Duration, listener: &Listener<'_>) -> bool;
+
+    /// Lets time pass.
+    ///
+    /// Blocking: so long.
+    fn sleep(&self, time: Duration) {
+        self.wait(time, &EventCounter::default().listen());
+    }
 }
 
-/// Wakes those who wait by a clock. To ring costs no system call while nobody waits.
+/// Counts events of one kind for threads that wait for the next. An event costs no lock and no write while no thread
+/// listens.
 #[derive(Debug, Default)]
-pub struct Alarm {
-    heard: Mutex<Heard>,
+pub struct EventCounter {
+    listeners: AtomicU32,
+    // Events that found a thread listening.
+    events: Mutex<u64>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct Heard {
-    rung: u64,
-    // Threads that sleep.
-    waiting: usize,
+impl EventCounter {
+    /// An event has happened. Never blocks.
+    pub fn notify(&self) {
+        // With the fence of `listen`: either this sees the listener, or the listener sees what led to the event.
+        fence(Ordering::SeqCst);
+        if self.listeners.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        *self.lock() += 1;
+        self.changed.notify_all();
+    }
+
+    /// Listens for events from now on. What led to an earlier one is seen by code that looks afterwards.
+    pub fn listen(&self) -> Listener<'_> {
+        self.listeners.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Listener { counter: self, seen: *self.lock() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Alarm {
-    /// Rings. Never blocks.
-    pub fn ring(&self) {
-        let mut heard = self.lock();
-        heard.rung += 1;
-        let is_awaited = heard.waiting > 0;
-        drop(heard);
-        if is_awaited {
-            self.changed.notify_all();
-        }
+/// Sees the events of an [`EventCounter`] from its own begin on.
+#[derive(Debug)]
+pub struct Listener<'a> {
+    counter: &'a EventCounter,
+    seen: u64,
+}
+
+impl Listener<'_> {
+    /// Whether there was an event since the listening began, or was renewed.
+    pub fn has_event(&self) -> bool {
+        *self.counter.lock() != self.seen
     }
 
-    /// How often it has rung.
-    pub fn rung(&self) -> u64 {
-        self.lock().rung
+    /// Begins anew. What led to an earlier event is seen by code that looks afterwards.
+    pub fn renew(&mut self) {
+        self.seen = *self.counter.lock();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits for an event; whether there was one.
+    ///
+    /// Blocking: `limit` of real time at most.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let EventCounter { changed, .. } = self.counter;
+        let waited = changed.wait_timeout_while(self.counter.lock(), limit, |events| *events == self.seen);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 != self.seen
     }
+}
 
-    fn wait(&self, limit: Duration, before: u64) -> bool {
-        let mut heard = self.lock();
-        heard.waiting += 1;
-        let waited = self.changed.wait_timeout_while(heard, limit, |heard| heard.rung <= before);
-        let mut heard = waited.unwrap_or_else(PoisonError::into_inner).0;
-        heard.waiting -= 1;
-        heard.rung > before
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        self.counter.listeners.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -77,12 +108,12 @@ impl Clock for SystemClock {
         self.begin.elapsed()
     }
 
-    fn wait(&self, limit: Duration, alarm: &Alarm, heard: u64) -> bool {
-        alarm.wait(limit, heard)
+    fn wait(&self, limit: Duration, listener: &Listener<'_>) -> bool {
+        listener.wait(limit)
     }
 }
 
-/// A clock that goes on when somebody waits by it, and at no other time.
+/// A clock that goes on when a thread waits by it, and at no other time.
 #[derive(Debug, Default)]
 pub struct VirtualClock {
     now: Mutex<Duration>,
@@ -91,22 +122,26 @@ pub struct VirtualClock {
 impl VirtualClock {
     /// Goes on to `time`, if that is in the future.
     pub fn advance_to(&self, time: Duration) {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.lock();
         *now = time.max(*now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Duration> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Clock for VirtualClock {
     fn now(&self) -> Duration {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.lock()
     }
 
-    fn wait(&self, limit: Duration, alarm: &Alarm, heard: u64) -> bool {
-        let has_rung = alarm.rung() > heard;
-        if !has_rung {
-            *self.now.lock().unwrap_or_else(PoisonError::into_inner) += limit;
+    fn wait(&self, limit: Duration, listener: &Listener<'_>) -> bool {
+        let has_event = listener.has_event();
+        if !has_event {
+            *self.lock() += limit;
         }
-        has_rung
+        has_event
     }
 }
 
@@ -114,26 +149,65 @@ impl Clock for VirtualClock {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_hours(1);
+
     #[test]
-    fn virtual_waits_take_no_time_and_move_the_clock() {
-        let (clock, alarm) = (VirtualClock::default(), Alarm::default());
+    fn virtual_wait_takes_no_time_and_moves_the_clock() {
+        let (clock, counter) = (VirtualClock::default(), EventCounter::default());
         let began = Instant::now();
-        assert!(!clock.wait(Duration::from_hours(1), &alarm, 0));
-        assert_eq!(clock.now(), Duration::from_hours(1));
-        alarm.ring();
-        assert!(clock.wait(Duration::from_hours(1), &alarm, 0));
-        assert_eq!(clock.now(), Duration::from_hours(1));
+        let mut listener = counter.listen();
+        assert!(!clock.wait(LONG, &listener));
+        assert_eq!(clock.now(), LONG);
+        counter.notify();
+        assert!(clock.wait(LONG, &listener));
+        assert_eq!(clock.now(), LONG);
+        listener.renew();
+        assert!(!clock.wait(LONG, &listener));
         clock.advance_to(Duration::from_secs(1));
-        assert_eq!(clock.now(), Duration::from_hours(1));
-        assert!(began.elapsed() < Duration::from_hours(1));
+        assert_eq!(clock.now(), 2 * LONG);
+        clock.sleep(LONG);
+        assert_eq!(clock.now(), 3 * LONG);
+        assert!(began.elapsed() < LONG);
     }
 
     #[test]
-    fn an_alarm_that_rang_before_the_wait_ends_it() {
-        let (clock, alarm) = (SystemClock::default(), Alarm::default());
-        let heard = alarm.rung();
-        alarm.ring();
-        assert!(clock.wait(Duration::from_hours(1), &alarm, heard));
-        assert!(!clock.wait(Duration::ZERO, &alarm, alarm.rung()));
+    fn wait_after_an_event_returns_at_once() {
+        let (clock, counter) = (SystemClock::default(), EventCounter::default());
+        let listener = counter.listen();
+        counter.notify();
+        assert!(clock.wait(LONG, &listener));
+        assert!(!clock.wait(Duration::ZERO, &counter.listen()));
+    }
+
+    #[test]
+    fn event_without_a_listener_is_not_counted() {
+        let counter = EventCounter::default();
+        counter.notify();
+        assert_eq!(*counter.lock(), 0);
+        drop(counter.listen());
+        counter.notify();
+        assert_eq!(*counter.lock(), 0);
+        assert!(!counter.listen().has_event());
+    }
+
+    /// Code that listens first and looks then never sleeps over what was published before an event.
+    #[test]
+    fn listener_that_looks_after_listening_misses_nothing() {
+        let (counter, published) = (EventCounter::default(), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for value in 1..=10_000 {
+                    published.store(value, Ordering::Relaxed);
+                    counter.notify();
+                }
+            });
+            let mut seen = 0;
+            while seen < 10_000 {
+                let listener = counter.listen();
+                let found = published.load(Ordering::Relaxed);
+                assert!(found != seen || listener.wait(LONG));
+                seen = seen.max(found);
+            }
+        });
     }
 }

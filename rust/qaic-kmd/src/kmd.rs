@@ -1,7 +1,7 @@
-//! The seam at the system-call boundary (device-kmd §7.1): [`Kmd`] is a kernel with cards, [`AccelFile`] an open card.
+//! The seam at the system-call boundary: [`Kmd`] is a kernel with cards, [`AccelFile`] an open card.
 //!
 //! Behind it are the running kernel, an emulated driver, or a recording. What is above cannot tell which, and makes the
-//! same calls, byte for byte. Errors are what the calls of a kernel answer, [`Errno`].
+//! same calls ([`Ioctl`]). Errors are what the calls of a kernel answer, [`Errno`].
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -12,14 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::Errno;
 use crate::clock::Clock;
-use crate::mapping::Mapping;
+use crate::ioctl::Ioctl;
+use qaic_mem::Mapping;
 
 /// A kernel and the cards it has.
 pub trait Kmd: Debug + Send + Sync {
     /// What it is, for people: `sys`, `emu`.
     fn name(&self) -> &'static str;
 
-    /// Cards and the devices derived from them, in the order of their numbers (device-kmd §1.5).
+    /// Cards and the devices derived from them, in the order of their numbers.
     fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno>;
 
     /// Opens a card. Each open file is a user of its own to the driver: what one activated is invisible to others, and
@@ -57,17 +58,12 @@ pub trait Kmd: Debug + Send + Sync {
 
 /// An open card.
 pub trait AccelFile: Debug + Send + Sync {
-    /// One system call; `request` is a code of [`crate::abi::request`], `arg` the bytes of its argument, which the call may
-    /// change. Does not try again, whatever it answers.
+    /// One system call. Does not try again, whatever it answers.
     ///
-    /// Blocking: where the call does ([`crate::calls`] tells).
-    ///
-    /// # Safety
-    ///
-    /// Every address in `arg` is valid for what the request reads and writes there, or is answered with `EFAULT`.
-    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno>;
+    /// Blocking: where the call does ([`crate::calls`] says which).
+    fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno>;
 
-    /// Maps a buffer object, shared, for reading and writing; `offset` is what [`crate::abi::request::MMAP_BO`] answered.
+    /// Maps a buffer object, shared, for reading and writing; `offset` is what [`Ioctl::MmapBo`] answered.
     /// The mapping outlives the handle and the file.
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno>;
 
@@ -80,7 +76,7 @@ pub trait AccelFile: Debug + Send + Sync {
 /// A card as the system knows it, whether or not it can be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its number (device-kmd §1.5); 100 and more for devices derived from a card.
+    /// Its number; 100 and more for devices derived from a card.
     pub qid: u32,
     /// `/dev/accel/accel<N>`; `None` while the card has none.
     pub path: Option<PathBuf>,
@@ -109,12 +105,12 @@ impl std::fmt::Display for PciAddress {
     }
 }
 
-/// What the bus tells of a card (device-kmd §5.4).
+/// What the bus tells of a card.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciInfo {
     /// Vendor id.
     pub vendor_id: u16,
-    /// Device id (device-kmd §1.2).
+    /// Device id.
     pub device_id: u16,
     /// Name of the class.
     pub class_name: String,
@@ -136,7 +132,7 @@ pub struct PciInfo {
     pub bar4_address: u64,
 }
 
-/// Temperature and power (device-kmd §1.3); only the vendor's driver tells them.
+/// Temperature and power; only the vendor's driver tells them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Telemetry {
     /// Temperature of the chip, in thousandths of a degree Celsius.
@@ -147,7 +143,7 @@ pub struct Telemetry {
     pub tdp_cap_microwatts: Option<u64>,
 }
 
-/// Memory errors that a card has reported since the driver took it (device-kmd §1.3).
+/// Memory errors that a card has reported since the driver took it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryErrors {
     /// Corrected.
@@ -158,7 +154,7 @@ pub struct MemoryErrors {
     pub uncorrectable_nonfatal: Option<u64>,
 }
 
-/// States of a DMA-bridge channel (device-kmd §1.6).
+/// States of a DMA-bridge channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum DbcState {
@@ -228,14 +224,17 @@ pub trait EventSource: Debug + Send {
     /// Blocking: up to `limit`.
     fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno>;
 
-    /// What can be waited for while others fetch events; `None` where only fetching them tells.
-    fn bell(&self) -> Option<Arc<dyn Bell>> {
-        None
-    }
+    /// What can be waited for without fetching events, from other threads, too.
+    fn readiness(&self) -> Arc<dyn Readiness>;
 }
 
-/// Rings when there may be an event, which it leaves to be fetched.
-pub trait Bell: Debug + Send + Sync {
-    /// Blocking: until there may be an event, up to `limit`.
-    fn wait(&self, limit: Duration);
+/// Tells that there may be an event, which it leaves to be fetched.
+pub trait Readiness: Debug + Send + Sync {
+    /// Waits until there may be an event. Returns early whenever it likes.
+    ///
+    /// Blocking: up to `limit`; without one, until there may be an event or [`Self::wake`] is called.
+    fn wait(&self, limit: Option<Duration>);
+
+    /// Ends one wait: that of now, or the next one.
+    fn wake(&self);
 }

@@ -1,4 +1,4 @@
-//! Messages of the kernel about devices (device-kmd §1.6): which of them are about cards, and what they say.
+//! Messages of the kernel about devices: which of them are about cards, and what they say.
 //!
 //! Anything may come in here; what is not exactly a message that the driver sends is no event.
 
@@ -186,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_is_taken_apart_in_bounds(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
+        fn uevent_of_any_bytes_is_parsed_in_bounds(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
             if let Some(event) = parse(&bytes) {
                 prop_assert!(event.node.len() <= 15);
             }

@@ -16,11 +16,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
-use qaic_runtime::buffer::{FileBytes, HostSlice, HostSliceMut, Storage};
+use qaic_mem::{FileBytes, HostSlice, HostSliceMut, Storage};
+use qaic_runtime::binding::Argument;
 use qaic_runtime::image::Image;
 
 pub(crate) use held::{Held, release_dropped};
-pub(crate) use qbuffer::{Backing, PyQBuffer};
+pub(crate) use qbuffer::{Backing, PyQBuffer, ReleaseDropped};
 
 /// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.
 #[derive(Default)]
@@ -29,16 +30,20 @@ pub(crate) struct Exports {
     buffers: Vec<ffi::Py_buffer>,
 }
 
-// SAFETY: the structures are only filled, read and released by attached threads (`take`, `clear`, `drop`).
+// SAFETY: the structures are only filled and released by attached threads (`take`, `clear`, `drop`).
 unsafe impl Send for Exports {}
+// SAFETY: a shared reference only reads the structures, which nothing changes meanwhile.
+unsafe impl Sync for Exports {}
 
-/// What an exported buffer looks like.
+/// One buffer of [`Exports`], until they are cleared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExportId(usize);
+
+/// An exported buffer: its memory, and what it looks like.
 pub(crate) struct Exported<'a> {
-    pub(crate) memory: HostSliceMut,
-    pub(crate) item_bytes: usize,
-    /// Element format, without byte-order prefix when it is the native one.
-    pub(crate) format: &'a [u8],
-    pub(crate) shape: &'a [isize],
+    pub(crate) id: ExportId,
+    pub(crate) memory: HostSlice<'a>,
+    pub(crate) argument: Argument<'a>,
 }
 
 impl Exports {
@@ -67,7 +72,24 @@ impl Exports {
         let filled = self.buffers.len() + 1;
         // SAFETY: the first spare element was just initialized, and there was room for it.
         unsafe { self.buffers.set_len(filled) };
-        self.buffers.last().map(describe)
+        self.buffers.last().map(|buffer| describe(ExportId(filled - 1), buffer))
+    }
+
+    /// The memory of a buffer; nothing where it was cleared.
+    pub(crate) fn memory(&self, id: ExportId) -> HostSlice<'_> {
+        self.buffers.get(id.0).map_or(HostSlice::empty(), memory_of)
+    }
+
+    /// The memory of a buffer that was taken to be written; nothing of others. The same memory may be in several buffers.
+    pub(crate) fn memory_mut(&self, id: ExportId) -> HostSliceMut<'_> {
+        match self.buffers.get(id.0) {
+            Some(buffer) if buffer.readonly == 0 => {
+                let len = usize::try_from(buffer.len).unwrap_or(0);
+                // SAFETY: as for `memory_of`; the exporter says that it may be written.
+                unsafe { HostSliceMut::new(buffer.buf.cast(), len) }
+            }
+            _ => HostSliceMut::empty(),
+        }
     }
 
     /// Releases the buffers.
@@ -88,36 +110,57 @@ impl Drop for Exports {
     }
 }
 
-fn describe(buffer: &ffi::Py_buffer) -> Exported<'_> {
+fn memory_of(buffer: &ffi::Py_buffer) -> HostSlice<'_> {
     let len = usize::try_from(buffer.len).unwrap_or(0);
-    // SAFETY: the exporter keeps `len` bytes at `buf` valid until the release, and whoever holds the slice holds the
-    // export. It may be memory that Python threads write, which `HostSliceMut` allows. Read-only buffers are only
-    // read: `take(.., writable = false)` callers turn the view into a `HostSlice`.
-    let memory = unsafe { HostSliceMut::new(buffer.buf.cast(), len) };
+    // SAFETY: the exporter keeps `len` bytes at `buf` valid until the release, which takes the structure that the view
+    // borrows. Python threads may write them, which `HostSlice` allows.
+    unsafe { HostSlice::new(buffer.buf.cast(), len) }
+}
+
+fn describe(id: ExportId, buffer: &ffi::Py_buffer) -> Exported<'_> {
+    let memory = memory_of(buffer);
     let format = if buffer.format.is_null() {
         c"B"
     } else {
         // SAFETY: a non-null format is NUL-terminated and lives as long as the export.
         unsafe { CStr::from_ptr(buffer.format) }
     };
-    let ndim = usize::try_from(buffer.ndim).unwrap_or(0);
-    let shape = if ndim == 0 || buffer.shape.is_null() {
-        &[][..]
-    } else {
-        // SAFETY: PyBUF_C_CONTIGUOUS implies a shape of `ndim` entries that lives as long as the export.
-        unsafe { slice::from_raw_parts(buffer.shape.cast_const(), ndim) }
-    };
+    // SAFETY: PyBUF_C_CONTIGUOUS implies `ndim` entries that live as long as the export.
+    let shape = unsafe { entries(buffer.shape, buffer.ndim) };
+    // SAFETY: as for the shape.
+    let strides = unsafe { entries(buffer.strides, buffer.ndim) };
     let native = if cfg!(target_endian = "little") { b'<' } else { b'>' };
     let format = match format.to_bytes() {
         [b'@' | b'=', rest @ ..] => rest,
         [prefix, rest @ ..] if *prefix == native => rest,
         all => all,
     };
-    Exported { memory, item_bytes: usize::try_from(buffer.itemsize).unwrap_or(0), format, shape }
+    let argument = Argument {
+        format,
+        item_bytes: usize::try_from(buffer.itemsize).unwrap_or(0),
+        shape,
+        strides,
+        address: buffer.buf.addr(),
+        is_readonly: buffer.readonly != 0,
+    };
+    Exported { id, memory, argument }
+}
+
+/// The shape or the strides of a buffer.
+///
+/// # Safety
+///
+/// `first` is null, or has `count` entries that outlive the result.
+unsafe fn entries<'a>(first: *const isize, count: i32) -> &'a [isize] {
+    match usize::try_from(count) {
+        // SAFETY: the caller vouches for the entries.
+        Ok(count) if count > 0 && !first.is_null() => unsafe { slice::from_raw_parts(first, count) },
+        _ => &[],
+    }
 }
 
 /// Reads any bytes-like object.
-pub(crate) fn with_bytes<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(HostSlice) -> T) -> PyResult<T> {
+pub(crate) fn with_bytes<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(HostSlice<'_>) -> T) -> PyResult<T> {
     let mut exports = Exports::with_capacity(1);
     let Some(exported) = exports.take(value, false) else {
         return Err(PyBufferError::new_err(format!(
@@ -125,9 +168,15 @@ pub(crate) fn with_bytes<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(HostSlic
             value.get_type().name()?
         )));
     };
-    let result = read(exported.memory.as_const());
+    let result = read(exported.memory);
     exports.clear(value.py());
     Ok(result)
+}
+
+/// A copy of the bytes of any bytes-like object.
+#[allow(clippy::redundant_closure_for_method_calls)] // the method is not one for views of every lifetime
+pub(crate) fn copied_bytes(value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    with_bytes(value, |bytes| bytes.to_vec())
 }
 
 /// Shape, strides and element format of the arrays that show an output.
@@ -157,12 +206,12 @@ impl ArrayLayout {
 ///
 /// # Safety
 ///
-/// `view` is what a `__getbuffer__` call was given; `memory` and `layout` live as long as `owner`.
+/// `view` is what a `__getbuffer__` call was given; the `len` bytes at `address` and `layout` live as long as `owner`.
 unsafe fn fill(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
     flags: c_int,
-    memory: HostSliceMut,
+    (address, len): (*mut u8, usize),
     layout: &ArrayLayout,
     readonly: bool,
 ) -> PyResult<()> {
@@ -174,8 +223,8 @@ unsafe fn fill(
         view.obj = ptr::null_mut();
         return Err(PyBufferError::new_err("the memory is read-only"));
     }
-    view.buf = memory.as_mut_ptr().cast();
-    view.len = isize::try_from(memory.len()).unwrap_or(isize::MAX);
+    view.buf = address.cast();
+    view.len = isize::try_from(len).unwrap_or(isize::MAX);
     view.readonly = readonly.into();
     view.itemsize = layout.item_bytes;
     view.ndim = c_int::try_from(layout.shape.len()).unwrap_or(0);
@@ -203,8 +252,9 @@ impl OutputBuffer {
     #[allow(clippy::needless_pass_by_value)] // the signature the binding asks for
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
+        let memory = (this.storage.as_mut_ptr(), this.storage.memory().len());
         // SAFETY: storage and layout belong to `slf`, which the view keeps alive.
-        unsafe { fill(slf.as_any(), view, flags, this.storage.memory(), &this.layout, false) }
+        unsafe { fill(slf.as_any(), view, flags, memory, &this.layout, false) }
     }
 }
 
@@ -298,11 +348,9 @@ impl BytesView {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         let address = this.owner.bytes().as_ptr().wrapping_add(this.start).cast_mut();
-        // SAFETY: the range was checked against the owner, which `slf` keeps and which always gives the same memory; the
-        // view is marked read-only, so nobody writes through it.
-        let memory = unsafe { HostSliceMut::new(address, this.len) };
-        // SAFETY: owner and layout belong to `slf`, which the view keeps alive.
-        unsafe { fill(slf.as_any(), view, flags, memory, &this.layout, true) }
+        // SAFETY: the range was checked against the owner, which always gives the same memory; owner and layout belong to
+        // `slf`, which the view keeps alive. The view is marked read-only, so nothing is written through it.
+        unsafe { fill(slf.as_any(), view, flags, (address, this.len), &this.layout, true) }
     }
 
     fn __len__(&self) -> usize {

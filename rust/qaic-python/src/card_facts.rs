@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_kmd::nnc::{PerformanceInfo, ResourceInfo};
-use qaic_runtime::device::kmd::{CardFacts, FirmwareFacts};
+use qaic_kmd::protocol::{PerformanceInfo, ResourceInfo};
+use qaic_runtime::device::card::{CardFacts, FirmwareFacts};
 
 /// Node, address, names, sensors, and what the firmware answers; where it does not, `reason` says why.
 pub(crate) fn card<'py>(py: Python<'py>, facts: &CardFacts) -> PyResult<Bound<'py, PyDict>> {
@@ -52,34 +52,34 @@ fn firmware<'py>(py: Python<'py>, facts: &FirmwareFacts) -> PyResult<Bound<'py, 
     let entry = PyDict::new(py);
     entry.set_item("format_version", status.format_version)?;
     // A tuple: an array of bytes would become `bytes`.
-    let [major, minor, patch, build] = status.firmware_version;
+    let [major, minor, patch, build] = status.firmware_version();
     entry.set_item("version", (major, minor, patch, build))?;
     entry.set_item("features", features)?;
-    entry.set_item("qc_version", &status.qc_image_version)?;
-    entry.set_item("oem_version", &status.oem_image_version)?;
-    entry.set_item("variant", &status.image_variant)?;
+    entry.set_item("qc_version", status.qc_image_version.to_string())?;
+    entry.set_item("oem_version", status.oem_image_version.to_string())?;
+    entry.set_item("variant", status.image_variant.to_string())?;
     entry.set_item("hw_version", status.hw_version)?;
-    entry.set_item("serial", &status.serial)?;
-    entry.set_item("board_serial", &status.board_serial)?;
+    entry.set_item("serial", status.serial.to_string())?;
+    entry.set_item("board_serial", status.board_serial.to_string())?;
     entry.set_item("resources", resources(py, &status.resources)?)?;
     entry.set_item("performance", performance(py, &status.performance)?)?;
-    entry.set_item("constants_loaded", status.loaded_constants)?;
-    entry.set_item("constants_in_use", status.constants_in_use)?;
-    entry.set_item("networks_loaded", status.loaded_networks)?;
-    entry.set_item("networks_active", status.active_networks)?;
-    entry.set_item("metadata_version", status.metadata_version)?;
-    entry.set_item("command_version", status.command_protocol)?;
-    entry.set_item("sbl_image", &status.sbl_image_name)?;
+    entry.set_item("constants_loaded", status.num_loaded_consts)?;
+    entry.set_item("constants_in_use", status.num_consts_in_use)?;
+    entry.set_item("networks_loaded", status.num_loaded_nws)?;
+    entry.set_item("networks_active", status.num_active_nws)?;
+    entry.set_item("metadata_version", status.metadata_version())?;
+    entry.set_item("command_version", status.command_protocol())?;
+    entry.set_item("sbl_image", status.sbl_image_name.to_string())?;
     entry.set_item("pvs_image_version", status.pvs_image_version)?;
-    entry.set_item("nsp_defective_mask", status.nsp_power_group_mask)?;
-    entry.set_item("retired_pages", status.retired_pages)?;
-    entry.set_item("needs_reset_to_retire_pages", status.needs_reset_to_retire_pages)?;
+    entry.set_item("nsp_defective_mask", status.nsp_pgmask)?;
+    entry.set_item("retired_pages", status.num_retired_pages)?;
+    entry.set_item("needs_reset_to_retire_pages", status.need_reset_to_retire_pages != 0)?;
     entry.set_item("sku_type", status.sku_type)?;
-    let [major, minor, patch, build] = status.cores.version;
+    let [major, minor, patch, build] = status.nsp_version();
     entry.set_item("nsp_version", (major, minor, patch, build))?;
-    entry.set_item("nsp_qc_version", &status.cores.qc_image_version)?;
-    entry.set_item("nsp_oem_version", &status.cores.oem_image_version)?;
-    entry.set_item("nsp_variant", &status.cores.image_variant)?;
+    entry.set_item("nsp_qc_version", status.nsp_qc_image_version.to_string())?;
+    entry.set_item("nsp_oem_version", status.nsp_oem_image_version.to_string())?;
+    entry.set_item("nsp_variant", status.nsp_image_variant.to_string())?;
     Ok(entry)
 }
 
@@ -108,13 +108,13 @@ fn resources<'py>(py: Python<'py>, info: &ResourceInfo) -> PyResult<Bound<'py, P
 fn performance<'py>(py: Python<'py>, info: &PerformanceInfo) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     for (name, figure) in [
-        ("nsp_hz", info.nsp_frequency_hz.into()),
-        ("ddr_hz", info.ddr_frequency_hz.into()),
-        ("compnoc_hz", info.compnoc_frequency_hz.into()),
-        ("memnoc_hz", info.memnoc_frequency_hz.into()),
-        ("sysnoc_hz", info.sysnoc_frequency_hz.into()),
-        ("peak_compute_ops", info.peak_compute_ops_per_s),
-        ("dram_kb_per_s", info.dram_bandwidth_kb_per_s),
+        ("nsp_hz", info.nsp_hz.into()),
+        ("ddr_hz", info.ddr_hz.into()),
+        ("compnoc_hz", info.compnoc_hz.into()),
+        ("memnoc_hz", info.memnoc_hz.into()),
+        ("sysnoc_hz", info.sysnoc_hz.into()),
+        ("peak_compute_ops", info.peak_compute),
+        ("dram_kb_per_s", info.dram_bw_kb_per_s),
     ] {
         entry.set_item(name, figure)?;
     }

@@ -12,12 +12,12 @@ use pyo3::types::{PyCFunction, PyDict};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::cpu::{self, Engine, custom_ops};
 use qaic_runtime::device::{
-    Canceller, Device, DeviceId, DeviceKind, DeviceStatus, KernelOptions, LoadToken, RegistryOptions,
-    UserDirectory,
+    Device, DeviceId, DeviceKind, DeviceStatus, KernelOptions, RegistryOptions, UserDirectory,
 };
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::fork;
+use qaic_runtime::error::{EngineError, RuntimeError};
 use qaic_runtime::image::Image;
+use qaic_runtime::process::CancellationToken;
+use qaic_runtime::process::fork;
 
 use crate::card_facts;
 use crate::emu_control;
@@ -105,7 +105,7 @@ fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'p
     let ask = || Ok((device.resources(), device.status()));
     // Only cards are asked over something that may not answer.
     let (resources, status) =
-        if device.kind() == DeviceKind::Kmd { py.asking(ask)? } else { py.detached(ask)? };
+        if device.kind() == DeviceKind::Card { py.asking(ask)? } else { py.detached(ask)? };
     let entry = PyDict::new(py);
     entry.set_item("id", device.id().0)?;
     entry.set_item("kind", device.kind().name())?;
@@ -294,11 +294,10 @@ fn libraries_in(folder: &Path) -> Vec<PathBuf> {
 /// Runs a load so that Ctrl-C ends it; `load` is given the token to pass on.
 pub(crate) fn cancellable_load<T: Ungil + Send>(
     py: Python<'_>,
-    load: impl FnOnce(Arc<LoadToken>) -> Result<T, RuntimeError> + Ungil + Send,
+    load: impl FnOnce(CancellationToken) -> Result<T, RuntimeError> + Ungil + Send,
 ) -> PyResult<T> {
-    let token = LoadToken::new();
-    let canceller: Arc<dyn Canceller> = Arc::clone(&token) as Arc<dyn Canceller>;
-    py.watched(&canceller, move || load(token))
+    let token = CancellationToken::new();
+    py.watched(&token, || load(token.clone()))
 }
 
 /// Path and version of the engine of the `cpu` device, loading it if necessary.
@@ -321,7 +320,7 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     cancellable_load(py, move |token| {
         let image = Image::open(&path, true)?;
         match cpu::check_program(&image, &candidates, &token) {
-            Err(RuntimeError::EngineGraph { message }) => Ok(Some(message)),
+            Err(RuntimeError::Engine(EngineError::Graph { message })) => Ok(Some(message)),
             other => other.map(|()| None),
         }
     })

@@ -5,11 +5,12 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
+use qaic_emu::fault::Target;
+use qaic_emu::{Control, FaultPlan};
 use qaic_kmd::abi::request;
-use qaic_kmd::emu::{Control, FaultPlan};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{InputError, RuntimeError};
 
 use crate::context::open_context;
 use crate::errors::from_runtime;
@@ -106,8 +107,9 @@ impl PyEmuControl {
 
     /// Replaces the plan of what goes wrong; its numbers and times begin anew.
     fn set_faults(&self, py: Python<'_>, text: &str) -> PyResult<()> {
-        let plan = FaultPlan::parse(text)
-            .map_err(|error| from_runtime(py, RuntimeError::Argument { what: error.to_string() }))?;
+        let plan = FaultPlan::parse(text, Target::Card).map_err(|error| {
+            from_runtime(py, RuntimeError::Input(InputError::Argument { what: error.to_string() }))
+        })?;
         py.detached(|| {
             self.control.set_faults(plan);
             Ok(())
@@ -156,7 +158,7 @@ impl PyEmuControl {
         let (_, request) = found.ok_or_else(|| {
             let names = CALLS.map(|(call, _)| call).join(", ");
             let what = format!("no system call is called {name:?}; there are {names}");
-            from_runtime(py, RuntimeError::Argument { what })
+            from_runtime(py, RuntimeError::Input(InputError::Argument { what }))
         })?;
         Ok(self.control.calls(*request).into_pyobject(py)?.into_any())
     }
@@ -168,7 +170,7 @@ impl PyEmuControl {
 
     /// What the firmware has given out: `total` and `free` amounts, and what is loaded.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let ledger = py.detached(|| Ok(self.control.ledger()))?;
+        let ledger = py.detached(|| Ok(self.control.resource_usage()))?;
         let books = PyDict::new(py);
         for (name, amounts) in [("total", &ledger.totals), ("free", &ledger.free)] {
             let entry = PyDict::new(py);

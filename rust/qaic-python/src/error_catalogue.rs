@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use qaic_qpc::error::QpcError;
+use qaic_runtime::binding::ArgumentError;
 use qaic_runtime::error::RuntimeError;
 use qaic_stats::error::StatsError;
 
@@ -9,34 +10,22 @@ use crate::errors;
 use crate::rt::status::QStatus;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
-const OWN: [(&str, &str); 29] = [
+const OWN: [(&str, &str); 17] = [
     ("CompileError", "compile.engine_refused"),
-    ("InputError", "input.unknown_name"),
-    ("InputError", "output.array"),
-    ("InputError", "output.overlap"),
-    ("InputError", "output.unknown_name"),
-    ("InputError", "state.sequence"),
-    ("InputError", "state.unknown_name"),
     ("InputError", "quant.not_finite"),
     ("InputError", "quant.parameters"),
     ("InputError", "quant.range"),
-    ("InputShapeError", "input.shapes"),
     ("InputTypeError", "input.not_a_dict"),
     ("InputTypeError", "quant.array"),
-    ("InternalError", "internal.coerce"),
     ("InternalError", "internal.json"),
     ("InternalError", "internal.panic"),
-    ("MissingInputError", "input.missing"),
     ("OptionError", "option.cpu_devices"),
     ("OptionError", "option.cpu_shared"),
-    ("OptionError", "option.state_per_activation"),
     ("OptionError", "option.timeout"),
     ("OptionError", "quant.name"),
     ("QpcError", "qpc.multi_device"),
     ("QpcError", "writer.misuse"),
-    ("QpcLimitError", "qpc.tensor_too_large"),
     ("StateError", "inference.fetched"),
-    ("StateError", "state.not_split"),
     ("StateError", "writer.finished"),
     ("StatsError", "stats.argument"),
 ];
@@ -48,8 +37,9 @@ type Row = (&'static str, String, &'static str, String);
 #[pyfunction]
 pub(crate) fn error_catalogue(py: Python<'_>) -> PyResult<Vec<Row>> {
     let containers = QpcError::examples().into_iter().map(RuntimeError::Qpc);
+    let inputs = ArgumentError::examples().into_iter().map(RuntimeError::from);
     let mut rows = Vec::new();
-    for error in RuntimeError::examples().into_iter().chain(containers) {
+    for error in RuntimeError::examples().into_iter().chain(inputs).chain(containers) {
         let (code, status, message) = (error.code(), QStatus::of(&error).name(), error.to_string());
         let exception = errors::from_runtime(py, error).get_type(py).name()?.to_string();
         rows.push((code, exception, status, message));

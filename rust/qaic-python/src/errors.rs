@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_qpc::error::{ErrorKind, QpcError};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::binding::{ArgumentError, ShapeError};
+use qaic_runtime::error::{CardError, DeviceError, EngineError, InputError, RuntimeError, StateError};
 use qaic_stats::error::{ErrorKind as StatsKind, StatsError};
 
 /// Names of all classes, base first.
@@ -172,101 +173,136 @@ pub(crate) fn from_stats(py: Python<'_>, error: &StatsError, path: Option<&str>)
 }
 
 /// The exception for a runtime error.
-pub(crate) fn from_runtime(py: Python<'_>, error: RuntimeError) -> PyErr {
+pub(crate) fn from_runtime(py: Python<'_>, error: impl Into<RuntimeError>) -> PyErr {
+    let error = error.into();
     let code = error.code();
     let text = error.to_string();
     let raise = |class| Raise::new(py, class, code, text.clone());
     match error {
         RuntimeError::Qpc(source) => from_qpc(py, &source),
+        RuntimeError::Input(InputError::Arguments(source)) => from_arguments(py, source),
         RuntimeError::Io { path, source } => os_error(py, &path.display().to_string(), &source),
         RuntimeError::Interrupted => PyKeyboardInterrupt::new_err(()),
-        RuntimeError::UnsupportedTransform { binding, step, kind } => {
+        RuntimeError::Input(InputError::UnsupportedTransform { binding, step, kind }) => {
             raise("DeviceError").with("binding", binding).with("step", step).with("kind", kind).build()
         }
-        RuntimeError::BufferSize { buffer, expected, found } => raise("InputShapeError")
+        RuntimeError::Input(InputError::BufferSize { buffer, expected, found }) => raise("InputShapeError")
             .with("buffer", buffer)
             .with("expected", expected)
             .with("found", found)
             .build(),
-        RuntimeError::WrongTarget { built_for, device, .. } => raise("DeviceError")
+        RuntimeError::Device(DeviceError::WrongTarget { built_for, device, .. }) => raise("DeviceError")
             .with("built_for", built_for)
             .with("device", device)
             .hint("compile the ONNX model for this device, or inspect the container with qaic.Qpc")
             .build(),
-        RuntimeError::HardwareFamily { built_for, device, family } => raise("DeviceError")
+        RuntimeError::Device(DeviceError::HardwareFamily { built_for, device, family }) => raise("DeviceError")
             .with("built_for", built_for)
             .with("device", device)
             .with("family", family)
             .hint("compile with aic_hw_version for the device, or load with allow_hw_mismatch=True")
             .build(),
-        RuntimeError::DeviceNotFound { id, existing } => raise("DeviceNotFoundError")
+        RuntimeError::Device(DeviceError::NotFound { id, existing }) => raise("DeviceNotFoundError")
             .with("device", id)
             .with("existing", existing)
             .hint("QAIC_DEVICE chooses the kinds of device, QAIC_CPU_DEVICES the number of virtual and emulated cards, \
                  QAIC_VISIBLE_DEVICES which of them are shown")
             .build(),
-        RuntimeError::TooFewDevices { needed, kind, existing, hidden } => raise("DeviceNotFoundError")
+        RuntimeError::Device(DeviceError::TooFew { needed, kind, existing, hidden }) => raise("DeviceNotFoundError")
             .with("needed", needed)
             .with("kind", kind)
             .with("existing", existing)
             .with("hidden", hidden)
             .build(),
-        RuntimeError::DeviceKind { kind, .. } => {
+        RuntimeError::Device(DeviceError::Kind { kind, .. }) => {
             raise("DeviceNotFoundError").with("kind", kind).hint("set QAIC_DEVICE to one of them").build()
         }
-        RuntimeError::DeviceBusy { id, needed, free, total } => raise("DeviceBusyError")
+        RuntimeError::Device(DeviceError::Busy { id, needed, free, total }) => raise("DeviceBusyError")
             .with("device", id)
             .with("needed", needed)
             .with("free", free)
             .with("total", total)
             .hint("lower num_activations or aic_num_cores, or reset a session that holds cores")
             .build(),
-        RuntimeError::DeviceLost { id, .. } => raise("DeviceLostError")
+        RuntimeError::Device(DeviceError::Lost { id, .. }) => raise("DeviceLostError")
             .with("device", id)
             .hint("once the device is back, unload and load the program, or reset the session")
             .build(),
-        RuntimeError::OutOfMemory { bytes, .. } => raise("DeviceMemoryError").with("bytes", bytes).build(),
+        RuntimeError::Device(DeviceError::OutOfMemory { bytes, .. }) => raise("DeviceMemoryError").with("bytes", bytes).build(),
         RuntimeError::Timeout { timeout_ms, .. } => {
             raise("DeviceTimeoutError").with("timeout_ms", timeout_ms).build()
         }
-        RuntimeError::EngineMissing { looked_at } => raise("DeviceError")
+        RuntimeError::Engine(EngineError::Missing { looked_at }) => raise("DeviceError")
             .with("looked_at", looked_at)
             .hint("install onnxruntime (pip install onnxruntime), or set QAIC_ONNXRUNTIME_LIB to its library")
             .build(),
-        RuntimeError::EngineUnusable { path, found, .. } => raise("DeviceError")
+        RuntimeError::Engine(EngineError::Unusable { path, found, .. }) => raise("DeviceError")
             .with("path", path)
             .with("found", found)
             .with("needed", qaic_runtime::device::cpu::MINIMUM_VERSION)
             .hint("pip install --upgrade onnxruntime, or set QAIC_ONNXRUNTIME_LIB to a newer library")
             .build(),
-        RuntimeError::EngineGraph { .. }
-        | RuntimeError::Transfers { .. }
-        | RuntimeError::Unsupported { .. } => raise("DeviceError").build(),
-        RuntimeError::Inference { status, .. } => raise("InferenceError").with("status", status).build(),
-        RuntimeError::IoCrc { binding, section, taken, found, .. } => raise("InferenceError")
+        RuntimeError::Engine(EngineError::Graph { .. })
+        | RuntimeError::Card(CardError::Transfers { .. })
+        | RuntimeError::Device(DeviceError::Unsupported { .. }) => raise("DeviceError").build(),
+        RuntimeError::Engine(EngineError::Inference { status, .. }) => raise("InferenceError").with("status", status).build(),
+        RuntimeError::Input(InputError::IoCrc { binding, section, taken, found, .. }) => raise("InferenceError")
             .with("binding", binding)
             .with("section", section)
             .with("taken", taken)
             .with("found", found)
             .hint("let nobody write to the arrays of an inference before it was waited for")
             .build(),
-        RuntimeError::Forked => raise("StateError")
+        RuntimeError::State(StateError::Forked) => raise("StateError")
             .hint("make sessions and programs after the fork, or use the start method spawn or forkserver")
             .build(),
-        RuntimeError::State { .. }
-        | RuntimeError::InFlight
-        | RuntimeError::QueueFull { .. }
-        | RuntimeError::LiveExecObjs { .. }
-        | RuntimeError::UnknownInference { .. }
-        | RuntimeError::NothingSubmitted => raise("StateError").build(),
-        RuntimeError::NoMatchingShape { .. } => raise("InputShapeError").build(),
-        RuntimeError::StateRequired { binding } => {
+        RuntimeError::State(StateError::Invalid { .. } | StateError::InFlight |
+StateError::QueueFull { .. } | StateError::LiveExecObjs { .. } |
+StateError::UnknownInference { .. } | StateError::NothingSubmitted) => raise("StateError").build(),
+        RuntimeError::Input(InputError::NoMatchingShape { .. }) => raise("InputShapeError").build(),
+        RuntimeError::Input(InputError::StateRequired { binding }) => {
             raise("MissingInputError").with("binding", binding).build()
         }
         RuntimeError::Cancelled => raise("InferenceError").build(),
-        RuntimeError::Argument { .. } => raise("OptionError").build(),
+        RuntimeError::Input(InputError::Argument { .. }) => raise("OptionError").build(),
         error => from_card(py, error),
     }
+}
+
+/// The exception for arguments that a program cannot take.
+fn from_arguments(py: Python<'_>, error: ArgumentError) -> PyErr {
+    let (code, text) = (error.code(), error.to_string());
+    let raise = |class| Raise::new(py, class, code, text);
+    match error {
+        ArgumentError::UnknownName { name, known, .. } | ArgumentError::UnknownOutput { name, known } => {
+            raise("InputError").with("name", name).with("known", known)
+        }
+        ArgumentError::Missing { missing, .. } => raise("MissingInputError").with("missing", missing),
+        ArgumentError::Shapes(ShapeError { passed, allowed, .. }) => {
+            let passed: Vec<_> = passed.into_iter().map(|(name, _, dims)| (name, dims)).collect();
+            raise("InputShapeError")
+                .with("passed", passed)
+                .with("allowed", allowed)
+                .hint("pass arrays of exactly one of these combinations")
+        }
+        ArgumentError::OutputArray { name, .. } => raise("InputError").with("name", name),
+        ArgumentError::OutputOverlap { name } => {
+            raise("InputError").with("name", name).hint("give every output memory of its own")
+        }
+        ArgumentError::StateNotSplit => {
+            raise("StateError").hint("compile it with retained_state=True and split_retained_state_io=True")
+        }
+        ArgumentError::UnknownState { known, .. } => raise("InputError").with("known", known),
+        ArgumentError::StateSequence { name, shape, .. } => raise("InputError")
+            .with("name", name)
+            .with("shape", shape)
+            .hint("sequences are counted from 0 along the first dimension"),
+        ArgumentError::StatePerActivation { .. } => raise("OptionError")
+            .hint("use num_activations=1, or choose the activation of every inference with qaicrt"),
+        ArgumentError::TensorTooLarge { .. } => raise("QpcLimitError"),
+        _ => raise("InternalError"),
+    }
+    .build()
 }
 
 /// The exception for an error that only cards have; others are bugs of ours.
@@ -275,32 +311,34 @@ fn from_card(py: Python<'_>, error: RuntimeError) -> PyErr {
     let text = error.to_string();
     let raise = |class| Raise::new(py, class, code, text.clone());
     match error {
-        RuntimeError::ChannelLost { device, channel, .. } => raise("DeviceLostError")
+        RuntimeError::Card(CardError::ChannelLost { device, channel, .. }) => raise("DeviceLostError")
             .with("device", device)
             .with("channel", channel)
             .hint("reset() the session, or deactivate and activate the program")
             .build(),
-        RuntimeError::DeviceUnavailable { id, .. } => raise("DeviceError").with("device", id).build(),
-        RuntimeError::DevicePermission { id, path, .. } => {
+        RuntimeError::Device(DeviceError::Unavailable { id, .. }) => {
+            raise("DeviceError").with("device", id).build()
+        }
+        RuntimeError::Card(CardError::Permission { id, path, .. }) => {
             raise("DeviceError").with("device", id).with("path", path).build()
         }
-        RuntimeError::FirmwareVersion { id, what, found, expected } => raise("DeviceError")
+        RuntimeError::Card(CardError::FirmwareVersion { id, what, found, expected }) => raise("DeviceError")
             .with("device", id)
             .with("what", what)
             .with("found", found)
             .with("expected", expected)
             .hint("install the firmware that belongs to this version of the runtime, or use another card")
             .build(),
-        RuntimeError::Firmware { id, what, status, name } => raise(firmware_class(status))
+        RuntimeError::Card(CardError::Firmware { id, what, status, name }) => raise(firmware_class(status))
             .with("device", id)
             .with("what", what)
             .with("status", status)
             .with("name", name)
             .build(),
-        RuntimeError::FirmwareProtocol { id, what, .. } => {
+        RuntimeError::Card(CardError::FirmwareProtocol { id, what, .. }) => {
             raise("DeviceError").with("device", id).with("what", what).build()
         }
-        RuntimeError::Driver { id, call, source } => {
+        RuntimeError::Card(CardError::Driver { id, call, source }) => {
             let raised = raise("DeviceError")
                 .with("device", id)
                 .with("call", call)
@@ -311,13 +349,15 @@ fn from_card(py: Python<'_>, error: RuntimeError) -> PyErr {
                         and activate the program";
             if is_kept { raised.hint(hint).build() } else { raised.build() }
         }
-        RuntimeError::RingFull { device, channel, attempts, elements } => raise("DeviceBusyError")
-            .with("device", device)
-            .with("channel", channel)
-            .with("attempts", attempts)
-            .with("elements", elements)
-            .hint("submit fewer inferences at a time: lower set_size")
-            .build(),
+        RuntimeError::Card(CardError::RingFull { device, channel, attempts, elements }) => {
+            raise("DeviceBusyError")
+                .with("device", device)
+                .with("channel", channel)
+                .with("attempts", attempts)
+                .with("elements", elements)
+                .hint("submit fewer inferences at a time: lower set_size")
+                .build()
+        }
         _ => raise("InternalError").build(),
     }
 }

@@ -1,5 +1,6 @@
 //! The one door through which calls leave the interpreter lock: panics, errors and Ctrl-C are handled here, once.
 
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -8,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
-use qaic_runtime::device::{Canceller, LoadToken};
+use pyo3::types::PyCFunction;
 use qaic_runtime::error::RuntimeError;
-use qaic_runtime::fork::Origin;
-use qaic_runtime::interrupts::{self, LOOK_PERIOD};
+use qaic_runtime::process::cancellation::{CHECK_PERIOD, ignore_signals_on_this_thread};
+use qaic_runtime::process::reaper::{self, Teardown};
+use qaic_runtime::process::{CancellationToken, Deadline as Limit, ForkGuard, WaitScope};
 
 use crate::errors;
 
@@ -28,19 +30,130 @@ pub(crate) trait Door<'py> {
     /// Runs `work`, which may take long and knows nothing of signals, so that Ctrl-C ends it.
     ///
     /// On the main thread the work moves to another thread while this one watches; elsewhere no signal can arrive and it
-    /// runs right here. `cancel` is asked again and again until the work has ended, and [`interrupts::was_interrupted`]
-    /// says so to it.
+    /// runs right here. `token` is then the current one of the work, and is cancelled again and again until the work has
+    /// ended.
     fn watched<T: Ungil + Send>(
         self,
-        cancel: &Arc<dyn Canceller>,
+        token: &CancellationToken,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 
-    /// [`Self::watched`] for work that nothing but [`interrupts::was_interrupted`] ends: questions to a card.
+    /// [`Self::watched`] for work that nothing but its current token ends: questions to a card.
     fn asking<T: Ungil + Send>(
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
+
+    /// Runs an explicit teardown on a reaper thread: after Ctrl-C, and after [`reaper::LIMIT`], it goes on there.
+    fn torn_down<T: Ungil + Send + 'static>(
+        self,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send + 'static,
+    ) -> PyResult<Result<T, RuntimeError>>;
+}
+
+/// What may take long to tear down, as to give back cores of a card does. The last reference goes to a reaper thread; a
+/// drop waits for it a moment, without the interpreter lock.
+#[derive(Debug)]
+pub(crate) struct Reaped<T: Send + Sync + 'static> {
+    // Empty only while it is dropped.
+    object: Option<Arc<T>>,
+    teardown: Option<Arc<Teardown>>,
+    fork_guard: ForkGuard,
+}
+
+impl<T: Send + Sync + 'static> Reaped<T> {
+    /// An object whose teardown nobody watches.
+    pub(crate) fn new(object: Arc<T>) -> Self {
+        Self { object: Some(object), teardown: None, fork_guard: ForkGuard::new() }
+    }
+
+    /// An object whose progress `teardown` shows.
+    pub(crate) fn watched(object: Arc<T>, teardown: &Arc<Teardown>) -> Self {
+        Self { object: Some(object), teardown: Some(Arc::clone(teardown)), fork_guard: ForkGuard::new() }
+    }
+}
+
+impl<T: Send + Sync + 'static> Deref for Reaped<T> {
+    type Target = Arc<T>;
+
+    fn deref(&self) -> &Arc<T> {
+        match &self.object {
+            Some(object) => object,
+            None => unreachable!("taken only by drop"),
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Reaped<T> {
+    fn drop(&mut self) {
+        let Some(object) = self.object.take() else { return };
+        if !self.fork_guard.is_current() {
+            // What belongs to the parent of a forked process is only forgotten here, which never blocks.
+            return;
+        }
+        let begun = match self.teardown.take() {
+            Some(teardown) => reaper::release_as(&teardown, object).then_some(teardown),
+            None => reaper::release(object),
+        };
+        let Some(teardown) = begun else { return };
+        // Without an interpreter there is no lock of it.
+        if Python::try_attach(|py| py.detach(|| teardown.wait_briefly())).is_none() {
+            teardown.wait_briefly();
+        }
+    }
+}
+
+/// Lets the end of the interpreter wait for what is being torn down.
+pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
+    let finish = PyCFunction::new_closure(py, None, None, |arguments, _| {
+        arguments.py().detached(|| match reaper::finish(signal_pending) {
+            Err(error @ RuntimeError::Interrupted) => Err(error),
+            // The kernel frees what is left.
+            _ => Ok(()),
+        })
+    })?;
+    py.import("atexit")?.call_method1("register", (finish,)).map(drop)
+}
+
+/// Waits until everything is torn down that was let go of; whether it was, within `seconds`.
+///
+/// Blocking, without the interpreter lock; Ctrl-C ends it.
+#[pyfunction]
+pub(crate) fn await_teardown(py: Python<'_>, seconds: f64) -> PyResult<bool> {
+    let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
+    let mut check = signal_pending;
+    py.detached(|| match reaper::drain(&mut WaitScope::until(Limit::after(limit)).checked_by(&mut check)) {
+        Err(RuntimeError::Timeout { .. }) => Ok(false),
+        outcome => outcome.map(|()| true),
+    })
+}
+
+/// The teardown of a loaded program, to wait for when nobody uses it any more. It does not keep the program.
+#[pyclass(frozen, name = "Teardown", module = "qaic._core")]
+pub(crate) struct PyTeardown {
+    teardown: Arc<Teardown>,
+}
+
+impl PyTeardown {
+    pub(crate) fn new(teardown: &Arc<Teardown>) -> Self {
+        Self { teardown: Arc::clone(teardown) }
+    }
+}
+
+#[pymethods]
+impl PyTeardown {
+    /// Waits until the program is torn down, if its last reference is gone; a minute at most unless told otherwise.
+    ///
+    /// Blocking, without the interpreter lock. After Ctrl-C, and after `seconds`, the teardown goes on.
+    #[pyo3(signature = (seconds = None))]
+    fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        let limit = match seconds {
+            None => reaper::LIMIT,
+            Some(_) => Deadline::after(py, seconds)?.map_or(Duration::MAX, |deadline| deadline.limit),
+        };
+        let mut check = signal_pending;
+        py.detached(|| self.teardown.wait(&mut WaitScope::until(Limit::after(limit)).checked_by(&mut check)))
+    }
 }
 
 /// A point in time and the limit it came from.
@@ -96,30 +209,27 @@ impl<'py> Door<'py> for Python<'py> {
 
     fn watched<T: Ungil + Send>(
         self,
-        cancel: &Arc<dyn Canceller>,
+        token: &CancellationToken,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T> {
         if !on_main_thread(self)? {
             return self.detached(work);
         }
         let mut signal = None;
-        let token = LoadToken::new();
         let outcome = self.detach(|| {
             thread::scope(|scope| {
                 let (done, ended) = channel();
-                let within = &token;
                 let worker = scope.spawn(move || {
-                    let result = catch_unwind(AssertUnwindSafe(|| interrupts::within(within, work)));
+                    let result = catch_unwind(AssertUnwindSafe(|| token.enter(work)));
                     // The watcher may have stopped listening only after the worker was joined.
                     let _ = done.send(());
                     result
                 });
-                while matches!(ended.recv_timeout(LOOK_PERIOD), Err(RecvTimeoutError::Timeout)) {
+                while matches!(ended.recv_timeout(CHECK_PERIOD), Err(RecvTimeoutError::Timeout)) {
                     if signal.is_none() {
                         signal = Python::attach(check_signals).err();
                     }
                     if signal.is_some() {
-                        cancel.cancel();
                         token.cancel();
                     }
                 }
@@ -138,8 +248,24 @@ impl<'py> Door<'py> for Python<'py> {
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T> {
-        let token: Arc<dyn Canceller> = LoadToken::new();
-        self.watched(&token, work)
+        self.watched(&CancellationToken::new(), work)
+    }
+
+    fn torn_down<T: Ungil + Send + 'static>(
+        self,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send + 'static,
+    ) -> PyResult<Result<T, RuntimeError>> {
+        let mut check = signal_pending;
+        let outcome = self.detached(|| {
+            let mut scope = WaitScope::until(Limit::after(reaper::LIMIT)).checked_by(&mut check);
+            Ok(reaper::run(&mut scope, work))
+        })?;
+        if matches!(outcome, Err(RuntimeError::Interrupted))
+            && let Some(signal) = take_signal()
+        {
+            return Err(signal);
+        }
+        Ok(outcome)
     }
 }
 
@@ -159,7 +285,7 @@ fn to_exception(py: Python<'_>, error: RuntimeError) -> PyErr {
 }
 
 thread_local! {
-    static MAIN: std::cell::Cell<Option<(Origin, bool)>> = const { std::cell::Cell::new(None) };
+    static MAIN: std::cell::Cell<Option<(ForkGuard, bool)>> = const { std::cell::Cell::new(None) };
     // The exception a signal handler raised during a wait of this thread, until the wait has unwound.
     static PENDING: std::cell::Cell<Option<PyErr>> = const { std::cell::Cell::new(None) };
 }
@@ -193,14 +319,14 @@ fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
     let threading = py.import("threading")?;
     let main = threading.call_method0("main_thread")?.getattr("ident")?;
     let answer = threading.call_method0("get_ident")?.eq(main)?;
-    MAIN.set(Some((Origin::here(), answer)));
+    MAIN.set(Some((ForkGuard::new(), answer)));
     if !answer {
-        interrupts::never_on_this_thread();
+        ignore_signals_on_this_thread();
     }
     Ok(answer)
 }
 
 /// What [`on_main_thread`] found for this thread in this process.
 fn known_main() -> Option<bool> {
-    MAIN.get().filter(|(asked, _)| asked.is_here()).map(|(_, answer)| answer)
+    MAIN.get().filter(|(asked, _)| asked.is_current()).map(|(_, answer)| answer)
 }

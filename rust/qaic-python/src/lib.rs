@@ -39,6 +39,8 @@ mod _core {
     #[pymodule_export]
     use super::error_catalogue::error_catalogue;
     #[pymodule_export]
+    use super::gil::{PyTeardown, await_teardown};
+    #[pymodule_export]
     use super::noop_control::PyNoopControl;
     #[pymodule_export]
     use super::profiling::{PyProfiler, PySamples, device_kpi, profiling_clock};
@@ -68,6 +70,7 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::context::watch_forks(module.py())?;
+        super::gil::finish_with_interpreter(module.py())?;
         module.add("RtContext", module.py().get_type::<super::rt::context::RtContext>())?;
         module.add("RtQBuffer", module.py().get_type::<super::buffers::PyQBuffer>())?;
         module.add("RtBufferDimensionsVecRef", module.py().get_type::<super::rt::dims::PyDims>())?;

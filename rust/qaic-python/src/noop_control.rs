@@ -31,7 +31,7 @@ impl PyNoopControl {
 
     /// Replaces the faults and counts calls anew.
     fn plan(&self, py: Python<'_>, text: &str) -> PyResult<()> {
-        done(py, text.parse().and_then(|plan| self.control.plan(plan)))
+        done(py, self.control.plan(text))
     }
 
     /// Calls of each kind since the last plan.

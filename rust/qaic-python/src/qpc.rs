@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
+use qaic_mem::FileBytes;
 use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::container::{MAGIC, Warning, names};
 use qaic_qpc::error::QpcError;
@@ -14,14 +15,12 @@ use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::{Encoding, LocatedMetadata};
 use qaic_qpc::program_info::QpcInfo;
 use qaic_qpc::{elf, validate};
-use qaic_runtime::buffer::FileBytes;
-use qaic_runtime::buffer::HostSlice;
+use qaic_runtime::binding::{TensorSpec, tensor_specs};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
-use qaic_runtime::tensors::{Tensor, user_tensors};
 use serde_json::json;
 
-use crate::buffers::{BytesView, with_bytes};
+use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{Raise, from_qpc, from_qpc_file, from_runtime};
 use crate::gil::Door;
 
@@ -65,7 +64,7 @@ impl PyQpc {
             let image = py.detached(move || keep_format_errors(Image::inspect(&path, mmap)))?;
             return image.map(|image| Self { image }).map_err(|error| from_qpc_file(py, &error, &shown));
         }
-        let bytes = with_bytes(source, HostSlice::to_vec)?;
+        let bytes = copied_bytes(source)?;
         Ok(Self { image: py.detached(move || Image::inspect_bytes(bytes))? })
     }
 
@@ -147,8 +146,8 @@ impl PyQpc {
     }
 
     fn tensors(&self, py: Python<'_>) -> PyResult<(Vec<PyTensor>, Vec<PyTensor>)> {
-        let tensors = user_tensors(self.program(py)?).map_err(|error| from_runtime(py, error))?;
-        let wrap = |list: Vec<Tensor>| list.into_iter().map(|tensor| PyTensor { tensor }).collect();
+        let tensors = tensor_specs(self.program(py)?).map_err(|error| from_runtime(py, error))?;
+        let wrap = |list: Vec<TensorSpec>| list.into_iter().map(|tensor| PyTensor { tensor }).collect();
         Ok((wrap(tensors.inputs), wrap(tensors.outputs)))
     }
 
@@ -219,7 +218,7 @@ fn describe(warning: &Warning) -> String {
 /// One input or output as an array of a host program.
 #[pyclass(frozen, name = "Tensor", module = "qaic._core")]
 pub(crate) struct PyTensor {
-    tensor: Tensor,
+    tensor: TensorSpec,
 }
 
 #[pymethods]
@@ -268,9 +267,9 @@ fn findings(bytes: &[u8]) -> Vec<Finding> {
 #[pyfunction]
 pub(crate) fn validate_container(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Vec<Finding>> {
     let bytes = if let Ok(path) = source.extract::<PathBuf>() {
-        py.detached(move || FileBytes::open(&path, true))?
+        py.detached(move || Ok(FileBytes::open(&path, true)?))?
     } else {
-        FileBytes::Owned(with_bytes(source, HostSlice::to_vec)?.into_boxed_slice())
+        FileBytes::Owned(copied_bytes(source)?.into_boxed_slice())
     };
     py.detached(move || Ok(findings(&bytes)))
 }

@@ -1,6 +1,5 @@
 //! `_core.InferenceSet`: dictionaries of arrays in, dictionaries of arrays out.
 
-mod blocks;
 mod completions;
 mod flight;
 mod inference;
@@ -8,26 +7,28 @@ mod inputs;
 mod state;
 mod tensors;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage};
+use qaic_mem::{HostSlice, Lender, Loan, Storage};
+use qaic_runtime::binding::{ArgumentError, Bindings, OutputBinding, first_overlap};
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
 use qaic_runtime::error::RuntimeError;
-use qaic_runtime::fork::Origin;
 use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet};
-use qaic_runtime::interrupts::WAIT_SLICE_MS;
+use qaic_runtime::process::ForkGuard;
+use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
+use qaic_runtime::process::reaper::{self, Teardown};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
-use qaic_runtime::wiring::{InputWire, OutputWire, Shapes, Wiring};
 
-use crate::buffers::Exports;
+use crate::buffers::{ExportId, Exports};
 use crate::context::{PyContext, cancellable_load};
-use crate::errors::{Raise, from_runtime};
-use crate::gil::{Deadline, Door, signal_pending};
+use crate::errors::from_runtime;
+use crate::gil::{Deadline, Door, PyTeardown, Reaped, signal_pending};
 use crate::qpc::PyQpc;
 use inputs::Inputs;
-use tensors::{Edge, Tensors, check_keys, names};
+use tensors::{Tensor, Tensors, check_keys, writable};
 
 pub(crate) use completions::PyCompletions;
 pub(crate) use inference::PyInference;
@@ -36,11 +37,34 @@ pub(crate) use inference::PyInference;
 struct Scratch {
     exports: Exports,
     inputs: Inputs,
-    outputs: Vec<Option<HostSliceMut>>,
+    outputs: Vec<Target>,
+    // By output; those that go to new arrays.
     storages: Vec<Option<Storage>>,
-    // Outputs whose array is also an input, or has another form than the device's: where they are computed, the array, and
-    // the number of the output.
-    deferred: Vec<(Storage, HostSliceMut, usize)>,
+    // In the order of the outputs.
+    deferred: Vec<Deferred>,
+    lender: Lender,
+    // Number of an output, and where the array lies that was given for it.
+    given: Vec<(usize, Range<usize>)>,
+}
+
+/// Where the device writes an output.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Nowhere,
+    /// The head of the caller's array.
+    Export(ExportId, usize),
+    /// A new array.
+    Storage,
+    /// Memory from which it is brought to the caller's array.
+    Deferred,
+}
+
+/// An output whose array is also an input, or has another form than the device's.
+struct Deferred {
+    storage: Storage,
+    array: ExportId,
+    bytes: usize,
+    output: usize,
 }
 
 /// A loaded and activated container with its exec objects.
@@ -49,11 +73,12 @@ struct Scratch {
 /// the program's type and shape, and returns one or raises.
 #[pyclass(frozen, name = "InferenceSet", module = "qaic._core")]
 pub(crate) struct PyInferenceSet {
-    set: Arc<InferenceSet>,
+    set: Reaped<InferenceSet>,
+    teardown: Arc<Teardown>,
     tensors: Arc<Tensors>,
     coerce: Py<PyAny>,
     scratch: Mutex<Vec<Scratch>>,
-    origin: Origin,
+    fork_guard: ForkGuard,
 }
 
 #[pymethods]
@@ -83,19 +108,10 @@ impl PyInferenceSet {
         let context = context.inner();
         let image = qpc.program(py)?;
         let unused = set_size.saturating_mul(num_activations).min(1 << 16) as usize;
-        let tensors = Tensors::new(py, image, unused)?;
-        if num_activations > 1 && tensors.has_state() {
-            return Err(Raise::new(
-                py,
-                "OptionError",
-                "option.state_per_activation",
-                format!(
-                    "num_activations is {num_activations}; the program keeps state between inferences, and each \
-                     activation its own"
-                ),
-            )
-            .hint("use num_activations=1, or choose the activation of every inference with qaicrt")
-            .build());
+        let tensors = Tensors::new(py, image, unused).map_err(|error| from_runtime(py, error))?;
+        if num_activations > 1 && tensors.specs.has_state() {
+            let error = ArgumentError::StatePerActivation { activations: num_activations };
+            return Err(from_runtime(py, error));
         }
         let placement = if let Some(ids) = dev_ids {
             Placement { devices: ids.into_iter().map(DeviceId).collect() }
@@ -122,14 +138,18 @@ impl PyInferenceSet {
                 threads_per_queue,
                 ..ProgramOptions::default()
             };
-            InferenceSet::new(context, image, &placement, set_size, num_activations, options)
+            reaper::when_free(|| {
+                InferenceSet::new(context, image, &placement, set_size, num_activations, options.clone())
+            })
         })?;
+        let teardown = Teardown::new();
         Ok(Self {
-            set,
+            set: Reaped::watched(set, &teardown),
+            teardown,
             tensors: Arc::new(tensors),
             coerce,
             scratch: Mutex::default(),
-            origin: Origin::here(),
+            fork_guard: ForkGuard::new(),
         })
     }
 
@@ -139,10 +159,16 @@ impl PyInferenceSet {
         self.set.handle_count()
     }
 
+    /// Its teardown, which begins when nobody uses it any more.
+    fn teardown(&self) -> PyTeardown {
+        PyTeardown::new(&self.teardown)
+    }
+
     /// Shapes of the inputs in every permitted combination, in order of the inputs.
-    fn input_shapes(&self) -> Vec<Vec<Vec<isize>>> {
-        (0..self.tensors.variants)
-            .map(|variant| self.tensors.inputs.iter().map(|edge| edge.form(variant).shape.clone()).collect())
+    fn input_shapes(&self) -> Vec<Vec<Vec<usize>>> {
+        let specs = &self.tensors.specs;
+        (0..specs.variants())
+            .map(|variant| specs.inputs().iter().map(|spec| spec.shape(variant).dims.clone()).collect())
             .collect()
     }
 
@@ -223,9 +249,14 @@ impl PyInferenceSet {
             scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
             let limit = Deadline::after(py, seconds)?.map(|deadline| deadline.limit);
             let progress = BenchmarkProgress::new(&self.set);
-            let inputs = &scratch.inputs;
-            let wire = |_, wiring: &mut Wiring| inputs.wire(wiring);
-            py.detached(|| self.set.benchmark(count, limit, &progress, wire, |_| (), signal_pending))
+            let Scratch { exports, inputs, lender, .. } = &mut scratch;
+            let (exports, inputs) = (&*exports, &*inputs);
+            py.detached(|| {
+                lender.scope(|loan| {
+                    let bind = |_, bindings: &mut Bindings| inputs.bind(exports, loan, bindings);
+                    self.set.benchmark(count, limit, &progress, bind, |_| (), signal_pending)
+                })
+            })
         })();
         self.give_back(py, scratch);
         let outcome = result?;
@@ -234,59 +265,58 @@ impl PyInferenceSet {
 }
 
 impl Scratch {
-    /// Where output `edge` is computed so that `array` has it in the end.
+    /// Where an output is computed so that the array of `id` has it in the end.
     ///
     /// A program may write an output before it has read all inputs, so an array that is both gets a copy.
     fn deliver(
         &mut self,
         py: Python<'_>,
-        edge: &Edge,
-        number: usize,
-        array: HostSliceMut,
-    ) -> PyResult<HostSliceMut> {
-        let deferred = self.deferred.iter().map(|&(_, other, _)| other);
-        if self.outputs.iter().flatten().copied().chain(deferred).any(|other| overlap(other, array)) {
-            let message = format!("out[{:?}] shares memory with the array of another output", edge.name);
-            return Err(Raise::new(py, "InputError", "output.overlap", message)
-                .with("name", &edge.name)
-                .hint("give every output memory of its own")
-                .build());
+        tensor: &Tensor,
+        output: usize,
+        (array, bytes): (ExportId, usize),
+    ) -> PyResult<Target> {
+        let memory = head(&self.exports, array, bytes);
+        let start = memory.as_ptr().addr();
+        self.given.push((output, start..start.saturating_add(memory.len())));
+        let mut inputs = self.inputs.memory(&self.exports).flatten();
+        if !tensor.has_blocks() && !inputs.any(|input| input.overlaps(memory)) {
+            return Ok(Target::Export(array, bytes));
         }
-        let overlaps = |input: &HostSlice| input.overlaps(array.as_const());
-        if edge.blocks.is_none() && !self.inputs.memory.iter().flatten().any(overlaps) {
-            return Ok(array);
-        }
-        let pool = edge.form(self.inputs.variant).device_pool();
+        let pool = tensor.form(self.inputs.variant).device_pool();
         let storage = pool.take().map_err(|error| from_runtime(py, error))?;
-        let memory = storage.memory();
-        self.deferred.push((storage, array, number));
-        Ok(memory)
+        self.deferred.push(Deferred { storage, array, bytes, output });
+        Ok(Target::Deferred)
     }
 }
 
-impl Inputs {
-    fn wire(&self, wiring: &mut Wiring) {
-        wiring.shapes = Shapes::Variant(self.variant);
-        for (wire, memory) in wiring.inputs.iter_mut().zip(&self.memory) {
-            *wire = match *memory {
-                Some(memory) => InputWire::Memory { memory, owner: None },
-                None => InputWire::Held,
-            };
-        }
-    }
+/// The first bytes of an array.
+fn head(exports: &Exports, id: ExportId, bytes: usize) -> HostSlice<'_> {
+    let memory = exports.memory(id);
+    memory.subslice(0, bytes).unwrap_or(memory)
 }
 
-fn wire_outputs(outputs: &[Option<HostSliceMut>], wiring: &mut Wiring) {
-    for (wire, memory) in wiring.outputs.iter_mut().zip(outputs) {
-        *wire = match *memory {
-            Some(memory) => OutputWire::Memory { memory, owner: None },
-            None => OutputWire::Dropped,
+/// Lends an inference the memory of its outputs.
+fn bind_outputs<'a>(
+    outputs: &[Target],
+    exports: &'a Exports,
+    storages: &'a mut [Option<Storage>],
+    deferred: &'a mut [Deferred],
+    loan: &mut Loan<'_, 'a>,
+    bindings: &mut Bindings,
+) {
+    let mut deferred = deferred.iter_mut();
+    for ((binding, target), storage) in bindings.outputs.iter_mut().zip(outputs).zip(storages) {
+        let memory = match *target {
+            Target::Nowhere => None,
+            Target::Export(id, bytes) => Some(exports.memory_mut(id).first(bytes)),
+            Target::Storage => storage.as_mut().map(Storage::memory_mut),
+            Target::Deferred => deferred.next().map(|deferred| deferred.storage.memory_mut()),
+        };
+        *binding = match memory {
+            Some(memory) => OutputBinding::Memory(loan.lend_mut(memory)),
+            None => OutputBinding::Dropped,
         };
     }
-}
-
-fn overlap(one: HostSliceMut, other: HostSliceMut) -> bool {
-    one.as_const().overlaps(other.as_const())
 }
 
 impl PyInferenceSet {
@@ -297,18 +327,21 @@ impl PyInferenceSet {
 
     fn take_scratch(&self, py: Python<'_>) -> PyResult<Scratch> {
         // The lock below may be held by a thread that exists in the parent only.
-        self.origin.check().map_err(|error| from_runtime(py, error))?;
+        self.fork_guard.check().map_err(|error| from_runtime(py, error))?;
         let reused = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let (inputs, outputs) = (self.tensors.inputs.len(), self.tensors.outputs.len());
         let mut scratch = reused.unwrap_or_else(|| Scratch {
             // One more per input: a value that does not fit is released only with the others.
             exports: Exports::with_capacity(2 * inputs + outputs),
-            inputs: Inputs { memory: Vec::with_capacity(inputs), ..Inputs::default() },
+            inputs: Inputs::with_capacity(inputs),
             outputs: Vec::with_capacity(outputs),
             storages: Vec::with_capacity(outputs),
             deferred: Vec::new(),
+            lender: Lender::with_capacity(inputs + outputs),
+            given: Vec::new(),
         });
         scratch.outputs.clear();
+        scratch.given.clear();
         Ok(scratch)
     }
 
@@ -316,7 +349,7 @@ impl PyInferenceSet {
         scratch.exports.clear(py);
         scratch.storages.clear();
         scratch.deferred.clear();
-        scratch.inputs.converted.clear();
+        scratch.inputs.clear();
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
@@ -332,58 +365,66 @@ impl PyInferenceSet {
         let deadline = Deadline::after(py, timeout)?;
         scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
         if let Some(names) = output_names {
-            self.check_output_names(py, names)?;
+            let checked = names.iter().try_for_each(|name| self.tensors.specs.check_output_name(name));
+            checked.map_err(|error| from_runtime(py, error))?;
         }
         if let Some(out) = out {
-            check_keys(py, out, &self.tensors.outputs, "output")?;
+            check_keys(py, out, self.tensors.specs.outputs(), "output")?;
         }
-        for (number, edge) in self.tensors.outputs.iter().enumerate() {
+        let variant = scratch.inputs.variant;
+        for (number, (spec, tensor)) in self.tensors.outputs().enumerate() {
             let given = match out {
-                Some(out) => out.get_item(&edge.key)?,
+                Some(out) => out.get_item(&tensor.key)?,
                 None => None,
             };
-            let form = edge.form(scratch.inputs.variant);
-            let (memory, storage) = if let Some(array) = given {
-                let array = edge.writable(py, form, &array, &mut scratch.exports)?;
-                (Some(scratch.deliver(py, edge, number, array)?), None)
-            } else if is_wanted(edge, output_names, &scratch.inputs) {
-                let storage = form.device_pool().take().map_err(|error| from_runtime(py, error))?;
-                (Some(storage.memory()), Some(storage))
+            let (target, storage) = if let Some(array) = given {
+                let array = writable(py, spec, variant, &array, &mut scratch.exports)?;
+                (scratch.deliver(py, tensor, number, (array, spec.shape(variant).bytes))?, None)
+            } else if spec.is_delivered(output_names, |input| scratch.inputs.is_left_out(input)) {
+                let storage =
+                    tensor.form(variant).device_pool().take().map_err(|error| from_runtime(py, error))?;
+                (Target::Storage, Some(storage))
             } else {
-                (None, None)
+                (Target::Nowhere, None)
             };
-            scratch.outputs.push(memory);
+            scratch.outputs.push(target);
             scratch.storages.push(storage);
         }
+        if let Some((_, second)) = first_overlap(&mut scratch.given) {
+            let name = self.tensors.specs.outputs().get(second).map(|spec| spec.name.clone());
+            return Err(from_runtime(py, ArgumentError::OutputOverlap { name: name.unwrap_or_default() }));
+        }
 
-        let (inputs, outputs) = (&scratch.inputs, &scratch.outputs);
+        let Scratch { exports, inputs, outputs, storages, deferred, lender, .. } = scratch;
+        let (exports, inputs) = (&*exports, &*inputs);
+        let (storing, deferring) = (&mut storages[..], &mut deferred[..]);
         py.detached(|| {
             let until = deadline.map(|deadline| deadline.at);
-            let ran = self.set.lease(until, signal_pending).and_then(|lease| {
-                lease.wire(|wiring| {
-                    inputs.wire(wiring);
-                    wire_outputs(outputs, wiring);
+            let ran = lender.scope(|loan| {
+                let lease = self.set.lease(until, signal_pending)?;
+                lease.bind(|bindings| {
+                    inputs.bind(exports, loan, bindings);
+                    bind_outputs(outputs, exports, storing, deferring, loan, bindings);
                 })?;
                 // On this thread where that is as good as on another.
                 lease.run_until(until, signal_pending)
             });
             ran.map_err(|error| limited(error, deadline))
         })?;
-        for (storage, array, number) in scratch.deferred.drain(..) {
-            if let Some(edge) = self.tensors.outputs.get(number) {
-                edge.bring(&storage, array);
+        for Deferred { storage, array, bytes, output } in deferred.drain(..) {
+            if let Some(tensor) = self.tensors.outputs.get(output) {
+                tensor.bring(&storage, exports.memory_mut(array).first(bytes));
             }
         }
 
         let result = PyDict::new(py);
-        for (edge, storage) in self.tensors.outputs.iter().zip(&mut scratch.storages) {
+        for ((spec, tensor), storage) in self.tensors.outputs().zip(&mut scratch.storages) {
             if let Some(storage) = storage.take() {
-                let form = edge.form(scratch.inputs.variant);
-                result.set_item(&edge.key, edge.array(py, form, storage)?)?;
-            } else if output_names.is_none_or(|names| names.contains(&edge.name))
-                && let Some(array) = out.map(|out| out.get_item(&edge.key)).transpose()?.flatten()
+                result.set_item(&tensor.key, tensor.array(py, variant, storage)?)?;
+            } else if output_names.is_none_or(|names| names.contains(&spec.name))
+                && let Some(array) = out.map(|out| out.get_item(&tensor.key)).transpose()?.flatten()
             {
-                result.set_item(&edge.key, array)?;
+                result.set_item(&tensor.key, array)?;
             }
         }
         Ok(result)
@@ -399,34 +440,17 @@ impl PyInferenceSet {
         let deadline = Deadline::after(py, timeout)?;
         scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
         let variant = scratch.inputs.variant;
-        let inputs = inference::copies(py, &self.tensors, &scratch.inputs)?;
+        let inputs = inference::copies(py, &self.tensors, &scratch.inputs, &scratch.exports)?;
         let outputs = self
             .tensors
-            .outputs
-            .iter()
-            .map(|edge| {
-                let wanted = is_wanted(edge, None, &scratch.inputs);
-                wanted.then(|| edge.form(variant).device_pool().take()).transpose()
+            .outputs()
+            .map(|(spec, tensor)| {
+                let wanted = spec.is_delivered(None, |input| scratch.inputs.is_left_out(input));
+                wanted.then(|| tensor.form(variant).device_pool().take()).transpose()
             })
             .collect::<Result<_, _>>()
             .map_err(|error| from_runtime(py, error))?;
         Ok(PyInference::new(&self.set, &self.tensors, variant, inputs, outputs, deadline))
-    }
-
-    fn check_output_names(&self, py: Python<'_>, wanted: &[String]) -> PyResult<()> {
-        let outputs = &self.tensors.outputs;
-        match wanted.iter().find(|name| !outputs.iter().any(|edge| edge.visible && edge.name == **name)) {
-            None => Ok(()),
-            Some(name) => Err(Raise::new(
-                py,
-                "InputError",
-                "output.unknown_name",
-                format!("output `{name}` does not exist; the program has {:?}", names(outputs)),
-            )
-            .with("name", name)
-            .with("known", names(outputs))
-            .build()),
-        }
     }
 }
 
@@ -436,11 +460,4 @@ fn limited(error: RuntimeError, deadline: Option<Deadline>) -> RuntimeError {
         (RuntimeError::Timeout { what, .. }, Some(deadline)) if deadline.has_passed() => deadline.error(what),
         (error, _) => error,
     }
-}
-
-/// Whether an output goes to the host when nobody gave an array for it. The next value of an input that the device
-/// provided stays there unless it is asked for by name: a cache is not copied at every step.
-fn is_wanted(edge: &Edge, output_names: Option<&[String]>, inputs: &Inputs) -> bool {
-    let stays = || edge.state.is_some_and(|input| matches!(inputs.memory.get(input), Some(None)));
-    edge.visible && output_names.map_or_else(|| !stays(), |names| names.contains(&edge.name))
 }

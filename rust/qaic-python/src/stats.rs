@@ -8,15 +8,14 @@ use std::sync::Arc;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use qaic_runtime::buffer::HostSlice;
 use qaic_runtime::image::Image;
-use qaic_stats::descriptor::{self, Fingerprint, OpsDescriptor};
-use qaic_stats::layout::Program;
+use qaic_stats::decode::descriptor::{self, Fingerprint, OpsDescriptor};
+use qaic_stats::decode::layout::Program;
+use qaic_stats::decode::oqstats;
+use qaic_stats::decode::record::Kind;
 use qaic_stats::model::StatsModel;
-use qaic_stats::oqstats;
-use qaic_stats::record::Kind;
 
-use crate::buffers::{Exports, with_bytes};
+use crate::buffers::{Exports, copied_bytes};
 use crate::errors::{Raise, from_stats};
 use crate::qpc::PyQpc;
 
@@ -59,7 +58,7 @@ impl PyStatsDescriptor {
     /// Reads the JSON of segment `opstatsdesc.open`.
     #[staticmethod]
     fn from_json(py: Python<'_>, json: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let json = with_bytes(json, HostSlice::to_vec)?;
+        let json = copied_bytes(json)?;
         let ops = OpsDescriptor::from_json(&json).map_err(|error| from_stats(py, &error, None))?;
         Ok(Self { ops: Arc::new(ops), fingerprint: descriptor::fingerprint(&json) })
     }
@@ -150,8 +149,8 @@ fn section(
         return Err(argument(py, format!("section {name} is a {found}; a contiguous array is expected")));
     };
     // Plain bytes hold records of the size this library writes.
-    let stride = exported.item_bytes.max(kind.record_bytes());
-    let bytes = exported.memory.as_const().to_vec();
+    let stride = exported.argument.item_bytes.max(kind.record_bytes());
+    let bytes = exported.memory.to_vec();
     if !bytes.len().is_multiple_of(stride) {
         let (found, size) = (bytes.len(), stride);
         let text = format!("section {name} has {found} bytes, which are no whole records of {size}");

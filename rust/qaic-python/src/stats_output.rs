@@ -10,18 +10,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use qaic_runtime::buffer::{HostSlice, reserve_large};
-use qaic_runtime::clock;
+use qaic_mem::reserve_large;
 use qaic_runtime::error::RuntimeError;
-use qaic_runtime::interrupts::LOOK_PERIOD;
+use qaic_runtime::process::cancellation::CHECK_PERIOD;
+use qaic_runtime::process::clock;
 use qaic_stats::Watch;
-use qaic_stats::descriptor::OpsDescriptor;
-use qaic_stats::host::HostSample;
+use qaic_stats::decode::descriptor::OpsDescriptor;
 use qaic_stats::model::StatsModel;
-use qaic_stats::summary::{SummaryOptions, write_summary};
+use qaic_stats::report::summary::{SummaryOptions, write_summary};
+use qaic_stats::sample::HostSample;
 use qaic_stats::trace::{HostSide, HostTrace, Part, TraceFormat, TraceOptions, push_trace, write_trace};
 
-use crate::buffers::{BytesView, Frozen, with_bytes};
+use crate::buffers::{BytesView, Frozen, copied_bytes};
 use crate::errors::{Raise, from_stats};
 use crate::gil::{Door, signal_pending};
 use crate::profiling::PySamples;
@@ -58,7 +58,7 @@ impl Watch for Progress<'_> {
             buffer.let_go(bytes);
         }
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked.elapsed() >= LOOK_PERIOD {
+        if looked.elapsed() >= CHECK_PERIOD {
             *looked = Instant::now();
             if signal_pending() {
                 return Err(io::ErrorKind::Interrupted.into());
@@ -217,7 +217,7 @@ fn trace(
             slice: *slice,
         })
         .collect();
-    let json = host_trace.map(|json| with_bytes(json, HostSlice::to_vec)).transpose()?;
+    let json = host_trace.map(|json| copied_bytes(json)).transpose()?;
     let samples: Vec<HostSample> = host_samples.map(PySamples::host).unwrap_or_default();
     let host_trace = py.detached(|| Ok(json.as_deref().map(HostTrace::open).transpose()))?;
     let host_trace = host_trace.map_err(|error| from_stats(py, &error, None))?;

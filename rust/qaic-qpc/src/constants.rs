@@ -1,4 +1,4 @@
-//! Constants: their descriptor (qpc-format §5.1) and how `constants.bin` splits (qpc-format §1.6).
+//! Constants: their descriptor and how `constants.bin` splits.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub const DESCRIPTOR_BYTES: u64 = 24;
 
 /// `constantsdesc.bin`: how much device memory the constants get.
 ///
-/// The sizes may exceed the payload's, never the reverse (a compiler rounds them up, qpc-format §1.9).
+/// The sizes may exceed the payload's, never the reverse (a compiler rounds them up).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ConstantsDesc {

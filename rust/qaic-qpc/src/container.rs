@@ -1,7 +1,7 @@
-//! The container itself: header, segment table, names and where the payloads lie (qpc-format §1).
+//! The container itself: header, segment table, names and where the payloads lie.
 //!
 //! Pointers in the file are addresses against a `base` that means nothing to the reader. They become ranges of the
-//! given bytes here, once, with every check of qpc-format §1.7; nothing else in the library touches them. Payloads are
+//! given bytes here, once, with every check of the format; nothing else in the library touches them. Payloads are
 //! never read, so the cost does not depend on their size.
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub const HEADER_BYTES: u64 = 40;
 /// Bytes of a segment table entry.
 pub const ENTRY_BYTES: u64 = 32;
 
-/// Segment names with a meaning (qpc-format §1.6).
+/// Segment names with a meaning.
 pub mod names {
     /// Device program with the metadata sections.
     pub const NETWORK_ELF: &str = "network.elf";
@@ -96,7 +96,7 @@ pub enum Warning {
         /// Position of the table.
         offset: u64,
     },
-    /// An offset field where it has no meaning; the whole payload counts (qpc-format §1.6).
+    /// An offset field where it has no meaning; the whole payload counts.
     UnusedOffset {
         /// Segment name.
         segment: String,
@@ -158,7 +158,7 @@ impl Container {
         names::REQUIRED.iter().try_for_each(|name| self.required(name).map(drop))
     }
 
-    /// Whether the container holds one inner container per device instead of a program (qpc-format §8.1).
+    /// Whether the container holds one inner container per device instead of a program.
     pub fn is_multi_device(&self) -> bool {
         self.segment(names::MULTI_DEVICE).is_some()
     }

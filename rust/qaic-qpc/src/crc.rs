@@ -1,4 +1,4 @@
-//! The CRC segments: which there are, what each covers, and the check (qpc-format §1.8).
+//! The CRC segments: which there are, what each covers, and the check.
 
 use crate::bytes::{to_u64, u32_at};
 use crate::container::{Container, names};
@@ -101,7 +101,7 @@ impl CrcSegment {
 }
 
 /// Compares the payload of every segment with the CRC that segment `openqaic.crc` has of it; a container without that
-/// segment is not looked at (compile-options row 29).
+/// segment is not looked at.
 ///
 /// Blocking: reads every byte.
 pub fn verify_checksums(container: &Container, bytes: &[u8]) -> Result<(), QpcError> {

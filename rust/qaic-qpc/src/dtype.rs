@@ -1,4 +1,4 @@
-//! Element types of tensors as the network descriptor and `IoDesc` number them (qpc-format §2.1, §7.1).
+//! Element types of tensors as the network descriptor and `IoDesc` number them.
 
 use serde::{Deserialize, Serialize};
 

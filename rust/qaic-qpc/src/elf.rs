@@ -1,4 +1,4 @@
-//! `network.elf`: finding a section in any ELF, and writing the small one that a CPU program carries (qpc-format §5.2).
+//! `network.elf`: finding a section in any ELF, and writing the small one that a CPU program carries.
 //!
 //! Names are resolved only through `e_shstrndx` and compared whole: known tools shift section indices and leave name
 //! offsets that point nowhere, which is no reason to refuse the sections that can be found.
@@ -53,7 +53,7 @@ fn find_section<H: FileHeader<Endian = Endianness>>(
 /// Programs have two; each may cost the time of a long run of zeros, so their number is bounded.
 const MAX_LOAD_SEGMENTS: usize = 256;
 
-/// CRC of all loadable segments as they stand in memory, in the order of the program headers (qpc-format §1.8).
+/// CRC of all loadable segments as they stand in memory, in the order of the program headers.
 pub fn load_image_crc(file: &[u8]) -> Result<u32, QpcError> {
     match FileKind::parse(file) {
         Ok(FileKind::Elf32) => load_crc::<FileHeader32<Endianness>>(file),

@@ -4,7 +4,7 @@ mod catalogue;
 
 use thiserror::Error;
 
-/// Which of the four meanings an error has; decides the exception class and who has to act.
+/// Which of the four meanings an error has; decides the exception class and whether user or author of a container has to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -87,7 +87,7 @@ pub enum ElfDefect {
     LoadSegment,
 }
 
-/// Why a segment name cannot be written or read (qpc-format §1.7 item 5).
+/// Why a segment name cannot be written or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum NameDefect {
@@ -151,7 +151,7 @@ pub enum ShapeDefect {
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum QpcError {
-    // Container (qpc-format §1.7).
+    // Container.
     /// Fewer bytes than a header.
     #[error("a container has at least {needed} bytes, {found} given")]
     #[allow(missing_docs)]
@@ -226,11 +226,11 @@ pub enum QpcError {
     #[error("binding {binding}: a tensor must have fewer than 2^32 bytes")]
     #[allow(missing_docs)]
     TensorTooLarge { binding: String },
-    /// An output's first stage is one that needs a stage before it (qpc-format §7.2).
+    /// An output's first stage is one that needs a stage before it.
     #[error("output {binding} begins with transform kind {kind}, there is no data before it")]
     #[allow(missing_docs)]
     StageWithoutPredecessor { binding: String, kind: i32 },
-    /// A stage that no open implementation can execute (qpc-format §3.5, §3.6).
+    /// A stage that no open implementation can execute.
     #[error("binding {binding}, step {step}: transform kind {kind} cannot be executed for these types")]
     #[allow(missing_docs)]
     UnsupportedTransform { binding: String, step: u64, kind: i32 },
@@ -250,7 +250,7 @@ pub enum QpcError {
     #[error("binding {binding}: DMA buffer {buffer} has the other direction")]
     #[allow(missing_docs)]
     DmaDirection { binding: String, buffer: u32 },
-    /// A partial input that is not a one-dimensional plain copy (qpc-format §3.3).
+    /// A partial input that is not a one-dimensional plain copy.
     #[error("binding {binding}: a partial input must be one-dimensional and copied as it is")]
     #[allow(missing_docs)]
     PartialInput { binding: String },
@@ -262,6 +262,22 @@ pub enum QpcError {
     #[error("allowed_shapes entry {entry}, binding {binding}: {defect}")]
     #[allow(missing_docs)]
     AllowedShape { entry: u64, binding: String, defect: ShapeDefect },
+
+    // Constants.
+    /// An initializer begins where kernels may not use it.
+    #[error(
+        "initializer `{name}` begins at byte {offset} of constants.bin, which is no multiple of {needed}; the engine \
+         uses it where it lies: compile the model again"
+    )]
+    #[allow(missing_docs)]
+    InitializerAlignment { name: String, offset: u64, needed: u64 },
+    /// The constants begin where kernels may not use them.
+    #[error(
+        "initializer `{name}` has elements of {needed} bytes, and constants.bin begins at byte {start}; the engine uses \
+         it where it lies: write the container with aligned segments"
+    )]
+    #[allow(missing_docs)]
+    ConstantsAlignment { name: String, start: u64, needed: u64 },
 
     // ELF and metadata.
     /// `network.elf` cannot be read.
@@ -283,7 +299,7 @@ pub enum QpcError {
     #[error("metadata version {found} is not supported, {supported} is")]
     #[allow(missing_docs)]
     MetadataVersion { found: u16, supported: u16 },
-    /// The metadata demands a feature this library does not know (qpc-format §5.5).
+    /// The metadata demands a feature this library does not know.
     #[error("the metadata requires the unknown field {field}")]
     #[allow(missing_docs)]
     UnknownRequiredField { field: String },
@@ -346,6 +362,8 @@ impl QpcError {
             Self::PartialInput { .. } => "qpc.partial_input",
             Self::AllowedShapes { .. } => "qpc.allowed_shapes",
             Self::AllowedShape { .. } => "qpc.allowed_shape",
+            Self::InitializerAlignment { .. } => "qpc.initializer_alignment",
+            Self::ConstantsAlignment { .. } => "qpc.constants_alignment",
             Self::Elf { .. } => "qpc.elf",
             Self::MetadataMissing => "qpc.metadata_missing",
             Self::FlatBuffer { .. } => "qpc.flatbuffer",

@@ -1,5 +1,4 @@
-//! `IoDesc`: what a program tells its users about its bindings at every stage of their transform sequences
-//! (qpc-format §7).
+//! `IoDesc`: what a program shows its users of its bindings at every stage of their transform sequences.
 //!
 //! The message is handed out as bytes, so its encoding follows protobuf's field order and defaults exactly.
 
@@ -203,7 +202,7 @@ struct Stage {
     output: TransformKind,
 }
 
-/// In the order the sets are listed (qpc-format §7.2).
+/// In the order the sets are listed.
 const STAGES: [Stage; 5] = [
     Stage { name: "quantize", input: TransformKind::Quantize, output: TransformKind::Dequantize },
     Stage { name: "transpose", input: TransformKind::Transpose, output: TransformKind::Transpose },
@@ -223,7 +222,7 @@ impl IoDesc {
         wire::encode(self)
     }
 
-    /// Derives what a program shows its users (qpc-format §7.2).
+    /// Derives what a program shows its users.
     pub fn from_network(network: &NetworkDesc) -> Result<Self, QpcError> {
         let edges = edges(network);
         let default = IoSet {

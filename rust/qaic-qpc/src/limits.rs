@@ -8,9 +8,9 @@ use crate::error::QpcError;
 /// gigabytes (an empty protobuf message costs two bytes on the wire and hundreds in memory).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of the segment table (qpc-format §1.7 item 4).
+    /// Entries of the segment table.
     pub max_segments: u64,
-    /// Bytes of a segment name without its NUL (qpc-format §1.7 item 5).
+    /// Bytes of a segment name without its NUL.
     pub max_name_bytes: usize,
     /// Nesting of messages and of unknown groups.
     pub max_depth: usize,

@@ -1,4 +1,4 @@
-//! Buffer mappings: the flat lists of user and DMA buffers that a program shows its users (qpc-format §6).
+//! Buffer mappings: the flat lists of user and DMA buffers that a program shows its users.
 
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +101,7 @@ mod data_type_code {
     }
 }
 
-/// The buffers users pass: all inputs, then all outputs (qpc-format §6.2).
+/// The buffers users pass: all inputs, then all outputs.
 pub fn user_mappings(network: &NetworkDesc) -> Result<Vec<BufferMapping>, QpcError> {
     let inputs = network.inputs.iter().map(|binding| (BufferIoType::Input, binding, &binding.io_initial));
     let outputs =
@@ -130,7 +130,7 @@ fn user(
     })
 }
 
-/// The DMA buffers by number (qpc-format §6.3).
+/// The DMA buffers by number.
 pub fn dma_mappings(network: &NetworkDesc) -> Vec<BufferMapping> {
     let mapping = |(index, buffer): (u32, &crate::network_desc::DmaBuffer)| BufferMapping {
         buffer_name: NO_NAME.to_owned(),

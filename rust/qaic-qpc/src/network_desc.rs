@@ -1,5 +1,4 @@
-//! The network descriptor: what `networkdesc.bin` says about bindings, transforms and DMA buffers
-//! (qpc-format §2).
+//! The network descriptor: what `networkdesc.bin` says about bindings, transforms and DMA buffers.
 //!
 //! Field names are those of the format, so that the JSON form (serde) reads like the messages; zero values are
 //! left out of it as protobuf does.
@@ -74,6 +73,29 @@ pub struct NetworkDesc {
     pub allowed_shapes: Vec<IoShapes>,
 }
 
+/// Output that carries statistics, with or without a suffix.
+const STATS_OUTPUT: &str = "aiccyclecounts";
+
+/// Whether an output is known to carry statistics, by its name. Several devices have a suffix each.
+pub fn is_stats_output(name: &str) -> bool {
+    name.strip_prefix(STATS_OUTPUT).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('_'))
+}
+
+impl NetworkDesc {
+    /// The output through which the device's statistics reach the memory that is bound to it, the last one; `None` where the
+    /// program has none. No graph computes it.
+    pub fn stats_output(&self) -> Option<usize> {
+        self.stats.as_ref()?;
+        let last = self.outputs.len().checked_sub(1)?;
+        self.outputs.get(last).filter(|output| is_stats_output(&output.name)).map(|_| last)
+    }
+
+    /// The outputs that the graph computes.
+    pub fn computed_outputs(&self) -> &[IoBinding] {
+        self.stats_output().and_then(|count| self.outputs.get(..count)).unwrap_or(&self.outputs)
+    }
+}
+
 /// One user tensor and how it reaches its DMA buffer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -114,7 +136,7 @@ pub struct IoDescriptor {
     /// Dimensions in elements.
     #[serde(skip_serializing_if = "is_default")]
     pub dims: Vec<i32>,
-    /// Memory layout code; 0 is the flat row-major one, the others are the tiled forms of qpc-format §3.5.
+    /// Memory layout code; 0 is the flat row-major one, the others are tiled forms.
     #[serde(skip_serializing_if = "is_default")]
     pub layout: i32,
 }

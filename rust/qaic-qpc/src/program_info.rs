@@ -1,4 +1,4 @@
-//! What a container says about its program and constants, in the form users ask for it (qpc-format §4).
+//! What a container says about its program and constants, in the form users ask for it.
 
 use serde::Serialize;
 

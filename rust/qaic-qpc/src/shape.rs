@@ -1,20 +1,20 @@
-//! Sizes of tensors and the table of permitted shapes (qpc-format §3.2, §6.2, §8.2).
+//! Sizes of tensors and the table of permitted shapes.
 //!
 //! The format counts a tensor's bytes in two ways: a copy moves nothing if any dim is zero, while a mapping leaves
-//! zero dims out of the product. Both are here, so that nobody picks one by accident.
+//! zero dims out of the product. Both are here, so that none is picked by accident.
 
 use crate::bytes::to_u64;
 use crate::dtype::ElementType;
 use crate::error::QpcError;
 use crate::network_desc::NetworkDesc;
 
-/// Bytes that a copy of the tensor moves; a zero dim makes it 0 (qpc-format §3.2).
+/// Bytes that a copy of the tensor moves; a zero dim makes it 0.
 pub fn copy_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> Result<u64, QpcError> {
     let elements = product(binding, dims, false)?;
     elements.checked_mul(element_bytes(binding, dtype)?).ok_or_else(|| too_large(binding))
 }
 
-/// Bytes that mappings and `IoDesc` report: the product of the dims that are not zero (qpc-format §6.2).
+/// Bytes that mappings and `IoDesc` report: the product of the dims that are not zero.
 pub fn mapping_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> Result<u32, QpcError> {
     let elements = product(binding, dims, true)?;
     let bytes = elements.checked_mul(element_bytes(binding, dtype)?).ok_or_else(|| too_large(binding))?;
@@ -80,7 +80,7 @@ impl NetworkDesc {
 
     /// The first permitted combination that fits all requested tensors, inputs then outputs, or `None`.
     ///
-    /// A tensor fits if element size and dims are equal; left-out buffers fit everything (qpc-format §8.2).
+    /// A tensor fits if element size and dims are equal; left-out buffers fit everything.
     pub fn match_shapes(&self, requested: &[Option<RequestedShape>]) -> Option<ShapeMatch> {
         if self.allowed_shapes.is_empty() {
             let inputs = self.inputs.iter().map(|binding| &binding.io_initial);
@@ -109,7 +109,7 @@ fn fits<'a>(
     all && allowed.next().is_none()
 }
 
-/// A scalar is passed as one dim of 1 (qpc-format §8.2).
+/// A scalar is passed as one dim of 1.
 fn rank_one(dims: &[i32]) -> &[i32] {
     if dims.is_empty() { &[1] } else { dims }
 }

@@ -1,7 +1,6 @@
-//! Transform sequences as a checked plan: what each step turns into what, and where tensors lie in DMA buffers
-//! (qpc-format §3).
+//! Transform sequences as a checked plan: what each step turns into what, and where tensors lie in DMA buffers.
 //!
-//! A [`TransferPlan`] exists only if every step fits its neighbours and every place fits its DMA buffer, so whoever
+//! A [`TransferPlan`] exists only if every step fits its neighbours and every place fits its DMA buffer, so a reader that
 //! moves the bytes has nothing left to check but the sizes of the buffers it is given. How partial inputs are packed is
 //! in [`partial`].
 
@@ -112,8 +111,7 @@ pub struct TransferPlan {
     pub dma_sizes: Vec<u32>,
 }
 
-/// Whether the open reference runtime could execute the program: every sequence is empty or a single DMA copy
-/// (qpc-format §3.1).
+/// Whether the open reference runtime could execute the program: every sequence is empty or a single DMA copy.
 pub fn is_copy_only(network: &NetworkDesc) -> bool {
     network.inputs.iter().chain(&network.outputs).all(|binding| match binding.transformseq.as_slice() {
         [] => true,

@@ -16,7 +16,7 @@ use crate::error::QpcError;
 use crate::limits::Limits;
 use crate::network_desc::NetworkDesc;
 
-/// Containers inside containers are followed this deep (qpc-format §8.1).
+/// Containers inside containers are followed this deep.
 const MAX_NESTING: u32 = 2;
 
 /// How bad a finding is.

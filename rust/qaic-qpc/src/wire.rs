@@ -205,23 +205,25 @@ fn low_u32(value: u64) -> u32 {
     u32::try_from(value & 0xffff_ffff).unwrap_or_default()
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    loop {
-        let low = u8::try_from(value & 0x7f).unwrap_or_default();
+/// Appends a number, seven bits a byte, the lowest first.
+#[inline]
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(u8::try_from(value & 0x7f).unwrap_or_default() | 0x80);
         value >>= 7;
-        if value == 0 {
-            out.push(low);
-            return;
-        }
-        out.push(low | 0x80);
     }
+    out.push(u8::try_from(value).unwrap_or_default());
 }
 
-fn put_tag(out: &mut Vec<u8>, number: u32, wire_type: u64) {
-    put_varint(out, (u64::from(number) << 3) | wire_type);
+/// Appends the tag of a field.
+#[inline]
+pub fn put_tag(out: &mut Vec<u8>, number: u32, wire_type: u8) {
+    put_varint(out, (u64::from(number) << 3) | u64::from(wire_type));
 }
 
-fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+/// Appends a field of bytes.
+#[inline]
+pub fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     put_tag(out, number, 2);
     put_varint(out, to_u64(bytes.len()));
     out.extend_from_slice(bytes);

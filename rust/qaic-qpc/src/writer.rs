@@ -1,4 +1,4 @@
-//! Writing containers: both layouts of qpc-format §1.5, with `base` 0 so that equal input gives equal bytes.
+//! Writing containers: the layout of files and that of memory, with `base` 0 so that equal input gives equal bytes.
 //!
 //! A [`Layout`] says where everything goes before any payload is there, so constants of many gigabytes can be streamed
 //! into place; the `build_*` functions put small containers together in memory.
@@ -192,7 +192,7 @@ fn assemble(layout: &Layout, segments: &[SegmentData<'_>]) -> Result<Vec<u8>, Qp
     Ok(bytes)
 }
 
-/// Rewrites a container for another `base`, as the reference does when it copies one (qpc-format §1.4). Segments and
+/// Rewrites a container for another `base`, as the reference does when it copies one. Segments and
 /// payloads stay where they are.
 pub fn rebase(bytes: &mut [u8], base: u64) -> Result<(), QpcError> {
     let container = Container::parse(bytes, &Limits::default())?;

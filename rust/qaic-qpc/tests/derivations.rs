@@ -72,7 +72,7 @@ fn transposes_carry_their_permutation() {
     assert!(sets[1].bindings[0].is_valid && !sets[1].bindings[1].is_valid);
 }
 
-/// Worked example of qpc-format §9.6.
+/// The worked example of the format.
 #[test]
 fn zero_dims_count_in_mappings_and_not_in_copies() {
     let mut network = network("s01_simple_f32_file");

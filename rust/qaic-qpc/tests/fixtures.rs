@@ -269,7 +269,7 @@ fn executability_is_the_recorded_one() {
         let network = case.network();
         let refused = if is_copy_only(&network) { 0 } else { 6 };
         assert_eq!(case.expected["run_transform_check"], refused, "{}", case.name);
-        // What the reference refuses in these cases has arithmetic of its own (qpc-format §3.6).
+        // What the reference refuses in these cases has arithmetic of its own.
         TransferPlan::new(&network).unwrap_or_else(|error| panic!("{}: {error}", case.name));
     }
 }

@@ -1,5 +1,5 @@
 //! The metadata `FlatBuffer` we write, and the ones the reference wrote, under the verifier of the `flatbuffers` crate:
-//! alignment, bounds and field types as an independent implementation checks them (field ids of qpc-format §5.4).
+//! alignment, bounds and field types as an independent implementation checks them.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 mod fixture;

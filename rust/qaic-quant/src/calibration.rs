@@ -1,4 +1,4 @@
-//! Which part of a tensor's range is worth its levels (compile-options §4.4).
+//! Which part of a tensor's range is worth its levels.
 //!
 //! Every method looks at a histogram of equal bins over the range of the tensor and returns a range, from which
 //! [`crate::range::quant_params`] makes scale and offset. It is for activations: constants, scalars and bias keep theirs.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A refusal. Names of tensors are added by whoever knows them.
+/// A refusal. Names of tensors are added by the caller.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum QuantError {

@@ -1,4 +1,4 @@
-//! Numbers of reduced precision: what a card would store for a float (compile-options §4.2-4.4, §5.3).
+//! Numbers of reduced precision: what a card would store for a float.
 //!
 //! Everything here is arithmetic on slices: no files, no threads, no unsafe code, and no knowledge of graphs or
 //! containers. The compiler uses it through the binding, the runtime decodes stored weights with it, and both can be
@@ -25,6 +25,7 @@
 // Exact comparisons are meant: zero, infinity and powers of two.
 #![allow(clippy::float_cmp)]
 
+pub mod affine;
 pub mod calibration;
 pub mod error;
 pub mod histogram;

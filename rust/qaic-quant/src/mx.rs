@@ -1,4 +1,4 @@
-//! Blocks of 32 small numbers with a common exponent: the formats of OCP Microscaling v1.0 (compile-options §5.3).
+//! Blocks of 32 small numbers with a common exponent: the formats of OCP Microscaling v1.0.
 //!
 //! # Stored form
 //!

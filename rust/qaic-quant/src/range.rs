@@ -1,4 +1,4 @@
-//! Scale and offset of a tensor from the range of its values (compile-options §4.2).
+//! Scale and offset of a tensor from the range of its values.
 //!
 //! Arithmetic is f64 throughout; the scale is rounded to f32 once, at the end, because that is how it is stored.
 

@@ -1,11 +1,9 @@
-//! Whole tensors to integers and back (compile-options §4.2).
+//! Whole tensors to integers and back, by the arithmetic of [`affine`](crate::affine).
 //!
-//! * quantize: `q = clip(round_half_even(x / scale + offset))`, quotient and sum each rounded to f32;
-//! * dequantize: `x = scale * (q - offset)`, the difference exact.
-//!
-//! NaN is stored as the lowest value, which is also what the runtime does with inputs. Loops work on runs of one channel,
+//! Loops work on runs of one channel,
 //! so that scale and offset are constants of a loop that the compiler turns into vectors.
 
+use crate::affine;
 use crate::error::QuantError;
 use crate::range::{Precision, QuantParams};
 
@@ -19,54 +17,47 @@ pub trait Quantized: Copy + Default + Send + Sync + 'static {
     fn minus(self, offset: i32) -> f32;
 }
 
-/// `1.5 * 2^23`: added to a float of magnitude below `2^22`, it leaves that float rounded half to even in the low bits.
-const ROUNDER: f32 = 12_582_912.0;
+impl Quantized for i8 {
+    const PRECISION: Precision = Precision::Int8;
 
-const ALL_INTEGERS: f32 = 8_388_608.0;
+    #[inline]
+    fn from_sum(sum: f32) -> Self {
+        affine::to_i8(sum)
+    }
 
-/// Clips to integers first, which rounding half to even cannot leave again.
-fn clipped(sum: f32, lowest: f32, highest: f32) -> f32 {
-    let above = if sum > lowest { sum } else { lowest };
-    if above < highest { above } else { highest }
+    #[inline]
+    fn minus(self, offset: i32) -> f32 {
+        affine::difference(self.into(), offset)
+    }
 }
 
-macro_rules! narrow {
-    ($type:ty, $precision:expr) => {
-        impl Quantized for $type {
-            const PRECISION: Precision = $precision;
+impl Quantized for i16 {
+    const PRECISION: Precision = Precision::Int16;
 
-            #[inline]
-            fn from_sum(sum: f32) -> Self {
-                (clipped(sum, <$type>::MIN.into(), <$type>::MAX.into()) + ROUNDER).to_bits() as Self
-            }
+    #[inline]
+    fn from_sum(sum: f32) -> Self {
+        affine::to_i16(sum)
+    }
 
-            #[inline]
-            fn minus(self, offset: i32) -> f32 {
-                i32::from(self).wrapping_sub(offset) as f32
-            }
-        }
-    };
+    #[inline]
+    fn minus(self, offset: i32) -> f32 {
+        affine::difference(self.into(), offset)
+    }
 }
-
-narrow!(i8, Precision::Int8);
-narrow!(i16, Precision::Int16);
 
 impl Quantized for i32 {
     const PRECISION: Precision = Precision::Int32;
 
     #[inline]
     fn from_sum(sum: f32) -> Self {
+        // The highest level is no f32, so the clip is one of integers.
         let (lowest, highest) = Precision::Int32.levels();
-        // From 2^23 on every f32 is an integer; below, this leaves the sum rounded half to even.
-        let magic = ALL_INTEGERS.copysign(sum);
-        let rounded = if sum.abs() < ALL_INTEGERS { (sum + magic) - magic } else { sum } as Self;
-        // The highest level is no f32, so the clip is one of integers. The cast saturates, and makes NaN zero.
-        if sum.is_nan() { lowest } else { rounded.clamp(lowest, highest) }
+        affine::to_i32(sum).clamp(lowest, highest)
     }
 
     #[inline]
     fn minus(self, offset: i32) -> f32 {
-        (i64::from(self) - i64::from(offset)) as f32
+        affine::difference(self, offset)
     }
 }
 
@@ -160,14 +151,13 @@ pub fn quantize<T: Quantized>(channels: &Channels, first: usize, values: &[f32],
     if let Some((params, start)) = channels.last_axis(first) {
         return cycle(params, start, values.len(), |params, start, end| {
             for ((params, value), out) in params.iter().zip(&values[start..end]).zip(&mut into[start..end]) {
-                *out = T::from_sum(value / params.scale + params.offset as f32);
+                *out = T::from_sum(affine::sum(*value, params.scale, params.offset));
             }
         });
     }
     channels.runs(first, values.len(), |params, start, end| {
-        let offset = params.offset as f32;
         for (value, out) in values[start..end].iter().zip(&mut into[start..end]) {
-            *out = T::from_sum(value / params.scale + offset);
+            *out = T::from_sum(affine::sum(*value, params.scale, params.offset));
         }
     });
 }

@@ -8,16 +8,16 @@ use qaic_qpc::crc::verify_checksums;
 
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop,
-    placed, visible::visible,
+    virtual_card::leased_program, visible::visible,
 };
-use crate::error::RuntimeError;
-use crate::fork::{Origin, PerProcess};
+use crate::error::{DeviceError, RuntimeError};
 use crate::image::Image;
-use crate::log::Logger;
+use crate::process::fork::{ForkGuard, ForkLocal};
+use crate::process::log::Logger;
 
 /// Contexts of one process see the same devices, so that cores taken through one are missing in the others. A forked
 /// process has devices of its own: what its parent runs on them goes on there.
-static REGISTRIES: PerProcess<Vec<Entry>> = PerProcess::new();
+static REGISTRIES: ForkLocal<Vec<Entry>> = ForkLocal::new();
 
 /// Number of the next context; they are never used again.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
@@ -32,7 +32,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Context {
     id: u32,
-    origin: Origin,
+    fork_guard: ForkGuard,
     registry: Arc<Registry>,
     // Those it shows.
     devices: Vec<Arc<dyn Device>>,
@@ -57,7 +57,7 @@ impl Context {
         Ok(Self::over(registry, devices))
     }
 
-    /// A context over devices of its own: their cores are nobody else's, and nobody else sees them.
+    /// A context over devices of its own: no other context sees them or takes their cores.
     pub fn apart(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
         let registry = Arc::new(Registry::new(options)?);
         let devices = visible(registry.devices(), options.visible_devices.as_deref())?;
@@ -73,7 +73,7 @@ impl Context {
 
     fn over(registry: Arc<Registry>, devices: Vec<Arc<dyn Device>>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { id, origin: Origin::here(), registry, devices, logger: Logger::new(id) })
+        Arc::new(Self { id, fork_guard: ForkGuard::new(), registry, devices, logger: Logger::new(id) })
     }
 
     /// Its number in this process.
@@ -98,9 +98,11 @@ impl Context {
 
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
-        self.devices.iter().find(|device| device.id() == id).ok_or_else(|| RuntimeError::DeviceNotFound {
-            id: id.0,
-            existing: self.devices.iter().map(|device| device.id().0).collect(),
+        self.devices.iter().find(|device| device.id() == id).ok_or_else(|| {
+            RuntimeError::Device(DeviceError::NotFound {
+                id: id.0,
+                existing: self.devices.iter().map(|device| device.id().0).collect(),
+            })
         })
     }
 
@@ -125,7 +127,7 @@ impl Context {
         }
         // The load says why not.
         let first = candidates.first().map(|device| Placement::one(device.id()));
-        first.ok_or_else(|| RuntimeError::DeviceNotFound { id: 0, existing: Vec::new() })
+        first.ok_or_else(|| RuntimeError::Device(DeviceError::NotFound { id: 0, existing: Vec::new() }))
     }
 
     /// As many devices of a kind as are needed, those with free cores first, otherwise in the order of `candidates`.
@@ -141,12 +143,13 @@ impl Context {
         if usable.len() < needed_count {
             let all = self.registry.devices().iter();
             let hidden = all.filter(|device| device.kind() == kind && self.hides(device.id())).count();
-            return Err(RuntimeError::TooFewDevices {
+            return Err(DeviceError::TooFew {
                 needed,
                 kind: kind.name(),
                 existing: usable.iter().map(|device| device.id().0).collect(),
                 hidden,
-            });
+            }
+            .into());
         }
         let cores = image.network().num_cores.max(1);
         let is_choice = usable.len() > needed_count;
@@ -171,13 +174,13 @@ impl Context {
 
     /// The hand on the emulated card with this id.
     #[cfg(feature = "emu")]
-    pub fn emu_control(&self, id: DeviceId) -> Result<qaic_kmd::emu::Control, RuntimeError> {
+    pub fn emu_control(&self, id: DeviceId) -> Result<qaic_emu::Control, RuntimeError> {
         self.registry.emu_control(id)
     }
 
     /// The hands on the emulated cards of all contexts that this process has had, whatever their options were.
     #[cfg(feature = "emu")]
-    pub fn emulated_cards() -> Vec<qaic_kmd::emu::Control> {
+    pub fn emulated_cards() -> Vec<qaic_emu::Control> {
         REGISTRIES
             .with(|registries| registries.iter().flat_map(|entry| entry.registry.emulated_cards()).collect())
     }
@@ -194,7 +197,7 @@ impl Context {
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         let devices = self.placed_on(placement)?;
         verify_checksums(image.container(), image.bytes())?;
-        placed::load(&devices, placement, image, options)
+        leased_program::load(&devices, placement, image, options)
     }
 
     /// Says "busy" before a costly load, with the cores of all activations together. Activation checks again.
@@ -205,9 +208,9 @@ impl Context {
         activations: u32,
         share_group: Option<&str>,
     ) -> Result<(), RuntimeError> {
-        let ledgers = self.placed_on(placement)?;
-        for ledger in ledgers.iter().filter_map(|device| device.ledger()) {
-            ledger.check_free(cores_per_activation.max(1), activations, share_group)?;
+        let devices = self.placed_on(placement)?;
+        for tracker in devices.iter().filter_map(|device| device.resource_tracker()) {
+            tracker.check_free(cores_per_activation.max(1), activations, share_group)?;
         }
         Ok(())
     }
@@ -215,7 +218,7 @@ impl Context {
     /// The devices of `placement`, in its order. Fails when one does not exist or is named twice, and in a forked
     /// process, which has a context of its own.
     pub fn placed_on(&self, placement: &Placement) -> Result<Vec<&Arc<dyn Device>>, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         placement.check()?;
         placement.devices.iter().map(|id| self.device(*id)).collect()
     }

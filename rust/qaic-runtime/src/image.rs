@@ -2,17 +2,18 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use qaic_mem::FileBytes;
 use qaic_qpc::container::{Container, MAGIC, names};
 use qaic_qpc::error::QpcError;
 use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::plan::{Plan, PlanError};
 
-use crate::buffer::FileBytes;
 use crate::error::RuntimeError;
 
-/// Containers inside containers are opened this deep (qpc-format §8.1).
+/// Containers inside containers are opened this deep.
 pub const MAX_NESTING: u32 = 2;
 
 /// A container. Opening one reads its header, tables and descriptors, never its constants, so the cost does not depend
@@ -26,6 +27,7 @@ pub struct Image {
     depth: u32,
     container: Container,
     network: NetworkDesc,
+    plan: OnceLock<Result<Option<Plan>, PlanError>>,
 }
 
 impl Image {
@@ -70,7 +72,8 @@ impl Image {
             Err(_) if holds_containers(&container, view) => NetworkDesc::default(),
             Err(missing) => return Err(missing),
         };
-        Ok(Arc::new(Self { path, bytes, range, depth, container, network }))
+        let plan = OnceLock::new();
+        Ok(Arc::new(Self { path, bytes, range, depth, container, network, plan }))
     }
 
     fn into_program(self: Arc<Self>) -> Result<Arc<Self>, RuntimeError> {
@@ -115,6 +118,12 @@ impl Image {
     /// The network descriptor, empty when this is not a program.
     pub fn network(&self) -> &NetworkDesc {
         &self.network
+    }
+
+    /// The plan of a program for the host, decoded when it is first asked for; `None` of a program for silicon.
+    pub fn plan(&self) -> Result<Option<&Plan>, PlanError> {
+        let file = || self.segment(names::NETWORK_ELF).unwrap_or_default();
+        self.plan.get_or_init(|| Plan::of_elf(file())).as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
 
     /// Payload of a segment.

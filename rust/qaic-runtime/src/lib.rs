@@ -1,41 +1,47 @@
 //! Programs, activations and inferences of Cloud AI 100 containers.
 //!
+//! # One inference
+//!
 //! ```text
-//! caller's arrays -> (convert, one pass) -> device -> (convert back) -> caller's arrays
+//!   caller's arrays
+//!      |  binding::Bindings        memory of each tensor, in one permitted combination of shapes
+//!      v
+//!   request::ExecObj               begin: the state word goes from idle to running, this thread owns the body
+//!      |                           prepare: what could only fail later fails now
+//!      v
+//!   scheduler::Scheduler           short, or for a device that works by itself: on this thread;
+//!      |        |                  else: into the run queue of its activation, for a worker
+//!      |        +--> run queue --> worker, or a caller that waits
+//!      v
+//!   request::Body                  binding::IoBinding converts the inputs into device buffers, in one pass,
+//!      |                           device::Exec executes, IoBinding converts the outputs back
+//!      v
+//!   request::Request::complete     the state word leaves running; waiters, the inference set's list of completed
+//!      |                           requests, or a completion callback hear of it
+//!      v
+//!   caller's arrays
 //! ```
 //!
 //! A [`context::Context`] holds devices. An [`image::Image`] is an opened container. A [`program::Program`] puts one on
-//! a device, an [`exec_obj::ExecObj`] carries an inference of what its [`wiring`] names, an
-//! [`inference_set::InferenceSet`] shares many of them among threads. What a device must do is written at the top of [`device`].
+//! a device, and an [`inference_set::InferenceSet`] shares many exec objects among threads: acquire, bind, submit, collect,
+//! put back. The states of a request are drawn in [`qaic_sync::RequestState`]. What a device must do is written at the top
+//! of [`device`].
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code)] // foreign memory, allocation and mapping; every block says why it is sound
-pub mod buffer;
-mod carrier;
-pub mod clock;
+// Models of programs serve unit tests and the tests beside the crate alike.
+#[cfg(test)]
+extern crate self as qaic_runtime;
+
+pub mod binding;
 pub mod context;
-pub mod convert;
-mod described;
 pub mod device;
 pub mod error;
-pub mod exec_obj;
-mod executor;
-mod flights;
-pub mod fork;
 pub mod image;
-mod inference;
 pub mod inference_set;
-pub mod interrupts;
-pub mod io_crc;
-pub mod log;
+pub mod process;
 pub mod profiling;
 pub mod program;
-mod progress;
-pub mod queue;
-mod retained;
-#[allow(unsafe_code)] // two system calls without memory of their own
-mod scheduling;
-mod sync;
-pub mod tensors;
-pub mod transfer;
-pub mod wiring;
+pub mod request;
+mod scheduler;
+
+pub(crate) use qaic_sync::atomic as sync;

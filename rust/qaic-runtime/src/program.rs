@@ -1,25 +1,25 @@
 //! A container on one or several devices, through the states created, loaded and activated.
 
 use std::mem;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use qaic_mem::{HostSlice, HostSliceMut};
 use qaic_qpc::shape::{RequestedShape, ShapeMatch};
+use qaic_sync::Slot;
 
-use crate::buffer::{HostSlice, HostSliceMut};
-use crate::carrier::{Carrier, Look};
+use crate::binding;
+use crate::binding::{Bindings, Duties, Retained, RetainedPair, TransferPlan};
 use crate::context::Context;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
-use crate::error::RuntimeError;
-use crate::executor::{Executor, ExecutorOptions};
-use crate::fork::Origin;
+use crate::error::{DeviceError, InputError, RuntimeError, StateError};
 use crate::image::Image;
-use crate::profiling::{Arrival, Hub, Watch, Watched, newcomers};
-use crate::retained::Retained;
+use crate::process::ForkGuard;
+use crate::profiling::{Arrival, Hub, Watched, newcomers};
+use crate::request::is_stats_bound;
+use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
-use crate::tensors::{self, Duties, RetainedPair};
-use crate::transfer::TransferPlan;
-use crate::wiring::{OutputWire, Wiring};
 
 /// Inferences of a program that can be enqueued at a time, unless it says otherwise: the elements of a card's ring
 /// (device-kmd §4.4).
@@ -51,7 +51,7 @@ impl WaitLimits {
     /// All waits together, where somebody else than the device has to end them: a card counts its waits itself.
     pub fn total(self, kind: DeviceKind) -> Option<Duration> {
         let one = match (self.try_ms, kind) {
-            (0, DeviceKind::Cpu) | (_, DeviceKind::Kmd) => return None,
+            (0, DeviceKind::Cpu) | (_, DeviceKind::Card) => return None,
             (0, _) => DEVICE_TRY,
             (try_ms, _) => Duration::from_millis(try_ms.into()),
         };
@@ -112,13 +112,13 @@ pub struct Program {
     variants: Arc<[Arc<TransferPlan>]>,
     retained: Arc<[RetainedPair]>,
     duties: Duties,
-    executor: Arc<Executor>,
-    lane: u32,
+    scheduler: Arc<Scheduler>,
+    queue: u32,
     unique_id: u32,
     user_id: AtomicU32,
     completed: Arc<AtomicU64>,
     hub: Arc<Hub>,
-    origin: Origin,
+    fork_guard: ForkGuard,
     state: Mutex<State>,
 }
 
@@ -139,10 +139,10 @@ pub(crate) struct Activated {
     activation: Arc<dyn Activation>,
     image: Arc<Image>,
     // A new activation begins with zeros.
-    retained: Option<Mutex<Retained>>,
+    retained: Option<Slot<Retained>>,
     pairs: Arc<[RetainedPair]>,
-    executor: Arc<Executor>,
-    lane: u32,
+    scheduler: Arc<Scheduler>,
+    queue: u32,
     live_exec_objs: AtomicU32,
     completed: Arc<AtomicU64>,
     hub: Arc<Hub>,
@@ -160,13 +160,13 @@ impl Program {
         placement: &Placement,
         options: &ProgramOptions,
     ) -> Result<Arc<Self>, RuntimeError> {
-        let mut programs = Self::lanes(context, image, placement, options, 1, None)?;
+        let mut programs = Self::with_queues(context, image, placement, options, 1, None)?;
         programs.pop().ok_or_else(|| RuntimeError::Internal { what: "no program was made".to_owned() })
     }
 
     /// `count` programs that share the threads which run their inferences; `set_size` is what an inference set has of exec
     /// objects for each.
-    pub(crate) fn lanes(
+    pub(crate) fn with_queues(
         context: &Arc<Context>,
         image: &Arc<Image>,
         placement: &Placement,
@@ -180,17 +180,19 @@ impl Program {
             *devices.first().ok_or_else(|| RuntimeError::Internal { what: "no device".to_owned() })?;
         let on_host = first.executes_on_host();
         let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
-        let retained: Arc<[_]> = tensors::retained_pairs(image)?.into();
-        let duties = tensors::duties(image)?;
-        let serial = !retained.is_empty();
-        // What waits for its turn runs to its end there, and no caller of his own could be told of a signal.
-        let holds_callers = serial && first.queues_on_device();
-        let executor = Executor::new(ExecutorOptions {
-            lanes: count,
-            serial,
+        let retained: Arc<[_]> = binding::retained_pairs(image)?.into();
+        let duties = binding::duties(image)?;
+        let is_ordered = !retained.is_empty();
+        // What waits for its turn runs to its end there, and no caller could be called away by a signal.
+        let holds_callers = is_ordered && first.queues_on_device();
+        let scheduler = Scheduler::new(SchedulerOptions {
+            queues: count,
+            is_ordered,
             capacity: options.exec_objs,
             threads: options.threads_per_queue,
-            steady: !holds_callers && (!on_host || tensors::is_steady(image)?),
+            variants: variants.len(),
+            is_steady: !holds_callers && (!on_host || binding::is_steady(image)?),
+            limit: options.wait.total(first.kind()),
             device: Arc::clone(first),
         });
         let completed: Box<[Arc<AtomicU64>]> = (0..count).map(|_| Arc::default()).collect();
@@ -198,7 +200,7 @@ impl Program {
         newcomers::announce(&hub);
         Ok((0..count)
             .zip(completed)
-            .map(|(lane, completed)| {
+            .map(|(queue, completed)| {
                 Arc::new(Self {
                     context: Arc::clone(context),
                     placement: placement.clone(),
@@ -207,13 +209,13 @@ impl Program {
                     variants: Arc::clone(&variants),
                     retained: Arc::clone(&retained),
                     duties,
-                    executor: Arc::clone(&executor),
-                    lane,
+                    scheduler: Arc::clone(&scheduler),
+                    queue,
                     unique_id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                     user_id: AtomicU32::new(0),
                     completed,
                     hub: Arc::clone(&hub),
-                    origin: Origin::here(),
+                    fork_guard: ForkGuard::new(),
                     state: Mutex::default(),
                 })
             })
@@ -255,15 +257,15 @@ impl Program {
         &self.variants
     }
 
-    pub(crate) fn executor(&self) -> &Arc<Executor> {
-        &self.executor
+    pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
+        &self.scheduler
     }
 
     /// Has `threads` run enqueued inferences, per activation, in place of what the options say. Programs of one inference
     /// set share their threads. Never blocks.
     pub fn allow_threads(&self, threads: u32) {
-        if self.origin.is_here() {
-            self.executor.allow(threads);
+        if self.fork_guard.is_current() {
+            self.scheduler.allow(threads);
         }
     }
 
@@ -311,24 +313,19 @@ impl Program {
         &self.hub
     }
 
-    /// How long an inference may take.
-    pub(crate) fn time_limit(&self) -> Option<Duration> {
-        self.options.wait.total(self.context.kind_of(&self.placement)?)
-    }
-
     /// Whether it is loaded or activated. Blocking while another thread loads it.
     pub fn is_loaded(&self) -> bool {
-        self.origin.is_here() && self.state.lock().loaded.is_some()
+        self.fork_guard.is_current() && self.state.lock().loaded.is_some()
     }
 
     /// Whether it holds cores. Blocking while another thread loads it.
     pub fn is_activated(&self) -> bool {
-        self.origin.is_here() && self.state.lock().activated.strong_count() > 0
+        self.fork_guard.is_current() && self.state.lock().activated.strong_count() > 0
     }
 
     /// Its state. Blocking while another thread loads it.
     pub fn status(&self) -> ProgramStatus {
-        if !self.origin.is_here() {
+        if !self.fork_guard.is_current() {
             return ProgramStatus::Init;
         }
         let state = self.state.lock();
@@ -344,20 +341,22 @@ impl Program {
     ///
     /// Blocking: reads and prepares the weights.
     pub fn load(&self) -> Result<(), RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         self.loaded(&mut self.state.lock()).map(drop)
     }
 
     /// Gives back what [`Self::load`] took. Fails while exec objects exist; then nothing changes.
     pub fn unload(&self) -> Result<(), RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         let mut state = self.state.lock();
         let count = state.live_exec_objs();
         if count > 0 {
-            return Err(RuntimeError::LiveExecObjs { count });
+            return Err(StateError::LiveExecObjs { count }.into());
         }
-        state.deactivate();
-        state.loaded = None;
+        let released = (state.deactivate(), state.loaded.take());
+        // Not under the lock: a card may take minutes, and others ask for the status meanwhile.
+        drop(state);
+        drop(released);
         Ok(())
     }
 
@@ -365,7 +364,7 @@ impl Program {
     ///
     /// Blocking: as [`Self::load`] when it is not loaded.
     pub fn activate(&self) -> Result<(), RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         let mut state = self.state.lock();
         let activated = self.activated(&mut state)?;
         state.manual = Some(activated);
@@ -375,20 +374,22 @@ impl Program {
     /// Gives the cores back: at once, or with the last exec object while some exist, which may be used until then. A
     /// no-op when it holds none.
     pub fn deactivate(&self) -> Result<(), RuntimeError> {
-        self.origin.check()?;
-        self.state.lock().deactivate();
+        self.fork_guard.check()?;
+        let released = self.state.lock().deactivate();
+        // As in `unload`.
+        drop(released);
         Ok(())
     }
 
     /// The activation for something that needs it to last; [`Activated::leave`] ends that.
     pub(crate) fn enter(&self, activate: bool) -> Result<Arc<Activated>, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         let mut state = self.state.lock();
         let activated = if activate {
             self.activated(&mut state)?
         } else {
             let activated = state.activated.upgrade().filter(|_| !state.is_ending);
-            activated.ok_or_else(|| RuntimeError::State {
+            activated.ok_or_else(|| StateError::Invalid {
                 what: "the program is not activated; activate it before making exec objects".to_owned(),
             })?
         };
@@ -396,23 +397,40 @@ impl Program {
         Ok(activated)
     }
 
-    /// Copies the bytes from `offset` on of the state of input `input` into `into`, which they have to fill.
+    /// Copies the bytes from `offset` on of the state of input `input` into `into`, which they have to fill. It takes its turn
+    /// among the inferences.
     ///
-    /// Blocking: until the inference that runs has ended.
-    pub fn read_state(&self, input: usize, offset: usize, into: HostSliceMut) -> Result<(), RuntimeError> {
-        self.with_state(input, |state| {
-            let held = state.subslice(offset, into.len()).ok_or(state.len())?;
-            into.copy_from(held.as_const());
+    /// Blocking: until the inferences submitted before have ended, until `deadline`, or until `interrupted`, which is asked
+    /// about every 50 ms.
+    pub fn read_state(
+        &self,
+        input: usize,
+        offset: usize,
+        mut into: HostSliceMut<'_>,
+        deadline: Option<Instant>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        self.with_state(input, deadline, interrupted, |state| {
+            let found = state.len();
+            let held = state.subslice(offset, into.len()).ok_or(found)?;
+            into.copy_from(held.into_const());
             Ok(())
         })
     }
 
-    /// Replaces the bytes from `offset` on of the state of input `input`; the next inference reads them.
-    ///
-    /// Blocking: until the inference that runs has ended.
-    pub fn write_state(&self, input: usize, offset: usize, from: HostSlice) -> Result<(), RuntimeError> {
-        self.with_state(input, |state| {
-            let held = state.subslice(offset, from.len()).ok_or(state.len())?;
+    /// Replaces the bytes from `offset` on of the state of input `input`; the next inference reads them. Blocking as
+    /// [`Self::read_state`].
+    pub fn write_state(
+        &self,
+        input: usize,
+        offset: usize,
+        from: HostSlice<'_>,
+        deadline: Option<Instant>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        self.with_state(input, deadline, interrupted, |state| {
+            let found = state.len();
+            let mut held = state.subslice(offset, from.len()).ok_or(found)?;
             held.copy_from(from);
             Ok(())
         })
@@ -422,22 +440,34 @@ impl Program {
     fn with_state(
         &self,
         input: usize,
-        work: impl FnOnce(HostSliceMut) -> Result<(), usize>,
+        deadline: Option<Instant>,
+        mut interrupted: impl FnMut() -> bool,
+        work: impl FnOnce(HostSliceMut<'_>) -> Result<(), usize>,
     ) -> Result<(), RuntimeError> {
-        self.origin.check()?;
-        let activated = self.state.lock().activated.upgrade().ok_or_else(|| RuntimeError::State {
+        self.fork_guard.check()?;
+        let activated = self.state.lock().activated.upgrade().ok_or_else(|| StateError::Invalid {
             what: "the program is not activated, so it has no state".to_owned(),
         })?;
-        let retained = activated.retained.as_ref().map(Mutex::lock);
-        let held = retained.as_ref().and_then(|retained| retained.input(input));
-        let Some(held) = held else {
-            return Err(RuntimeError::Argument {
+        let not_kept = || {
+            RuntimeError::Input(InputError::Argument {
                 what: format!("the device keeps no value of input {input}"),
-            });
+            })
         };
-        work(held.memory).map_err(|bytes| RuntimeError::Argument {
-            what: format!("the state of input {input} has {bytes} bytes, and what is asked for lies outside"),
-        })
+        if !activated.retains_input(input) {
+            return Err(not_kept());
+        }
+        let (scheduler, queue) = activated.scheduler();
+        scheduler.with_turn(queue, deadline, &mut interrupted, || {
+            let mut retained = activated.take_state()?;
+            let (held, _) = retained.value_mut(input).ok_or_else(not_kept)?;
+            work(held).map_err(|bytes| {
+                RuntimeError::Input(InputError::Argument {
+                    what: format!(
+                        "the state of input {input} has {bytes} bytes, and what is asked for lies outside"
+                    ),
+                })
+            })
+        })?
     }
 
     fn loaded(&self, state: &mut State) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
@@ -456,7 +486,7 @@ impl Program {
         let is_new = mem::take(&mut state.is_ending);
         if let Some(activated) = state.activated.upgrade() {
             if is_new {
-                activated.forget_state();
+                activated.forget_state()?;
             }
             return Ok(activated);
         }
@@ -469,20 +499,20 @@ impl Program {
             Ok(Arc::new(Activated {
                 activation: loaded.activate()?,
                 image: Arc::clone(&self.image),
-                retained: Retained::new(&self.retained, first)?.map(Mutex::new),
+                retained: Retained::new(&self.retained, first)?.map(|retained| Slot::new(Box::new(retained))),
                 pairs: Arc::clone(&self.retained),
-                executor: Arc::clone(&self.executor),
-                lane: self.lane,
+                scheduler: Arc::clone(&self.scheduler),
+                queue: self.queue,
                 live_exec_objs: AtomicU32::new(0),
                 completed: Arc::clone(&self.completed),
                 hub: Arc::clone(&self.hub),
-                stats_output: tensors::stats_output(self.image.network()),
+                stats_output: self.image.network().stats_output(),
                 program_id: self.id(),
             }))
         };
         let activated = activate().inspect_err(|error| {
             state.failed = Some(match error {
-                RuntimeError::DeviceLost { .. } | RuntimeError::DeviceUnavailable { .. } => {
+                RuntimeError::Device(DeviceError::Lost { .. } | DeviceError::Unavailable { .. }) => {
                     ProgramStatus::Error
                 }
                 _ => ProgramStatus::ActivateError,
@@ -500,13 +530,14 @@ impl State {
         activated.map_or(0, |activated| activated.live_exec_objs.load(Ordering::Acquire))
     }
 
-    fn deactivate(&mut self) {
+    /// Lets go of what the user activated; the caller drops it.
+    fn deactivate(&mut self) -> Option<Arc<Activated>> {
         self.is_ending = self.live_exec_objs() > 0;
-        self.manual = None;
         if !self.is_ending {
             self.activated = Weak::new();
         }
         self.failed = None;
+        self.manual.take()
     }
 }
 
@@ -519,13 +550,22 @@ impl Activated {
         &self.image
     }
 
-    pub(crate) fn executor(&self) -> (&Arc<Executor>, u32) {
-        (&self.executor, self.lane)
+    pub(crate) fn scheduler(&self) -> (&Arc<Scheduler>, u32) {
+        (&self.scheduler, self.queue)
     }
 
     /// Whether inferences run one after the other.
-    pub(crate) fn is_serial(&self) -> bool {
+    pub(crate) fn is_ordered(&self) -> bool {
         self.retained.is_some()
+    }
+
+    /// The retained tensors, for the thread with the turn of the queue.
+    pub(crate) fn take_state(&self) -> Result<TakenState<'_>, RuntimeError> {
+        let slot = self.retained.as_ref();
+        let (slot, retained) = slot.and_then(|slot| Some((slot, slot.take()?))).ok_or_else(|| {
+            RuntimeError::Internal { what: "another thread has the state of the activation".to_owned() }
+        })?;
+        Ok(TakenState { slot, retained: Some(retained) })
     }
 
     pub(crate) fn retains_input(&self, index: usize) -> bool {
@@ -534,11 +574,14 @@ impl Activated {
 
     /// Has the next inference find the state of a new activation.
     ///
-    /// Blocking: until the inference that runs has ended.
-    fn forget_state(&self) {
-        if let Some(retained) = &self.retained {
-            retained.lock().clear();
+    /// Blocking: until the inferences submitted before have ended.
+    fn forget_state(&self) -> Result<(), RuntimeError> {
+        if self.is_ordered() {
+            self.scheduler.with_turn(self.queue, None, &mut || false, || {
+                self.take_state().map(|mut retained| retained.clear())
+            })??;
         }
+        Ok(())
     }
 
     /// Undoes [`Program::enter`].
@@ -546,49 +589,54 @@ impl Activated {
         self.live_exec_objs.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// When an inference is started, where anybody wants to know.
+    /// When an inference is submitted, where a profiler or the user wants it.
     pub(crate) fn arrival(&self) -> Option<Arrival> {
         let is_wanted = self.hub.is_on() || self.stats_output.is_some();
-        is_wanted.then(|| Arrival::now(self.executor.waiting(self.lane)))
+        is_wanted.then(|| Arrival::now(self.scheduler.waiting(self.queue)))
     }
 
-    /// Who wants to know about an inference that begins.
-    pub(crate) fn watch(&self, wiring: &Wiring, arrival: impl FnOnce() -> Arrival) -> Option<Watched> {
-        let is_asked = self.stats_output.is_some_and(|output| {
-            matches!(wiring.outputs.get(output), Some(OutputWire::Memory { memory, .. }) if !memory.is_empty())
-        });
+    /// What is wanted of an inference that begins.
+    pub(crate) fn watch(&self, bindings: &Bindings, arrival: Arrival) -> Option<Watched> {
+        let is_asked = is_stats_bound(bindings, self.stats_output);
         if !is_asked && !self.hub.is_on() {
             return None;
         }
-        self.hub.watch(self.program_id, self.lane, arrival(), is_asked)
+        self.hub.watch(self.program_id, self.queue, arrival, is_asked)
     }
 
-    /// Runs an inference; [`Carrier::run`].
-    pub(crate) fn run(
-        &self,
-        carrier: &mut Carrier,
-        wiring: &Wiring,
-        watch: Option<&mut Watch>,
-        look: Option<Look<'_>>,
-    ) -> Result<(), RuntimeError> {
-        match &self.retained {
-            Some(retained) => carrier.run(wiring, Some(&mut retained.lock()), watch, look)?,
-            None => carrier.run(wiring, None, watch, look)?,
+    /// Counts an inference that ended well.
+    pub(crate) fn count_completed(&self) {
+        self.completed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The retained tensors of an activation, put back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct TakenState<'a> {
+    slot: &'a Slot<Retained>,
+    retained: Option<Box<Retained>>,
+}
+
+impl Deref for TakenState<'_> {
+    type Target = Retained;
+
+    #[allow(clippy::expect_used)] // there until it is dropped
+    fn deref(&self) -> &Retained {
+        self.retained.as_deref().expect("the state is there until it is put back")
+    }
+}
+
+impl DerefMut for TakenState<'_> {
+    #[allow(clippy::expect_used)] // as above
+    fn deref_mut(&mut self) -> &mut Retained {
+        self.retained.as_deref_mut().expect("the state is there until it is put back")
+    }
+}
+
+impl Drop for TakenState<'_> {
+    fn drop(&mut self) {
+        if let Some(retained) = self.retained.take() {
+            self.slot.put(retained);
         }
-        self.completed.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Ends an inference that was started, of a program that retains no state; [`Carrier::finish`].
-    pub(crate) fn finish(
-        &self,
-        carrier: &mut Carrier,
-        wiring: &Wiring,
-        watch: Option<&mut Watch>,
-        look: Option<Look<'_>>,
-    ) -> Result<(), RuntimeError> {
-        carrier.finish(wiring, None, watch, look)?;
-        self.completed.fetch_add(1, Ordering::Relaxed);
-        Ok(())
     }
 }

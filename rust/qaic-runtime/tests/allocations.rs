@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use counting::{allocations, bytes_of, kernel};
 use echo::{ELEMENTS, card_image, image};
+use qaic_mem::{Lender, Storage};
 use qaic_qpc::dtype::ElementType;
-use qaic_runtime::buffer::Storage;
+use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::program::ProgramOptions;
-use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
 
 /// Inferences before the count: threads are made and the usual duration becomes known.
 const WARM_UP: usize = 200;
@@ -68,33 +68,37 @@ impl Tiny {
 
 /// Allocations of 100 inferences, with outputs that take turns.
 fn allocations_of_runs(dtype: ElementType, place: Where) -> u64 {
-    let tiny = Tiny::new(dtype, 2, place);
-    let run = |turn: usize| {
-        let handle = tiny.set.try_lease().unwrap();
-        handle
-            .run(&[tiny.input.memory().as_const()], &[Some(tiny.outputs[turn % 2].memory())], None, || false)
-            .unwrap();
+    let mut tiny = Tiny::new(dtype, 2, place);
+    let mut lender = Lender::default();
+    let mut run = |turn: usize| {
+        let lease = tiny.set.try_lease().unwrap();
+        let outputs = &mut [Some(tiny.outputs[turn % 2].memory_mut())];
+        lease.run(&mut lender, &[tiny.input.memory()], outputs, None, || false).unwrap();
     };
-    (0..WARM_UP).for_each(run);
-    allocations(|| (0..100).for_each(run))
+    (0..WARM_UP).for_each(&mut run);
+    allocations(|| (0..100).for_each(&mut run))
 }
 
-/// Allocations of 100 batches of 8, each handle wired anew, submitted, collected by `collect` and put back.
+/// Allocations of 100 batches of 8, each handle bound anew, submitted, collected by `collect` and put back.
 fn allocations_of_batches(place: Where, collect: impl Fn(&InferenceSet, u64) -> HandleId) -> u64 {
     let tiny = Tiny::new(ElementType::Float32, 8, place);
-    let batch = |batch: usize| {
+    let storages = |_| [(); 2].map(|()| Some(Storage::new(ELEMENTS as usize * 4).unwrap()));
+    let mut storages: Vec<_> = (0..8).map(storages).collect();
+    let mut batch = |batch: usize| {
         let ids = (batch * 8..(batch + 1) * 8).map(|id| id as u64);
         for id in ids.clone() {
             let handle = tiny.set.try_acquire().unwrap();
             tiny.set
                 .exec_obj(handle)
                 .unwrap()
-                .wire(|wiring| {
-                    wiring.shapes = Shapes::Variant(0);
-                    wiring.inputs[0] =
-                        InputWire::Memory { memory: tiny.input.memory().as_const(), owner: None };
-                    let memory = tiny.outputs[batch % 2].memory();
-                    wiring.outputs[0] = OutputWire::Memory { memory, owner: None };
+                .bind(|bindings| {
+                    bindings.shapes = Shapes::Variant(0);
+                    let [input, output] = &mut storages[handle.0 as usize];
+                    *output = bindings.take_storage(0).or(output.take());
+                    if let Some(input) = input.take() {
+                        bindings.inputs[0] = InputBinding::Memory(input.into());
+                    }
+                    bindings.outputs[0] = OutputBinding::Memory(output.take().unwrap().into());
                 })
                 .unwrap();
             tiny.set.submit(handle, id).unwrap();
@@ -105,8 +109,8 @@ fn allocations_of_batches(place: Where, collect: impl Fn(&InferenceSet, u64) -> 
             tiny.set.put_completed(handle).unwrap();
         }
     };
-    (0..WARM_UP).for_each(batch);
-    allocations(|| (0..100).for_each(batch))
+    (0..WARM_UP).for_each(&mut batch);
+    allocations(|| (0..100).for_each(&mut batch))
 }
 
 #[test]
@@ -149,14 +153,16 @@ fn submitting_and_collecting_by_id_allocates_nothing() {
 fn exec_objects_on_a_card_take_little_besides_their_buffers() {
     const MORE: usize = 256;
     let bytes = |set_size| {
-        let (tiny, bytes) = bytes_of(|| Tiny::new(ElementType::Float16, set_size, Where::Card));
+        let (mut tiny, bytes) = bytes_of(|| Tiny::new(ElementType::Float16, set_size, Where::Card));
         assert_eq!(tiny.set.handle_count(), set_size as usize);
         // What they grow on their first use counts too.
-        let leases: Vec<_> = (0..set_size).map(|_| tiny.set.try_lease().unwrap()).collect();
+        let Tiny { set, input, outputs } = &mut tiny;
+        let leases: Vec<_> = (0..set_size).map(|_| set.try_lease().unwrap()).collect();
+        let mut lender = Lender::with_capacity(2);
         let ((), used) = bytes_of(|| {
             for lease in &leases {
-                let outputs = [Some(tiny.outputs[0].memory())];
-                lease.run(&[tiny.input.memory().as_const()], &outputs, None, || false).unwrap();
+                let outputs = &mut [Some(outputs[0].memory_mut())];
+                lease.run(&mut lender, &[input.memory()], outputs, None, || false).unwrap();
             }
         });
         bytes + used

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 mod echo;
-mod transfer_support;
+#[path = "../../qaic-mem/tests/oracle/mod.rs"]
+mod oracle;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,19 +13,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use echo::{ELEMENTS, image, planned, retaining};
+use oracle::{Array, f32_bytes};
 use proptest::prelude::*;
 use qaic_qpc::dtype::ElementType;
-use qaic_runtime::clock;
+use qaic_runtime::binding::{InputBinding, OutputBinding};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
+use qaic_runtime::process::clock;
 use qaic_runtime::profiling::{Choice, DeviceStats, Limits, Profiler};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
-use qaic_runtime::wiring::{InputWire, OutputWire};
-use transfer_support::{f32_bytes, view, view_mut};
+use qaic_runtime::request::ExecObj;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
@@ -39,8 +40,8 @@ struct Bench {
     control: Arc<Control>,
     // Dropped before the memory.
     set: Option<Arc<InferenceSet>>,
-    inputs: Vec<Vec<u8>>,
-    outputs: Vec<Vec<u8>>,
+    inputs: Vec<Array>,
+    outputs: Vec<Array>,
 }
 
 impl Bench {
@@ -62,8 +63,8 @@ impl Bench {
         let place = Placement::one(DeviceId(0));
         let set = InferenceSet::new(&context, image, &place, set_size, activations, options).unwrap();
         let count = set.handle_count();
-        let zeros = vec![vec![0; 4 * ELEMENTS as usize]; count];
-        Self { context, control, set: Some(set), inputs: zeros.clone(), outputs: zeros }
+        let zeros = || (0..count).map(|_| Array::of(&[0; 4 * ELEMENTS as usize])).collect();
+        Self { context, control, set: Some(set), inputs: zeros(), outputs: zeros() }
     }
 
     fn set(&self) -> &Arc<InferenceSet> {
@@ -74,26 +75,26 @@ impl Bench {
         self.set().exec_obj(handle).unwrap()
     }
 
-    /// Wires a handle to its own memory; the input says which inference it is.
-    fn wire(&mut self, handle: HandleId, value: u16) {
+    /// Binds a handle to its own memory; the input says which inference it is.
+    fn bind(&mut self, handle: HandleId, value: u16) {
         let number = handle.0 as usize;
-        self.inputs[number] = f32_bytes(&vec![f32::from(value); ELEMENTS as usize]);
-        self.outputs[number].fill(0xcc);
-        let (input, output) = (view(&self.inputs[number]), view_mut(&mut self.outputs[number]));
+        self.inputs[number].write(&f32_bytes(&vec![f32::from(value); ELEMENTS as usize]));
+        self.outputs[number].write(&[0xcc; 4 * ELEMENTS as usize]);
+        let (input, output) = (self.inputs[number].memory(), self.outputs[number].memory_mut());
         self.set
             .as_ref()
             .unwrap()
             .exec_obj(handle)
             .unwrap()
-            .wire(|wiring| {
-                wiring.inputs[0] = InputWire::Memory { memory: input, owner: None };
-                wiring.outputs[0] = OutputWire::Memory { memory: output, owner: None };
+            .bind(|bindings| {
+                bindings.inputs[0] = InputBinding::Memory(input);
+                bindings.outputs[0] = OutputBinding::Memory(output);
             })
             .unwrap();
     }
 
     fn holds(&self, handle: HandleId, value: u16) -> bool {
-        self.outputs[handle.0 as usize] == f32_bytes(&vec![f32::from(value); ELEMENTS as usize])
+        self.outputs[handle.0 as usize].bytes() == f32_bytes(&vec![f32::from(value); ELEMENTS as usize])
     }
 
     /// Takes all handles, and submits each under its own number.
@@ -114,11 +115,11 @@ impl Bench {
         handles
     }
 
-    /// Takes and wires all handles.
+    /// Takes and binds all handles.
     fn take_all(&mut self) -> Vec<HandleId> {
         let handles: Vec<_> = std::iter::from_fn(|| self.set().try_acquire()).collect();
         for &handle in &handles {
-            self.wire(handle, handle.0.try_into().unwrap());
+            self.bind(handle, handle.0.try_into().unwrap());
         }
         handles
     }
@@ -131,7 +132,7 @@ impl Bench {
     /// Runs a few inferences, after which it is known that they are short.
     fn warm_up(&mut self) {
         let handle = self.set().try_acquire().unwrap();
-        self.wire(handle, 1);
+        self.bind(handle, 1);
         for _ in 0..64 {
             self.exec(handle).run(never).unwrap();
         }
@@ -213,7 +214,7 @@ fn activations_share_the_threads_and_the_device() {
 #[test]
 fn one_that_fails_in_the_middle_fails_alone() {
     let mut bench = Bench::new(16, 2);
-    bench.control.plan("execute@5=fail; execute@9=slow:5ms".parse().unwrap()).unwrap();
+    bench.control.plan("execute@5=fail; execute@9=slow:5ms").unwrap();
     let handles = bench.submit_all();
     bench.set().wait_for_completion(never).unwrap();
     let failed: Vec<_> = handles.iter().filter(|&&handle| bench.code(handle) == "inference.failed").collect();
@@ -241,7 +242,7 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             assert_eq!(bench.code(cancelled), "inference.cancelled");
             assert!(handles.iter().all(|&handle| handle == cancelled || bench.exec(handle).is_in_flight()));
             // The device still has its buffers, and would notice if they were written to.
-            bench.wire(cancelled, 100);
+            bench.bind(cancelled, 100);
             bench.set().submit_eager(cancelled, 100).unwrap();
             bench.control.release().unwrap();
             bench.set().wait_for_completion(never).unwrap();
@@ -270,7 +271,7 @@ fn dropping_a_set_ends_what_is_on_the_device_and_frees_the_cores() {
 fn one_that_is_stuck_times_out_and_holds_up_nobody_for_good() {
     let wait = WaitLimits { try_ms: 20, retries: 1, ..WaitLimits::default() };
     let mut bench = Bench::with(&image(ElementType::Float32), 8, 1, 1, wait);
-    bench.control.plan("execute@3=stuck".parse().unwrap()).unwrap();
+    bench.control.plan("execute@3=stuck").unwrap();
     let handles = bench.submit_all();
     bench.set().wait_for_completion(never).unwrap();
     // Those behind it had ended; only nobody was free to look.
@@ -278,7 +279,8 @@ fn one_that_is_stuck_times_out_and_holds_up_nobody_for_good() {
     assert_eq!(codes.iter().filter(|&&code| code == "device.timeout").count(), 1, "{codes:?}");
     assert_eq!(codes.iter().filter(|code| code.is_empty()).count(), 7, "{codes:?}");
     for handle in handles {
-        bench.wire(handle, 9);
+        assert_eq!(bench.set().get_completed_id(handle.0.into(), None, never).unwrap(), handle);
+        bench.bind(handle, 9);
         bench.exec(handle).run(never).unwrap();
         assert!(bench.holds(handle, 9));
     }
@@ -306,7 +308,8 @@ fn a_caller_runs_beside_what_is_on_the_device() {
     bench.on_device(9);
     bench.set().cancel(own).unwrap();
     assert_eq!(bench.exec(own).wait(None, never).unwrap_err().code(), "inference.cancelled");
-    bench.wire(own, 77);
+    assert_eq!(bench.set().get_completed_id(own.0.into(), None, never).unwrap(), own);
+    bench.bind(own, 77);
     let exec = Arc::clone(bench.exec(own));
     thread::scope(|scope| {
         // It first gets its buffers back, which the device lets go of after the eight before.
@@ -329,7 +332,7 @@ fn a_run_on_the_caller_s_thread_answers_signals_and_deadlines() {
     let handle = bench.set().try_acquire().unwrap();
     for round in 0..2 {
         bench.control.hold().unwrap();
-        bench.wire(handle, 5);
+        bench.bind(handle, 5);
         let exec = bench.exec(handle);
         let ended = if round == 0 {
             exec.run(|| true)
@@ -338,9 +341,9 @@ fn a_run_on_the_caller_s_thread_answers_signals_and_deadlines() {
         };
         assert_eq!(ended.unwrap_err().code(), ["call.interrupted", "device.timeout"][round]);
         assert!(!exec.is_in_flight());
-        assert_eq!(exec.outcome().unwrap_err().code(), "inference.cancelled");
+        assert_eq!(exec.outcome().unwrap_err().code(), ["inference.cancelled", "device.timeout"][round]);
         bench.control.release().unwrap();
-        bench.wire(handle, 6);
+        bench.bind(handle, 6);
         bench.exec(handle).run(never).unwrap();
         assert!(bench.holds(handle, 6));
     }
@@ -374,7 +377,7 @@ fn a_wait_for_a_program_with_state_answers_signals() {
     bench.warm_up();
     bench.control.hold().unwrap();
     let handle = bench.set().try_acquire().unwrap();
-    bench.wire(handle, 5);
+    bench.bind(handle, 5);
     bench.set().submit(handle, 0).unwrap();
     // Its inferences are short, and a caller who ran this one could not be called away.
     assert_eq!(bench.exec(handle).wait(None, || true).unwrap_err().code(), "call.interrupted");
@@ -432,7 +435,9 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
     bench.set().get_completed_id(0, None, never).unwrap();
     bench.set().submit_eager(HandleId(0), 0).unwrap();
     bench.set().wait_for_completion(never).unwrap();
-    bench.outputs[0][3] ^= 1;
+    let mut bytes = bench.outputs[0].bytes();
+    bytes[3] ^= 1;
+    bench.outputs[0].write(&bytes);
     assert_eq!(bench.code(HandleId(0)), "inference.io_crc");
 }
 
@@ -472,7 +477,7 @@ proptest! {
     ) {
         let image = image(ElementType::Float32);
         let mut bench = Bench::with(&image, set_size, activations, threads, WaitLimits::default());
-        bench.control.plan(format!("execute@{failing}=fail").parse().unwrap()).unwrap();
+        bench.control.plan(&format!("execute@{failing}=fail")).unwrap();
         // Of each inference that was submitted: its handle, and whether it was cancelled.
         let mut flying: Vec<(HandleId, u16, bool)> = Vec::new();
         let mut failures = 0;
@@ -493,7 +498,7 @@ proptest! {
                 Step::Submit { eager } => {
                     let Some(handle) = bench.set().try_acquire() else { continue };
                     begun += 1;
-                    bench.wire(handle, begun);
+                    bench.bind(handle, begun);
                     if eager {
                         bench.set().submit_eager(handle, begun.into()).unwrap();
                     } else {
@@ -563,9 +568,9 @@ fn what_nobody_waits_for_begins_soon_after_callers_did_everything() {
                 }
             }
             let handle = bench.set().try_acquire().unwrap();
-            bench.wire(handle, 9);
+            bench.bind(handle, 9);
             let began = Instant::now();
-            bench.set().start_told(handle, Arc::new(Told(sender.clone())), eager).unwrap();
+            bench.set().submit_with(handle, Arc::new(Told(sender.clone())), eager).unwrap();
             assert_eq!(receiver.recv_timeout(LONG).unwrap(), handle);
             soonest = soonest.min(began.elapsed());
             assert!(bench.holds(handle, 9));

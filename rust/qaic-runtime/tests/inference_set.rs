@@ -1,23 +1,21 @@
 //! The ways a handle goes: by id and in order, twice and never, cancelled, late and lost, on the `noop` device.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
-mod transfer_support;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use qaic_mem::Storage;
+use qaic_runtime::binding::{Bindings, InputBinding};
 use qaic_runtime::context::Context;
-use qaic_runtime::device::noop::{Control, FaultPlan};
+use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::exec_obj::ExecObj;
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::program::{Program, ProgramOptions, WaitLimits};
-use qaic_runtime::wiring::{InputWire, Wiring};
-use transfer_support::view;
+use qaic_runtime::request::ExecObj;
 
 static INPUT: [u8; 768] = [7; 768];
 
@@ -42,11 +40,11 @@ fn image() -> Arc<Image> {
     Image::open(&path, true).unwrap()
 }
 
-fn wire_input(wiring: &mut Wiring) {
-    wiring.inputs[0] = InputWire::Memory { memory: view(&INPUT), owner: None };
+fn bind_input(bindings: &mut Bindings) {
+    bindings.inputs[0] = InputBinding::Memory(Storage::of(&INPUT).unwrap().into());
 }
 
-/// A set whose exec objects are all wired.
+/// A set whose exec objects are all bound.
 fn set(
     context: &Arc<Context>,
     set_size: u32,
@@ -58,7 +56,7 @@ fn set(
     let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
     assert_eq!(handles.len(), set.handle_count());
     for handle in handles {
-        set.exec_obj(handle).unwrap().wire(wire_input).unwrap();
+        set.exec_obj(handle).unwrap().bind(bind_input).unwrap();
         set.put_completed(handle).unwrap();
     }
     set
@@ -112,7 +110,7 @@ fn misuse_is_refused_and_changes_nothing() {
     assert_eq!(set.submit(handle, 2).unwrap_err().code(), "inference.in_flight");
     assert_eq!(set.put_completed(handle).unwrap_err().code(), "inference.in_flight");
     let exec = set.exec_obj(handle).unwrap();
-    assert_eq!(exec.wire(|_| ()).unwrap_err().code(), "inference.in_flight");
+    assert_eq!(exec.bind(|_| ()).unwrap_err().code(), "inference.in_flight");
     assert_eq!(exec.enqueue().unwrap_err().code(), "inference.in_flight");
     let soon = Some(Instant::now());
     assert_eq!(set.get_completed(soon, never).unwrap_err().code(), "device.timeout");
@@ -143,7 +141,7 @@ fn an_inference_without_its_input_is_refused_at_submission() {
     let handle = set.try_acquire().unwrap();
     assert_eq!(set.submit(handle, 1).unwrap_err().code(), "input.state_required");
     assert_eq!(set.get_completed_id(1, None, never).unwrap_err().code(), "inference.unknown");
-    set.exec_obj(handle).unwrap().wire(wire_input).unwrap();
+    set.exec_obj(handle).unwrap().bind(bind_input).unwrap();
     set.submit(handle, 1).unwrap();
     assert_eq!(set.get_completed_id(1, None, never).unwrap(), handle);
 }
@@ -151,7 +149,7 @@ fn an_inference_without_its_input_is_refused_at_submission() {
 #[test]
 fn a_stuck_inference_times_out_and_the_set_goes_on() {
     let context = context();
-    control(&context).plan("execute@1=stuck".parse::<FaultPlan>().unwrap()).unwrap();
+    control(&context).plan("execute@1=stuck").unwrap();
     // 20 ms, and as many again for each of the two retries.
     let set = set(&context, 1, 1, limits(20, 2));
     let handle = set.try_acquire().unwrap();
@@ -236,7 +234,7 @@ fn a_cancelled_inference_says_so() {
     let program =
         Program::new(&context, &image(), &Placement::one(DeviceId(0)), &ProgramOptions::default()).unwrap();
     let exec = ExecObj::new(&program, true).unwrap();
-    exec.wire(wire_input).unwrap();
+    exec.bind(bind_input).unwrap();
     exec.wait(None, never).unwrap();
     gate.hold().unwrap();
     exec.enqueue().unwrap();

@@ -1,7 +1,8 @@
 //! Everything around a device, on the `noop` device: loading, cores, exec objects, the inference set.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
-mod transfer_support;
+#[path = "../../qaic-mem/tests/oracle/mod.rs"]
+mod oracle;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,16 +10,16 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use qaic_runtime::buffer::{HostSlice, HostSliceMut};
+use oracle::{view, view_mut};
+use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
+use qaic_runtime::binding::InputBinding;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::exec_obj::ExecObj;
+use qaic_runtime::error::{DeviceError, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{BenchmarkOutcome, BenchmarkProgress, InferenceSet, Lease};
 use qaic_runtime::program::{Program, ProgramOptions};
-use qaic_runtime::wiring::InputWire;
-use transfer_support::{view, view_mut};
+use qaic_runtime::request::ExecObj;
 
 /// Contexts with equal options share devices, so every test asks for other ones.
 fn context() -> Arc<Context> {
@@ -52,10 +53,10 @@ fn set(context: &Arc<Context>, name: &str, set_size: u32, activations: u32) -> A
 
 fn run(
     lease: &Lease<'_>,
-    inputs: &[HostSlice],
-    outputs: &[Option<HostSliceMut>],
+    inputs: &[HostSlice<'_>],
+    outputs: &mut [Option<HostSliceMut<'_>>],
 ) -> Result<(), RuntimeError> {
-    lease.run(inputs, outputs, None, || false)
+    lease.run(&mut Lender::default(), inputs, outputs, None, || false)
 }
 
 fn free_cores(context: &Context, device: u32) -> u32 {
@@ -69,8 +70,8 @@ fn plain_tensors_pass_through() {
     let set = set(&context, "s01_simple_f32_file.qpc", 1, 1);
     let input: Vec<u8> = (0..768_u32).map(|k| k.to_le_bytes()[0]).collect();
     let mut output = vec![0xcc; 40];
-    let views = [Some(view_mut(&mut output))];
-    run(&set.try_lease().unwrap(), &[view(&input)], &views).unwrap();
+    let mut views = [Some(view_mut(&mut output))];
+    run(&set.try_lease().unwrap(), &[view(&input)], &mut views).unwrap();
     assert_eq!(output, input[..40]);
 }
 
@@ -81,8 +82,8 @@ fn converted_tensors_pass_through_their_device_form() {
     let set = set(&context, "s05_quant_i8.qpc", 1, 1);
     let input: Vec<u8> = [1.0_f32; 48].iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut output = vec![0; 160];
-    let views = [Some(view_mut(&mut output))];
-    run(&set.try_lease().unwrap(), &[view(&input)], &views).unwrap();
+    let mut views = [Some(view_mut(&mut output))];
+    run(&set.try_lease().unwrap(), &[view(&input)], &mut views).unwrap();
     let expected: Vec<u8> =
         [0.125_f32 * (17.0 - 7.0); 40].iter().flat_map(|value| value.to_le_bytes()).collect();
     assert_eq!(output, expected);
@@ -93,9 +94,9 @@ fn wrong_buffers_are_refused_before_the_device_runs() {
     let context = context();
     let set = set(&context, "s01_simple_f32_file.qpc", 1, 1);
     let handle = set.try_lease().unwrap();
-    assert_eq!(run(&handle, &[], &[None]).unwrap_err().code(), "call.argument");
-    assert_eq!(run(&handle, &[view(&[0; 767])], &[None]).unwrap_err().code(), "input.size");
-    run(&handle, &[view(&[0; 768])], &[None]).unwrap();
+    assert_eq!(run(&handle, &[], &mut [None]).unwrap_err().code(), "call.argument");
+    assert_eq!(run(&handle, &[view(&[0; 767])], &mut [None]).unwrap_err().code(), "input.size");
+    run(&handle, &[view(&[0; 768])], &mut [None]).unwrap();
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn a_set_too_large_for_the_device_names_needed_and_free_and_takes_nothing() {
     )
     .unwrap_err()
     {
-        RuntimeError::DeviceBusy { id: 0, needed, free: 16, total: 16 } => {
+        RuntimeError::Device(DeviceError::Busy { id: 0, needed, free: 16, total: 16 }) => {
             assert_eq!(needed, cores * too_many)
         }
         other => panic!("{other:?}"),
@@ -194,7 +195,7 @@ fn many_threads_share_few_exec_objects() {
                     let handle = set.lease(None, || false).unwrap();
                     assert!(in_flight.fetch_add(1, Ordering::SeqCst) < 2);
                     let mut output = [0; 40];
-                    run(&handle, &[view(&input)], &[Some(view_mut(&mut output))]).unwrap();
+                    run(&handle, &[view(&input)], &mut [Some(view_mut(&mut output))]).unwrap();
                     assert_eq!(output, [seed; 40]);
                     in_flight.fetch_sub(1, Ordering::SeqCst);
                 }
@@ -229,7 +230,7 @@ fn benchmark(
         count,
         limit,
         &progress,
-        |_, wiring| wiring.inputs[0] = InputWire::Memory { memory: view(input), owner: None },
+        |_, bindings| bindings.inputs[0] = InputBinding::Memory(Storage::of(input).unwrap().into()),
         |_| {},
         || false,
     )?;
@@ -249,7 +250,9 @@ fn a_container_for_a_card_is_refused_by_the_cpu_device() {
     )
     .unwrap();
     match program.load().unwrap_err() {
-        RuntimeError::WrongTarget { built_for, kind: "cpu", .. } => assert_eq!(built_for, "a card"),
+        RuntimeError::Device(DeviceError::WrongTarget { built_for, kind: "cpu", .. }) => {
+            assert_eq!(built_for, "a card")
+        }
         other => panic!("{other:?}"),
     }
 }

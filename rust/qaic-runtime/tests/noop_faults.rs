@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{
-    Activation, Canceller, DeviceId, DeviceStatus, Exec, LoadOptions, LoadedProgram, Placement,
-    RegistryOptions,
+    Activation, DeviceId, DeviceStatus, Exec, LoadOptions, LoadedProgram, Placement, RegistryOptions,
 };
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{DeviceError, RuntimeError};
 use qaic_runtime::image::Image;
 
 /// Longer than any test takes.
@@ -75,7 +74,7 @@ fn executions_fail_when_the_plan_says_so_and_only_then() {
     let failed = "inference.failed";
     assert_eq!(codes(&mut *exec, 6), ["", failed, failed, "", failed, ""]);
     assert_eq!(bench.control.calls(), [1, 1, 1, 6]);
-    bench.control.plan("execute@1=fail".parse().unwrap()).unwrap();
+    bench.control.plan("execute@1=fail").unwrap();
     assert_eq!(codes(&mut *exec, 2), [failed, ""]);
     assert_eq!(bench.control.calls(), [0, 0, 0, 2]);
 }
@@ -84,12 +83,12 @@ fn executions_fail_when_the_plan_says_so_and_only_then() {
 fn calls_before_the_first_inference_fail_and_take_nothing() {
     let bench = Bench::new("load@1=no_memory; activate@1=no_cores; activate@2=no_memory; exec@2=no_memory");
     match bench.load().unwrap_err() {
-        RuntimeError::OutOfMemory { what: "the program", .. } => {}
+        RuntimeError::Device(DeviceError::OutOfMemory { what: "the program", .. }) => {}
         other => panic!("{other:?}"),
     }
     let program = bench.load().unwrap();
     match program.activate().unwrap_err() {
-        RuntimeError::DeviceBusy { id: 0, needed: 1.., free: 0, total: 16 } => {}
+        RuntimeError::Device(DeviceError::Busy { id: 0, needed: 1.., free: 0, total: 16 }) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(program.activate().unwrap_err().code(), "device.memory");
@@ -228,7 +227,7 @@ fn a_load_ends_when_it_is_cancelled_or_its_device_is_lost() {
     });
     assert_eq!(outcome.unwrap_err().code(), "device.lost");
     bench.control.recover().unwrap();
-    bench.control.plan("load@1=lost".parse().unwrap()).unwrap();
+    bench.control.plan("load@1=lost").unwrap();
     assert_eq!(bench.load().unwrap_err().code(), "device.lost");
     bench.load().unwrap();
 }

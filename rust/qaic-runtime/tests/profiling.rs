@@ -1,7 +1,8 @@
 //! Profilers on the `noop` device: which inferences they see, what of them, and what they leave behind.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
-mod transfer_support;
+#[path = "../../qaic-mem/tests/oracle/mod.rs"]
+mod oracle;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,14 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use qaic_runtime::clock;
+use oracle::{view, view_mut};
+use qaic_mem::{Lender, Storage};
+use qaic_runtime::binding::InputBinding;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::process::clock;
 use qaic_runtime::profiling::{Choice, Collected, DeviceStats, Limits, Profiler};
 use qaic_runtime::program::ProgramOptions;
-use transfer_support::{view, view_mut};
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -48,7 +51,9 @@ fn run(set: &InferenceSet, count: usize) {
     for _ in 0..count {
         let mut output = vec![0_u8; 40];
         let lease = set.lease(Some(Instant::now() + LONG), || false).unwrap();
-        lease.run(&[view(&input)], &[Some(view_mut(&mut output))], None, || false).unwrap();
+        lease
+            .run(&mut Lender::default(), &[view(&input)], &mut [Some(view_mut(&mut output))], None, || false)
+            .unwrap();
     }
 }
 
@@ -148,9 +153,12 @@ fn a_program_can_be_added_and_removed_while_it_runs() {
 fn a_failed_inference_is_no_sample() {
     let (context, set) = set(1, 1);
     let profiler = profiler(&set, Choice { count: Some(1), ..Choice::default() });
-    context.noop_control(DeviceId(0)).unwrap().plan("execute@1=fail".parse().unwrap()).unwrap();
+    context.noop_control(DeviceId(0)).unwrap().plan("execute@1=fail").unwrap();
     let input = vec![0_u8; 768];
-    set.try_lease().unwrap().run(&[view(&input)], &[None], None, || false).unwrap_err();
+    set.try_lease()
+        .unwrap()
+        .run(&mut Lender::default(), &[view(&input)], &mut [None], None, || false)
+        .unwrap_err();
     assert!(profiler.drain().unwrap().samples.is_empty());
     run(&set, 1);
     assert!(profiler.wait(None, || false).unwrap());
@@ -162,12 +170,11 @@ fn what_was_enqueued_before_anybody_asked_is_no_sample() {
     let (context, set) = set(2, 1);
     let gate = context.noop_control(DeviceId(0)).unwrap();
     gate.hold().unwrap();
-    let input = vec![0_u8; 768];
     let handles = [set.try_acquire().unwrap(), set.try_acquire().unwrap()];
     let submit = |index: usize| {
         let exec = set.exec_obj(handles[index]).unwrap();
-        let memory = qaic_runtime::wiring::InputWire::Memory { memory: view(&input), owner: None };
-        exec.wire(|wiring| wiring.inputs[0] = memory).unwrap();
+        let memory = InputBinding::Memory(Storage::new(768).unwrap().into());
+        exec.bind(|bindings| bindings.inputs[0] = memory).unwrap();
         set.submit_eager(handles[index], 0).unwrap();
     };
     submit(0);

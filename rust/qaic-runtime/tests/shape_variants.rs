@@ -1,11 +1,19 @@
 //! Programs with several permitted combinations of shapes: transfers per combination, and what a caller is told.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
-mod transfer_support;
+mod dma;
+#[path = "../../qaic-mem/tests/oracle/mod.rs"]
+mod oracle;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use ElementType::{Float16, Float32, Int8, UInt8Q};
+use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
+use dma::Dma;
+use oracle::{elements, f32_bytes, view, view_mut};
+use qaic_mem::Storage;
+use qaic_mem::convert::ElementOp;
 use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::container::names;
 use qaic_qpc::dtype::ElementType;
@@ -14,20 +22,16 @@ use qaic_qpc::network_desc::{
     Transform, TransformKind,
 };
 use qaic_qpc::{elf, writer};
+use qaic_runtime::binding::{
+    ArrayType, BindingTransfer, InputBinding, OutputBinding, RetainedPair, ShapeVariant, Shapes,
+    TransferPlan, retained_pairs, tensor_specs,
+};
 use qaic_runtime::context::Context;
-use qaic_runtime::convert::ElementOp;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::exec_obj::ExecObj;
+use qaic_runtime::error::{InputError, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::program::{Program, ProgramOptions};
-use qaic_runtime::tensors::{ArrayType, RetainedPair, VariantDims, retained_pairs, user_tensors};
-use qaic_runtime::transfer::{BindingTransfer, TransferPlan};
-use qaic_runtime::wiring::{InputWire, OutputWire, Shapes};
-use transfer_support::{elements, f32_bytes, view, view_mut};
-
-use ElementType::{Float16, Float32, Int8, UInt8Q};
-use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
+use qaic_runtime::request::ExecObj;
 
 fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
     Transform { kind, dtype, dims: dims.to_vec(), scale: 1.0, ..Transform::default() }
@@ -99,17 +103,14 @@ fn a_variant_moves_its_own_sizes_to_the_common_places() {
     }
 
     let given = f32_bytes(&[1.5]);
-    let mut dma = vec![0xee_u8; 12];
-    let mut unused = vec![0; 20];
-    let views = [view_mut(&mut dma), view_mut(&mut unused)];
-    variants[1].pre_process(&[view(&given), view(&[7, 8])], &views, &mut Vec::new()).unwrap();
+    let mut buffers = Dma::whole(vec![vec![0xee_u8; 12], (0..20).collect()]);
+    buffers.stage(&variants[1], &[&given, &[7, 8]]).unwrap();
+    let dma = &buffers.bytes()[0];
     assert_eq!(dma[..2], elements(ElementOp::F32ToF16, &given));
     assert_eq!(dma[2..], [0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 7, 8, 0xee, 0xee]);
 
-    let mut device: Vec<u8> = (0..20).collect();
     let mut user = vec![0xcc; 16];
-    let views = [view_mut(&mut dma), view_mut(&mut device)];
-    variants[1].post_process(&views, &[view_mut(&mut user)]).unwrap();
+    buffers.fetch(&variants[1], &mut [&mut user]).unwrap();
     let expected: Vec<u8> = (4..16).chain([0xcc; 4]).collect();
     assert_eq!(user, expected);
 }
@@ -120,7 +121,10 @@ fn a_buffer_of_another_variant_is_too_small() {
     let small = f32_bytes(&[1.5]);
     let mut dma = vec![0; 12];
     let error = variants[0].stage_input(0, view(&small), view_mut(&mut dma)).unwrap_err();
-    assert!(matches!(error, RuntimeError::BufferSize { expected: 16, found: 4, .. }), "{error}");
+    assert!(
+        matches!(error, RuntimeError::Input(InputError::BufferSize { expected: 16, found: 4, .. })),
+        "{error}"
+    );
 }
 
 #[test]
@@ -137,7 +141,7 @@ fn a_transpose_is_refused_only_where_the_dims_change() {
 
     network.allowed_shapes.push(entry(&[1, 1]));
     match TransferPlan::variants(&network).unwrap_err() {
-        RuntimeError::UnsupportedTransform { binding, step, kind } => {
+        RuntimeError::Input(InputError::UnsupportedTransform { binding, step, kind }) => {
             assert_eq!((binding.as_str(), step, kind.as_str()), ("a", 0, "Transpose"));
         }
         other => panic!("{other}"),
@@ -209,10 +213,12 @@ fn partial_inputs_are_limited_by_their_variant() {
     network.dma_buffers[0].size = 64;
     network.inputs[1] = binding("b", Int8, &[2], Direction::In, (0, 8));
     let variants = TransferPlan::variants(&network).unwrap();
-    let two = f32_bytes(&[1.0, 2.0]);
-    assert!(variants[0].lay_out(&[view(&two), view(&[0, 0])]).is_ok());
-    let error = variants[1].lay_out(&[view(&two), view(&[0, 0])]).unwrap_err();
-    assert!(matches!(error, RuntimeError::BufferSize { expected: 4, found: 8, .. }), "{error}");
+    assert!(variants[0].lay_out(&[8, 2]).is_ok());
+    let error = variants[1].lay_out(&[8, 2]).unwrap_err();
+    assert!(
+        matches!(error, RuntimeError::Input(InputError::BufferSize { expected: 4, found: 8, .. })),
+        "{error}"
+    );
 }
 
 /// A container with this descriptor and, where it is one of ours, this plan.
@@ -230,12 +236,12 @@ fn container(network: &NetworkDesc, plan: Option<&str>) -> Arc<Image> {
 
 #[test]
 fn dims_of_every_variant_are_told() {
-    assert_eq!(user_tensors(&container(&network(&[]), None)).unwrap().variants, []);
+    assert_eq!(tensor_specs(&container(&network(&[]), None)).unwrap().variants, []);
     let image = container(&network(&two_entries()), None);
-    let tensors = user_tensors(&image).unwrap();
+    let tensors = tensor_specs(&image).unwrap();
     assert_eq!((tensors.inputs[0].dims.as_slice(), tensors.inputs[0].size_bytes), (&[4][..], 16));
-    let full = VariantDims { inputs: vec![vec![4], vec![2]], outputs: vec![vec![4]] };
-    let small = VariantDims { inputs: vec![vec![1], vec![2]], outputs: vec![vec![3]] };
+    let full = ShapeVariant { inputs: vec![vec![4], vec![2]], outputs: vec![vec![4]] };
+    let small = ShapeVariant { inputs: vec![vec![1], vec![2]], outputs: vec![vec![3]] };
     assert_eq!(tensors.variants, [full, small]);
 }
 
@@ -259,7 +265,7 @@ fn blocks_are_arrays_where_plan_and_descriptor_agree() {
             edge("a", columns),
             edge("c", r#","mxint8":7"#)
         );
-        user_tensors(&container(&network, Some(&plan))).unwrap()
+        tensor_specs(&container(&network, Some(&plan))).unwrap()
     };
     let tensors = told(r#","mxint8":40"#);
     let dims = |variant: usize| {
@@ -363,12 +369,21 @@ fn on_noop(marker: &str, network: &NetworkDesc) -> Arc<Program> {
     Program::new(&context, &container(network, None), &placement, &ProgramOptions::default()).unwrap()
 }
 
-fn input(bytes: &[u8]) -> InputWire {
-    InputWire::Memory { memory: view(bytes), owner: None }
+fn input(bytes: &[u8]) -> InputBinding {
+    InputBinding::Memory(Storage::of(bytes).unwrap().into())
 }
 
-fn output(bytes: &mut [u8]) -> OutputWire {
-    OutputWire::Memory { memory: view_mut(bytes), owner: None }
+fn output(bytes: usize) -> OutputBinding {
+    OutputBinding::Memory(Storage::of(&vec![0xcc_u8; bytes]).unwrap().into())
+}
+
+/// What lies in the memory of an output.
+fn result(exec: &ExecObj, index: usize) -> Vec<u8> {
+    let bytes = exec.bind(|bindings| match &bindings.outputs[index] {
+        OutputBinding::Memory(memory) => memory.as_slice().to_vec(),
+        other => panic!("{other:?}"),
+    });
+    bytes.unwrap()
 }
 
 #[test]
@@ -378,32 +393,31 @@ fn an_exec_object_changes_between_variants() {
     let exec = ExecObj::new(&program, true).unwrap();
     let (full, small) = (f32_bytes(&[1.0, 2.0, 3.0, 4.0]), f32_bytes(&[1.0]));
     let half = |values: &[u8]| elements(ElementOp::F32ToF16, values);
-    let mut long = [0xcc; 16];
-    exec.wire(|wiring| {
-        wiring.inputs = vec![input(&full), input(&[7, 8])];
-        wiring.outputs = vec![output(&mut long)];
+    exec.bind(|bindings| {
+        bindings.inputs = vec![input(&full), input(&[7, 8])];
+        bindings.outputs = vec![output(16)];
     })
     .unwrap();
     exec.run(|| false).unwrap();
     let inbound: Vec<u8> = half(&full).into_iter().chain([7, 8, 0, 0]).collect();
     let outbound: Vec<u8> = inbound.iter().chain(&inbound).copied().collect();
-    assert_eq!(long, outbound[4..20]);
+    assert_eq!(result(&exec, 0), outbound[4..20]);
 
-    let mut short = [0xcc; 16];
-    exec.wire(|wiring| {
-        wiring.shapes = Shapes::Variant(1);
-        wiring.inputs = vec![input(&small), input(&[9, 9])];
-        wiring.outputs = vec![output(&mut short)];
+    exec.bind(|bindings| {
+        bindings.shapes = Shapes::Variant(1);
+        bindings.inputs = vec![input(&small), input(&[9, 9])];
+        bindings.outputs = vec![output(16)];
     })
     .unwrap();
     exec.run(|| false).unwrap();
+    let short = result(&exec, 0);
     let inbound: Vec<u8> =
         half(&small).into_iter().chain(inbound[2..8].to_vec()).chain([9, 9, 0, 0]).collect();
     assert_eq!(short[..12], [&inbound[4..], &inbound[..4]].concat());
     assert_eq!(short[12..], [0xcc; 4]);
 
     // The buffers of one variant do not do for the other.
-    exec.wire(|wiring| wiring.shapes = Shapes::Variant(0)).unwrap();
+    exec.bind(|bindings| bindings.shapes = Shapes::Variant(0)).unwrap();
     assert_eq!(exec.run(|| false).unwrap_err().code(), "input.size");
 }
 
@@ -418,16 +432,15 @@ fn state_is_kept_between_variants() {
     assert_eq!(program.retained(), PAIRS);
     let exec = ExecObj::new(&program, true).unwrap();
     let run = |variant: usize, ids: &[u8]| {
-        let mut out = [0xcc; 8];
-        exec.wire(|wiring| {
-            wiring.shapes = Shapes::Variant(variant);
-            wiring.inputs = vec![input(ids), InputWire::Held, InputWire::Held];
-            wiring.outputs =
-                vec![OutputWire::Dropped, output(&mut out), OutputWire::Dropped, OutputWire::Dropped];
+        exec.bind(|bindings| {
+            bindings.shapes = Shapes::Variant(variant);
+            bindings.inputs = vec![input(ids), InputBinding::Retained, InputBinding::Retained];
+            bindings.outputs =
+                vec![OutputBinding::Dropped, output(8), OutputBinding::Dropped, OutputBinding::Dropped];
         })
         .unwrap();
         exec.run(|| false).unwrap();
-        out
+        result(&exec, 1)
     };
     // In:  ids, k, v. Out: v' = ids, out = k, k' = v.
     assert_eq!(run(0, &[1; 8]), [0; 8]);
@@ -444,30 +457,31 @@ fn what_follows_a_revoked_inference_does_not_take_its_turn() {
     let program = on_noop("shape-variants-order", &stateful(&[]));
     let gate = Arc::clone(program.context().noop_control(DeviceId(0)).unwrap());
     let [first, second, third] = [(); 3].map(|()| ExecObj::new(&program, true).unwrap());
-    let enqueue = |exec: &ExecObj, ids: &[u8], out: &mut [u8]| {
-        exec.wire(|wiring| {
-            wiring.inputs = vec![input(ids), InputWire::Held, InputWire::Held];
-            wiring.outputs = vec![OutputWire::Dropped, output(out), OutputWire::Dropped, OutputWire::Dropped];
+    let enqueue = |exec: &ExecObj, ids: &[u8]| {
+        exec.bind(|bindings| {
+            bindings.inputs = vec![input(ids), InputBinding::Retained, InputBinding::Retained];
+            bindings.outputs =
+                vec![OutputBinding::Dropped, output(8), OutputBinding::Dropped, OutputBinding::Dropped];
         })
         .unwrap();
         exec.enqueue().unwrap();
     };
-    let mut outs = [[0xcc; 8]; 4];
-    let [out_1, out_2, out_3, last] = &mut outs;
     gate.hold().unwrap();
-    enqueue(&first, &[1; 8], out_1);
+    enqueue(&first, &[1; 8]);
     assert!(gate.wait_executing(1, Duration::from_mins(1), || false).unwrap());
-    enqueue(&second, &[2; 8], out_2);
-    enqueue(&third, &[3; 8], out_3);
+    enqueue(&second, &[2; 8]);
+    enqueue(&third, &[3; 8]);
     assert!(second.revoke());
     assert_eq!(second.wait(None, || false).unwrap_err().code(), "inference.cancelled");
-    enqueue(&second, &[4; 8], out_2);
+    enqueue(&second, &[4; 8]);
     gate.release().unwrap();
+    let mut outs = Vec::new();
     for exec in [&first, &third, &second] {
         exec.wait(None, || false).unwrap();
+        outs.push(result(exec, 1)[0]);
     }
-    enqueue(&first, &[5; 8], last);
+    enqueue(&first, &[5; 8]);
     first.wait(None, || false).unwrap();
-    drop((first, second, third));
-    assert_eq!(outs.map(|out| out[0]), [0, 1, 0, 3]);
+    outs.push(result(&first, 1)[0]);
+    assert_eq!(outs, [0, 0, 1, 3]);
 }

@@ -1,14 +1,14 @@
 //! The recorded runs of the fixture containers, byte for byte (tests/data/qpc).
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
-mod transfer_support;
+mod dma;
 
 use std::path::Path;
 
+use dma::Dma;
 use qaic_qpc::network_desc::NetworkDesc;
-use qaic_runtime::transfer::TransferPlan;
+use qaic_runtime::binding::TransferPlan;
 use serde_json::Value;
-use transfer_support::{view, view_mut};
 
 fn bytes(value: &Value) -> Vec<u8> {
     let text = value.as_str().expect("hex string");
@@ -25,26 +25,24 @@ fn numbers(run: &Value, field: &str) -> Vec<u64> {
 
 fn check(name: &str, plan: &TransferPlan, run: &Value) {
     let inputs = buffers(run, "inputs");
-    let user: Vec<_> = inputs.iter().map(|input| view(input)).collect();
-    let mut dma = buffers(run, "dma_before");
-    let mut resize = vec![7];
-    let views: Vec<_> = dma.iter_mut().map(|buffer| view_mut(buffer)).collect();
-    plan.pre_process(&user, &views, &mut resize).unwrap();
-    assert_eq!(dma, buffers(run, "dma_after"), "{name}: DMA buffers");
+    let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
+    let mut dma = Dma::whole(buffers(run, "dma_before"));
+    let resize = dma.stage(plan, &inputs).unwrap();
+    assert_eq!(dma.bytes(), buffers(run, "dma_after"), "{name}: DMA buffers");
     assert_eq!(
         resize.into_iter().map(u64::from).collect::<Vec<_>>(),
         numbers(run, "dma_resize"),
         "{name}: resize"
     );
-    assert_eq!(plan.lay_out(&user).unwrap().extents, numbers(run, "dma_extent"), "{name}: extents");
+    let given: Vec<_> = inputs.iter().map(|input| input.len() as u64).collect();
+    assert_eq!(plan.lay_out(&given).unwrap().extents, numbers(run, "dma_extent"), "{name}: extents");
 
-    let mut dma = buffers(run, "dma_device");
+    let mut dma = Dma::whole(buffers(run, "dma_device"));
     let mut outputs = buffers(run, "outputs_before");
-    let views: Vec<_> = dma.iter_mut().map(|buffer| view_mut(buffer)).collect();
-    let user: Vec<_> = outputs.iter_mut().map(|output| view_mut(output)).collect();
-    plan.post_process(&views, &user).unwrap();
+    let mut user: Vec<_> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+    dma.fetch(plan, &mut user).unwrap();
     assert_eq!(outputs, buffers(run, "outputs_after"), "{name}: outputs");
-    assert_eq!(dma, buffers(run, "dma_device"), "{name}: DMA buffers are only read");
+    assert_eq!(dma.bytes(), buffers(run, "dma_device"), "{name}: DMA buffers are only read");
 }
 
 #[test]

@@ -1,21 +1,23 @@
 //! Plans from descriptors: conversions end to end, partial inputs, and every way a descriptor or a buffer can be wrong.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
-mod transfer_support;
+mod dma;
+#[path = "../../qaic-mem/tests/oracle/mod.rs"]
+mod oracle;
 
+use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
+use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
+use dma::Dma;
+use oracle::{elements, f32_bytes, transpose, view, view_mut};
 use proptest::prelude::*;
+use qaic_mem::convert::ElementOp;
+use qaic_mem::convert::quantize::{QuantParams, QuantType};
 use qaic_qpc::dtype::ElementType;
 use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
-use qaic_runtime::convert::ElementOp;
-use qaic_runtime::convert::quantize::{QuantParams, QuantType};
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::transfer::{Route, TransferPlan};
-use transfer_support::{elements, f32_bytes, transpose, view, view_mut};
-
-use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
-use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
+use qaic_runtime::binding::{Route, TransferPlan};
+use qaic_runtime::error::{InputError, RuntimeError};
 
 fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {
     IoDescriptor { dtype, dims: dims.to_vec(), ..IoDescriptor::default() }
@@ -66,16 +68,16 @@ fn plain_input(dims: &[i32], offset: u32) -> IoBinding {
 /// The DMA buffer after `input` went into it.
 fn staged(network: &NetworkDesc, input: &[u8]) -> Vec<u8> {
     let plan = TransferPlan::new(network).unwrap();
-    let mut dma = vec![0xee; network.dma_buffers[0].size as usize];
-    plan.pre_process(&[view(input)], &[view_mut(&mut dma)], &mut Vec::new()).unwrap();
-    dma
+    let mut dma = Dma::whole(vec![vec![0xee; network.dma_buffers[0].size as usize]]);
+    dma.stage(&plan, &[input]).unwrap();
+    dma.0.remove(0).0
 }
 
 /// The caller's buffer of `size` bytes after the output came into it.
-fn fetched(network: &NetworkDesc, device: &mut [u8], size: usize) -> Vec<u8> {
+fn fetched(network: &NetworkDesc, device: &[u8], size: usize) -> Vec<u8> {
     let plan = TransferPlan::new(network).unwrap();
     let mut user = vec![0xcc; size];
-    plan.post_process(&[view_mut(device)], &[view_mut(&mut user)]).unwrap();
+    Dma::whole(vec![device.to_vec()]).fetch(&plan, &mut [&mut user]).unwrap();
     user
 }
 
@@ -97,13 +99,13 @@ fn convert_halves_the_bytes_and_back() {
     let sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 2, Float16, &[4])];
     let network = with_input(binding(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 12);
     let source = f32_bytes(&values);
-    let mut dma = staged(&network, &source);
+    let dma = staged(&network, &source);
     assert_eq!(dma[2..10], elements(ElementOp::F32ToF16, &source));
     assert_eq!((&dma[..2], &dma[10..]), (&[0xee; 2][..], &[0xee; 2][..]));
 
     let sequence = vec![copy(Direction::Out, 0, 2, Float16, &[4]), step(Convert, Float32, &[4])];
     let network = with_output(binding(tensor(Float16, &[4]), tensor(Float32, &[4]), sequence), 12);
-    let back = fetched(&network, &mut dma, 16);
+    let back = fetched(&network, &dma, 16);
     assert_eq!(back, f32_bytes(&[1.0, -2.5, f32::INFINITY, 0.0]));
 }
 
@@ -125,7 +127,7 @@ fn quantized_edges_follow_scale_and_offset_of_the_tensor() {
             step(Dequantize, Float32, &dims),
         ];
         let network = with_output(binding(initial.clone(), tensor(Float32, &dims), sequence), 3);
-        assert_eq!(fetched(&network, &mut [7, 15, 0], 12), f32_bytes(&[0.0, 1.0, -0.875]));
+        assert_eq!(fetched(&network, &[7, 15, 0], 12), f32_bytes(&[0.0, 1.0, -0.875]));
     }
 }
 
@@ -164,12 +166,12 @@ fn a_short_output_gets_the_first_bytes_of_the_result() {
         step(Convert, Float32, &[3, 2]),
     ];
     let network = with_output(binding(tensor(Float16, &[2, 3]), tensor(Float32, &[3, 2]), sequence), 12);
-    let mut device = elements(ElementOp::F32ToF16, &f32_bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    let device = elements(ElementOp::F32ToF16, &f32_bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
     let all = f32_bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
     for size in [0, 1, 4, 9, 12, 23, 24] {
-        assert_eq!(fetched(&network, &mut device, size), all[..size], "{size} bytes");
+        assert_eq!(fetched(&network, &device, size), all[..size], "{size} bytes");
     }
-    let long = fetched(&network, &mut device, 26);
+    let long = fetched(&network, &device, 26);
     assert_eq!((&long[..24], &long[24..]), (&all[..], &[0xcc; 2][..]));
 }
 
@@ -213,7 +215,7 @@ fn rejects_steps_that_no_host_can_do() {
         sequence.extend([step(kind, Float32, &[4]), copy(Direction::In, 0, 0, Float32, &[4])]);
         let network = with_input(binding(tensor(Float32, &[4]), tensor(Float32, &[4]), sequence), 16);
         match TransferPlan::new(&network) {
-            Err(RuntimeError::UnsupportedTransform { binding, step, kind: named }) => {
+            Err(RuntimeError::Input(InputError::UnsupportedTransform { binding, step, kind: named })) => {
                 assert_eq!((binding.as_str(), step, named), ("edge", at, format!("{kind:?}")));
             }
             other => panic!("{other:?}"),
@@ -347,16 +349,15 @@ fn rejects_partial_inputs_that_cannot_shrink() {
 fn partial_inputs_that_do_not_fit_are_refused_and_leave_the_buffer() {
     // Room for a header and three of the four elements.
     let plan = TransferPlan::new(&with_input(partial(&[4], 0, 0), 20)).unwrap();
-    let mut dma = [0xee_u8; 20];
+    let mut dma = Dma::whole(vec![vec![0xee; 20]]);
     let mut run = |given: usize| {
-        let mut resize = Vec::new();
-        let outcome = plan.pre_process(&[view(&[1; 64][..given])], &[view_mut(&mut dma)], &mut resize);
-        (outcome.map_err(|error| error.code()), resize, dma)
+        let outcome = dma.stage(&plan, &[&[1; 64][..given]]);
+        (outcome.map_err(|error| error.code()), dma.0[0].0.clone())
     };
-    assert_eq!(run(16), (Err("qpc.dma_out_of_bounds"), vec![0], [0xee; 20]));
+    assert_eq!(run(16), (Err("qpc.dma_out_of_bounds"), vec![0xee; 20]));
     assert_eq!(run(20).0, Err("input.size"));
-    let (outcome, resize, dma) = run(12);
-    assert_eq!((outcome, resize), (Ok(()), vec![20]));
+    let (outcome, dma) = run(12);
+    assert_eq!(outcome, Ok(vec![20]));
     assert_eq!(dma, [8, 0, 0, 0, 12, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
     let alone = plan.stage_input(0, view(&[1; 12]), view_mut(&mut [0; 20]));
     assert_eq!(alone.unwrap_err().code(), "call.argument");
@@ -365,23 +366,21 @@ fn partial_inputs_that_do_not_fit_are_refused_and_leave_the_buffer() {
 #[test]
 fn an_empty_partial_input_never_asks_for_more_than_the_buffer() {
     let plan = TransferPlan::new(&with_input(partial(&[4], 0, u32::MAX), 20)).unwrap();
-    assert_eq!(plan.lay_out(&[view(&[])]).unwrap().resize, [20]);
+    assert_eq!(plan.lay_out(&[0]).unwrap().resize, [20]);
 }
 
 #[test]
-fn rejects_buffers_that_are_too_short_or_too_few() {
+fn buffers_that_are_too_short_or_too_few_are_refused() {
     let plan = TransferPlan::new(&with_input(plain_input(&[4], 0), 16)).unwrap();
-    let mut dma = [0_u8; 16];
-    let mut run = |given: usize, size: usize, inputs: usize, buffers: usize| {
-        let (input, dma) = (view(&[0; 16][..given]), view_mut(&mut dma[..size]));
-        let mut resize = Vec::new();
-        plan.pre_process(&vec![input; inputs], &vec![dma; buffers], &mut resize).map_err(|error| error.code())
+    let run = |given: usize, size: usize, inputs: usize| {
+        let outcome = Dma::whole(vec![vec![0; size]]).stage(&plan, &vec![&[0; 16][..given]; inputs]);
+        outcome.map(drop).map_err(|error| error.code())
     };
-    assert_eq!(run(16, 16, 1, 1), Ok(()));
-    assert_eq!(run(15, 16, 1, 1), Err("input.size"));
-    assert_eq!(run(16, 15, 1, 1), Err("input.size"));
-    assert_eq!(run(16, 16, 2, 1), Err("call.argument"));
-    assert_eq!(run(16, 16, 1, 0), Err("call.argument"));
+    assert_eq!(run(16, 16, 1), Ok(()));
+    assert_eq!(run(15, 16, 1), Err("input.size"));
+    assert_eq!(run(16, 15, 1), Err("input.size"));
+    assert_eq!(run(16, 16, 2), Err("call.argument"));
+    assert_eq!(run(16, 16, 0), Err("call.argument"));
     let plan = TransferPlan::new(&with_output(
         binding(
             tensor(Float32, &[1]),
@@ -391,9 +390,10 @@ fn rejects_buffers_that_are_too_short_or_too_few() {
         4,
     ))
     .unwrap();
-    let short = plan.post_process(&[view_mut(&mut [0; 3])], &[view_mut(&mut [0; 4])]);
+    let short = plan.fetch_output(0, view(&[0; 3]), view_mut(&mut [0; 4]));
     assert_eq!(short.unwrap_err().code(), "input.size");
-    assert_eq!(plan.post_process(&[view_mut(&mut [0; 4])], &[]).unwrap_err().code(), "call.argument");
+    let other = plan.fetch_output(1, view(&[0; 4]), view_mut(&mut [0; 4]));
+    assert_eq!(other.unwrap_err().code(), "call.argument");
 }
 
 /// The step a number stands for after `state`, which it advances.
@@ -471,15 +471,14 @@ proptest! {
     fn no_descriptor_panics_or_writes_outside_its_buffers(network in descriptors(), length in 0_usize..50) {
         let Ok(plan) = TransferPlan::new(&network) else { return Ok(()) };
         let guarded = |size: usize| { let mut bytes = vec![0xee_u8; size + 16]; bytes[..8].fill(0xa5); bytes[size + 8..].fill(0xa5); bytes };
-        let mut dma: Vec<_> = network.dma_buffers.iter().map(|buffer| guarded(buffer.size as usize)).collect();
+        let buffers = network.dma_buffers.iter().map(|buffer| buffer.size as usize);
+        let mut dma = Dma(buffers.map(|size| (guarded(size), 8..size + 8)).collect());
         let mut outputs: Vec<_> = plan.outputs().iter().map(|_| guarded(length)).collect();
-        let inside = |bytes: &mut Vec<u8>| { let size = bytes.len() - 16; view_mut(bytes).subslice(8, size).unwrap() };
-        let views: Vec<_> = dma.iter_mut().map(inside).collect();
         let input = vec![0x3f_u8; length];
-        let _ = plan.pre_process(&vec![view(&input); plan.inputs().len()], &views, &mut Vec::new());
-        let user: Vec<_> = outputs.iter_mut().map(inside).collect();
-        let _ = plan.post_process(&views, &user);
-        for bytes in dma.iter().chain(&outputs) {
+        let _ = dma.stage(&plan, &vec![&input[..]; plan.inputs().len()]);
+        let mut user: Vec<_> = outputs.iter_mut().map(|bytes| &mut bytes[8..length + 8]).collect();
+        let _ = dma.fetch(&plan, &mut user);
+        for bytes in dma.0.iter().map(|(bytes, _)| bytes).chain(&outputs) {
             prop_assert_eq!(&bytes[..8], &[0xa5; 8]);
             prop_assert_eq!(&bytes[bytes.len() - 8..], &[0xa5; 8]);
         }

@@ -5,7 +5,7 @@
 //! records of the model itself: reading it copies nothing.
 //!
 //! Names of operations, their kinds and their dependencies are the same for every inference. They lie in the container,
-//! as a [`descriptor::OpsDescriptor`].
+//! as a [`decode::descriptor::OpsDescriptor`].
 //!
 //! Hostile bytes are the normal case, as in `qaic-qpc`: nothing is indexed before it was checked, and nothing allocates
 //! more than the buffer at hand accounts for.
@@ -21,18 +21,13 @@
     )
 )]
 
-pub mod check;
-pub mod columns;
-pub mod descriptor;
+pub mod decode;
 pub mod error;
-pub mod host;
-pub mod kpi;
-pub mod layout;
 pub mod model;
 mod number;
-pub mod oqstats;
-pub mod record;
-pub mod summary;
+pub mod report;
+pub mod sample;
 pub mod trace;
 mod walk;
+
 pub use walk::Watch;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::record::{Core, Kind, Op, OpPmu, Pmu, PmuEvents, Port, Record, Records, Ring, Thread};
+use crate::decode::record::{Core, Kind, Op, OpPmu, Pmu, PmuEvents, Port, Record, Records, Ring, Thread};
 
 /// Flags of [`Run::flags`].
 pub mod run_flags {
@@ -112,7 +112,7 @@ struct Section<'a> {
     stride: usize,
 }
 
-/// One inference: facts, and the records of every kind the device wrote. A view of somebody's bytes where their layout
+/// One inference: facts, and the records of every kind the device wrote. A view of the buffer's bytes where their layout
 /// has these very records, else it owns them.
 #[derive(Clone, Debug, Default)]
 pub struct StatsModel<'a> {

@@ -1,61 +1,40 @@
 //! Numbers as text: digits without a detour through floats where there are many of them.
 
-/// Room for any 64-bit number.
-const DIGITS: usize = 20;
-const PAIRS: &[u8; 200] = b"\
-0001020304050607080910111213141516171819\
-2021222324252627282930313233343536373839\
-4041424344454647484950515253545556575859\
-6061626364656667686970717273747576777879\
-8081828384858687888990919293949596979899";
+use std::fmt;
+
+/// Nanoseconds as microseconds, with all digits.
+pub(crate) struct Us(pub(crate) u64);
+
+impl fmt::Display for Us {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
 
 /// Appends a number.
 #[inline]
 pub(crate) fn push_u64(out: &mut Vec<u8>, value: u64) {
-    push_grouped(out, value, 0);
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Appends `value / 10^decimals` with that many decimals, at most 18.
 #[inline]
 pub(crate) fn push_fixed(out: &mut Vec<u8>, value: u64, decimals: usize) {
-    push_grouped(out, value, decimals);
-}
-
-/// Digits are made from the right, two at a time, with the point where it belongs.
-#[inline]
-fn push_grouped(out: &mut Vec<u8>, mut value: u64, decimals: usize) {
-    let mut text = [b'0'; DIGITS + 1];
-    let mut at = text.len();
-    while value >= 100 {
-        let pair = usize::try_from(value % 100).unwrap_or(0).wrapping_mul(2);
-        value /= 100;
-        at = at.wrapping_sub(2);
-        if let (Some(place), Some(digits)) =
-            (text.get_mut(at..at.wrapping_add(2)), PAIRS.get(pair..pair.wrapping_add(2)))
-        {
-            place.copy_from_slice(digits);
-        }
+    const ZEROS: [u8; 20] = [b'0'; 20];
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(value).as_bytes();
+    if let Some((whole, fraction)) =
+        digits.len().checked_sub(decimals).and_then(|at| digits.split_at_checked(at))
+        && !whole.is_empty()
+    {
+        out.extend_from_slice(whole);
+        out.push(b'.');
+        out.extend_from_slice(fraction);
+    } else {
+        out.extend_from_slice(b"0.");
+        out.extend_from_slice(ZEROS.get(digits.len()..decimals).unwrap_or_default());
+        out.extend_from_slice(digits);
     }
-    loop {
-        at = at.wrapping_sub(1);
-        if let Some(place) = text.get_mut(at) {
-            *place = b'0'.wrapping_add(u8::try_from(value % 10).unwrap_or(0));
-        }
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    if decimals == 0 {
-        out.extend_from_slice(text.get(at..).unwrap_or_default());
-        return;
-    }
-    let point = text.len().wrapping_sub(decimals);
-    // Zeros stand before the number already; one of them is the part before the point.
-    let at = at.min(point.wrapping_sub(1));
-    out.extend_from_slice(text.get(at..point).unwrap_or_default());
-    out.push(b'.');
-    out.extend_from_slice(text.get(point..).unwrap_or_default());
 }
 
 /// `numerator * factor / denominator`, rounded to the nearest; `None` for nothing to divide by.

@@ -1,16 +1,16 @@
 //! The way through the operations of a core that summary and trace share: thread by thread, in bounded memory.
 //!
 //! Threads of one group run an operation together. Such an execution counts once, with the value of the thread that took
-//! longest (stats-profiling §4.2), so their records are brought together here. What is kept at a time depends on the
+//! longest, so their records are brought together here. What is kept at a time depends on the
 //! descriptor and on how far the threads are apart, not on the number of records.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::io;
 
-use crate::descriptor::OpsDescriptor;
+use crate::decode::descriptor::OpsDescriptor;
+use crate::decode::record::{EngineKind, Kind, Op, Pmu, Port, Records, Thread, op_flags, op_kind_flags};
 use crate::model::StatsModel;
-use crate::record::{EngineKind, Kind, Op, Pmu, Port, Records, Thread, op_flags, op_kind_flags};
 
 /// Records between two calls of [`Watch::passed`].
 const BLOCK_RECORDS: usize = 4096;
@@ -20,7 +20,7 @@ const TURN_RECORDS: usize = 64;
 const MAX_WAITING: usize = 64;
 const NONE: u32 = u32::MAX;
 
-/// Somebody who wants to know how far the reading of a buffer has come.
+/// An observer of how far the reading of a buffer has come.
 pub trait Watch: Debug {
     /// These bytes of the buffer were read and are not looked at again in this pass. An error ends the work with it.
     fn passed(&self, bytes: &[u8]) -> io::Result<()>;
@@ -123,7 +123,7 @@ impl Execution {
 pub(crate) enum Times {
     /// As recorded.
     Whole,
-    /// Without those inside, so that times add up (stats-profiling §9.2).
+    /// Without those inside, so that times add up.
     Own,
 }
 
@@ -255,7 +255,7 @@ pub(crate) fn executions(
         if waiting.is_empty() {
             together(&mut left, watch, &mut alone, &mut each)?;
         }
-        // Whoever is behind goes on, so that the threads stay near each other.
+        // The thread that is behind goes on, so that the threads stay near each other.
         let behind = left
             .iter_mut()
             .enumerate()

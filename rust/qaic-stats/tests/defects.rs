@@ -1,11 +1,11 @@
-//! Every rule of stats-profiling §8.5, broken one at a time: its code, and that the earlier rule wins.
+//! Every rule of the layout, broken one at a time: its code, and that the earlier rule wins.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
-use qaic_stats::descriptor::{CoreOps, Fingerprint, OpDesc, OpsDescriptor, fingerprint};
-use qaic_stats::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::decode::descriptor::{CoreOps, Fingerprint, OpDesc, OpsDescriptor, fingerprint};
+use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::decode::oqstats::encode_to_vec;
+use qaic_stats::decode::record::{Core, Kind, Op, OpPmu, Pmu, Port, Record, Ring, Thread, op_flags};
 use qaic_stats::model::{Run, StatsModel};
-use qaic_stats::oqstats::encode_to_vec;
-use qaic_stats::record::{Core, Kind, Op, OpPmu, Pmu, Port, Record, Ring, Thread, op_flags};
 
 /// Two threads of one core, with two operations each that the descriptor has.
 fn model() -> StatsModel<'static> {
@@ -94,7 +94,7 @@ fn seal(bytes: &mut [u8]) {
     put(bytes, 120, crc);
 }
 
-fn put<T: qaic_stats::record::Field>(bytes: &mut [u8], offset: usize, value: T) {
+fn put<T: qaic_stats::decode::record::Field>(bytes: &mut [u8], offset: usize, value: T) {
     value.put(bytes, offset);
 }
 

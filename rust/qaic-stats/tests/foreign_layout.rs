@@ -1,10 +1,10 @@
-//! A layout of somebody else, as a third party would write it: 8-byte lines `oc, duration`, one thread.
+//! A registered layout, as a third party would write it: 8-byte lines `oc, duration`, one thread.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
+use qaic_stats::decode::layout::{DecodeOptions, Match, Program, Registry, StatsLayout};
+use qaic_stats::decode::record::{Core, Op, Thread};
 use qaic_stats::error::{ErrorKind, StatsError};
-use qaic_stats::layout::{DecodeOptions, Match, Program, Registry, StatsLayout};
 use qaic_stats::model::{DeviceKind, Run, StatsModel};
-use qaic_stats::record::{Core, Op, Thread};
 
 #[derive(Debug)]
 struct Lines {

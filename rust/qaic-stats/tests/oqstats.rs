@@ -1,13 +1,12 @@
 //! The open layout: the published header, the directory, writing and reading back.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
-use qaic_stats::descriptor::fingerprint;
-use qaic_stats::layout::{DecodeOptions, Registry};
+use qaic_stats::decode::descriptor::fingerprint;
+use qaic_stats::decode::layout::{DecodeOptions, Registry};
+use qaic_stats::decode::oqstats::{self, Header};
+use qaic_stats::decode::record::{Core, Kind, Op, OpPmu, Thread};
 use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
-use qaic_stats::oqstats::{self, Header};
-use qaic_stats::record::{Core, Kind, Op, OpPmu, Thread};
 
-/// stats-profiling §8.1.
 const HEADER: &str = "4f51535441545331 01000000 8000fffe 8002000000000000 8002000000000000
     04000000 20000000 8000000000000000 e3b0c44298fc1c149afbf4c8996fb924
     01000000 46000100 01000200 01000000 00ca9a3b00000000 a5f7653a6ffbe918

@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use proptest::prelude::*;
-use qaic_stats::check;
-use qaic_stats::columns::columns;
-use qaic_stats::layout::{DecodeOptions, Registry};
+use qaic_stats::decode::check;
+use qaic_stats::decode::columns::columns;
+use qaic_stats::decode::layout::{DecodeOptions, Registry};
+use qaic_stats::decode::oqstats::{capacity_bytes, encode, encode_to_vec};
+use qaic_stats::decode::record::{Core, Kind, Op, Pmu, Port, Records, Thread};
 use qaic_stats::model::{DeviceKind, Run, StatsModel};
-use qaic_stats::oqstats::{capacity_bytes, encode, encode_to_vec};
-use qaic_stats::record::{Core, Kind, Op, Pmu, Port, Records, Thread};
 
 /// (operation's number, ticks to the one before, duration, wait, flags) of each thread's operations.
 type Threads = Vec<Vec<(u32, u16, u32, u16, u16)>>;

@@ -54,7 +54,7 @@ impl Log {
     ///
     /// A forked process has this, too, but what it does is not what the transcript is of.
     pub(super) fn write(&self, mut line: Line) {
-        // Before the lock: whoever held it when the process was forked does not exist here.
+        // Before the lock: a thread that held it when the process was forked does not exist here.
         if std::process::id() != self.process_id {
             return;
         }
@@ -80,15 +80,15 @@ impl Log {
     }
 }
 
-/// Sees to it that opening a named pipe does not wait for somebody to read it, which may be never: refused when nobody
-/// does. Nothing for other files. Kept until the file is open.
+/// A named pipe without a reader is refused, because opening it would wait for one, which may never come. Nothing for
+/// other files. The result is kept until the file is open.
 fn read_pipe(path: &Path) -> io::Result<Option<File>> {
     if !path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
         return Ok(None);
     }
     match OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path) {
         Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
-            Err(io::Error::other("it is a pipe, and nobody reads it"))
+            Err(io::Error::other("it is a pipe without a reader"))
         }
         outcome => outcome.map(Some),
     }

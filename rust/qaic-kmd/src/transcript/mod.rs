@@ -1,4 +1,4 @@
-//! Transcripts: every system call of a run as a line of text, to read, to compare, and to replay (device-kmd §7.5).
+//! Transcripts: every system call of a run as a line of text, to read, to compare, and to replay.
 //!
 //! A transcript is JSON, one object a line:
 //!

@@ -1,21 +1,20 @@
 //! A system call as a transcript holds it: its bytes and those it points to, without what says something about this process
-//! only (device-kmd §7.5). Recording and replaying look at calls through this, so that both leave out the same.
+//! only. Recording and replaying look at calls through this, so that both leave out the same.
 
-use crc32fast::Hasher;
 use serde_json::{Map, Value, json};
 
 use super::layout::{self, Call, Pointed};
 use crate::Errno;
-use crate::abi::MANAGE_MAX_BYTES;
-use crate::user_memory::{copy_in, copy_out};
+use crate::ioctl::Ioctl;
+use crate::protocol::transaction::{
+    DMA_FROM_USER, HEADER_BYTES, PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, PASSTHROUGH_TO_USER,
+};
+use crate::protocol::{command_entry, parse, transaction_entry};
 
 /// Most bytes of entries that are looked at.
 const ENTRIES_LIMIT_BYTES: usize = 1 << 20;
 /// Most bytes of data for the card that go into a checksum.
-const PAYLOAD_LIMIT_BYTES: u64 = 64 << 20;
-const CHUNK_BYTES: u64 = 1 << 20;
-/// Most bytes of a driver's name.
-const NAME_LIMIT_BYTES: usize = 256;
+const PAYLOAD_LIMIT_BYTES: usize = 64 << 20;
 
 /// Arguments of a call, or what they are after it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,69 +23,43 @@ pub(super) struct Observed {
     pub(super) fields: Map<String, Value>,
     /// Bytes of the argument.
     pub(super) raw: Vec<u8>,
-    /// Bytes that it points to; `None`: it points to nothing, or to nowhere.
+    /// Bytes that it points to; `None`: it points to nothing.
     pub(super) data: Option<Vec<u8>>,
 }
 
-/// What a call is given. `arg` are the bytes before it.
-pub(super) fn given(call: &Call, arg: &[u8]) -> Observed {
-    let data = match call.pointed {
-        // Its content means nothing before the call.
-        Pointed::Name => None,
-        _ => pointed(call, arg, arg),
+/// What a call is given.
+pub(super) fn given(call: &mut Ioctl<'_, '_>) -> Result<Observed, Errno> {
+    let argument = call.argument()?;
+    let payloads = match call {
+        Ioctl::Manage(message) => message.data().iter().copied().map(payload).collect(),
+        _ => Vec::new(),
     };
-    observed(call, arg, data, true)
+    Ok(observed(layout::call(call), argument.bytes(), call.pointed(), payloads))
 }
 
-/// What a call answers. `arg` are the bytes after it, `given` those before. `None`: it answers nothing.
-pub(super) fn answered(call: &Call, given: &[u8], arg: &[u8], result: Result<(), Errno>) -> Option<Observed> {
-    let has_data = match call.pointed {
-        Pointed::Transactions => matches!(result, Ok(()) | Err(Errno::CANCELED)),
-        Pointed::Entries { answered, .. } => answered && result.is_ok(),
-        Pointed::Name => result.is_ok(),
-        Pointed::Nothing => false,
-    };
-    if !has_data && given == arg {
-        return None;
-    }
-    let data = if has_data { pointed(call, given, arg) } else { None };
-    Some(observed(call, arg, data, false))
+/// What a call has answered; `given` is what it was given. `None`: it answers nothing.
+pub(super) fn answered(
+    call: &mut Ioctl<'_, '_>,
+    given: &Observed,
+    result: Result<(), Errno>,
+) -> Result<Option<Observed>, Errno> {
+    let argument = call.argument()?;
+    let data = call.answered(result);
+    let found = observed(layout::call(call), argument.bytes(), data, Vec::new());
+    Ok((data.is_some() || found.raw != given.raw).then_some(found))
 }
 
-/// Gives the answer of a recording to the caller: what is volatile in `arg` stays.
-pub(super) fn answer(
-    call: &Call,
-    arg: &mut [u8],
-    raw: Option<&[u8]>,
-    data: Option<&[u8]>,
-) -> Result<(), Errno> {
-    if let (Some((address, room)), Some(data)) = (place(call, arg, arg), data) {
-        let room = if matches!(call.pointed, Pointed::Transactions) { MANAGE_MAX_BYTES } else { room };
-        copy_out(address, &data[..data.len().min(room)])?;
-    }
-    if let Some(raw) = raw {
-        let mut bytes = raw.to_vec();
-        for (at, len) in layout::volatile(call.fields) {
-            if let (Some(to), Some(from)) = (bytes.get_mut(at..at + len), arg.get(at..at + len)) {
-                to.copy_from_slice(from);
-            }
-        }
-        let shared = bytes.len().min(arg.len());
-        arg[..shared].copy_from_slice(&bytes[..shared]);
-    }
-    Ok(())
-}
-
-fn observed(call: &Call, arg: &[u8], data: Option<Vec<u8>>, is_given: bool) -> Observed {
-    let mut fields = layout::decode(call.fields, arg);
-    let mut data = data;
+fn observed(call: Call, argument: &[u8], data: Option<&[u8]>, payloads: Vec<Value>) -> Observed {
+    let mut fields = layout::decode(call.fields, argument);
+    let mut data = data.map(<[u8]>::to_vec);
     match (call.pointed, &mut data) {
-        (Pointed::Entries { bytes, fields: entry, .. }, Some(data)) => {
+        (Pointed::Entries { bytes, fields: entry }, Some(data)) => {
+            data.truncate(ENTRIES_LIMIT_BYTES / bytes * bytes);
             let entries = data.chunks_exact(bytes).map(|bytes| Value::Object(layout::decode(entry, bytes)));
             fields.insert("entries".to_owned(), entries.collect());
         }
         (Pointed::Transactions, Some(data)) => {
-            fields.insert("transactions".to_owned(), transactions(data, is_given));
+            fields.insert("transactions".to_owned(), transactions(data, payloads));
             blank_transactions(data);
         }
         (Pointed::Name, Some(data)) => {
@@ -94,126 +67,81 @@ fn observed(call: &Call, arg: &[u8], data: Option<Vec<u8>>, is_given: bool) -> O
         }
         _ => {}
     }
-    let mut raw = arg.to_vec();
+    let mut raw = argument.to_vec();
     layout::blank(call.fields, &mut raw);
     Observed { fields, raw, data }
-}
-
-/// What `arg` points to; `given` is what it was before the call.
-fn pointed(call: &Call, given: &[u8], arg: &[u8]) -> Option<Vec<u8>> {
-    let (address, len) = place(call, given, arg)?;
-    let mut bytes = vec![0; len];
-    copy_in(address, &mut bytes).ok()?;
-    Some(bytes)
-}
-
-/// Address and length of that.
-fn place(call: &Call, given: &[u8], arg: &[u8]) -> Option<(u64, usize)> {
-    let count = usize::try_from(word(arg, 0)?).ok()?;
-    match call.pointed {
-        Pointed::Nothing => None,
-        Pointed::Transactions => Some((long(given, 8)?, count.min(MANAGE_MAX_BYTES))),
-        Pointed::Entries { address_at, bytes, count_is_half, .. } => {
-            let count = if count_is_half { count & 0xFFFF } else { count };
-            let most = ENTRIES_LIMIT_BYTES / bytes;
-            Some((long(given, address_at)?, count.min(most) * bytes))
-        }
-        Pointed::Name => {
-            let len = long(given, 16)?.min(long(arg, 16)?).min(NAME_LIMIT_BYTES as u64);
-            Some((long(given, 24)?, usize::try_from(len).ok()?))
-        }
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 /// Types and bodies of transactions, up to the first that is not whole.
 fn bodies(data: &[u8]) -> Vec<(u32, std::ops::Range<usize>)> {
     let mut found = Vec::new();
     let mut at = 0;
-    while let (Some(kind), Some(len)) = (word(data, at), word(data, at + 4)) {
-        let end = at.saturating_add(len as usize);
-        if len < 8 || end > data.len() {
-            break;
-        }
-        found.push((kind, at + 8..end));
+    while let Ok((kind, body, behind)) = parse::split(&data[at..]) {
+        let end = data.len() - behind.len();
+        found.push((kind, end - body.len()..end));
         at = end;
     }
     found
 }
 
-fn transactions(data: &[u8], is_given: bool) -> Value {
+fn transactions(data: &[u8], payloads: Vec<Value>) -> Value {
     let whole = bodies(data);
     let end = whole.last().map_or(0, |(_, body)| body.end);
+    let mut payloads = payloads.into_iter();
     let mut found: Vec<Value> =
-        whole.into_iter().map(|(kind, body)| transaction(kind, &data[body], is_given)).collect();
+        whole.into_iter().map(|(kind, body)| transaction(kind, &data[body], &mut payloads)).collect();
     if end < data.len() {
-        found.push(json!({ "type": "incomplete", "bytes": super::hex::encode(&data[end..]) }));
+        found.push(json!({ "type": "incomplete", "bytes": layout::digits(&data[end..]) }));
     }
     found.into()
 }
 
-fn transaction(kind: u32, body: &[u8], is_given: bool) -> Value {
-    let Some((name, fields)) = layout::transaction(kind) else {
-        return json!({ "type": kind, "bytes": super::hex::encode(body) });
+fn transaction(kind: u32, body: &[u8], payloads: &mut impl Iterator<Item = Value>) -> Value {
+    let Some(entry) = transaction_entry(kind) else {
+        return json!({ "type": kind, "bytes": layout::digits(body) });
     };
-    let mut found = layout::decode(fields, body);
-    if layout::carries_command(kind) {
-        match word(body, 0).map(|id| (id, layout::command(id))) {
-            Some((_, Some((command, fields)))) => {
-                found = layout::decode(fields, body);
-                found.insert("command".to_owned(), command.into());
+    let mut found = layout::decode(entry.fields, body);
+    if let Some(number) = command_number(kind, body) {
+        if let Some(command) = command_entry(number) {
+            found = layout::decode(command.fields, body);
+            if let Some((name, rest)) = command.rest.and_then(|(name, at)| Some((name, body.get(at..)?))) {
+                found.insert(name.to_owned(), layout::digits(rest));
             }
-            Some((id, None)) => {
-                found.insert("command".to_owned(), id.into());
-                found.insert("bytes".to_owned(), super::hex::encode(body).into());
-            }
-            None => {}
+            found.insert("command".to_owned(), command.name.into());
+        } else {
+            found.insert("command".to_owned(), number.into());
+            found.insert("bytes".to_owned(), layout::digits(body));
         }
     }
-    if kind == crate::nnc::transaction::DMA_FROM_USER && is_given {
-        found.insert("payload".to_owned(), payload(body));
+    if kind == DMA_FROM_USER
+        && let Some(payload) = payloads.next()
+    {
+        found.insert("payload".to_owned(), payload);
     }
-    found.insert("type".to_owned(), name.into());
-    found.insert("len".to_owned(), (body.len() + 8).into());
+    found.insert("type".to_owned(), entry.name.into());
+    found.insert("len".to_owned(), (body.len() + HEADER_BYTES).into());
     found.into()
+}
+
+/// Number of the command or reply that a transaction carries.
+fn command_number(kind: u32, body: &[u8]) -> Option<u32> {
+    let carries = matches!(kind, PASSTHROUGH_FROM_USER | PASSTHROUGH_TO_USER | PASSTHROUGH_FROM_DEVICE);
+    body.first_chunk().filter(|_| carries).copied().map(u32::from_le_bytes)
 }
 
 /// Length and checksum of data that the card fetches.
-fn payload(body: &[u8]) -> Value {
-    let (Some(address), Some(size)) = (long(body, 8), long(body, 16)) else { return Value::Null };
-    let hashed = size.min(PAYLOAD_LIMIT_BYTES);
-    let mut checksum = Hasher::new();
-    let mut chunk = Vec::new();
-    let mut at = 0;
-    while at < hashed {
-        let len = (hashed - at).min(CHUNK_BYTES);
-        chunk.resize(usize::try_from(len).unwrap_or(0), 0);
-        if copy_in(address.saturating_add(at), &mut chunk).is_err() {
-            return json!({ "bytes": size, "fault_at": at });
-        }
-        checksum.update(&chunk);
-        at += len;
-    }
-    json!({ "bytes": size, "checked_bytes": hashed, "crc32": format!("{:08x}", checksum.finalize()) })
+fn payload(data: &[u8]) -> Value {
+    let hashed = &data[..data.len().min(PAYLOAD_LIMIT_BYTES)];
+    let checksum = crc32fast::hash(hashed);
+    json!({ "bytes": data.len(), "checked_bytes": hashed.len(), "crc32": format!("{checksum:08x}") })
 }
 
 fn blank_transactions(data: &mut [u8]) {
     for (kind, body) in bodies(data) {
         let body = &mut data[body];
-        if let Some((_, fields)) = layout::transaction(kind) {
-            layout::blank(fields, body);
-        }
-        if layout::carries_command(kind)
-            && let Some((_, fields)) = word(body, 0).and_then(layout::command)
-        {
-            layout::blank(fields, body);
+        let command = command_number(kind, body).and_then(command_entry);
+        for entry in [transaction_entry(kind), command].into_iter().flatten() {
+            layout::blank(entry.fields, body);
         }
     }
 }

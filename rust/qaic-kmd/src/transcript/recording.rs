@@ -13,8 +13,9 @@ use super::observed::{self, Observed};
 use super::{Line, TranscriptError, VERSION, errno, hex, layout};
 use crate::Errno;
 use crate::clock::Clock;
-use crate::kmd::{AccelFile, Bell, Event, EventSource, Kmd, MemoryErrors, NodeInfo, Telemetry};
-use crate::mapping::Mapping;
+use crate::ioctl::Ioctl;
+use crate::kmd::{AccelFile, Event, EventSource, Kmd, MemoryErrors, NodeInfo, Readiness, Telemetry};
+use qaic_mem::Mapping;
 
 /// Passes every call on to a kernel and writes it to a transcript. Results are the kernel's, always; when the transcript
 /// cannot be written any more, [`Recording::failure`] says so.
@@ -139,31 +140,14 @@ struct RecordedFile {
 }
 
 impl AccelFile for RecordedFile {
-    #[allow(unsafe_code)] // passes a call on, under the contract that it has itself
-    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
-        let Some(call) = layout::call(request) else {
-            let before = hex::encode(arg);
-            // SAFETY: the caller promises of the addresses in `arg` what `inner` asks for.
-            let result = unsafe { self.inner.ioctl(request, arg) };
-            self.log.write(Line {
-                name: format!("{request:#010x}"),
-                file: Some(self.file),
-                raw: Some(before),
-                reply: Some(hex::encode(arg)),
-                errno: result.err().map(errno::name),
-                ..Line::default()
-            });
-            return result;
-        };
-        let before = arg.to_vec();
-        let given = observed::given(call, arg);
-        // SAFETY: as above.
-        let result = unsafe { self.inner.ioctl(request, arg) };
-        let answered = observed::answered(call, &before, arg, result);
+    fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+        let given = observed::given(call)?;
+        let result = self.inner.ioctl(call);
+        let answered = observed::answered(call, &given, result)?;
         let digits = |bytes: &Vec<u8>| hex::encode(bytes);
         let Observed { fields: answer, raw: reply, data: data_reply } = answered.clone().unwrap_or_default();
         self.log.write(Line {
-            name: call.name.to_owned(),
+            name: layout::call(call).name.to_owned(),
             file: Some(self.file),
             fields: given.fields,
             raw: Some(hex::encode(&given.raw)),
@@ -217,7 +201,7 @@ impl EventSource for RecordedEvents {
         result
     }
 
-    fn bell(&self) -> Option<Arc<dyn Bell>> {
-        self.inner.bell()
+    fn readiness(&self) -> Arc<dyn Readiness> {
+        self.inner.readiness()
     }
 }

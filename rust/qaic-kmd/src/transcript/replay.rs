@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::layout::{self, Call};
+use super::layout;
 use super::observed::{self, Observed};
 use super::{Line, TranscriptError, VERSION, errno, hex};
 use crate::Errno;
 use crate::clock::{Clock, VirtualClock};
-use crate::kmd::{AccelFile, Event, EventSource, Kmd, NodeInfo, Telemetry};
-use crate::mapping::Mapping;
+use crate::ioctl::Ioctl;
+use crate::kmd::{AccelFile, Event, EventSource, Kmd, NodeInfo, Readiness, Telemetry};
+use qaic_mem::Mapping;
 
 /// What calls that are not those of the transcript are answered with.
 const OTHER_CALL: Errno = Errno::PROTO;
@@ -77,6 +78,8 @@ struct State {
     /// Calls of a file, by its number.
     files: BTreeMap<u32, VecDeque<Line>>,
     events: VecDeque<(u64, Event)>,
+    /// Waits for events that are to end.
+    wakes: u64,
     /// Line of the last call that was made.
     position: u64,
     mismatch: Option<Mismatch>,
@@ -297,19 +300,14 @@ struct ReplayedFile {
 }
 
 impl AccelFile for ReplayedFile {
-    #[allow(unsafe_code)] // the trait's call; memory is reached through the system
-    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
-        let Some(call) = layout::call(request) else {
-            let name = format!("{request:#010x}");
-            let line = self
-                .script
-                .next_of_file(self.file, &name, |line| bytes_match("raw", arg, line.raw.as_deref()))?;
-            return failed(&line).map_or(Ok(()), Err);
-        };
-        let given = observed::given(call, arg);
-        let line = self.script.next_of_file(self.file, call.name, |line| matches(&given, line))?;
-        answer(call, arg, &line)?;
-        failed(&line).map_or(Ok(()), Err)
+    fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+        let given = observed::given(call)?;
+        let name = layout::call(call).name;
+        let line = self.script.next_of_file(self.file, name, |line| matches(&given, line))?;
+        let result = failed(&line).map_or(Ok(()), Err);
+        let bytes = |digits: &Option<String>| digits.as_deref().and_then(hex::decode);
+        call.answer(bytes(&line.reply).as_deref(), bytes(&line.data_reply).as_deref(), result)?;
+        result
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
@@ -330,11 +328,6 @@ impl Drop for ReplayedFile {
         // A file that differs from the transcript may be closed at any time.
         let _ = self.script.next_of_file(self.file, "CLOSE", |_| Ok(()));
     }
-}
-
-fn answer(call: &Call, arg: &mut [u8], line: &Line) -> Result<(), Errno> {
-    let bytes = |digits: &Option<String>| digits.as_deref().and_then(hex::decode);
-    observed::answer(call, arg, bytes(&line.reply).as_deref(), bytes(&line.data_reply).as_deref())
 }
 
 fn matches(given: &Observed, line: &Line) -> Result<(), (String, String, String)> {
@@ -390,13 +383,40 @@ struct ReplayedEvents {
     script: Arc<Script>,
 }
 
+/// Whether the next event comes after calls that were not made.
+fn is_next_event_far(state: &mut State) -> bool {
+    state.events.front().is_none_or(|(seq, _)| *seq > state.position + 1)
+}
+
 impl EventSource for ReplayedEvents {
     fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno> {
-        let is_far =
-            |state: &mut State| state.events.front().is_none_or(|(seq, _)| *seq > state.position + 1);
-        // This waits in real time: who looks out for events in a loop must not spin.
-        let waited = self.script.went_on.wait_timeout_while(self.script.lock(), limit, is_far);
+        // This waits in real time: a thread that fetches events in a loop must not spin.
+        let waited = self.script.went_on.wait_timeout_while(self.script.lock(), limit, is_next_event_far);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         Ok((!timeout.timed_out()).then(|| state.events.pop_front()).flatten().map(|(_, event)| event))
+    }
+
+    fn readiness(&self) -> Arc<dyn Readiness> {
+        Arc::clone(&self.script) as Arc<dyn Readiness>
+    }
+}
+
+impl Readiness for Script {
+    fn wait(&self, limit: Option<Duration>) {
+        let is_quiet = |state: &mut State| state.wakes == 0 && is_next_event_far(state);
+        let state = self.lock();
+        let mut state = match limit {
+            None => self.went_on.wait_while(state, is_quiet).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                let waited = self.went_on.wait_timeout_while(state, limit, is_quiet);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.wakes = state.wakes.saturating_sub(1);
+    }
+
+    fn wake(&self) {
+        self.lock().wakes += 1;
+        self.went_on.notify_all();
     }
 }

@@ -5,13 +5,15 @@
 //! empties it ([`release_dropped`]). The list takes no lock: a forked child finds it in order.
 
 use std::ptr::{self, NonNull};
-use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use qaic_runtime::buffer::HostSliceMut;
+use qaic_mem::HostSlice;
+use qaic_runtime::binding::Argument;
+
+use super::entries;
 
 /// The memory of an array, by the buffer protocol, with any strides.
 pub(crate) struct Held {
@@ -53,73 +55,30 @@ impl Held {
         unsafe { &self.node.as_ref().view }
     }
 
-    /// Bytes of one element.
-    pub(crate) fn item_bytes(&self) -> usize {
-        usize::try_from(self.view().itemsize).unwrap_or(0)
-    }
-
-    /// Whether the memory must not be written.
-    pub(crate) fn is_readonly(&self) -> bool {
-        self.view().readonly != 0
-    }
-
-    /// Elements in each dim; empty for a scalar.
-    pub(crate) fn shape(&self) -> &[isize] {
+    /// What it looks like. The element format is not known.
+    pub(crate) fn argument(&self) -> Argument<'_> {
         let view = self.view();
         // SAFETY: PyBUF_STRIDES implies `ndim` entries that live as long as the export.
-        unsafe { entries(view.shape, view.ndim) }
-    }
-
-    /// Bytes between neighbours in each dim.
-    pub(crate) fn strides(&self) -> &[isize] {
-        let view = self.view();
-        // SAFETY: PyBUF_STRIDES implies `ndim` entries that live as long as the export.
-        unsafe { entries(view.strides, view.ndim) }
-    }
-
-    /// Whether the elements follow each other in C order.
-    pub(crate) fn is_contiguous(&self) -> bool {
-        let mut step = self.view().itemsize;
-        for (&dim, &stride) in self.shape().iter().zip(self.strides()).rev() {
-            // Nobody goes from one element to the next in a dim that has only one.
-            if dim > 1 && stride != step {
-                return self.shape().contains(&0);
-            }
-            step = step.saturating_mul(dim);
+        let shape = unsafe { entries(view.shape, view.ndim) };
+        // SAFETY: as for the shape.
+        let strides = unsafe { entries(view.strides, view.ndim) };
+        Argument {
+            format: b"",
+            item_bytes: usize::try_from(view.itemsize).unwrap_or(0),
+            shape,
+            strides,
+            address: view.buf.addr(),
+            is_readonly: view.readonly != 0,
         }
-        true
     }
 
     /// All bytes of a contiguous array. For a strided one, from the first element to the end of the last in memory;
     /// `None` when elements lie before the first.
-    pub(crate) fn memory(&self) -> Option<HostSliceMut> {
-        let view = self.view();
-        let mut span = view.itemsize;
-        for (&dim, &stride) in self.shape().iter().zip(self.strides()) {
-            if dim == 0 {
-                return Some(HostSliceMut::empty());
-            }
-            if stride < 0 && dim > 1 {
-                return None;
-            }
-            span = span.checked_add((dim - 1).checked_mul(stride)?)?;
-        }
-        let len = usize::try_from(span).ok()?;
-        // SAFETY: the exporter keeps every element valid until the release, the last one ends `len` bytes after the
-        // first begins, and whoever holds the slice holds the export. Python threads may write the memory, which
-        // `HostSliceMut` allows. Callers write only where `is_readonly` is false.
-        Some(unsafe { HostSliceMut::new(view.buf.cast(), len) })
-    }
-}
-
-/// # Safety
-///
-/// `first` is null, or has `count` entries that outlive the result.
-unsafe fn entries<'a>(first: *const isize, count: i32) -> &'a [isize] {
-    match usize::try_from(count) {
-        // SAFETY: the caller vouches for the entries.
-        Ok(count) if count > 0 && !first.is_null() => unsafe { slice::from_raw_parts(first, count) },
-        _ => &[],
+    pub(crate) fn memory(&self) -> Option<HostSlice<'_>> {
+        let len = self.argument().span_bytes()?;
+        // SAFETY: the exporter keeps every element valid until the release, which takes this value, and the last one ends
+        // `len` bytes after the first begins. Python threads may write the memory, which `HostSlice` allows.
+        Some(unsafe { HostSlice::new(self.view().buf.cast(), len) })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +11,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyType};
-use qaic_runtime::buffer::{DmaBuf, HostSliceMut, Storage};
+use qaic_mem::{DmaBuf, ForeignMemory, ForeignMemoryMut, HostSlice, Owner, Storage};
+use qaic_runtime::binding::BufferFacts;
 
 use super::held::{Held, release_dropped};
 use crate::errors::from_runtime;
@@ -26,10 +28,17 @@ const DETACH_FROM_BYTES: usize = 64 << 10;
 /// Memory that a binding can be wired to, kept alive by whoever has a reference: the caller's objects, and an inference
 /// under way.
 pub(crate) struct Backing {
-    memory: HostSliceMut,
+    // Invariant: the keeper keeps `len` bytes at `address`.
+    address: *mut u8,
+    len: usize,
     readonly: bool,
     keeper: Keeper,
 }
+
+// SAFETY: the keepers may be sent, and their memory be reached from any thread.
+unsafe impl Send for Backing {}
+// SAFETY: as for `Send`; what is read and written through a shared reference is memory that others may write as well.
+unsafe impl Sync for Backing {}
 
 /// What `memory` belongs to.
 enum Keeper {
@@ -37,7 +46,7 @@ enum Keeper {
     Storage(Storage),
     #[allow(dead_code)] // kept, never looked at
     Array(Held),
-    /// No memory of the host: there is nothing at `memory`.
+    /// No memory of the host: there is nothing at the address.
     DmaBuf(Arc<DmaBuf>),
 }
 
@@ -45,31 +54,50 @@ impl Backing {
     /// New zeroed memory.
     pub(crate) fn zeroed(py: Python<'_>, len_bytes: usize) -> PyResult<Arc<Self>> {
         let storage = Storage::new(len_bytes).map_err(|error| from_runtime(py, error))?;
-        Ok(Arc::new(Self { memory: storage.memory(), readonly: false, keeper: Keeper::Storage(storage) }))
+        Ok(Self::of_storage(storage))
     }
 
-    /// The memory of an array; the array when its elements do not follow each other in C order.
-    pub(crate) fn over(array: Held) -> Result<Arc<Self>, Held> {
-        match array.memory().filter(|_| array.is_contiguous()) {
-            Some(memory) => Ok(Self::strided(array, memory)),
-            None => Err(array),
-        }
+    /// New memory with these bytes.
+    pub(crate) fn copied(py: Python<'_>, bytes: &[u8]) -> PyResult<Arc<Self>> {
+        Storage::of(bytes).map(Self::of_storage).map_err(|error| from_runtime(py, error))
     }
 
-    /// The memory of an array with any strides that are not negative.
-    pub(crate) fn strided(array: Held, memory: HostSliceMut) -> Arc<Self> {
-        Arc::new(Self { memory, readonly: array.is_readonly(), keeper: Keeper::Array(array) })
+    fn of_storage(storage: Storage) -> Arc<Self> {
+        let (address, len) = (storage.as_mut_ptr(), storage.memory().len());
+        Arc::new(Self { address, len, readonly: false, keeper: Keeper::Storage(storage) })
+    }
+
+    /// The memory of an array, from its first element on; none where elements lie before that.
+    pub(crate) fn over(array: Held) -> Arc<Self> {
+        let memory = array.memory().unwrap_or(HostSlice::empty());
+        let (address, len) = (memory.as_ptr().cast_mut(), memory.len());
+        let readonly = array.argument().is_readonly;
+        Arc::new(Self { address, len, readonly, keeper: Keeper::Array(array) })
     }
 
     /// Memory behind a descriptor.
     fn behind(memory: DmaBuf) -> Arc<Self> {
         let keeper = Keeper::DmaBuf(Arc::new(memory));
-        Arc::new(Self { memory: HostSliceMut::empty(), readonly: false, keeper })
+        Arc::new(Self { address: ptr::null_mut(), len: 0, readonly: false, keeper })
     }
 
-    /// The bytes. Valid as long as the backing. Empty where they lie behind a descriptor.
-    pub(crate) fn memory(&self) -> HostSliceMut {
-        self.memory
+    /// The bytes. Empty where they lie behind a descriptor.
+    pub(crate) fn memory(&self) -> HostSlice<'_> {
+        // SAFETY: the invariant; the view borrows from the backing.
+        unsafe { HostSlice::new(self.address, self.len) }
+    }
+
+    /// What an input is bound to.
+    pub(crate) fn input(self: &Arc<Self>) -> ForeignMemory {
+        // SAFETY: the backing keeps the memory.
+        unsafe { ForeignMemory::new(self.address, self.len, Arc::clone(self) as Owner) }
+    }
+
+    /// What an output is bound to; `None` where the memory must not be written.
+    pub(crate) fn output(self: &Arc<Self>) -> Option<ForeignMemoryMut> {
+        // SAFETY: the backing keeps the memory, which may be written. Python threads may write it as well.
+        let memory = || unsafe { ForeignMemoryMut::new(self.address, self.len, Arc::clone(self) as Owner) };
+        (!self.readonly).then(memory)
     }
 
     /// What the bytes lie behind, if that is a descriptor.
@@ -83,16 +111,17 @@ impl Backing {
     /// Number of bytes, wherever they lie.
     pub(crate) fn len(&self) -> usize {
         let described = self.dma_buf().map(|memory| usize::try_from(memory.len()).unwrap_or(usize::MAX));
-        described.unwrap_or(self.memory.len())
+        described.unwrap_or(self.len)
+    }
+
+    /// What the checks of arguments want to know.
+    pub(crate) fn facts(&self) -> BufferFacts {
+        let is_whole_dma_buffer = self.dma_buf().is_some();
+        BufferFacts { len: self.len(), is_readonly: self.readonly, is_whole_dma_buffer }
     }
 
     fn kind(&self) -> u32 {
         if self.dma_buf().is_some() { DMA_BUF } else { HEAP }
-    }
-
-    /// Whether the memory must not be written.
-    pub(crate) fn is_readonly(&self) -> bool {
-        self.readonly
     }
 }
 
@@ -109,11 +138,12 @@ pub(crate) struct PyQBuffer {
 }
 
 /// Gives arrays back when it is dropped.
-struct ReleaseDropped;
+pub(crate) struct ReleaseDropped;
 
 impl Drop for ReleaseDropped {
     fn drop(&mut self) {
-        Python::attach(release_dropped);
+        // Without an interpreter there is nobody to give them back to.
+        let _ = Python::try_attach(release_dropped);
     }
 }
 
@@ -153,26 +183,27 @@ impl PyQBuffer {
             refusal.set_cause(py, Some(error));
             refusal
         })?;
-        let memory = array.memory().filter(|_| array.is_contiguous()).ok_or_else(|| {
-            PyValueError::new_err(format!(
+        let argument = array.argument();
+        if !argument.is_contiguous() {
+            return Err(PyValueError::new_err(format!(
                 "QBuffer takes a C-contiguous array; this one has shape {:?} and strides {:?}: pass \
                  numpy.ascontiguousarray(array)",
-                array.shape(),
-                array.strides()
-            ))
-        })?;
-        if !data.is_instance_of::<PyBytes>() {
-            return Ok(Self::new(Backing::strided(array, memory)));
+                argument.shape, argument.strides
+            )));
         }
-        let backing = Backing::zeroed(py, memory.len())?;
-        let copy = || backing.memory().copy_from(memory.as_const());
-        if memory.len() < DETACH_FROM_BYTES {
+        let given = Backing::over(array);
+        if !data.is_instance_of::<PyBytes>() {
+            return Ok(Self::new(given));
+        }
+        let mut storage = Storage::new(given.len()).map_err(|error| from_runtime(py, error))?;
+        let mut copy = || storage.memory_mut().copy_from(given.memory());
+        if given.len() < DETACH_FROM_BYTES {
             copy();
         } else {
-            // Nobody writes `bytes`, and `array` keeps them.
             py.detach(copy);
         }
-        drop(array);
+        drop(given);
+        let backing = Backing::of_storage(storage);
         release_dropped(py);
         Ok(Self::new(backing))
     }
@@ -239,7 +270,7 @@ impl PyQBuffer {
         if self.backing.dma_buf().is_some() {
             return 0;
         }
-        self.backing.memory.as_mut_ptr().addr()
+        self.backing.address.addr()
     }
 
     /// Where the data begin in memory behind a descriptor; always 0 on the heap.
@@ -288,7 +319,7 @@ impl PyQBuffer {
             ));
         }
         // SAFETY: the backing belongs to `slf`, which the view keeps alive.
-        unsafe { fill_bytes(slf.as_any(), view, flags, backing.memory, backing.readonly) }
+        unsafe { fill_bytes(slf.as_any(), view, flags, backing) }
     }
 }
 
@@ -296,18 +327,16 @@ impl PyQBuffer {
 ///
 /// # Safety
 ///
-/// `view` is what a `__getbuffer__` call was given; `memory` lives as long as `owner`.
+/// `view` is what a `__getbuffer__` call was given; `owner` keeps `backing`.
 unsafe fn fill_bytes(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
     flags: c_int,
-    memory: HostSliceMut,
-    readonly: bool,
+    backing: &Backing,
 ) -> PyResult<()> {
-    let len = isize::try_from(memory.len()).unwrap_or(isize::MAX);
+    let (address, readonly) = (backing.address.cast(), backing.readonly.into());
+    let len = isize::try_from(backing.len).unwrap_or(isize::MAX);
     // SAFETY: the interpreter vouches for `view`, the caller for the memory.
-    let status = unsafe {
-        ffi::PyBuffer_FillInfo(view, owner.as_ptr(), memory.as_mut_ptr().cast(), len, readonly.into(), flags)
-    };
+    let status = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), address, len, readonly, flags) };
     if status == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
 }

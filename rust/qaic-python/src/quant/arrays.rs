@@ -4,10 +4,10 @@ use std::ffi::CStr;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_runtime::buffer::{HostSlice, Plain, Storage};
+use qaic_mem::{HostSlice, Pod, Storage};
 use qaic_runtime::error::RuntimeError;
 
-use crate::buffers::{ArrayLayout, Exports, array_over};
+use crate::buffers::{ArrayLayout, ExportId, Exports, array_over};
 use crate::errors::Raise;
 
 /// Elements of a piece: with its result it fits the first-level cache.
@@ -15,9 +15,8 @@ pub(super) const PIECE: usize = 2048;
 
 /// An array that Python lent, with elements of one type.
 pub(super) struct Lent {
-    // Keeps `memory` valid.
-    _exports: Exports,
-    pub(super) memory: HostSlice,
+    exports: Exports,
+    id: ExportId,
     pub(super) shape: Vec<usize>,
 }
 
@@ -27,10 +26,10 @@ impl Lent {
         let mut exports = Exports::with_capacity(1);
         let lent = exports.take(array, false).and_then(|exported| {
             let shape: Option<Vec<usize>> =
-                exported.shape.iter().map(|&dim| usize::try_from(dim).ok()).collect();
-            (exported.format == [format]).then_some((exported.memory.as_const(), shape?))
+                exported.argument.shape.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+            (exported.argument.format == [format]).then_some((exported.id, shape?))
         });
-        let Some((memory, shape)) = lent else {
+        let Some((id, shape)) = lent else {
             let found = array
                 .getattr("dtype")
                 .and_then(|dtype| Ok(format!("a {dtype} array of shape {}", array.getattr("shape")?)))
@@ -38,12 +37,17 @@ impl Lent {
             let text = format!("{found} was given; a C-contiguous {dtype} array is expected");
             return Err(Raise::new(py, "InputTypeError", "quant.array", text).build());
         };
-        Ok(Self { _exports: exports, memory, shape })
+        Ok(Self { exports, id, shape })
     }
 
     /// Takes an array of float32.
     pub(super) fn floats(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::take(py, array, b'f', "float32")
+    }
+
+    /// The elements.
+    pub(super) fn memory(&self) -> HostSlice<'_> {
+        self.exports.memory(self.id)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -52,8 +56,8 @@ impl Lent {
 }
 
 /// Reads `memory` as elements of `T`, piece by piece: `piece(position of its first element, elements)`.
-pub(super) fn pieces<T: Plain + Default, E>(
-    memory: HostSlice,
+pub(super) fn pieces<T: Pod + Default, E>(
+    memory: HostSlice<'_>,
     mut piece: impl FnMut(usize, &[T]) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut buffer = [T::default(); PIECE];
@@ -70,12 +74,12 @@ pub(super) fn pieces<T: Plain + Default, E>(
 }
 
 /// Turns the elements of `memory` into as many elements of `U`, piece by piece.
-pub(super) fn map_pieces<T: Plain + Default, U: Plain + Default>(
-    memory: HostSlice,
+pub(super) fn map_pieces<T: Pod + Default, U: Pod + Default>(
+    memory: HostSlice<'_>,
     mut map: impl FnMut(usize, &[T], &mut [U]),
 ) -> Result<Storage, RuntimeError> {
-    let storage = Storage::new(memory.len() / size_of::<T>() * size_of::<U>())?;
-    let target = storage.memory();
+    let mut storage = Storage::new(memory.len() / size_of::<T>() * size_of::<U>())?;
+    let mut target = storage.memory_mut();
     let mut buffer = [U::default(); PIECE];
     pieces(memory, |start, values: &[T]| {
         let out = &mut buffer[..values.len()];
@@ -99,7 +103,7 @@ pub(super) fn array<'py>(
 }
 
 /// Numbers given as a scalar, a sequence or an array, as a flat vector of the numpy type `dtype`.
-pub(super) fn numbers<T: Plain + Default>(
+pub(super) fn numbers<T: Pod + Default>(
     py: Python<'_>,
     value: &Bound<'_, PyAny>,
     dtype: &str,
@@ -112,6 +116,6 @@ pub(super) fn numbers<T: Plain + Default>(
     let flat = py.import("numpy")?.getattr("array")?.call((value,), Some(&options))?;
     let lent = Lent::take(py, &flat, format, dtype)?;
     let mut numbers = vec![T::default(); lent.len()];
-    let _ = lent.memory.read_into(0, &mut numbers);
+    let _ = lent.memory().read_into(0, &mut numbers);
     Ok(numbers)
 }

@@ -3,9 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use qaic_mem::{HostSlice, Storage};
 use qaic_quant::error::QuantError;
 use qaic_quant::histogram::{Extent, Histogram};
-use qaic_runtime::buffer::{HostSlice, Storage};
 use qaic_runtime::error::RuntimeError;
 
 use super::arrays::{Lent, array as array_of, pieces};
@@ -27,7 +27,7 @@ impl PyTensorHistogram {
         self.histogram.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count_all(&self, values: HostSlice) -> Result<(), QuantError> {
+    fn count_all(&self, values: HostSlice<'_>) -> Result<(), QuantError> {
         let mut extent = Extent::default();
         pieces(values, |_, piece: &[f32]| {
             extent.add(piece);
@@ -51,7 +51,7 @@ impl PyTensorHistogram {
 
     fn add(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let values = Lent::floats(py, array)?;
-        let memory = values.memory;
+        let memory = values.memory();
         py.detached(|| Ok(self.count_all(memory)))?.map_err(|error| refused(py, &error))
     }
 
@@ -84,11 +84,8 @@ impl PyTensorHistogram {
             let what = format!("{bins} bins; 1 to {MAX_BINS} are expected");
             return Err(refused(py, &QuantError::Parameters { what }));
         }
-        let storage = py.detached(|| -> Result<Storage, RuntimeError> {
-            let storage = Storage::new(bins * size_of::<f32>())?;
-            let _ = storage.memory().write_from(0, &self.lock().counts(bins));
-            Ok(storage)
-        })?;
+        let storage =
+            py.detached(|| -> Result<Storage, RuntimeError> { Ok(Storage::of(&self.lock().counts(bins))?) })?;
         array_of(py, storage, &[bins], c"f", size_of::<f32>())
     }
 }

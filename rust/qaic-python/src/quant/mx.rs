@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use qaic_mem::{HostSlice, HostSliceMut, Storage};
 use qaic_quant::error::QuantError;
 use qaic_quant::mx::{BLOCK, MxFormat, NotFinite, decode, encode, round};
-use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage};
 use qaic_runtime::error::RuntimeError;
 
 use super::arrays::{Lent, PIECE, array as array_of};
@@ -53,7 +53,7 @@ fn add(total: &mut NotFinite, more: NotFinite) {
     total.infinite += more.infinite;
 }
 
-fn encode_all(format: MxFormat, values: HostSlice, row_len: usize, mut stored: &mut [u8]) -> NotFinite {
+fn encode_all(format: MxFormat, values: HostSlice<'_>, row_len: usize, mut stored: &mut [u8]) -> NotFinite {
     let mut total = NotFinite::default();
     let mut buffer = [0.0_f32; PIECE];
     in_rows(values.len() / size_of::<f32>(), row_len, |start, len, row_len| {
@@ -68,7 +68,12 @@ fn encode_all(format: MxFormat, values: HostSlice, row_len: usize, mut stored: &
     total
 }
 
-fn round_all(format: MxFormat, values: HostSlice, row_len: usize, rounded: HostSliceMut) -> NotFinite {
+fn round_all(
+    format: MxFormat,
+    values: HostSlice<'_>,
+    row_len: usize,
+    mut rounded: HostSliceMut<'_>,
+) -> NotFinite {
     let mut total = NotFinite::default();
     let (mut buffer, mut result) = ([0.0_f32; PIECE], [0.0_f32; PIECE]);
     in_rows(values.len() / size_of::<f32>(), row_len, |start, len, row_len| {
@@ -79,7 +84,13 @@ fn round_all(format: MxFormat, values: HostSlice, row_len: usize, rounded: HostS
     total
 }
 
-fn decode_all(format: MxFormat, stored: HostSlice, row_len: usize, count: usize, values: HostSliceMut) {
+fn decode_all(
+    format: MxFormat,
+    stored: HostSlice<'_>,
+    row_len: usize,
+    count: usize,
+    mut values: HostSliceMut<'_>,
+) {
     let mut bytes = vec![0_u8; PIECE * format.block_bytes()];
     let mut buffer = [0.0_f32; PIECE];
     let mut done = 0;
@@ -107,7 +118,7 @@ pub(crate) fn mx_encode<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let format = format(py, encoding)?;
     let values = Lent::floats(py, array)?;
-    let (memory, row_len, count) = (values.memory, row_len(&values.shape), values.len());
+    let (memory, row_len, count) = (values.memory(), row_len(&values.shape), values.len());
     let rows = count.checked_div(row_len).unwrap_or(0);
     let bytes = format
         .stored_bytes(rows, row_len)
@@ -148,8 +159,8 @@ pub(crate) fn mx_decode<'py>(
             return Err(refused(py, &QuantError::Parameters { what }));
         }
         py.detached(move || -> Result<Storage, RuntimeError> {
-            let storage = Storage::new(bytes)?;
-            decode_all(format, stored, row_len, count, storage.memory());
+            let mut storage = Storage::new(bytes)?;
+            decode_all(format, stored, row_len, count, storage.memory_mut());
             Ok(storage)
         })
     })??;
@@ -167,10 +178,10 @@ pub(crate) fn mx_round<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let format = format(py, encoding)?;
     let values = Lent::floats(py, array)?;
-    let (memory, row_len) = (values.memory, row_len(&values.shape));
+    let (memory, row_len) = (values.memory(), row_len(&values.shape));
     let (storage, found) = py.detached(move || {
-        let storage = Storage::new(memory.len())?;
-        let found = round_all(format, memory, row_len, storage.memory());
+        let mut storage = Storage::new(memory.len())?;
+        let found = round_all(format, memory, row_len, storage.memory_mut());
         Ok((storage, found))
     })?;
     check(py, found, values.len(), refuse_not_finite)?;

@@ -51,7 +51,7 @@ pub(crate) fn calibrate_range(
     let method = named(py, "method", method, &Method::NAMES, |name| Method::from_name(name, percentile))?;
     let lent = Lent::floats(py, histogram)?;
     let mut counts = vec![0.0_f32; lent.len()];
-    let _ = lent.memory.read_into(0, &mut counts);
+    let _ = lent.memory().read_into(0, &mut counts);
     py.detached(|| Ok(calibrate(&counts, minimum, maximum, method, schema, precision)))?
         .map_err(|error| refused(py, &error))
 }

@@ -3,10 +3,10 @@
 use std::ffi::CStr;
 
 use pyo3::prelude::*;
+use qaic_mem::Pod;
 use qaic_quant::error::QuantError;
 use qaic_quant::range::{Precision, QuantParams};
 use qaic_quant::tensor::{Channels, Quantized, dequantize, quantize};
-use qaic_runtime::buffer::Plain;
 
 use super::arrays::{Lent, array, map_pieces, numbers};
 use super::{range, refused};
@@ -53,25 +53,25 @@ fn paired(scales: &[f32], offsets: &[i32]) -> Result<Vec<QuantParams>, QuantErro
     })
 }
 
-fn quantized<'py, T: Quantized + Plain>(
+fn quantized<'py, T: Quantized + Pod>(
     py: Python<'py>,
     values: &Lent,
     channels: &Channels,
     format: &CStr,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let memory = values.memory;
+    let memory = values.memory();
     let storage = py.detached(move || {
         map_pieces(memory, |first, values: &[f32], into: &mut [T]| quantize(channels, first, values, into))
     })?;
     array(py, storage, &values.shape, format, size_of::<T>())
 }
 
-fn dequantized<'py, T: Quantized + Plain>(
+fn dequantized<'py, T: Quantized + Pod>(
     py: Python<'py>,
     values: &Lent,
     channels: &Channels,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let memory = values.memory;
+    let memory = values.memory();
     let storage = py.detached(move || {
         map_pieces(memory, |first, values: &[T], into: &mut [f32]| dequantize(channels, first, values, into))
     })?;

@@ -15,12 +15,12 @@ use super::inference_set::{PyQaicInferenceSet, SetCore};
 use super::status::{Origin, QStatus, outcome, refusal, refusal_as};
 use crate::buffers::{Backing, release_dropped};
 use crate::errors::from_runtime;
-use crate::gil::signal_pending;
+use crate::gil::{Reaped, signal_pending};
 
 /// An inference set and the buffers that all its inferences use.
 #[pyclass(frozen, name = "Benchmark", module = "qaic._core")]
 pub(crate) struct PyBenchmark {
-    core: Arc<SetCore>,
+    core: Reaped<SetCore>,
     context: Arc<Context>,
     backings: Vec<Arc<Backing>>,
     progress: Mutex<Arc<BenchmarkProgress>>,
@@ -31,7 +31,7 @@ impl PyBenchmark {
     /// `buffers` has a `QBuffer` for every binding.
     #[new]
     fn new(handles: &PyQaicInferenceSet, buffers: &Bound<'_, PyList>) -> PyResult<Self> {
-        let core = Arc::clone(handles.core());
+        let core = Reaped::new(Arc::clone(handles.core()));
         let progress = Mutex::new(Arc::new(BenchmarkProgress::new(core.set())));
         let backings = self::buffers(buffers)?.map_err(|Refused { error, .. }| {
             super::construction_failed(buffers.py(), "InferenceBenchmarkSet", error)

@@ -5,21 +5,19 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-
-/// Element size and dims of a binding. A dim of 0 leaves the binding out, whatever the element size.
-pub(crate) type Dims = (u64, Vec<i64>);
+use qaic_runtime::binding::GivenShape;
 
 /// List of (element size, dims), one per binding.
 ///
 /// Dims are read back as lists, whatever sequence they were set from.
 #[pyclass(name = "BufferDimensionsVecRef", module = "qaicrt", frozen, sequence)]
 pub(crate) struct PyDims {
-    entries: Mutex<Vec<Dims>>,
+    entries: Mutex<Vec<GivenShape>>,
 }
 
 impl PyDims {
     /// Lets `read` see the entries. No lock may be taken in it, nor Python code run.
-    pub(crate) fn with<T>(&self, read: impl FnOnce(&mut Vec<Dims>) -> T) -> T {
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&mut Vec<GivenShape>) -> T) -> T {
         read(&mut self.entries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -50,7 +48,8 @@ impl PyDims {
     fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyTuple>> {
         let position = self.position(index)?;
         let entry = self.with(|entries| entries.get(position).cloned());
-        entry.ok_or_else(|| PyIndexError::new_err(index))?.into_pyobject(py)
+        let GivenShape { item_bytes, dims } = entry.ok_or_else(|| PyIndexError::new_err(index))?;
+        (item_bytes, dims).into_pyobject(py)
     }
 
     fn __setitem__(&self, index: isize, value: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -86,19 +85,20 @@ impl PyDims {
 
 impl PyDims {
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(py, self.with(|entries| entries.clone()))
+        let entries = self.with(|entries| entries.clone());
+        PyList::new(py, entries.into_iter().map(|GivenShape { item_bytes, dims }| (item_bytes, dims)))
     }
 }
 
 /// The entries of a `BufferDimensionsVecRef`, or of any sequence of pairs.
-pub(crate) fn entries(value: &Bound<'_, PyAny>) -> PyResult<Vec<Dims>> {
+pub(crate) fn entries(value: &Bound<'_, PyAny>) -> PyResult<Vec<GivenShape>> {
     if let Ok(dims) = value.cast::<PyDims>() {
         return Ok(dims.get().with(|entries| entries.clone()));
     }
     value.try_iter()?.map(|item| entry(&item?)).collect()
 }
 
-fn entry(value: &Bound<'_, PyAny>) -> PyResult<Dims> {
+fn entry(value: &Bound<'_, PyAny>) -> PyResult<GivenShape> {
     let expected = || {
         let found = value.repr().map_or_else(|_| String::new(), |text| text.to_string());
         PyTypeError::new_err(format!(
@@ -127,5 +127,5 @@ fn entry(value: &Bound<'_, PyAny>) -> PyResult<Dims> {
     if let Some(negative) = dims.iter().find(|&&dim| dim < 0) {
         return Err(PyValueError::new_err(format!("dim {negative} is negative; dims were {dims:?}")));
     }
-    Ok((item_bytes, dims))
+    Ok(GivenShape { item_bytes, dims: dims.into_iter().map(i64::unsigned_abs).collect() })
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use qaic_runtime::context::Context;
-use qaic_runtime::fork;
-use qaic_runtime::log::{ErrorType, Level, Sink};
+use qaic_runtime::process::fork;
+use qaic_runtime::process::log::{ErrorType, Level, Sink};
 
 use crate::gil::Door;
 

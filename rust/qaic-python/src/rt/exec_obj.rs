@@ -5,20 +5,19 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyTuple};
 use qaic_runtime::context::Context;
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::exec_obj::ExecObj;
+use qaic_runtime::request::ExecObj;
 
 use super::context::RtContext;
 use super::dims::{self, PyDims};
-use super::edges::refused;
 use super::given::{self, Answer, Given, Refused};
+use super::numbers::refused;
 use super::program::PyProgram;
 use super::slicing::{PySlicing, PySlicingSpec};
 use super::status::{Origin, QStatus, outcome, refusal_as, reply};
 use super::wires::Wires;
 use super::{construction_reported, missing};
-use crate::buffers::{Backing, PyQBuffer, release_dropped};
-use crate::gil::signal_pending;
+use crate::buffers::{Backing, PyQBuffer, ReleaseDropped, release_dropped};
+use crate::gil::{Reaped, signal_pending};
 
 /// The property that loads and activates the program (device-kmd §5.3).
 const AUTO_LOAD_ACTIVATE: u32 = 4;
@@ -26,31 +25,26 @@ const AUTO_LOAD_ACTIVATE: u32 = 4;
 /// Carries one inference at a time through a program.
 #[pyclass(frozen, name = "ExecObj", module = "qaicrt", weakref)]
 pub(crate) struct PyExecObj {
-    // Empty only while it is being dropped.
-    wires: Option<Arc<Wires>>,
+    wires: Reaped<Wires>,
     context: Arc<Context>,
     // Whether the devices of its program were chosen here.
     is_placed_freely: bool,
     // Keeps what Python knows of the context (its callbacks) while there is something to report.
     _parent: Py<RtContext>,
+    // Fields are dropped in order.
+    _last: ReleaseDropped,
 }
 
 impl PyExecObj {
     /// One that an inference set made.
     pub(crate) fn of(wires: Arc<Wires>, parent: Py<RtContext>) -> Self {
         let context = Arc::clone(wires.exec().program().context());
-        Self { wires: Some(wires), context, is_placed_freely: false, _parent: parent }
+        let wires = Reaped::new(wires);
+        Self { wires, context, is_placed_freely: false, _parent: parent, _last: ReleaseDropped }
     }
 
-    /// What it is wired to.
-    pub(crate) fn wires(&self) -> Result<&Arc<Wires>, RuntimeError> {
-        self.wires.as_ref().ok_or_else(|| RuntimeError::Internal {
-            what: "an exec object was used while it was dropped".to_owned(),
-        })
-    }
-
-    pub(crate) fn exec(&self) -> Result<&Arc<ExecObj>, RuntimeError> {
-        self.wires().map(|wires| wires.exec())
+    pub(crate) fn exec(&self) -> &Arc<ExecObj> {
+        self.wires.exec()
     }
 
     /// Whether the client named no device for its program.
@@ -66,10 +60,7 @@ impl PyExecObj {
     }
 
     fn wire(&self, py: Python<'_>, data: &Bound<'_, PyAny>, dims: Option<&Bound<'_, PyAny>>) -> Answer<()> {
-        let wires = match self.wires() {
-            Ok(wires) => wires,
-            Err(error) => return Ok(Err(error.into())),
-        };
+        let wires = &self.wires;
         let given = match given::read(data)? {
             Ok(given) => given,
             Err(refused) => return Ok(Err(refused)),
@@ -90,11 +81,11 @@ impl PyExecObj {
             (Given::Some(pairs), None) => {
                 let mut listed = Vec::with_capacity(pairs.len());
                 for (index, value) in pairs {
-                    let index = match wires.edges().position(index) {
+                    let index = match wires.specs().position(index) {
                         Ok(index) => index,
                         Err(error) => return Ok(Err(error.into())),
                     };
-                    match given::listed(wires.edges(), index, value.bind(py))? {
+                    match given::listed(wires.specs(), index, value.bind(py))? {
                         Ok(entry) => listed.push(entry),
                         Err(refused) => return Ok(Err(refused)),
                     }
@@ -111,14 +102,11 @@ impl PyExecObj {
         spec: &PySlicingSpec,
         parameters: Vec<(String, i64)>,
     ) -> Answer<PySlicing> {
-        let wires = match self.wires() {
-            Ok(wires) if spec.is_of(wires.edges()) => wires,
-            Ok(_) => {
-                let what = "the slicing specification was made for another program".to_owned();
-                return Ok(Err(refused(what).into()));
-            }
-            Err(error) => return Ok(Err(error.into())),
-        };
+        let wires = &self.wires;
+        if !spec.is_of(wires.specs()) {
+            let what = "the slicing specification was made for another program".to_owned();
+            return Ok(Err(refused(what).into()));
+        }
         let items = match data.cast::<PyList>() {
             Ok(list) => list.clone(),
             Err(_) => PyList::new(py, data.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
@@ -126,14 +114,14 @@ impl PyExecObj {
         let (mut listed, mut windows) = (Vec::new(), Vec::new());
         for (index, value) in given::pairs(&items)? {
             let value = value.bind(py);
-            let index = match wires.edges().position(index) {
+            let index = match wires.specs().position(index) {
                 Ok(index) => index,
                 Err(error) => return Ok(Err(error.into())),
             };
             let outcome = if spec.cuts(index) {
                 spec.window(index, value, &parameters)?.map(|window| windows.push(window))
             } else {
-                given::listed(wires.edges(), index, value)?.map(|entry| listed.push(entry))
+                given::listed(wires.specs(), index, value)?.map(|entry| listed.push(entry))
             };
             if let Err(refused) = outcome {
                 return Ok(Err(refused));
@@ -181,13 +169,14 @@ impl PyExecObj {
             return Err(failed(refused(what)));
         }
         let exec = this.loading(py, || ExecObj::new(this.inner(), automatic))?.map_err(failed)?;
-        let wires = Arc::new(Wires::new(exec, Arc::clone(this.edges())));
+        let wires = Arc::new(Wires::new(exec, Arc::clone(this.specs())));
         let is_placed_freely = this.is_chosen();
         Ok(Self {
-            wires: Some(wires),
+            wires: Reaped::new(wires),
             context: runtime,
             is_placed_freely,
             _parent: this.context().clone_ref(py),
+            _last: ReleaseDropped,
         })
     }
 
@@ -246,7 +235,7 @@ impl PyExecObj {
                 return self.answer(py, Err(refused));
             }
         }
-        let outcome = outcome(py, || self.exec()?.run(signal_pending))?;
+        let outcome = outcome(py, || self.exec().run(signal_pending))?;
         reply(py, &self.context, Origin::ExecObj, outcome)
     }
 
@@ -255,20 +244,15 @@ impl PyExecObj {
     /// Blocking, without the interpreter lock; after Ctrl-C the inference goes on.
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let outcome = outcome(py, || self.exec()?.wait(None, signal_pending))?;
+        let outcome = outcome(py, || self.exec().wait(None, signal_pending))?;
         reply(py, &self.context, Origin::ExecObj, outcome)
     }
 
     /// (status, list of ``QBuffer`` by binding index); what was never set has no bytes.
     #[pyo3(name = "getData")]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let backings = self.wires().map(|wires| wires.backings());
-        let backings = match backings {
-            Ok(backings) => backings,
-            Err(error) => return (self.answer(py, Err(error.into()))?, py.None()).into_pyobject(py),
-        };
+        let backings = self.wires.backings().into_iter();
         let buffers = backings
-            .into_iter()
             .map(|backing| Ok(PyQBuffer::new(backing.map_or_else(|| Backing::zeroed(py, 0), Ok)?)))
             .collect::<PyResult<Vec<_>>>()?;
         (QStatus::Success.member(py)?, buffers).into_pyobject(py)
@@ -277,15 +261,13 @@ impl PyExecObj {
     /// Gives it a number of the caller's choice.
     #[pyo3(name = "setId", signature = (number, /))]
     fn set_id(&self, number: u32) {
-        if let Ok(exec) = self.exec() {
-            exec.set_id(number);
-        }
+        self.exec().set_id(number);
     }
 
     /// The number the caller gave it; 0 at first.
     #[pyo3(name = "getId")]
     fn id(&self) -> u32 {
-        self.exec().map_or(0, |exec| exec.id())
+        self.exec().id()
     }
 }
 
@@ -296,22 +278,6 @@ type Sums = Vec<Vec<u32>>;
 /// binding. None for programs without `io_crc`, and while an inference is under way.
 #[pyfunction]
 pub(crate) fn io_crcs(exec_obj: &PyExecObj) -> Option<(Sums, Sums)> {
-    let crcs = exec_obj.exec().ok()?.io_crcs()?;
+    let crcs = exec_obj.exec().io_crcs()?;
     Some((crcs.inputs, crcs.outputs))
-}
-
-impl Drop for PyExecObj {
-    fn drop(&mut self) {
-        let Some(wires) = self.wires.take() else { return };
-        // Without an interpreter there are no other threads of it, and the closure is dropped with what it owns.
-        let _ = Python::try_attach(|py| {
-            if wires.exec().is_in_flight() {
-                // Waits until the inference has ended, which may need other Python threads.
-                py.detach(|| drop(wires));
-            } else {
-                drop(wires);
-            }
-            release_dropped(py);
-        });
-    }
 }

@@ -6,10 +6,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::binding::{BindingSpec, BindingSpecs, GivenShape};
+use qaic_runtime::error::{RuntimeError, StateError};
 
-use super::edges::{Edge, Edges, refused};
-use super::numbers::whole;
+use super::numbers::{refused, whole};
 use super::status::QStatus;
 use super::wires::Listed;
 use crate::buffers::{Backing, Held, PyQBuffer};
@@ -24,7 +24,7 @@ impl From<RuntimeError> for Refused {
     fn from(error: RuntimeError) -> Self {
         let status = match error {
             // The wires of an inference under way cannot be touched; later they can.
-            RuntimeError::InFlight => QStatus::Busy,
+            RuntimeError::State(StateError::InFlight) => QStatus::Busy,
             _ => QStatus::of(&error),
         };
         Self { status, error }
@@ -119,53 +119,40 @@ fn wired(buffer: &PyQBuffer, index: usize) -> Result<Arc<Backing>, Refused> {
 /// Reads what is listed for a binding: an array with its shape, or a `QBuffer` of the shape that goes with its size.
 ///
 /// Inputs whose elements do not follow each other are copied; outputs of that kind are refused.
-pub(crate) fn listed(edges: &Edges, index: usize, value: &Bound<'_, PyAny>) -> Answer<Listed> {
-    let edge = match edges.get(index) {
-        Ok(edge) => edge,
+pub(crate) fn listed(specs: &BindingSpecs, index: usize, value: &Bound<'_, PyAny>) -> Answer<Listed> {
+    let spec = match specs.get(index) {
+        Ok(spec) => spec,
         Err(error) => return Ok(Err(error.into())),
     };
     if let Ok(buffer) = value.cast::<PyQBuffer>() {
         return Ok(wired(buffer.get(), index).map(|backing| {
-            let shape = edges.dims_of_size(index, edges.tensor_bytes(index, &backing));
+            let shape = specs.shape_of_size(index, spec.tensor_bytes(backing.facts()));
             Listed { index, backing, shape }
         }));
     }
-    let array = held(edge, value)?;
-    let shape = (array.item_bytes() as u64, array.shape().iter().map(|&dim| dim as i64).collect());
-    if array.is_contiguous() {
-        return Ok(over(edge, array).map(|backing| Listed { index, backing, shape: Some(shape) }));
+    let array = held(spec, value)?;
+    let argument = array.argument();
+    let dims = argument.shape.iter().map(|&dim| dim.unsigned_abs() as u64).collect();
+    let shape = Some(GivenShape { item_bytes: argument.item_bytes as u64, dims });
+    if let Err(error) = spec.check_contiguous(&argument)
+        && !spec.is_input
+    {
+        return Ok(Err(error.into()));
     }
-    if !edge.is_input {
-        return Ok(Err(scattered(edge, &array).into()));
-    }
-    let copy = Held::take(&in_c_order(value)?)?;
-    Ok(over(edge, copy).map(|backing| Listed { index, backing, shape: Some(shape) }))
+    let array = if argument.is_contiguous() { array } else { Held::take(&in_c_order(value)?)? };
+    Ok(Ok(Listed { index, backing: Backing::over(array), shape }))
 }
 
 /// The exported buffer of an array.
-pub(crate) fn held(edge: &Edge, value: &Bound<'_, PyAny>) -> PyResult<Held> {
+pub(crate) fn held(spec: &BindingSpec, value: &Bound<'_, PyAny>) -> PyResult<Held> {
     Held::take(value).map_err(|cause| {
         let found = value.get_type();
         let name = found.name().map_or_else(|_| String::new(), |name| name.to_string());
         let refusal =
-            PyTypeError::new_err(format!("`{}` was given a {name}; a numpy array is expected", edge.name));
+            PyTypeError::new_err(format!("`{}` was given a {name}; a numpy array is expected", spec.name));
         refusal.set_cause(value.py(), Some(cause));
         refusal
     })
-}
-
-fn over(edge: &Edge, array: Held) -> Result<Arc<Backing>, Refused> {
-    Backing::over(array).map_err(|array| scattered(edge, &array).into())
-}
-
-/// Why an array cannot be used in place.
-pub(crate) fn scattered(edge: &Edge, array: &Held) -> RuntimeError {
-    refused(format!(
-        "`{}` was given an array of shape {:?} with strides {:?}; a C-contiguous one is expected",
-        edge.name,
-        array.shape(),
-        array.strides()
-    ))
 }
 
 /// A copy of an array with its elements in C order.

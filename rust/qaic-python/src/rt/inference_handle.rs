@@ -6,19 +6,21 @@ use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
+use qaic_runtime::binding::GivenShape;
 use qaic_runtime::context::Context;
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{RuntimeError, StateError};
 use qaic_runtime::inference_set::HandleId;
 
 use super::call_failed;
-use super::dims::{Dims, entries};
-use super::edges::refused;
+use super::dims::entries;
 use super::exec_obj::PyExecObj;
 use super::given::{Refused, buffers};
 use super::inference_set::{Place, SetCore};
+use super::numbers::refused;
 use super::status::{Origin, QStatus, invalid, refusal_as};
 use super::wires::Listed;
 use crate::buffers::{Backing, PyQBuffer};
+use crate::gil::Reaped;
 
 /// An exec object of an inference set.
 #[pyclass(frozen, name = "InferenceHandle", module = "qaicrt")]
@@ -31,7 +33,7 @@ pub(crate) struct PyInferenceHandle {
 /// Dims that the caller gave apart from the buffers.
 #[derive(Default)]
 pub(crate) struct Announced {
-    dims: Option<Vec<Dims>>,
+    dims: Option<Vec<GivenShape>>,
     // By binding: the buffer of one whose dims leave it out.
     left_out: Vec<Option<Arc<Backing>>>,
     // The buffers at hand do not have them; others have to come before the inference.
@@ -41,6 +43,11 @@ pub(crate) struct Announced {
 impl PyInferenceHandle {
     pub(crate) fn new(set: &Weak<SetCore>, context: &Arc<Context>, number: HandleId) -> Self {
         Self { set: Weak::clone(set), context: Arc::clone(context), number }
+    }
+
+    /// The set while it lives.
+    fn set(&self) -> Option<Reaped<SetCore>> {
+        self.set.upgrade().map(Reaped::new)
     }
 
     /// Its number, if it belongs to `set`.
@@ -80,7 +87,7 @@ impl PyInferenceHandle {
     /// (status, buffers): one per binding, of size 0 where there is none.
     #[pyo3(name = "getBuffers")]
     fn buffers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let Some(set) = self.set.upgrade() else {
+        let Some(set) = self.set() else {
             return (self.gone(py)?, py.None()).into_pyobject(py);
         };
         let backings = set.place(self.number).map(|place| place.wires().backings()).unwrap_or_default();
@@ -95,7 +102,7 @@ impl PyInferenceHandle {
     /// Its exec object, whose ``getData`` gives the outputs.
     #[pyo3(name = "execObj")]
     fn exec_obj(&self, py: Python<'_>) -> PyResult<Py<PyExecObj>> {
-        let set = self.set.upgrade();
+        let set = self.set();
         let Some(place) = set.as_ref().and_then(|set| set.place(self.number).ok()) else {
             return Err(call_failed(py, "call.state", GONE));
         };
@@ -134,7 +141,7 @@ impl PyInferenceHandle {
         py: Python<'_>,
         work: impl FnOnce(&Place) -> PyResult<Result<(), Refused>>,
     ) -> PyResult<Py<PyAny>> {
-        let Some(set) = self.set.upgrade() else { return self.gone(py) };
+        let Some(set) = self.set() else { return self.gone(py) };
         let outcome = match set.place(self.number) {
             Ok(place) => work(place)?,
             Err(error) => Err(error.into()),
@@ -165,7 +172,7 @@ impl PyInferenceHandle {
 
 fn set_part(place: &Place, part: Part, backings: &[Arc<Backing>]) -> Result<(), RuntimeError> {
     let wires = place.wires();
-    let (inputs, all) = (wires.edges().inputs(), wires.edges().len());
+    let (inputs, all) = (wires.specs().inputs().len(), wires.specs().len());
     let (first, end, what) = match part {
         Part::All => (0, all, "buffers"),
         Part::Inputs => (0, inputs, "inputs"),
@@ -175,7 +182,7 @@ fn set_part(place: &Place, part: Part, backings: &[Arc<Backing>]) -> Result<(), 
         return Err(refused(format!("{} {what} given; the program has {}", backings.len(), end - first)));
     }
     if wires.exec().is_in_flight() {
-        return Err(RuntimeError::InFlight);
+        return Err(StateError::InFlight.into());
     }
     let announced = &mut *place.announced();
     for kept in announced.left_out.iter_mut().take(end).skip(first) {
@@ -204,9 +211,9 @@ fn set_part(place: &Place, part: Part, backings: &[Arc<Backing>]) -> Result<(), 
     outcome
 }
 
-fn announce(place: &Place, dims: Vec<Dims>) -> Result<(), Refused> {
+fn announce(place: &Place, dims: Vec<GivenShape>) -> Result<(), Refused> {
     let wires = place.wires();
-    let count = wires.edges().len();
+    let count = wires.specs().len();
     if dims.len() != count {
         return Err(refused(format!(
             "{} element sizes and dims given for {count} bindings; one each is expected",
@@ -215,7 +222,7 @@ fn announce(place: &Place, dims: Vec<Dims>) -> Result<(), Refused> {
         .into());
     }
     if wires.exec().is_in_flight() {
-        return Err(RuntimeError::InFlight.into());
+        return Err(RuntimeError::State(StateError::InFlight).into());
     }
     let announced = &mut *place.announced();
     let at_hand = wires.backings().into_iter().collect::<Option<Vec<_>>>().filter(|all| all.len() == count);
@@ -230,12 +237,12 @@ fn wire_all(
     place: &Place,
     announced: &mut Announced,
     mut backings: Vec<Arc<Backing>>,
-    dims: &[Dims],
+    dims: &[GivenShape],
 ) -> Result<(), RuntimeError> {
     let mut left_out = announced.left_out.clone();
     left_out.resize(backings.len(), None);
-    for ((backing, kept), (_, dims)) in backings.iter_mut().zip(&mut left_out).zip(dims) {
-        if !dims.contains(&0) {
+    for ((backing, kept), shape) in backings.iter_mut().zip(&mut left_out).zip(dims) {
+        if !shape.is_left_out() {
             if let Some(kept) = kept.take() {
                 *backing = kept;
             }
@@ -253,17 +260,20 @@ fn wire_part(
     place: &Place,
     first: usize,
     backings: &[Arc<Backing>],
-    dims: Option<&[Dims]>,
+    dims: Option<&[GivenShape]>,
 ) -> Result<(), RuntimeError> {
     let wires = place.wires();
-    if dims.is_none() && backings.len() == wires.edges().len() {
+    if dims.is_none() && backings.len() == wires.specs().len() {
         return wires.replace_all(backings, None);
     }
     let listed: Vec<_> = (first..)
         .zip(backings)
         .map(|(index, backing)| {
-            let edges = wires.edges();
-            let sized = || edges.dims_of_size(index, edges.tensor_bytes(index, backing));
+            let specs = wires.specs();
+            let sized = || {
+                let bytes = specs.get(index).map_or(0, |spec| spec.tensor_bytes(backing.facts()));
+                specs.shape_of_size(index, bytes)
+            };
             let shape = dims.map_or_else(sized, |dims| dims.get(index).cloned());
             Listed { index, shape, backing: Arc::clone(backing) }
         })

@@ -10,13 +10,13 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
+use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::context::Context;
-use qaic_runtime::device::{Canceller, LoadToken};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{InputError, RuntimeError};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::process::{CancellationToken, reaper};
 
 use super::context::RtContext;
-use super::edges::Edges;
 use super::exec_obj::PyExecObj;
 use super::given::{Refused, buffers};
 use super::inference_handle::{Announced, PyInferenceHandle};
@@ -28,8 +28,8 @@ use super::queue;
 use super::status::{Origin, QStatus, invalid, outcome, refusal, refusal_as, reply};
 use super::wires::Wires;
 use super::{construction_reported, missing};
-use crate::buffers::{Backing, release_dropped};
-use crate::gil::{Door, signal_pending};
+use crate::buffers::{Backing, ReleaseDropped, release_dropped};
+use crate::gil::{Door, Reaped, signal_pending};
 
 const ORIGIN: Origin = Origin::InferenceSet;
 
@@ -111,19 +111,17 @@ impl Place {
 /// ``getCompletedId``) and back to available (``putCompleted``).
 #[pyclass(frozen, name = "InferenceSet", module = "qaicrt", weakref)]
 pub(crate) struct PyQaicInferenceSet {
-    // Empty only while it is dropped.
-    core: Option<Arc<SetCore>>,
+    core: Reaped<SetCore>,
     handles: Vec<Py<PyInferenceHandle>>,
     context: Arc<Context>,
+    // Fields are dropped in order.
+    _last: ReleaseDropped,
 }
 
 impl PyQaicInferenceSet {
     /// The runtime's set and what its handles are wired to.
     pub(crate) fn core(&self) -> &Arc<SetCore> {
-        match &self.core {
-            Some(core) => core,
-            None => unreachable!("taken only by drop"),
-        }
+        &self.core
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -168,18 +166,17 @@ impl PyQaicInferenceSet {
         // What is not a count is refused with the others that are too small.
         let count = |number: i64| u32::try_from(number).unwrap_or(if number < 0 { 0 } else { u32::MAX });
         let (size, activations) = (count(setSize), count(numActivations));
-        let token = LoadToken::new();
-        options.load.token = Arc::clone(&token);
-        let canceller: Arc<dyn Canceller> = token;
-        let make = || InferenceSet::new(&inner, image, &placement, size, activations, options);
-        let set = py.watched(&canceller, || Ok(make()))?.map_err(failed)?;
+        let token = CancellationToken::new();
+        options.load.token = token.clone();
+        let make = || InferenceSet::new(&inner, image, &placement, size, activations, options.clone());
+        let set = py.watched(&token, || Ok(reaper::when_free(make)))?.map_err(failed)?;
         let core = Arc::new(SetCore { places: places(&context, &set)?.map_err(failed)?, set });
         let weak = Arc::downgrade(&core);
         let numbers = 0..u32::try_from(core.places.len()).unwrap_or(u32::MAX);
         let handles = numbers
             .map(|number| Py::new(py, PyInferenceHandle::new(&weak, &inner, HandleId(number))))
             .collect::<PyResult<_>>()?;
-        Ok(Self { core: Some(core), handles, context: inner })
+        Ok(Self { core: Reaped::new(core), handles, context: inner, _last: ReleaseDropped })
     }
 
     /// (status, handle) of a free handle.
@@ -259,7 +256,9 @@ impl PyQaicInferenceSet {
         let core = self.core();
         let found = match inference_id(infId)? {
             Some(id) => outcome(py, || core.set.get_completed_id(id, None, signal_pending))?,
-            None => Err(RuntimeError::Argument { what: format!("no inference has the id {infId}") }),
+            None => Err(RuntimeError::Input(InputError::Argument {
+                what: format!("no inference has the id {infId}"),
+            })),
         };
         match found {
             Ok(handle) => self.answer(py, handle, core.collected(handle)),
@@ -375,35 +374,26 @@ impl PyQaicInferenceSet {
     }
 }
 
-impl Drop for PyQaicInferenceSet {
-    fn drop(&mut self) {
-        let core = self.core.take();
-        // Waits until inferences under way have ended, which may need other Python threads. Without an interpreter there
-        // are none, and the closure is dropped with what it owns.
-        let _ = Python::try_attach(|py| py.detach(|| drop(core)));
-    }
-}
-
 /// Places of all handles, wired to nothing.
 fn places(
     context: &Bound<'_, RtContext>,
     set: &Arc<InferenceSet>,
 ) -> PyResult<Result<Vec<Place>, RuntimeError>> {
     let nothing = Backing::zeroed(context.py(), 0)?;
-    let edges = set.programs().iter().map(Edges::new).collect::<Result<Vec<_>, _>>();
-    let edges = match edges {
-        Ok(edges) => edges,
-        Err(error) => return Ok(Err(error.into())),
+    let specs = set.programs().iter().map(|program| BindingSpecs::of_buffers(program).map(Arc::new));
+    let specs = match specs.collect::<Result<Vec<_>, _>>() {
+        Ok(specs) => specs,
+        Err(error) => return Ok(Err(error)),
     };
     let place = |number| {
         let number = HandleId(number);
         let exec = Arc::clone(set.exec_obj(number)?);
         exec.set_id(number.0);
-        let edges = edges.get(set.activation_of(number) as usize).ok_or_else(|| RuntimeError::Internal {
+        let specs = specs.get(set.activation_of(number) as usize).ok_or_else(|| RuntimeError::Internal {
             what: format!("handle {} has no activation", number.0),
         })?;
         Ok(Place {
-            wires: Arc::new(Wires::new(exec, Arc::clone(edges))),
+            wires: Arc::new(Wires::new(exec, Arc::clone(specs))),
             announced: Mutex::default(),
             is_out: AtomicBool::new(false),
             exec_obj: PyOnceLock::new(),

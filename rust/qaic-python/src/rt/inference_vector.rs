@@ -11,8 +11,8 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySequence, PyString};
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::log;
+use qaic_runtime::error::{InputError, RuntimeError};
+use qaic_runtime::process::log;
 
 use super::status::QStatus;
 use super::{call_failed, construction_failed, construction_failed_by, missing};
@@ -98,10 +98,11 @@ impl PyInferenceVector {
         match code {
             RANDOM => {
                 let inputs = slots.iter().zip(&backings).filter(|(slot, _)| slot.is_input);
-                let inputs: Vec<_> = inputs.map(|(_, backing)| backing.memory()).collect();
+                let inputs: Vec<_> = inputs.filter_map(|(_, backing)| backing.output()).collect();
                 py.detached(|| {
                     let mut state = SEED;
-                    for memory in inputs {
+                    for mut input in inputs {
+                        let mut memory = input.as_mut();
                         fill(&mut state, memory.len(), |at, bytes| {
                             memory.write_from(at, bytes);
                         });
@@ -113,10 +114,10 @@ impl PyInferenceVector {
                 let read = py.detached(|| Ok(read_files(&slots, &files)))?;
                 let contents = read.map_err(|misfit| match misfit {
                     Misfit::Unreadable(error) => call_failed(py, error.code(), &error.to_string()),
-                    Misfit::Wrong(what) => failed(RuntimeError::Argument { what }),
+                    Misfit::Wrong(what) => failed(RuntimeError::Input(InputError::Argument { what })),
                 })?;
                 for (slot, content) in inputs_of(&slots).zip(&contents) {
-                    backings[slot] = copied(py, content)?;
+                    backings[slot] = Backing::copied(py, content)?;
                 }
             }
             _ => {}
@@ -172,8 +173,10 @@ impl PyInferenceVector {
                 return QStatus::Error.member(py);
             }
         };
-        let fresh: PyResult<Vec<_>> =
-            contents.iter().map(|content| Bound::new(py, PyQBuffer::new(copied(py, content)?))).collect();
+        let fresh: PyResult<Vec<_>> = contents
+            .iter()
+            .map(|content| Bound::new(py, PyQBuffer::new(Backing::copied(py, content)?)))
+            .collect();
         self.put(&PyList::new(py, fresh?)?, 0, self.input_count())
     }
 
@@ -349,12 +352,6 @@ fn read_file(slot: &Slot, path: &Path) -> Result<Vec<u8>, Misfit> {
         slot.name,
         slot.len_bytes
     )))
-}
-
-fn copied(py: Python<'_>, content: &[u8]) -> PyResult<Arc<Backing>> {
-    let backing = Backing::zeroed(py, content.len())?;
-    backing.memory().write_from(0, content);
-    Ok(backing)
 }
 
 /// Gives `len_bytes` of random bytes to `write`, in pieces (splitmix64: small, and every state is a good one).

@@ -6,7 +6,6 @@ pub(crate) mod benchmark;
 pub(crate) mod context;
 pub(crate) mod dims;
 pub(crate) mod dispatch;
-pub(crate) mod edges;
 pub(crate) mod exec_obj;
 pub(crate) mod given;
 pub(crate) mod inference_handle;
@@ -23,8 +22,8 @@ pub(crate) mod wires;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::context::Context;
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::log::ErrorType;
+use qaic_runtime::error::{DeviceError, RuntimeError};
+use qaic_runtime::process::log::ErrorType;
 
 use crate::errors::from_runtime;
 use crate::gil;
@@ -37,7 +36,7 @@ pub(crate) fn construction_failed(py: Python<'_>, object: &'static str, error: R
         return signal;
     }
     let class = match error {
-        RuntimeError::OutOfMemory { .. } => "ExceptionNullPtr",
+        RuntimeError::Device(DeviceError::OutOfMemory { .. }) => "ExceptionNullPtr",
         _ => "ExceptionInit",
     };
     let (code, text) = (error.code(), error.to_string());

@@ -5,9 +5,12 @@ use std::ops::RangeInclusive;
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{InputError, RuntimeError};
 
-use super::edges::refused;
+/// The caller's mistake.
+pub(crate) fn refused(what: String) -> RuntimeError {
+    InputError::Argument { what }.into()
+}
 
 /// The number, or the end of the range that is nearest to it. No device, binding or count is that large.
 pub(crate) fn whole(value: &Bound<'_, PyAny>) -> PyResult<i64> {

@@ -4,28 +4,29 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::context::Context;
-use qaic_runtime::device::{Canceller, DeviceId, LoadToken, Placement};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::device::{DeviceId, Placement};
+use qaic_runtime::error::{DeviceError, RuntimeError, StateError};
 use qaic_runtime::image::Image;
-use qaic_runtime::interrupts::WAIT_SLICE_MS;
+use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
+use qaic_runtime::process::{CancellationToken, reaper};
 use qaic_runtime::program::{Program, ProgramOptions};
 
 use super::context::RtContext;
-use super::edges::{Edges, refused};
-use super::numbers::{property, whole};
+use super::numbers::{property, refused, whole};
 use super::qpc::RtQpc;
 use super::slicing::PySlicingSpec;
 use super::status::{Origin, QStatus, invalid, outcome, refusal_as, reply};
 use super::{construction_reported, missing};
-use crate::gil::Door;
+use crate::gil::{Door, Reaped};
 
 /// One instance of a container on one device, or on several as one.
 #[pyclass(frozen, name = "Program", module = "qaicrt", weakref)]
 pub(crate) struct PyProgram {
-    program: Arc<Program>,
-    edges: Arc<Edges>,
-    token: Arc<LoadToken>,
+    program: Reaped<Program>,
+    specs: Arc<BindingSpecs>,
+    token: CancellationToken,
     // Whether its devices were chosen here.
     is_chosen: bool,
     context: Py<RtContext>,
@@ -37,8 +38,8 @@ impl PyProgram {
         &self.program
     }
 
-    pub(crate) fn edges(&self) -> &Arc<Edges> {
-        &self.edges
+    pub(crate) fn specs(&self) -> &Arc<BindingSpecs> {
+        &self.specs
     }
 
     pub(crate) fn context(&self) -> &Py<RtContext> {
@@ -58,11 +59,10 @@ impl PyProgram {
     pub(crate) fn loading<T: Send + pyo3::marker::Ungil>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce() -> Result<T, RuntimeError> + Send + pyo3::marker::Ungil,
+        mut work: impl FnMut() -> Result<T, RuntimeError> + Send + pyo3::marker::Ungil,
     ) -> PyResult<Result<T, RuntimeError>> {
         self.token.renew();
-        let canceller: Arc<dyn Canceller> = Arc::clone(&self.token) as Arc<dyn Canceller>;
-        py.watched(&canceller, || Ok(work()))
+        py.watched(&self.token, || Ok(reaper::when_free(&mut work)))
     }
 }
 
@@ -92,11 +92,18 @@ impl PyProgram {
         let (mut options, mapping) = program_options(properties)?.map_err(failed)?;
         let placed = place_program(py, context.get(), dev, &mapping, image)?.map_err(failed)?;
         let Placed { placement, is_chosen } = placed;
-        let token = LoadToken::new();
-        options.load.token = Arc::clone(&token);
+        let token = CancellationToken::new();
+        options.load.token = token.clone();
         let program = outcome(py, || Program::new(runtime, image, &placement, &options))?.map_err(failed)?;
-        let edges = Edges::new(&program).map_err(|error| failed(error.into()))?;
-        Ok(Self { program, edges, token, is_chosen, context: context.unbind(), qpc: qpc.unbind() })
+        let specs = Arc::new(BindingSpecs::of_buffers(&program).map_err(failed)?);
+        Ok(Self {
+            program: Reaped::new(program),
+            specs,
+            token,
+            is_chosen,
+            context: context.unbind(),
+            qpc: qpc.unbind(),
+        })
     }
 
     /// Prepares the program on its device.
@@ -108,9 +115,12 @@ impl PyProgram {
     }
 
     /// Gives back what ``load`` took. `QS_ERROR` while exec objects exist.
+    ///
+    /// Blocking, without the interpreter lock, a minute at most; after Ctrl-C it goes on.
     fn unload(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match outcome(py, || self.program.unload())? {
-            Err(error @ RuntimeError::LiveExecObjs { .. }) => {
+        let program = Arc::clone(&self.program);
+        match py.torn_down(move || program.unload())? {
+            Err(error @ RuntimeError::State(StateError::LiveExecObjs { .. })) => {
                 refusal_as(py, self.runtime(), Origin::Program, QStatus::Error, &error)
             }
             outcome => reply(py, self.runtime(), Origin::Program, outcome),
@@ -126,8 +136,11 @@ impl PyProgram {
     }
 
     /// Gives the cores back: at once, or with the last exec object while some exist.
+    ///
+    /// Blocking as ``unload``.
     fn deactivate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let outcome = outcome(py, || self.program.deactivate())?;
+        let program = Arc::clone(&self.program);
+        let outcome = py.torn_down(move || program.deactivate())?;
         reply(py, self.runtime(), Origin::ProgramActivation, outcome)
     }
 
@@ -197,7 +210,7 @@ impl PyProgram {
     /// (status, handle) for ``ExecObj.setDataWithSlices``.
     #[pyo3(name = "createSlicingSpecHandle")]
     fn create_slicing_spec<'py>(&self, py: Python<'py>, json: &str) -> PyResult<Bound<'py, PyTuple>> {
-        match PySlicingSpec::new(py, &self.edges, json)? {
+        match PySlicingSpec::new(py, &self.specs, json)? {
             Ok(spec) => (QStatus::Success.member(py)?, spec).into_pyobject(py),
             Err(what) => {
                 let status =
@@ -322,5 +335,8 @@ pub(crate) fn place(
 }
 
 fn unknown(context: &RtContext, id: u32) -> RuntimeError {
-    RuntimeError::DeviceNotFound { id, existing: context.devices().iter().map(|id| id.0).collect() }
+    RuntimeError::Device(DeviceError::NotFound {
+        id,
+        existing: context.devices().iter().map(|id| id.0).collect(),
+    })
 }

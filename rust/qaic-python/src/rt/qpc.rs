@@ -7,13 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::program_info::QpcInfo;
-use qaic_runtime::buffer::HostSlice;
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{InputError, RuntimeError};
 use qaic_runtime::image::Image;
 
 use super::status::QStatus;
 use super::{call_failed, construction_failed_by};
-use crate::buffers::{BytesView, with_bytes};
+use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{from_qpc_file, from_runtime, os_error};
 use crate::gil::Door;
 
@@ -67,7 +66,7 @@ impl RtQpc {
         {
             return open(py, base, qpcFilename).map(|image| Self { image }).map_err(failed);
         }
-        let bytes = with_bytes(basePath, HostSlice::to_vec)?;
+        let bytes = copied_bytes(basePath)?;
         let image = py.detached(move || Image::inspect_bytes(bytes)).map_err(failed)?;
         Ok(Self { image })
     }
@@ -137,9 +136,9 @@ fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Im
     let shown = path.display().to_string();
     let opened = py.detached(|| match path.metadata() {
         // Opening a pipe would wait for somebody to write.
-        Ok(found) if !found.is_file() && !found.is_dir() => Err(RuntimeError::Argument {
+        Ok(found) if !found.is_file() && !found.is_dir() => Err(RuntimeError::Input(InputError::Argument {
             what: format!("{shown} is no regular file; a container is needed, or a directory with one"),
-        }),
+        })),
         _ => match Image::inspect(&path, true) {
             Err(RuntimeError::Io { source, .. }) => Ok(Err(Failure::Io(source))),
             Err(RuntimeError::Qpc(error)) => Ok(Err(Failure::Format(error))),

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{RuntimeError, StateError};
 
 use super::context::RtContext;
-use super::edges::refused;
 use super::exec_obj::PyExecObj;
-use super::numbers::{property, whole};
+use super::numbers::{property, refused, whole};
 use super::program::{place, write_defaults};
 use super::status::{Origin, QStatus, outcome, refusal_as, reply};
 use super::{construction_reported, missing};
@@ -75,7 +74,7 @@ impl PyQueue {
         };
         let (device, threads) = (self.device, self.threads);
         let started = outcome(py, || {
-            let exec = object.exec()?;
+            let exec = object.exec();
             let placement = exec.program().placement();
             if !object.is_placed_freely() && !placement.devices.contains(&device) {
                 return Err(refused(format!(
@@ -89,7 +88,7 @@ impl PyQueue {
             exec.enqueue()
         })?;
         match started {
-            Err(error @ RuntimeError::InFlight) => {
+            Err(error @ RuntimeError::State(StateError::InFlight)) => {
                 refusal_as(py, &self.context, Origin::Queue, QStatus::Busy, &error)
             }
             started => reply(py, &self.context, Origin::Queue, started),

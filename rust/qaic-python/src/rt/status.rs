@@ -4,8 +4,8 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use qaic_runtime::context::Context;
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::log::ErrorType;
+use qaic_runtime::error::{CardError, DeviceError, InputError, RuntimeError, StateError};
+use qaic_runtime::process::log::ErrorType;
 
 use crate::gil::{self, Door};
 
@@ -73,31 +73,42 @@ impl QStatus {
     /// What a caller is told about `error`.
     pub(crate) fn of(error: &RuntimeError) -> Self {
         match error {
-            RuntimeError::Argument { .. }
-            | RuntimeError::BufferSize { .. }
-            | RuntimeError::State { .. }
-            | RuntimeError::InFlight
-            | RuntimeError::NoMatchingShape { .. }
-            | RuntimeError::StateRequired { .. }
-            | RuntimeError::LiveExecObjs { .. }
-            | RuntimeError::UnknownInference { .. }
-            | RuntimeError::NothingSubmitted => Self::Inval,
+            RuntimeError::Input(
+                InputError::Argument { .. }
+                | InputError::Arguments(_)
+                | InputError::BufferSize { .. }
+                | InputError::NoMatchingShape { .. }
+                | InputError::StateRequired { .. },
+            )
+            | RuntimeError::State(
+                StateError::Invalid { .. }
+                | StateError::InFlight
+                | StateError::LiveExecObjs { .. }
+                | StateError::UnknownInference { .. }
+                | StateError::NothingSubmitted,
+            ) => Self::Inval,
             // Cores that restart come back (device-kmd §2.7).
-            RuntimeError::QueueFull { .. } | RuntimeError::Firmware { status: -36, .. } => Self::Again,
-            RuntimeError::OutOfMemory { .. } => Self::NoMem,
-            RuntimeError::DeviceBusy { .. }
-            | RuntimeError::DeviceLost { .. }
-            | RuntimeError::ChannelLost { .. }
-            | RuntimeError::DeviceUnavailable { .. }
-            | RuntimeError::FirmwareVersion { .. }
-            | RuntimeError::Firmware { .. } => Self::DevError,
-            RuntimeError::FirmwareProtocol { .. } => Self::Protocol,
-            RuntimeError::DevicePermission { .. } => Self::Perm,
-            RuntimeError::RingFull { .. } => Self::Busy,
-            RuntimeError::Driver { source, .. } => source.raw_os_error().map_or(Self::Error, Self::of_driver),
-            RuntimeError::DeviceNotFound { .. } | RuntimeError::TooFewDevices { .. } => Self::NoDev,
+            RuntimeError::State(StateError::QueueFull { .. })
+            | RuntimeError::Card(CardError::Firmware { status: -36, .. }) => Self::Again,
+            RuntimeError::Device(DeviceError::OutOfMemory { .. }) => Self::NoMem,
+            RuntimeError::Device(
+                DeviceError::Busy { .. } | DeviceError::Lost { .. } | DeviceError::Unavailable { .. },
+            )
+            | RuntimeError::Card(
+                CardError::ChannelLost { .. }
+                | CardError::FirmwareVersion { .. }
+                | CardError::Firmware { .. },
+            ) => Self::DevError,
+            RuntimeError::Card(CardError::FirmwareProtocol { .. }) => Self::Protocol,
+            RuntimeError::Card(CardError::Permission { .. }) => Self::Perm,
+            RuntimeError::Card(CardError::RingFull { .. }) => Self::Busy,
+            RuntimeError::Card(CardError::Driver { source, .. }) => {
+                source.raw_os_error().map_or(Self::Error, Self::of_driver)
+            }
+            RuntimeError::Device(DeviceError::NotFound { .. } | DeviceError::TooFew { .. }) => Self::NoDev,
             RuntimeError::Timeout { .. } => Self::TimedOut,
-            RuntimeError::UnsupportedTransform { .. } | RuntimeError::Unsupported { .. } => Self::Unsupported,
+            RuntimeError::Input(InputError::UnsupportedTransform { .. })
+            | RuntimeError::Device(DeviceError::Unsupported { .. }) => Self::Unsupported,
             _ => Self::Error,
         }
     }

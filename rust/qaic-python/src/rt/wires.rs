@@ -5,20 +5,21 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qaic_qpc::shape::RequestedShape;
-use qaic_runtime::buffer::HostSliceMut;
+use qaic_mem::HostSlice;
+use qaic_runtime::binding::{
+    BindingSpecs, Bindings, GivenShape, InputBinding, OutputBinding, ShapeError, Shapes, Window,
+    first_overlap,
+};
 use qaic_runtime::error::RuntimeError;
-use qaic_runtime::exec_obj::ExecObj;
-use qaic_runtime::wiring::{InputWire, OutputWire, Owner, Shapes, Window, Wiring};
+use qaic_runtime::request::ExecObj;
 
-use super::dims::Dims;
-use super::edges::{Edge, Edges, refused};
+use super::numbers::refused;
 use crate::buffers::Backing;
 
 /// An exec object and what it is wired to.
 pub(crate) struct Wires {
     exec: Arc<ExecObj>,
-    edges: Arc<Edges>,
+    specs: Arc<BindingSpecs>,
     state: Mutex<State>,
 }
 
@@ -26,7 +27,7 @@ struct State {
     /// Per binding; `None` where nothing was wired.
     backings: Vec<Option<Arc<Backing>>>,
     /// Per binding; `None` where nothing takes part in the choice of shapes.
-    shapes: Vec<Option<RequestedShape>>,
+    shapes: Vec<Option<GivenShape>>,
     /// Whether the shapes are those of the sizes of `backings`.
     by_size: bool,
 }
@@ -36,22 +37,22 @@ pub(crate) struct Listed {
     pub(crate) index: usize,
     pub(crate) backing: Arc<Backing>,
     /// Of the array that was listed; `None` for a buffer that has none.
-    pub(crate) shape: Option<Dims>,
+    pub(crate) shape: Option<GivenShape>,
 }
 
 impl Wires {
-    pub(crate) fn new(exec: Arc<ExecObj>, edges: Arc<Edges>) -> Self {
-        let count = edges.len();
+    pub(crate) fn new(exec: Arc<ExecObj>, specs: Arc<BindingSpecs>) -> Self {
+        let count = specs.len();
         let state = State { backings: vec![None; count], shapes: vec![None; count], by_size: false };
-        Self { exec, edges, state: Mutex::new(state) }
+        Self { exec, specs, state: Mutex::new(state) }
     }
 
     pub(crate) fn exec(&self) -> &Arc<ExecObj> {
         &self.exec
     }
 
-    pub(crate) fn edges(&self) -> &Arc<Edges> {
-        &self.edges
+    pub(crate) fn specs(&self) -> &Arc<BindingSpecs> {
+        &self.specs
     }
 
     /// What binding each is wired to; `None` where nothing was wired.
@@ -72,13 +73,13 @@ impl Wires {
     pub(crate) fn replace_all(
         &self,
         backings: &[Arc<Backing>],
-        dims: Option<&[Dims]>,
+        dims: Option<&[GivenShape]>,
     ) -> Result<(), RuntimeError> {
         if dims.is_none() && self.has_all(backings)? {
             return Ok(());
         }
-        let count = self.edges.len();
-        let inputs = self.edges.inputs();
+        let count = self.specs.len();
+        let inputs = self.specs.inputs().len();
         if backings.len() != count {
             return Err(refused(format!(
                 "{} buffers given; the program has {count} bindings: {inputs} inputs, then {} outputs",
@@ -94,31 +95,32 @@ impl Wires {
                 dims.len()
             )));
         }
-        for (index, (edge, backing)) in self.edges.iter().zip(backings).enumerate() {
-            let entry = dims.and_then(|dims| dims.get(index));
-            let is_left_out = backing.len() == 0 && entry.is_none_or(|(_, dims)| dims.contains(&0));
+        for (index, (spec, backing)) in self.specs.iter().zip(backings).enumerate() {
+            let given = dims.and_then(|dims| dims.get(index));
+            let is_left_out = backing.len() == 0 && given.is_none_or(GivenShape::is_left_out);
             if !is_left_out {
-                edge.check(backing, entry)?;
+                spec.check_buffer(backing.facts(), given)?;
             }
             self.check_place(index, backing)?;
         }
         self.check_apart(backings.iter().skip(inputs).map(|backing| backing.memory()).collect())?;
-        self.exec.wire(|wiring| {
+        self.exec.bind(|bindings| {
             let state = &mut *self.state();
-            let shapes = match dims {
-                Some(dims) => {
-                    for (slot, (entry, backing)) in state.shapes.iter_mut().zip(dims.iter().zip(backings)) {
-                        set_shape(slot, (backing.len() > 0).then_some(entry));
-                    }
-                    self.edges.shapes(&state.shapes)
+            let shapes = if let Some(dims) = dims {
+                for (slot, (given, backing)) in state.shapes.iter_mut().zip(dims.iter().zip(backings)) {
+                    set_shape(slot, (backing.len() > 0).then_some(given));
                 }
-                None => self.shapes_of_sizes(backings, &mut state.shapes),
+                self.specs.variant_of(&state.shapes)
+            } else {
+                let pairs = self.specs.iter().zip(backings);
+                let sizes: Vec<_> = pairs.map(|(spec, backing)| spec.tensor_bytes(backing.facts())).collect();
+                self.specs.shapes_of_sizes(&sizes, &mut state.shapes)
             };
-            wiring.windows.clear();
-            wiring.shapes = shapes;
+            bindings.windows.clear();
+            bindings.shapes = chosen(shapes);
             state.by_size = dims.is_none();
             for (index, backing) in backings.iter().enumerate() {
-                self.connect(wiring, index, backing);
+                self.connect(bindings, index, backing);
                 state.backings[index] = Some(Arc::clone(backing));
             }
         })
@@ -127,20 +129,20 @@ impl Wires {
     /// Wires the listed bindings and leaves the others as they are; adds windows for the next execution.
     pub(crate) fn replace_some(&self, listed: &[Listed], windows: Vec<Window>) -> Result<(), RuntimeError> {
         for entry in listed {
-            let edge = self.edges.get(entry.index)?;
+            let spec = self.specs.get(entry.index)?;
             if entry.backing.len() > 0 {
-                edge.check(&entry.backing, entry.shape.as_ref())?;
+                spec.check_buffer(entry.backing.facts(), entry.shape.as_ref())?;
             }
             self.check_place(entry.index, &entry.backing)?;
         }
-        self.exec.wire(|wiring| {
+        self.exec.bind(|bindings| {
             let state = &mut *self.state();
             check_windows(&windows, listed, state)?;
-            let first = self.edges.inputs();
+            let first = self.specs.inputs().len();
             if listed.iter().any(|entry| entry.index >= first) {
                 let kept = state.backings.iter().skip(first);
                 let mut outputs: Vec<_> = kept
-                    .map(|backing| backing.as_ref().map_or(HostSliceMut::empty(), |backing| backing.memory()))
+                    .map(|backing| backing.as_ref().map_or(HostSlice::empty(), |backing| backing.memory()))
                     .collect();
                 for entry in listed {
                     if let Some(output) = entry.index.checked_sub(first).and_then(|at| outputs.get_mut(at)) {
@@ -150,16 +152,16 @@ impl Wires {
                 self.check_apart(outputs)?;
             }
             for entry in listed {
-                self.connect(wiring, entry.index, &entry.backing);
+                self.connect(bindings, entry.index, &entry.backing);
                 let given = entry.shape.as_ref().filter(|_| entry.backing.len() > 0);
                 set_shape(&mut state.shapes[entry.index], given);
                 state.backings[entry.index] = Some(Arc::clone(&entry.backing));
             }
             if !listed.is_empty() {
                 state.by_size = false;
-                wiring.shapes = self.edges.shapes(&state.shapes);
+                bindings.shapes = chosen(self.specs.variant_of(&state.shapes));
             }
-            wiring.windows.extend(windows);
+            bindings.windows.extend(windows);
             Ok(())
         })?
     }
@@ -167,135 +169,82 @@ impl Wires {
     /// Whether these very buffers are wired already, as is usual when the same ones are submitted again and again. Drops
     /// the windows if so.
     fn has_all(&self, backings: &[Arc<Backing>]) -> Result<bool, RuntimeError> {
-        self.exec.wire(|wiring| {
+        self.exec.bind(|bindings| {
             let state = self.state();
             let mut pairs = state.backings.iter().zip(backings);
             let same = state.by_size
                 && state.backings.len() == backings.len()
                 && pairs.all(|(wired, given)| wired.as_ref().is_some_and(|wired| Arc::ptr_eq(wired, given)));
             if same {
-                wiring.windows.clear();
+                bindings.windows.clear();
             }
             same
         })
     }
 
     /// Refuses outputs that share memory: which of them would win, nobody could say.
-    fn check_apart(&self, outputs: Vec<HostSliceMut>) -> Result<(), RuntimeError> {
-        if outputs.len() < 2 {
-            return Ok(());
-        }
-        let mut placed: Vec<_> =
-            outputs.into_iter().enumerate().filter(|(_, memory)| !memory.is_empty()).collect();
-        placed.sort_unstable_by_key(|(_, memory)| memory.as_mut_ptr().addr());
-        let shared = placed.windows(2).find(|pair| overlap(pair[0].1, pair[1].1));
-        let Some(pair) = shared else { return Ok(()) };
-        let name = |output: usize| {
-            self.edges.get(self.edges.inputs() + output).map_or("", |edge| edge.name.as_str())
-        };
+    fn check_apart(&self, outputs: Vec<HostSlice<'_>>) -> Result<(), RuntimeError> {
+        let ranges = outputs.into_iter().map(|memory| {
+            let start = memory.as_ptr().addr();
+            start..start.saturating_add(memory.len())
+        });
+        let Some((one, other)) = first_overlap(&mut ranges.enumerate().collect()) else { return Ok(()) };
+        let name = |output: usize| self.specs.outputs().get(output).map_or("", |spec| spec.name.as_str());
         Err(refused(format!(
             "outputs `{}` and `{}` share memory; give every output memory of its own",
-            name(pair[0].0),
-            name(pair[1].0)
+            name(one),
+            name(other)
         )))
-    }
-
-    /// Shapes of buffers that came without dims.
-    fn shapes_of_sizes(&self, backings: &[Arc<Backing>], shapes: &mut [Option<RequestedShape>]) -> Shapes {
-        let tensors = backings.iter().enumerate();
-        let sizes: Vec<usize> =
-            tensors.map(|(index, backing)| self.edges.tensor_bytes(index, backing)).collect();
-        let variant = self.edges.variant_of_sizes(&sizes);
-        for (index, ((slot, &size), edge)) in shapes.iter_mut().zip(&sizes).zip(self.edges.iter()).enumerate()
-        {
-            if size == 0 {
-                *slot = None;
-                continue;
-            }
-            let slot = slot.get_or_insert_with(|| RequestedShape { element_bytes: 0, dims: Vec::new() });
-            slot.element_bytes = edge.item_bytes as u64;
-            slot.dims.clear();
-            match variant {
-                Some(variant) => slot.dims.extend_from_slice(self.edges.dims_in(variant, index)),
-                None if size == edge.size => slot.dims.extend_from_slice(&edge.dims),
-                // Nothing is known but the number of elements.
-                None => slot.dims.push(i32::try_from(size / edge.item_bytes.max(1)).unwrap_or(i32::MAX)),
-            }
-        }
-        match variant {
-            Some(variant) => Shapes::Variant(variant),
-            None => self.edges.shapes(shapes),
-        }
     }
 
     /// Refuses memory behind a descriptor where the device cannot use it.
     fn check_place(&self, index: usize, backing: &Backing) -> Result<(), RuntimeError> {
-        backing.dma_buf().map_or(Ok(()), |memory| self.edges.program().check_dma_buf(index, memory.len()))
+        backing.dma_buf().map_or(Ok(()), |memory| self.exec.program().check_dma_buf(index, memory.len()))
     }
 
-    fn connect(&self, wiring: &mut Wiring, index: usize, backing: &Arc<Backing>) {
-        let memory = backing.memory();
-        let owner = || Some(Arc::clone(backing) as Owner);
-        let inputs = self.edges.inputs();
+    fn connect(&self, bindings: &mut Bindings, index: usize, backing: &Arc<Backing>) {
+        let inputs = self.specs.inputs().len();
         if let Some(memory) = backing.dma_buf() {
             let memory = Arc::clone(memory);
-            if let Some(wire) = wiring.inputs.get_mut(index) {
-                *wire = InputWire::DmaBuf { memory };
-            } else if let Some(wire) = wiring.outputs.get_mut(index - inputs) {
-                *wire = OutputWire::DmaBuf { memory };
+            if let Some(wire) = bindings.inputs.get_mut(index) {
+                *wire = InputBinding::DmaBuf { memory };
+            } else if let Some(wire) = bindings.outputs.get_mut(index - inputs) {
+                *wire = OutputBinding::DmaBuf { memory };
             }
             return;
         }
-        if let Some(wire) = wiring.inputs.get_mut(index) {
-            *wire = match memory.len() {
-                0 => InputWire::Held,
-                _ => InputWire::Memory { memory: memory.as_const(), owner: owner() },
+        if let Some(wire) = bindings.inputs.get_mut(index) {
+            *wire = match backing.len() {
+                0 => InputBinding::Retained,
+                _ => InputBinding::Memory(backing.input()),
             };
-        } else if let Some(wire) = wiring.outputs.get_mut(index - inputs) {
-            *wire = match memory.len() {
-                0 => OutputWire::Dropped,
-                _ => OutputWire::Memory { memory, owner: owner() },
+        } else if let Some(wire) = bindings.outputs.get_mut(index - inputs) {
+            // Read-only memory of an output was refused.
+            *wire = match backing.output().filter(|_| backing.len() > 0) {
+                None => OutputBinding::Dropped,
+                Some(memory) => OutputBinding::Memory(memory),
             };
         }
     }
 }
 
-impl Edge {
-    /// Checks a buffer that is not left out.
-    fn check(&self, backing: &Backing, dims: Option<&Dims>) -> Result<(), RuntimeError> {
-        let len = match (backing.dma_buf(), dims) {
-            (None, _) => backing.len(),
-            (Some(_), None) => self.size,
-            // What lies behind the descriptor has the size of the DMA buffer, whatever the shape.
-            (Some(_), Some((item_bytes, dims))) => {
-                let dims = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX));
-                dims.fold(usize::try_from(*item_bytes).unwrap_or(usize::MAX), usize::saturating_mul)
-            }
-        };
-        if let Some((item_bytes, dims)) = dims {
-            self.check_dims(*item_bytes, dims, len)?;
+fn set_shape(slot: &mut Option<GivenShape>, given: Option<&GivenShape>) {
+    match (given.filter(|given| !given.is_left_out()), slot) {
+        // Reuses what is allocated.
+        (Some(given), Some(known)) => {
+            known.item_bytes = given.item_bytes;
+            known.dims.clone_from(&given.dims);
         }
-        self.check_size(len, dims.is_some())?;
-        if !self.is_input && backing.is_readonly() {
-            return Err(refused(format!(
-                "output `{}` was given read-only memory; a writable array is expected",
-                self.name
-            )));
-        }
-        Ok(())
+        (given, slot) => *slot = given.cloned(),
     }
 }
 
-fn set_shape(slot: &mut Option<RequestedShape>, given: Option<&Dims>) {
-    let Some((item_bytes, dims)) = given.filter(|(_, dims)| !dims.contains(&0)) else {
-        *slot = None;
-        return;
-    };
-    let slot = slot.get_or_insert_with(|| RequestedShape { element_bytes: 0, dims: Vec::new() });
-    slot.element_bytes = *item_bytes;
-    slot.dims.clear();
-    // No permitted dim is as large as what stands for one that does not fit.
-    slot.dims.extend(dims.iter().map(|&dim| i32::try_from(dim).unwrap_or(i32::MAX)));
+/// What an inference is told of the combination that was found.
+fn chosen(found: Result<usize, ShapeError>) -> Shapes {
+    match found {
+        Ok(variant) => Shapes::Variant(variant),
+        Err(error) => Shapes::Mismatch(error.details().into()),
+    }
 }
 
 /// Refuses boxes of tensors that only the device sees.
@@ -312,8 +261,4 @@ fn check_windows(windows: &[Window], listed: &[Listed], state: &State) -> Result
             window.binding
         ))),
     }
-}
-
-fn overlap(one: HostSliceMut, other: HostSliceMut) -> bool {
-    one.as_const().overlaps(other.as_const())
 }

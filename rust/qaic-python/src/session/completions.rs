@@ -5,17 +5,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use qaic_runtime::fork::Origin;
-use qaic_runtime::interrupts::LOOK_PERIOD;
+use qaic_runtime::process::ForkGuard;
+use qaic_runtime::process::cancellation::CHECK_PERIOD;
 
 use super::flight::Flight;
-use crate::gil::Door;
+use crate::gil::{Door, Reaped};
 
 /// Inferences that are awaited, and those that have ended and were not reported yet.
 pub(super) struct Completions {
     state: Mutex<State>,
     changed: Condvar,
-    origin: Origin,
+    fork_guard: ForkGuard,
 }
 
 #[derive(Default)]
@@ -93,7 +93,7 @@ impl Completions {
             if until.is_some_and(|until| rest(until).is_zero()) {
                 return Vec::new();
             }
-            let slice = until.into_iter().chain(state.next_look).map(rest).min().unwrap_or(LOOK_PERIOD);
+            let slice = until.into_iter().chain(state.next_look).map(rest).min().unwrap_or(CHECK_PERIOD);
             state = self.changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -109,14 +109,14 @@ impl State {
 
 /// When an inference has to be looked after: at its deadline, and now and then before and after.
 fn next_look(now: Instant, flight: &Flight) -> Instant {
-    let soon = now + LOOK_PERIOD;
+    let soon = now + CHECK_PERIOD;
     flight.deadline().filter(|deadline| deadline.at > now).map_or(soon, |deadline| deadline.at.min(soon))
 }
 
 /// Ends of inferences that futures wait for. Made by `Session`.
 #[pyclass(frozen, name = "Completions", module = "qaic._core")]
 pub(crate) struct PyCompletions {
-    shared: Arc<Completions>,
+    shared: Reaped<Completions>,
 }
 
 impl PyCompletions {
@@ -129,8 +129,9 @@ impl PyCompletions {
 impl PyCompletions {
     #[new]
     fn new() -> Self {
-        let shared = Completions { state: Mutex::default(), changed: Condvar::new(), origin: Origin::here() };
-        Self { shared: Arc::new(shared) }
+        let shared =
+            Completions { state: Mutex::default(), changed: Condvar::new(), fork_guard: ForkGuard::new() };
+        Self { shared: Reaped::new(Arc::new(shared)) }
     }
 
     /// Tokens of inferences that ended, in order; none after `seconds` or a `wake`.
@@ -139,7 +140,7 @@ impl PyCompletions {
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<u64>> {
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         py.detached(|| {
-            self.shared.origin.check()?;
+            self.shared.fork_guard.check()?;
             Ok(self.shared.wait(limit))
         })
     }
@@ -147,12 +148,12 @@ impl PyCompletions {
     /// Inferences that the device has not let go of.
     #[getter]
     fn awaited(&self) -> usize {
-        if self.shared.origin.is_here() { self.shared.state().awaited.len() } else { 0 }
+        if self.shared.fork_guard.is_current() { self.shared.state().awaited.len() } else { 0 }
     }
 
     /// Ends a `wait`.
     fn wake(&self) {
-        if self.shared.origin.is_here() {
+        if self.shared.fork_guard.is_current() {
             self.shared.wake();
         }
     }

@@ -5,17 +5,18 @@
 //! from working.
 
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use qaic_runtime::buffer::Storage;
+use qaic_mem::{ForeignMemory, Storage};
+use qaic_runtime::binding::{Bindings, InputBinding, OutputBinding, Shapes};
 use qaic_runtime::error::RuntimeError;
-use qaic_runtime::exec_obj::ExecObj;
-use qaic_runtime::fork::Origin;
-use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
-use qaic_runtime::interrupts::CANCEL_PERIOD;
-use qaic_runtime::queue::Waiters;
-use qaic_runtime::wiring::{InputWire, OutputWire, Shapes, Wiring};
+use qaic_runtime::inference_set::{Completion, HandleId, Help, InferenceSet};
+use qaic_runtime::process::ForkGuard;
+use qaic_runtime::process::cancellation::CANCEL_PERIOD;
+use qaic_runtime::request::ExecObj;
+use qaic_sync::EventCount;
 
 use super::completions::Completions;
 use crate::gil::Deadline;
@@ -23,10 +24,10 @@ use crate::gil::Deadline;
 /// One inference, from its preparation to the fetching of its result.
 pub(super) struct Flight {
     state: Mutex<State>,
-    ended: Waiters,
+    ended: EventCount,
     report: OnceLock<(Arc<Completions>, u64)>,
     deadline: Option<Deadline>,
-    origin: Origin,
+    fork_guard: ForkGuard,
 }
 
 struct State {
@@ -71,16 +72,16 @@ impl Flight {
                 revokers: 0,
                 is_untold: false,
             }),
-            ended: Waiters::new(),
+            ended: EventCount::new(),
             report: OnceLock::new(),
             deadline,
-            origin: Origin::here(),
+            fork_guard: ForkGuard::new(),
         })
     }
 
     /// Fails in a forked child, where locks may be held by threads that do not exist.
     pub(super) fn check_process(&self) -> Result<(), RuntimeError> {
-        self.origin.check()
+        self.fork_guard.check()
     }
 
     // Held for a few assignments only; `start` and `cancel` call what never blocks.
@@ -108,21 +109,30 @@ impl Flight {
     /// Starts the inference on `handle`, which the caller has acquired of its `set`. When it has ended already (it was
     /// cancelled, or its time was up, before it could start), the handle goes back. Never blocks.
     pub(super) fn start(self: &Arc<Self>, set: &InferenceSet, handle: HandleId) -> Result<(), RuntimeError> {
-        let mut state = self.state();
-        if state.outcome.is_some() || state.handle.is_some() {
-            return set.put_completed(handle);
+        {
+            let mut state = self.state();
+            if state.outcome.is_some() || state.handle.is_some() {
+                return set.put_completed(handle);
+            }
+            state.handle = Some(handle);
+            if let Err(error) =
+                set.exec_obj(handle).and_then(|exec| exec.bind(|bindings| state.bind(bindings)))
+            {
+                state.handle = None;
+                set.put_completed(handle)?;
+                return Err(error);
+            }
         }
-        // Who waits for a future does not run its inference meanwhile.
-        let eager = self.report.get().is_some();
-        let started = set
-            .exec_obj(handle)
-            .and_then(|exec| exec.wire(|wiring| state.wire(wiring)))
-            .and_then(|()| set.start_told(handle, Arc::clone(self) as Arc<dyn Completion>, eager));
-        match started {
-            Ok(()) => state.handle = Some(handle),
-            Err(_) => set.put_completed(handle)?,
-        }
-        started
+        // A thread that waits for a future does not run its inference meanwhile. Not under the lock: a short inference ends
+        // before this returns.
+        let is_eager = self.report.get().is_some();
+        set.submit_with(handle, Arc::clone(self) as Arc<dyn Completion>, is_eager).inspect_err(|_| {
+            let mut state = self.state();
+            state.handle = None;
+            let unbound = set.exec_obj(handle).and_then(|exec| exec.bind(|bindings| state.unbind(bindings)));
+            // It keeps its place where it cannot be unbound.
+            let _ = unbound.and_then(|()| set.put_completed(handle));
+        })
     }
 
     /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
@@ -136,7 +146,7 @@ impl Flight {
             if state.handle.is_none() {
                 state.settle(Err(RuntimeError::Cancelled));
                 drop(state);
-                self.ended.wake_all();
+                self.ended.notify_all();
                 self.forget();
                 return true;
             }
@@ -150,7 +160,7 @@ impl Flight {
             state.is_untold = false;
         }
         // It ended by itself in between and was not reported for our sake.
-        let has_to_tell = state.revokers == 0 && std::mem::take(&mut state.is_untold);
+        let has_to_tell = state.revokers == 0 && mem::take(&mut state.is_untold);
         drop(state);
         if has_to_tell {
             self.tell();
@@ -184,7 +194,6 @@ impl Flight {
             if late.is_some() {
                 exec.cancel();
             }
-            exec.enforce_limit();
         });
         goes_on
     }
@@ -222,7 +231,8 @@ impl Flight {
             return self.state().outcome.clone().unwrap_or(Ok(()));
         };
         let until = self.deadline.map(|deadline| deadline.at);
-        let waited = set.wait_for(&self.ended, "an inference", until, &mut interrupted, ended);
+        let help = self.state().handle.map_or(Help::Nothing, Help::With);
+        let waited = set.wait_for(&self.ended, "an inference", help, until, &mut interrupted, ended);
         match (waited, self.deadline) {
             (Ok(outcome), _) => outcome,
             (Err(RuntimeError::Timeout { .. }), Some(deadline)) => {
@@ -242,7 +252,12 @@ impl Flight {
 
     /// Whether it has ended, well or not.
     pub(super) fn has_ended(&self) -> bool {
-        self.state().outcome.is_some()
+        // To ask the exec object has a thread wait for a device that works by itself.
+        let is_known = self.state().outcome.is_some();
+        if !is_known {
+            self.with_exec_obj(ExecObj::is_in_flight);
+        }
+        is_known || self.state().outcome.is_some()
     }
 
     /// Whether the device has it.
@@ -256,7 +271,7 @@ impl Flight {
 
     /// The memory of the outputs of an inference that ended well. Once.
     pub(super) fn take_outputs(&self) -> Vec<Option<Storage>> {
-        std::mem::take(&mut self.state().outputs)
+        mem::take(&mut self.state().outputs)
     }
 
     /// Nobody needs to look after it any more.
@@ -268,7 +283,7 @@ impl Flight {
 
     /// Tells whoever waits or is to be told.
     fn tell(&self) {
-        self.ended.wake_all();
+        self.ended.notify_all();
         if let Some((completions, token)) = self.report.get() {
             completions.add(*token);
         }
@@ -284,6 +299,10 @@ impl Completion for Flight {
         let is_silent = was_known || state.revokers > 0;
         state.is_untold = !was_known && state.revokers > 0;
         let outcome = set.outcome(handle);
+        if let Ok(exec) = set.exec_obj(handle) {
+            // It has just ended, so it can be bound.
+            let _ = exec.bind(|bindings| state.unbind(bindings));
+        }
         state.settle(outcome);
         if state.pins > 0 {
             state.parting = Some((set, handle));
@@ -295,7 +314,7 @@ impl Completion for Flight {
             drop(set);
         }
         if is_silent {
-            self.ended.wake_all();
+            self.ended.notify_all();
             self.forget();
         } else {
             self.tell();
@@ -306,8 +325,8 @@ impl Completion for Flight {
 /// Gives back the exec object of an inference that has ended.
 fn put_back(set: &InferenceSet, handle: HandleId) {
     if let Ok(exec) = set.exec_obj(handle) {
-        // The memory wired may be gone after this. It has just ended, so it can be wired.
-        let _ = exec.wire(Wiring::clear);
+        // It has just ended, so it can be bound.
+        let _ = exec.bind(Bindings::clear);
     }
     // It was acquired for this inference, so it can be put back.
     let _ = set.put_completed(handle);
@@ -325,28 +344,43 @@ impl State {
         }
     }
 
-    fn wire(&self, wiring: &mut Wiring) {
-        wiring.shapes = Shapes::Variant(self.variant);
-        for (wire, input) in wiring.inputs.iter_mut().zip(&self.inputs) {
-            *wire = match input {
+    /// Gives the exec object the memory of inputs and outputs.
+    fn bind(&mut self, bindings: &mut Bindings) {
+        bindings.shapes = Shapes::Variant(self.variant);
+        for (binding, input) in bindings.inputs.iter_mut().zip(&mut self.inputs) {
+            *binding = match input.take() {
                 Some((storage, bytes)) => {
-                    let memory = storage.memory().as_const();
-                    InputWire::Memory { memory: memory.subslice(0, *bytes).unwrap_or(memory), owner: None }
+                    let mut memory = ForeignMemory::from(storage);
+                    memory.truncate(bytes);
+                    InputBinding::Memory(memory)
                 }
-                None => InputWire::Held,
+                None => InputBinding::Retained,
             };
         }
-        for (wire, output) in wiring.outputs.iter_mut().zip(&self.outputs) {
-            *wire = match output {
-                Some(storage) => OutputWire::Memory { memory: storage.memory(), owner: None },
-                None => OutputWire::Dropped,
+        for (binding, output) in bindings.outputs.iter_mut().zip(&mut self.outputs) {
+            *binding = match output.take() {
+                Some(storage) => OutputBinding::Memory(storage.into()),
+                None => OutputBinding::Dropped,
             };
+        }
+    }
+
+    /// Takes it back.
+    fn unbind(&mut self, bindings: &mut Bindings) {
+        for (binding, input) in bindings.inputs.iter_mut().zip(&mut self.inputs) {
+            if let InputBinding::Memory(memory) = mem::take(binding) {
+                let bytes = memory.as_slice().len();
+                *input = memory.into_storage().map(|storage| (storage, bytes));
+            }
+        }
+        for (index, output) in self.outputs.iter_mut().enumerate() {
+            *output = bindings.take_storage(index);
         }
     }
 }
 
 impl fmt::Debug for Flight {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Flight").field("origin", &self.origin).finish_non_exhaustive()
+        formatter.debug_struct("Flight").field("fork_guard", &self.fork_guard).finish_non_exhaustive()
     }
 }

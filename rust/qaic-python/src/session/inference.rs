@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_runtime::buffer::Storage;
+use qaic_mem::{HostSlice, Storage};
 use qaic_runtime::inference_set::InferenceSet;
 
 use super::completions::PyCompletions;
@@ -12,8 +12,9 @@ use super::flight::Flight;
 use super::inputs::Inputs;
 use super::limited;
 use super::tensors::Tensors;
+use crate::buffers::Exports;
 use crate::errors::{Raise, from_runtime};
-use crate::gil::{Deadline, Door, signal_pending};
+use crate::gil::{Deadline, Door, Reaped, signal_pending};
 
 /// Bytes from which copying takes long enough to let other Python threads run meanwhile.
 const COPY_DETACHED_BYTES: usize = 64 * 1024;
@@ -21,7 +22,7 @@ const COPY_DETACHED_BYTES: usize = 64 * 1024;
 /// An inference with copies of its inputs. Made by `InferenceSet.prepare`.
 #[pyclass(frozen, name = "Inference", module = "qaic._core")]
 pub(crate) struct PyInference {
-    flight: Arc<Flight>,
+    flight: Reaped<Flight>,
     tensors: Arc<Tensors>,
     variant: usize,
 }
@@ -36,7 +37,7 @@ impl PyInference {
         deadline: Option<Deadline>,
     ) -> Self {
         Self {
-            flight: Flight::new(set, variant, inputs, outputs, deadline),
+            flight: Reaped::new(Flight::new(set, variant, inputs, outputs, deadline)),
             tensors: Arc::clone(tensors),
             variant,
         }
@@ -62,7 +63,7 @@ impl PyInference {
     #[pyo3(signature = (wait = true))]
     fn start(&self, py: Python<'_>, wait: bool) -> PyResult<bool> {
         self.check_process(py)?;
-        let Some(set) = self.flight.set() else { return Ok(true) };
+        let Some(set) = self.flight.set().map(Reaped::new) else { return Ok(true) };
         let handle = match set.try_acquire() {
             Some(handle) => handle,
             None if wait => {
@@ -88,9 +89,9 @@ impl PyInference {
             return Err(Raise::new(py, "StateError", "inference.fetched", text).build());
         }
         let result = PyDict::new(py);
-        for (edge, storage) in self.tensors.outputs.iter().zip(storages) {
+        for (tensor, storage) in self.tensors.outputs.iter().zip(storages) {
             if let Some(storage) = storage {
-                result.set_item(&edge.key, edge.array(py, edge.form(self.variant), storage)?)?;
+                result.set_item(&tensor.key, tensor.array(py, self.variant, storage)?)?;
             }
         }
         Ok(result)
@@ -110,15 +111,21 @@ impl PyInference {
 
     /// Takes the inference back if the device does not have it yet; false when it is too late.
     fn revoke(&self, py: Python<'_>) -> PyResult<bool> {
-        self.check_process(py)?;
-        Ok(self.flight.revoke())
+        // Without the interpreter lock, as what ends here may be the last that kept the program.
+        py.detached(|| {
+            self.flight.check_process()?;
+            Ok(self.flight.revoke())
+        })
     }
 
     /// Asks the inference to end, also while it runs.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        self.check_process(py)?;
-        self.flight.cancel();
-        Ok(())
+        // As in `revoke`.
+        py.detached(|| {
+            self.flight.check_process()?;
+            self.flight.cancel();
+            Ok(())
+        })
     }
 }
 
@@ -127,21 +134,22 @@ pub(super) fn copies(
     py: Python<'_>,
     tensors: &Tensors,
     inputs: &Inputs,
+    exports: &Exports,
 ) -> PyResult<Vec<Option<(Storage, usize)>>> {
     let copy = || {
         tensors
             .inputs
             .iter()
-            .zip(&inputs.memory)
-            .map(|(edge, memory)| {
+            .zip(inputs.memory(exports))
+            .map(|(tensor, memory)| {
                 let Some(memory) = memory else { return Ok(None) };
-                let storage = edge.form(inputs.variant).device_pool().take()?;
-                storage.memory().copy_from(*memory);
+                let mut storage = tensor.form(inputs.variant).device_pool().take()?;
+                storage.memory_mut().copy_from(memory);
                 Ok(Some((storage, memory.len())))
             })
             .collect::<Result<_, _>>()
     };
-    let bytes: usize = inputs.memory.iter().flatten().map(|memory| memory.len()).sum();
+    let bytes: usize = inputs.memory(exports).flatten().map(HostSlice::len).sum();
     if bytes >= COPY_DETACHED_BYTES {
         py.detached(copy)
     } else {

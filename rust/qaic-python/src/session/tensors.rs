@@ -1,259 +1,139 @@
-//! Inputs and outputs as numpy sees them: names, types, and the shapes of every permitted combination.
+//! Inputs and outputs as numpy sees them: their names in Python, and memory for the arrays of every shape.
 
 use std::ffi::CStr;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use qaic_runtime::buffer::{HostSlice, HostSliceMut, Storage, StoragePool};
+use qaic_mem::{HostSlice, HostSliceMut, Storage, StoragePool};
+use qaic_runtime::binding::{ArgumentError, ArrayType, BindingSpec, BindingSpecs, TensorShape};
+use qaic_runtime::device::cpu::blocks;
+use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
-use qaic_runtime::tensors::{self, Tensor};
 
-use super::blocks::{blocks_bytes, decode_array, encode_array};
-use crate::buffers::{ArrayLayout, Exported, Exports, array_over};
-use crate::errors::{Raise, from_runtime};
+use crate::buffers::{ArrayLayout, ExportId, Exports, array_over};
+use crate::errors::from_runtime;
 
 /// All tensors of a program, in binding order.
 pub(super) struct Tensors {
-    pub(super) inputs: Vec<Edge>,
-    pub(super) outputs: Vec<Edge>,
-    /// Permitted combinations of shapes; at least one.
-    pub(super) variants: usize,
+    pub(super) specs: BindingSpecs,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) outputs: Vec<Tensor>,
 }
 
 /// One input or output.
-pub(super) struct Edge {
+pub(super) struct Tensor {
     pub(super) key: Py<PyString>,
-    pub(super) name: String,
-    pub(super) dtype: &'static str,
-    format: u8,
-    format_name: &'static CStr,
-    pub(super) item_bytes: usize,
-    pub(super) partial: bool,
-    pub(super) visible: bool,
     /// Values per row of the blocks that the device has in its place.
-    pub(super) blocks: Option<usize>,
-    /// Of an input: whether the device can keep its value, so that it may be left out. Of an output: the input whose
-    /// next value it is.
-    pub(super) state: Option<usize>,
-    /// By combination of shapes.
-    pub(super) forms: Vec<Arc<Form>>,
-    /// What is shown as its shape: room for every combination.
-    largest: Vec<isize>,
+    columns: Option<usize>,
+    // By combination of shapes.
+    forms: Vec<Arc<ArrayForm>>,
 }
 
-/// A tensor in one of its shapes.
-pub(super) struct Form {
-    pub(super) shape: Vec<isize>,
-    pub(super) size_bytes: usize,
-    pub(super) layout: Arc<ArrayLayout>,
-    pub(super) pool: Arc<StoragePool>,
+/// What arrays of a tensor in one of its shapes are made of.
+pub(super) struct ArrayForm {
+    layout: Arc<ArrayLayout>,
+    pool: Arc<StoragePool>,
     /// Memory for what the device has in its place, where that is something else.
     blocks_pool: Option<Arc<StoragePool>>,
 }
 
 impl Tensors {
     /// The tensors of a container; `unused` is the number of buffers of each that are kept for the next inference.
-    pub(super) fn new(py: Python<'_>, image: &Image, unused: usize) -> PyResult<Self> {
-        let user = tensors::user_tensors(image).map_err(|error| from_runtime(py, error))?;
-        let pairs = tensors::retained_pairs(image).map_err(|error| from_runtime(py, error))?;
-        let inputs = user.inputs.into_iter().enumerate().map(|(index, tensor)| {
-            let state = pairs.iter().any(|pair| pair.input == index).then_some(index);
-            let dims = user.variants.iter().filter_map(|variant| variant.inputs.get(index));
-            Edge::new(py, tensor, dims, state, unused)
-        });
-        let outputs = user.outputs.into_iter().enumerate().map(|(index, tensor)| {
-            let state = pairs.iter().find(|pair| pair.output == index).map(|pair| pair.input);
-            let dims = user.variants.iter().filter_map(|variant| variant.outputs.get(index));
-            Edge::new(py, tensor, dims, state, unused)
-        });
-        Ok(Self {
-            inputs: inputs.collect::<PyResult<_>>()?,
-            outputs: outputs.collect::<PyResult<_>>()?,
-            variants: user.variants.len().max(1),
-        })
+    pub(super) fn new(py: Python<'_>, image: &Image, unused: usize) -> Result<Self, RuntimeError> {
+        let specs = BindingSpecs::of_arrays(image)?;
+        let tensors = |list: &[BindingSpec]| {
+            list.iter().map(|spec| Tensor::new(py, spec, specs.variants(), unused)).collect()
+        };
+        let (inputs, outputs) = (tensors(specs.inputs()), tensors(specs.outputs()));
+        Ok(Self { specs, inputs, outputs })
     }
 
-    /// Whether the device keeps values between inferences.
-    pub(super) fn has_state(&self) -> bool {
-        self.inputs.iter().any(|edge| edge.state.is_some())
+    /// The inputs with what they take.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = (&BindingSpec, &Tensor)> {
+        self.specs.inputs().iter().zip(&self.inputs)
+    }
+
+    /// The outputs with what they are.
+    pub(super) fn outputs(&self) -> impl Iterator<Item = (&BindingSpec, &Tensor)> {
+        self.specs.outputs().iter().zip(&self.outputs)
     }
 }
 
-impl Edge {
-    fn new<'a>(
-        py: Python<'_>,
-        tensor: Tensor,
-        variants: impl Iterator<Item = &'a Vec<u64>>,
-        state: Option<usize>,
-        unused: usize,
-    ) -> PyResult<Self> {
-        let (format, dtype, item_bytes) = tensor.dtype.numpy();
-        let mut forms: Vec<Arc<Form>> = Vec::new();
-        for dims in variants {
-            let form = Form::new(py, &tensor, dims, format, item_bytes, unused)?;
+impl Tensor {
+    fn new(py: Python<'_>, spec: &BindingSpec, variants: usize, unused: usize) -> Self {
+        let mut made: Vec<(&TensorShape, Arc<ArrayForm>)> = Vec::new();
+        for variant in 0..variants {
+            let shape = spec.shape(variant);
             // Equal shapes share their buffers.
-            let same = forms.iter().find(|other| other.shape == form.shape).cloned();
-            forms.push(same.unwrap_or_else(|| Arc::new(form)));
+            let same = made.iter().find(|(other, _)| *other == shape).map(|(_, form)| Arc::clone(form));
+            made.push((shape, same.unwrap_or_else(|| Arc::new(ArrayForm::new(spec, shape, unused)))));
         }
-        if forms.is_empty() {
-            forms.push(Arc::new(Form::new(py, &tensor, &tensor.dims, format, item_bytes, unused)?));
+        Self {
+            key: PyString::intern(py, &spec.name).unbind(),
+            columns: spec.block_columns,
+            forms: made.into_iter().map(|(_, form)| form).collect(),
         }
-        Ok(Self {
-            key: PyString::intern(py, &tensor.name).unbind(),
-            format_name: format,
-            format: format.to_bytes().first().copied().unwrap_or(b'B'),
-            dtype,
-            item_bytes,
-            partial: tensor.partial,
-            visible: tensor.visible,
-            blocks: tensor.dims.last().filter(|_| tensor.mxint8).and_then(|&dim| usize::try_from(dim).ok()),
-            largest: tensor.dims.iter().map(|&dim| isize::try_from(dim).unwrap_or(isize::MAX)).collect(),
-            name: tensor.name,
-            state,
-            forms,
-        })
     }
 
-    /// Element format as the buffer protocol spells it.
-    pub(super) fn format_name(&self) -> &'static CStr {
-        self.format_name
-    }
-
-    /// The tensor in the combination of shapes `variant`.
-    pub(super) fn form(&self, variant: usize) -> &Arc<Form> {
+    /// The tensor in a combination of shapes.
+    pub(super) fn form(&self, variant: usize) -> &ArrayForm {
         // There is one per combination, and at least one.
         self.forms.get(variant).unwrap_or(&self.forms[0])
-    }
-
-    /// Whether an exported buffer is exactly this tensor.
-    pub(super) fn fits(&self, form: &Form, exported: &Exported<'_>) -> bool {
-        let same_shape = exported.shape == form.shape
-            || (self.partial && exported.shape.len() == 1 && exported.memory.len() <= form.size_bytes);
-        same_shape && self.has_elements_of(exported)
-    }
-
-    /// Whether the elements of an exported buffer are those of this tensor.
-    fn has_elements_of(&self, exported: &Exported<'_>) -> bool {
-        let same_type = exported.item_bytes == self.item_bytes
-            && (exported.format == [self.format] || is_same_integer(exported.format, self.format));
-        // An array may start in the middle of an element; kernels want whole ones.
-        same_type && exported.memory.as_mut_ptr().addr().is_multiple_of(self.item_bytes)
     }
 
     /// The array of what the device wrote into `storage`.
     pub(super) fn array<'py>(
         &self,
         py: Python<'py>,
-        form: &Form,
+        variant: usize,
         storage: Storage,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let Some(columns) = self.blocks else { return array_over(py, storage, &form.layout) };
-        let array = form.pool.take().map_err(|error| from_runtime(py, error))?;
-        decode_array(columns, storage.memory().as_const(), array.memory());
+        let form = self.form(variant);
+        let Some(columns) = self.columns else { return array_over(py, storage, &form.layout) };
+        let mut array = form.pool.take().map_err(|error| from_runtime(py, error))?;
+        decode_array(columns, storage.memory(), array.memory_mut());
         array_over(py, array, &form.layout)
     }
 
-    /// What the device reads in place of `array`; `keep` receives the memory of it, if it is not that of the array.
+    /// What the device reads in place of `array`; `None` where it reads the array itself.
     pub(super) fn for_device(
         &self,
         py: Python<'_>,
-        form: &Form,
-        array: HostSlice,
-        keep: &mut Vec<Storage>,
-    ) -> PyResult<HostSlice> {
-        let Some(columns) = self.blocks else { return Ok(array) };
-        let blocks = form.device_pool().take().map_err(|error| from_runtime(py, error))?;
-        encode_array(columns, array, blocks.memory());
-        let memory = blocks.memory().as_const();
-        keep.push(blocks);
-        Ok(memory)
+        variant: usize,
+        array: HostSlice<'_>,
+    ) -> PyResult<Option<Storage>> {
+        let Some(columns) = self.columns else { return Ok(None) };
+        let pool = self.form(variant).device_pool();
+        let mut blocks = pool.take().map_err(|error| from_runtime(py, error))?;
+        encode_array(columns, array, blocks.memory_mut());
+        Ok(Some(blocks))
     }
 
     /// Brings what the device wrote to the caller's array.
-    pub(super) fn bring(&self, storage: &Storage, array: HostSliceMut) {
-        match self.blocks {
-            Some(columns) => decode_array(columns, storage.memory().as_const(), array),
-            None => drop(array.copy_from(storage.memory().as_const())),
+    pub(super) fn bring(&self, storage: &Storage, mut array: HostSliceMut<'_>) {
+        match self.columns {
+            Some(columns) => decode_array(columns, storage.memory(), array),
+            None => {
+                array.copy_from(storage.memory());
+            }
         }
     }
 
-    /// Whether an exported buffer has the shape that has room for all combinations, or that of another one, and more
-    /// bytes.
-    fn is_larger(&self, form: &Form, exported: &Exported<'_>) -> bool {
-        let mut shapes = self.forms.iter().map(|other| &other.shape).chain([&self.largest]);
-        exported.memory.len() > form.size_bytes && shapes.any(|shape| exported.shape == shape)
-    }
-
-    /// The memory for this output in an array that has its shape, or a larger one of the program: then it is the head of
-    /// it.
-    pub(super) fn writable(
-        &self,
-        py: Python<'_>,
-        form: &Form,
-        array: &Bound<'_, PyAny>,
-        exports: &mut Exports,
-    ) -> PyResult<HostSliceMut> {
-        if let Some(exported) = exports.take(array, true)
-            && self.has_elements_of(&exported)
-            && (exported.shape == form.shape || self.is_larger(form, &exported))
-            && let Some(head) = exported.memory.subslice(0, form.size_bytes)
-        {
-            return Ok(head);
-        }
-        let found = array
-            .getattr("dtype")
-            .and_then(|dtype| Ok(format!("{dtype} of shape {}", array.getattr("shape")?)))
-            .unwrap_or_else(|_| array.get_type().to_string());
-        Err(Raise::new(
-            py,
-            "InputError",
-            "output.array",
-            format!(
-                "out[{:?}] is {found}; a writable, aligned, C-contiguous {} array of shape {:?} is expected",
-                self.name, self.dtype, form.shape
-            ),
-        )
-        .with("name", &self.name)
-        .build())
+    /// Whether the device has something else in place of its arrays.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.columns.is_some()
     }
 }
 
-impl Form {
-    fn new(
-        py: Python<'_>,
-        tensor: &Tensor,
-        dims: &[u64],
-        format: &CStr,
-        item_bytes: usize,
-        unused: usize,
-    ) -> PyResult<Self> {
-        let too_large = || {
-            let text = format!("tensor `{}` of dims {dims:?} is too large for this host", tensor.name);
-            Raise::new(py, "QpcLimitError", "qpc.tensor_too_large", text).build()
-        };
-        let shape: Vec<isize> = dims
-            .iter()
-            .map(|&dim| isize::try_from(dim))
-            .collect::<Result<_, _>>()
-            .map_err(|_| too_large())?;
-        let size_bytes = dims
-            .iter()
-            .try_fold(item_bytes, |bytes, &dim| bytes.checked_mul(usize::try_from(dim).ok()?))
-            .ok_or_else(too_large)?;
-        let blocks_pool = if tensor.mxint8 {
-            let bytes = blocks_bytes(&shape).ok_or_else(too_large)?;
-            Some(StoragePool::new(bytes, unused))
-        } else {
-            None
-        };
-        Ok(Self {
-            layout: ArrayLayout::new(&shape, format, item_bytes),
-            pool: StoragePool::new(size_bytes, unused),
-            shape,
-            size_bytes,
-            blocks_pool,
-        })
+impl ArrayForm {
+    fn new(spec: &BindingSpec, shape: &TensorShape, unused: usize) -> Self {
+        let blocks = shape.block_bytes().filter(|_| spec.block_columns.is_some());
+        Self {
+            layout: layout(spec, &shape.dims),
+            pool: StoragePool::new(shape.bytes, unused),
+            blocks_pool: blocks.map(|bytes| StoragePool::new(bytes, unused)),
+        }
     }
 
     /// Memory for what the device has.
@@ -262,42 +142,77 @@ impl Form {
     }
 }
 
-/// C has several names for an integer of the same size; the caller has compared the sizes.
-fn is_same_integer(format: &[u8], wanted: u8) -> bool {
-    matches!((format, wanted), ([b'l' | b'q' | b'i' | b'n'], b'q' | b'i') | ([b'c'], b'b'))
+/// Format and name of the elements.
+pub(super) fn numpy_type(spec: &BindingSpec) -> (&'static CStr, &'static str) {
+    let (format, name, _) = spec.dtype.map_or((c"B", "uint8", 1), ArrayType::numpy);
+    (format, name)
 }
 
-/// Names of the tensors of the model.
-pub(super) fn names(edges: &[Edge]) -> Vec<&str> {
-    edges.iter().filter(|edge| edge.visible).map(|edge| edge.name.as_str()).collect()
+/// How arrays of these dims lie in memory.
+pub(super) fn layout(spec: &BindingSpec, dims: &[usize]) -> Arc<ArrayLayout> {
+    let shape: Vec<isize> = dims.iter().map(|&dim| isize::try_from(dim).unwrap_or(isize::MAX)).collect();
+    ArrayLayout::new(&shape, numpy_type(spec).0, spec.largest.item_bytes)
+}
+
+/// Fills `blocks` with the blocks of a float16 array whose rows have `columns` values. What does not fit is left out.
+pub(super) fn encode_array(columns: usize, array: HostSlice<'_>, blocks: HostSliceMut<'_>) {
+    blocks::to_blocks::<blocks::Half>(columns, array, blocks);
+}
+
+/// Fills a float16 array with the values of its blocks; those beyond float16 become infinite.
+pub(super) fn decode_array(columns: usize, blocks: HostSlice<'_>, array: HostSliceMut<'_>) {
+    blocks::from_blocks::<blocks::Half>(columns, blocks, array);
+}
+
+/// The buffer of an array for an output that has its shape, or a larger one of the program: then the output is the head of
+/// it.
+pub(super) fn writable(
+    py: Python<'_>,
+    spec: &BindingSpec,
+    variant: usize,
+    array: &Bound<'_, PyAny>,
+    exports: &mut Exports,
+) -> PyResult<ExportId> {
+    let shape = spec.shape(variant);
+    if let Some(exported) = exports.take(array, true)
+        && spec.fits_into(variant, &exported.argument)
+    {
+        return Ok(exported.id);
+    }
+    let found = array
+        .getattr("dtype")
+        .and_then(|dtype| Ok(format!("{dtype} of shape {}", array.getattr("shape")?)))
+        .unwrap_or_else(|_| array.get_type().to_string());
+    let error = ArgumentError::OutputArray {
+        name: spec.name.clone(),
+        found,
+        dtype: numpy_type(spec).1,
+        shape: shape.dims.clone(),
+    };
+    Err(from_runtime(py, error))
 }
 
 /// Refuses a key that names no tensor of the model.
 pub(super) fn check_keys(
     py: Python<'_>,
     given: &Bound<'_, PyDict>,
-    edges: &[Edge],
-    what: &str,
+    specs: &[BindingSpec],
+    side: &'static str,
 ) -> PyResult<()> {
     for key in given.keys() {
-        let known = match key.cast::<PyString>() {
-            Ok(text) => {
-                let text = text.to_string_lossy();
-                edges.iter().any(|edge| edge.visible && edge.name == text)
-            }
-            Err(_) => false,
-        };
-        if !known {
-            return Err(Raise::new(
-                py,
-                "InputError",
-                "input.unknown_name",
-                format!("{what} {} does not exist; the program has {:?}", key.repr()?, names(edges)),
-            )
-            .with("name", key)
-            .with("known", names(edges))
-            .build());
+        let text = key.cast::<PyString>().map(|text| text.to_string_lossy().into_owned());
+        let visible = || specs.iter().filter(|spec| spec.is_visible);
+        if text.as_ref().is_ok_and(|text| visible().any(|spec| spec.name == *text)) {
+            continue;
         }
+        let shown = key.repr()?.to_string();
+        let error = ArgumentError::UnknownName {
+            side,
+            name: text.unwrap_or_else(|_| shown.clone()),
+            shown,
+            known: visible().map(|spec| spec.name.clone()).collect(),
+        };
+        return Err(from_runtime(py, error));
     }
     Ok(())
 }

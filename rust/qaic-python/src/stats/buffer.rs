@@ -12,16 +12,16 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
-use qaic_runtime::buffer::{FileBytes, HostSlice};
-use qaic_stats::check;
-use qaic_stats::columns::columns;
+use qaic_mem::FileBytes;
+use qaic_stats::decode::check;
+use qaic_stats::decode::columns::columns;
+use qaic_stats::decode::layout::{DecodeOptions, Registry};
+use qaic_stats::decode::record::Kind;
 use qaic_stats::error::StatsError;
-use qaic_stats::layout::{DecodeOptions, Registry};
 use qaic_stats::model::{Run, StatsModel};
-use qaic_stats::record::Kind;
 
 use super::{PyStatsDescriptor, kind, run, section};
-use crate::buffers::{BytesView, Frozen, KeptBytes, with_bytes};
+use crate::buffers::{BytesView, Frozen, KeptBytes, copied_bytes};
 use crate::errors::from_stats;
 use crate::gil::Door;
 
@@ -278,8 +278,8 @@ fn freeze(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<(Frozen, Option
         return Ok((Frozen::Python(source.extract::<PyBackedBytes>()?), None));
     }
     if let Ok(path) = source.extract::<PathBuf>() {
-        let bytes = py.detached(|| FileBytes::open(&path, true))?;
+        let bytes = py.detached(|| Ok(FileBytes::open(&path, true)?))?;
         return Ok((Frozen::File(bytes), Some(path.display().to_string())));
     }
-    Ok((Frozen::Owned(with_bytes(source, HostSlice::to_vec)?.into_boxed_slice()), None))
+    Ok((Frozen::Owned(copied_bytes(source)?.into_boxed_slice()), None))
 }

@@ -38,6 +38,8 @@ impl QpcError {
             Self::PartialInput { binding: binding() },
             Self::AllowedShapes { entry: 1, found: 2, expected: 3 },
             Self::AllowedShape { entry: 1, binding: binding(), defect: ShapeDefect::Size },
+            Self::InitializerAlignment { name: "w".to_owned(), offset: 65, needed: 64 },
+            Self::ConstantsAlignment { name: "w".to_owned(), start: 1025, needed: 4 },
             Self::Elf { defect: ElfDefect::Header },
             Self::MetadataMissing,
             Self::FlatBuffer { table: "metadata", offset: 40, defect: FlatDefect::OutOfBounds },

@@ -1,7 +1,6 @@
 //! Checked `FlatBuffer` reads: what a verifier checks, at the moment it is read, and charged to the budget.
 //!
-//! Positions are relative to the buffer's start, alignment too; the buffer itself may lie at an odd address
-//! (qpc-format §5.2).
+//! Positions are relative to the buffer's start, alignment too; the buffer itself may lie at an odd address.
 
 use crate::bytes::{range_within, u8_at, u16_at, u32_at, u64_at};
 use crate::error::{FlatDefect, QpcError};

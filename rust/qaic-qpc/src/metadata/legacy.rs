@@ -1,4 +1,4 @@
-//! The legacy struct: fixed offsets and lists elsewhere in the section (qpc-format §5.3). Read only.
+//! The legacy struct: fixed offsets and lists elsewhere in the section. Read only.
 
 use super::types::{
     ConstantMapping, DmaRequest, DoorbellOp, HostMulticastEntry, HostMulticastTable, Metadata,

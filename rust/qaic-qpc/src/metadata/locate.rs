@@ -1,4 +1,4 @@
-//! Which section of `network.elf` holds the metadata, and in which of the three encodings (qpc-format §5.2).
+//! Which section of `network.elf` holds the metadata, and in which of the three encodings.
 
 use super::types::Metadata;
 use super::{legacy, schema};

@@ -1,4 +1,4 @@
-//! Metadata of `network.elf`: what the device has to set up for a program (qpc-format §5.2 to §5.5).
+//! Metadata of `network.elf`: what the device has to set up for a program.
 //!
 //! Three encodings exist: a `FlatBuffer`, the same behind an 8-byte terminator, and a legacy struct. All become one
 //! owned [`Metadata`]. No generated code: the schema is a table of forty fields, and hostile bytes need checked reads

@@ -1,4 +1,4 @@
-//! The field paths a metadata may demand its readers to know (qpc-format §5.5).
+//! The field paths a metadata may demand its readers to know.
 
 /// First element of every path.
 const ROOT: &str = "AicMetadataFlat_Metadata";

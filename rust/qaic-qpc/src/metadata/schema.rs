@@ -1,4 +1,4 @@
-//! Field ids of the `FlatBuffer` form (qpc-format §5.4), read and written.
+//! Field ids of the `FlatBuffer` form, read and written.
 
 use super::flat_read::Table;
 use super::flat_write::{self, Value};

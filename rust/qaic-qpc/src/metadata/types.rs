@@ -1,4 +1,4 @@
-//! The owned metadata and its parts. Field meanings are those of qpc-format §5.3 and §5.4; codes are kept as numbers,
+//! The owned metadata and its parts. Field meanings are those of the format; codes are kept as numbers,
 //! because the host passes most of them on without judging.
 #![allow(missing_docs)] // The fields are the format's; a sentence each would only repeat their names.
 
@@ -131,7 +131,7 @@ impl Metadata {
         network_heap_behavior: None,
     };
 
-    /// Number of multicast ids of the program: the entries of the first core (qpc-format §4).
+    /// Number of multicast ids of the program: the entries of the first core.
     pub fn num_mc_id(&self) -> usize {
         self.nsp_multicast_tables.first().map_or(0, |table| table.multicast_entries.len())
     }

@@ -1,4 +1,4 @@
-//! Field numbers of the network descriptor (qpc-format §2.2): the one place where they stand.
+//! Field numbers of the network descriptor: the one place where they stand.
 
 use super::{
     ConvertToD32, CopyDmaBuffer, CoreOpNameKinds, CrcEntry, CrcInfo, DmaBuffer, IoBinding, IoDescriptor,

@@ -1,6 +1,6 @@
-//! Where partial inputs lie in their DMA buffers, anew for every inference (qpc-format §3.3).
+//! Where partial inputs lie in their DMA buffers, anew for every inference.
 //!
-//! They are packed behind the full-size inputs of their buffer. Each has a slice header at a fixed place that tells the
+//! They are packed behind the full-size inputs of their buffer. Each has a slice header at a fixed place that gives the
 //! device where its data begins and how many bytes there are.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub struct PartialLayout {
     pub slices: Vec<Slice>,
     /// Per DMA buffer, the end of what inputs occupy.
     pub extents: Vec<u64>,
-    /// Per DMA buffer, what the device is told to transfer; 0 means all of it.
+    /// Per DMA buffer, what the device is to transfer; 0 means all of it.
     pub resize: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! The checked sequences of each permitted combination of shapes (qpc-format §8.2).
+//! The checked sequences of each permitted combination of shapes.
 //!
 //! The bindings describe the largest tensors; a combination fills less of the same places. So the places, the DMA
 //! buffers and the operations are those of the bindings, and only sizes differ. What does not differ is shared.

@@ -1,4 +1,4 @@
-//! Whether the network descriptor agrees with itself (qpc-format §2, §3).
+//! Whether the network descriptor agrees with itself.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Defects of the container (qpc-format §1.7).
+//! Defects of the container.
 
 use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::container::{Container, Warning};

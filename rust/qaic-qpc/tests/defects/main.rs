@@ -1,4 +1,4 @@
-//! One test per defect that is refused: what qpc-format §1.7 asks a reader to check, and descriptors, ELF files and
+//! One test per defect that is refused: what the format asks a reader to check, and descriptors, ELF files and
 //! metadata that would hurt a reader that trusts them.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 

@@ -1,4 +1,4 @@
-//! Defects of ELF files and metadata (qpc-format §5).
+//! Defects of ELF files and metadata.
 
 use qaic_qpc::elf;
 use qaic_qpc::error::{ErrorKind, QpcError};

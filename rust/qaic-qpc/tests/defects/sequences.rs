@@ -1,4 +1,4 @@
-//! Descriptors that decode and do not make sense (qpc-format §3, §6, §7).
+//! Descriptors that decode and do not make sense.
 
 use qaic_qpc::dtype::ElementType;
 use qaic_qpc::error::{QpcError, StepDefect};

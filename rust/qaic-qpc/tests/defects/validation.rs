@@ -51,7 +51,9 @@ fn validation_accepts_a_sound_program() {
 #[test]
 fn validation_reports_every_defect_at_its_segment() {
     let desc = ConstantsDesc { dynamic_constants_size: 3, ..ConstantsDesc::default() }.encode();
-    let plan = br#"{"version":1,"initializers":[{"name":"w","offset":64,"size":8}]}"#;
+    let plan = br#"{"version":1,"target":"cpu",
+        "inputs":[{"name":"x","dtype":"float32","dims":[4]}],"outputs":[{"name":"y","dtype":"float32","dims":[4]}],
+        "initializers":[{"name":"w","dtype":"float32","dims":[2],"offset":64,"size":8}]}"#;
     let mut wrong = network();
     wrong.dma_buffers[0].size = 8;
     let bytes = program(&[

@@ -1,4 +1,4 @@
-//! The messages of qpc-format §2.2 and §7.1 as prost reads them: a second, independent implementation of the wire
+//! The messages as prost reads them: a second, independent implementation of the wire
 //! format to hold ours against. Derived by hand-written structs; there is no schema file and no generated code.
 #![allow(missing_docs, unreachable_pub, clippy::pedantic)] // The fields are those of `qaic_qpc`; the fuzz targets share this file.
 

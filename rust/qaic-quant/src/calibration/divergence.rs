@@ -102,7 +102,7 @@ impl<'a> Measure<'a> {
             for (quantized, &reference) in
                 self.quantized[first..last].iter_mut().zip(&self.reference[first..last])
             {
-                // Without occupied bins there is nothing to share, and nobody to share it.
+                // Without occupied bins there is nothing to share.
                 *quantized = if reference == 0.0 { 0.0 } else { share };
             }
         }

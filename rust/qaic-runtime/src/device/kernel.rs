@@ -7,7 +7,7 @@ use qaic_kmd::kmd::Kmd;
 use qaic_kmd::transcript::{Recording, Replay};
 
 use super::RegistryOptions;
-use crate::error::RuntimeError;
+use crate::error::{InputError, RuntimeError};
 
 /// Names of `QAIC_KMD`.
 const KERNELS: &str = "sys, emu and replay:FILE";
@@ -26,7 +26,7 @@ pub struct KernelOptions {
     pub emulated_faults: Option<String>,
     /// `QAIC_EMU_WORKLOAD`: what the cores of emulated cards do, `graph`, `echo` or `loopback`; unset means `graph`.
     pub emulated_workload: Option<String>,
-    /// `QAIC_EMU_TIME`: `system`, or `virtual`, which goes by only when somebody waits; unset means `system`.
+    /// `QAIC_EMU_TIME`: `system`, or `virtual`, which goes by only while a call waits; unset means `system`.
     pub emulated_time: Option<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct KernelOptions {
 pub(super) struct Kernel {
     pub(super) kmd: Arc<dyn Kmd>,
     #[cfg(feature = "emu")]
-    pub(super) emulator: Option<Arc<qaic_kmd::emu::EmuKmd>>,
+    pub(super) emulator: Option<Arc<qaic_emu::EmuKmd>>,
 }
 
 impl Kernel {
@@ -44,7 +44,7 @@ impl Kernel {
         let source = options.kernel.kernel.as_deref().unwrap_or_default();
         let kernel = match source.split_once(':') {
             #[cfg(feature = "kmd")]
-            None if matches!(source, "" | "sys") => Self::of(Arc::new(qaic_kmd::sys::SysKmd::default())),
+            None if matches!(source, "" | "sys") => Self::of(Arc::new(qaic_kmd::driver::SysKmd::default())),
             #[cfg(not(feature = "kmd"))]
             None if matches!(source, "" | "sys") => return Ok(None),
             #[cfg(feature = "emu")]
@@ -54,9 +54,10 @@ impl Kernel {
                 Self::of(Arc::new(replay))
             }
             _ => {
-                return Err(RuntimeError::Argument {
+                return Err(InputError::Argument {
                     what: format!("QAIC_KMD is {source:?}; {KERNELS} are possible"),
-                });
+                }
+                .into());
             }
         };
         match options.kernel.transcript.as_deref().filter(|path| !path.as_os_str().is_empty()) {
@@ -64,7 +65,9 @@ impl Kernel {
             Some(path) => {
                 let recording = Recording::new(Arc::clone(&kernel.kmd), path);
                 let recording = recording.map_err(|error| argument("QAIC_KMD_TRANSCRIPT", &error))?;
-                Ok(Some(Self { kmd: Arc::new(recording), ..kernel }))
+                let mut kernel = kernel;
+                kernel.kmd = Arc::new(recording);
+                Ok(Some(kernel))
             }
         }
     }
@@ -80,9 +83,10 @@ impl Kernel {
     /// Emulated cards: as many as virtual ones would be, and of their family.
     #[cfg(feature = "emu")]
     fn emulated(options: &RegistryOptions) -> Result<Self, RuntimeError> {
+        use qaic_emu::fault::{FaultPlan, Target};
+        use qaic_emu::firmware::FirmwareConfig;
+        use qaic_emu::{EmuClock, EmuKmd, EmuOptions, Pace, Profile};
         use qaic_kmd::clock::{SystemClock, VirtualClock};
-        use qaic_kmd::emu::firmware::FirmwareConfig;
-        use qaic_kmd::emu::{EmuClock, EmuKmd, EmuOptions, FaultPlan, Pace, Profile};
 
         let KernelOptions { emulated_profile, emulated_faults, emulated_time, .. } = &options.kernel;
         let profile = match emulated_profile.as_deref().unwrap_or_default() {
@@ -91,14 +95,14 @@ impl Kernel {
             "" | "ssr" => Profile::Ssr,
             other => return Err(unknown("QAIC_EMU_PROFILE", other, "old, new and ssr")),
         };
-        // Who waits makes the time go by, and so has to do the work that is waited for as well.
+        // The waiting thread makes the time go by, and so has to do the work that it waits for as well.
         let (clock, pace) = match emulated_time.as_deref().unwrap_or_default() {
             "" | "system" => (EmuClock::System(SystemClock::default()), Pace::Threads),
             "virtual" => (EmuClock::Virtual(Arc::new(VirtualClock::default())), Pace::Inline),
             other => return Err(unknown("QAIC_EMU_TIME", other, "system and virtual")),
         };
-        let faults = FaultPlan::parse(emulated_faults.as_deref().unwrap_or_default());
-        let (family, hw_version) = options.hardware()?;
+        let faults = FaultPlan::parse(emulated_faults.as_deref().unwrap_or_default(), Target::Card);
+        let family = options.hardware()?;
         let emulator = EmuKmd::new(EmuOptions {
             cards: options.cards()?,
             profile,
@@ -106,42 +110,47 @@ impl Kernel {
             clock,
             pace,
             faults: faults.map_err(|error| argument("QAIC_EMU_FAULTS", &error))?,
-            signalled: Some(crate::interrupts::was_interrupted),
+            signalled: Some(crate::process::CancellationToken::is_current_cancelled),
             firmware: FirmwareConfig {
-                hw_version,
-                image_variant: format!("{}.EMU", family.replacen("ai", "AIC", 1)),
+                hw_version: family.version(),
+                image_variant: format!("{}.EMU", family.name.replacen("ai", "AIC", 1)),
                 ..FirmwareConfig::default()
             },
             ..EmuOptions::default()
         });
-        let emulator = emulator.map_err(|what| RuntimeError::Argument { what })?;
+        let emulator = emulator.map_err(|what| InputError::Argument { what })?;
         Ok(Self { kmd: Arc::clone(&emulator) as Arc<dyn Kmd>, emulator: Some(emulator) })
     }
 }
 
 fn argument(variable: &str, error: &dyn std::fmt::Display) -> RuntimeError {
-    RuntimeError::Argument { what: format!("{variable}: {error}") }
+    RuntimeError::Input(InputError::Argument { what: format!("{variable}: {error}") })
 }
 
 #[cfg(feature = "emu")]
 fn unknown(variable: &str, found: &str, known: &str) -> RuntimeError {
-    RuntimeError::Argument { what: format!("{variable} is {found:?}; {known} are possible") }
+    RuntimeError::Input(InputError::Argument {
+        what: format!("{variable} is {found:?}; {known} are possible"),
+    })
 }
 
 /// What the cores of emulated cards do.
 #[cfg(all(feature = "cpu", feature = "emu"))]
-fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_kmd::emu::workload::Workload>, RuntimeError> {
-    use super::kmd::workload::{EchoWorkload, GraphWorkload};
+fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Workload>, RuntimeError> {
+    use super::emulated_cores::{EchoWorkload, GraphWorkload};
     match options.kernel.emulated_workload.as_deref().unwrap_or_default() {
         "" | "graph" => Ok(Arc::new(GraphWorkload::new(options.engine_candidates.clone()))),
         "echo" => Ok(Arc::new(EchoWorkload)),
-        "loopback" => Ok(Arc::new(qaic_kmd::emu::workload::Loopback)),
+        "loopback" => Ok(Arc::new(qaic_emu::workload::Loopback)),
         other => Err(unknown("QAIC_EMU_WORKLOAD", other, "graph, echo and loopback")),
     }
 }
 
 /// Without an engine the cores do nothing, and whatever is sent comes back.
 #[cfg(all(not(feature = "cpu"), feature = "emu"))]
-fn workload(_options: &RegistryOptions) -> Result<Arc<dyn qaic_kmd::emu::workload::Workload>, RuntimeError> {
-    Ok(Arc::new(qaic_kmd::emu::workload::Loopback))
+fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Workload>, RuntimeError> {
+    match options.kernel.emulated_workload.as_deref().unwrap_or_default() {
+        "" | "loopback" => Ok(Arc::new(qaic_emu::workload::Loopback)),
+        other => Err(unknown("QAIC_EMU_WORKLOAD", other, "loopback (this was built without an engine)")),
+    }
 }

@@ -7,7 +7,7 @@
 //! [`Activation`]; dropping the activation gives the cores back. An activation makes [`Exec`]s; each carries one
 //! inference at a time.
 //!
-//! **Who counts.** A card's own firmware, or for a virtual card its [`Ledger`]: what such a device loads is wrapped by
+//! **Who counts.** A card's own firmware, or for a virtual card its [`ResourceTracker`]: what such a device loads is wrapped by
 //! [`crate::context::Context::load`], which takes the cores on every card of the [`Placement`] before it activates.
 //!
 //! **Who validates.** The layer above. It has parsed the container, checked every transform sequence and every buffer
@@ -15,15 +15,14 @@
 //! has the size the network descriptor says. It must not assume anything about the *content* of that memory, which the
 //! caller may change at any time, nor about the container beyond what `qaic-qpc` checked.
 //!
-//! **Two ways in.** Every device has DMA buffers ([`Exec::dma_buffer`]). A device that works on host memory also says
-//! [`Exec::binds_in_place`]; then a tensor that needs no conversion is handed over where it lies ([`Exec::bind_input`],
-//! [`Exec::bind_output`]) and
-//! its part of the DMA buffer is never touched.
+//! **Two ways in.** A device either has DMA buffers ([`Exec::dma_buffer`]), which hold the tensors of the inference that is
+//! submitted next; or it says [`Exec::works_in_place`] and is handed all tensors where they lie in the host's memory, for
+//! the length of [`Exec::execute_in_place`]. No exec keeps memory that it does not own.
 //!
 //! **Statistics.** A program whose descriptor has statistics names the DMA buffer that they go to. Only the inference that
 //! was announced by [`Exec::measure`] fills it, so that all others cost nothing; and whatever goes wrong with measuring
-//! is said in the statistics and fails no inference. The output binding of that buffer, where there is one, is never
-//! bound in place.
+//! is said in the statistics and fails no inference. The output binding of that buffer, where there is one, is no tensor of
+//! [`HostTensors`].
 //!
 //! **What blocks.** `load`, `activate`, [`Exec::execute`] and [`Exec::reclaim`] may take long, and what says so at its own
 //! place: a card is asked what it has. Nothing else may. `execute` works on the calling thread where the device is
@@ -47,35 +46,34 @@
 //! The traits are object-safe and used as trait objects: one indirect call per inference costs about a nanosecond
 //! (docs/adr/0004).
 
+pub mod card;
 #[cfg(feature = "cpu")]
 pub mod cpu;
+#[cfg(all(feature = "cpu", feature = "emu"))]
+pub mod emulated_cores;
 mod kernel;
-pub mod kmd;
-mod ledger;
 pub mod noop;
-pub(crate) mod placed;
 mod placement;
 mod registry;
-pub(crate) mod shared_cores;
 mod stats_records;
-mod token;
+pub(crate) mod virtual_card;
 pub(crate) mod visible;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::buffer::{DmaBuf, HostSlice, HostSliceMut};
-use crate::error::RuntimeError;
+use qaic_mem::{DmaBuf, HostSlice, HostSliceMut};
+
+use crate::error::{DeviceError, RuntimeError};
 use crate::image::Image;
+use crate::process::CancellationToken;
 use crate::profiling::{Identity, Stages};
 use crate::program::WaitLimits;
 
 pub use kernel::KernelOptions;
-pub use ledger::{CORES, Ledger};
 pub use placement::Placement;
 pub use registry::{Registry, RegistryOptions};
-pub use shared_cores::UserDirectory;
-pub use token::LoadToken;
+pub use virtual_card::{CORES, ResourceTracker, UserDirectory};
 
 /// Number of a device; the field calls it QID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,7 +85,7 @@ pub enum DeviceKind {
     /// Virtual cards on the host.
     Cpu,
     /// Cards behind the kernel's driver, or an emulated one.
-    Kmd,
+    Card,
     /// Test device with real memory and no computation; only by explicit name.
     Noop,
 }
@@ -97,7 +95,7 @@ impl DeviceKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
-            Self::Kmd => "kmd",
+            Self::Card => "kmd",
             Self::Noop => "noop",
         }
     }
@@ -155,7 +153,7 @@ pub struct LoadOptions {
     /// Activations the caller is going to ask for; a host device divides its threads among them.
     pub activations: u32,
     /// Ends the load early, with [`RuntimeError::Interrupted`].
-    pub token: Arc<LoadToken>,
+    pub token: CancellationToken,
     /// Programs of the same name on the same device share cores: the largest of them decides how many are held, and
     /// they take turns.
     pub share_group: Option<String>,
@@ -169,7 +167,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             activations: 1,
-            token: LoadToken::new(),
+            token: CancellationToken::new(),
             share_group: None,
             any_hardware: false,
             wait: WaitLimits::default(),
@@ -203,7 +201,7 @@ pub trait Device: Debug + Send + Sync {
     /// What a card says of itself; `None` for devices that are no cards.
     ///
     /// Blocking: asks the card, a minute at most.
-    fn facts(&self) -> Option<kmd::CardFacts> {
+    fn facts(&self) -> Option<card::CardFacts> {
         None
     }
 
@@ -211,18 +209,18 @@ pub trait Device: Debug + Send + Sync {
     ///
     /// Blocking: until the reset has begun.
     fn reset(&self) -> Result<(), RuntimeError> {
-        Err(RuntimeError::Unsupported {
+        Err(RuntimeError::Device(DeviceError::Unsupported {
             what: format!(
                 "a reset of device {}, of kind `{}`, which keeps nothing beyond the processes that use it",
                 self.id().0,
                 self.kind().name()
             ),
-        })
+        }))
     }
 
     /// Hardware family that it stands for, where it is no card that says so itself.
     fn family(&self) -> &'static str {
-        registry::FAMILIES[0].0
+        qaic_qpc::hardware::FAMILIES[0].name
     }
 
     /// Whether an execution occupies a CPU of the host from its begin to its end.
@@ -240,8 +238,8 @@ pub trait Device: Debug + Send + Sync {
         false
     }
 
-    /// The books of a virtual card; `None` for a device that counts for itself.
-    fn ledger(&self) -> Option<&Arc<Ledger>>;
+    /// What counts the resources of a virtual card; `None` for a device that counts for itself.
+    fn resource_tracker(&self) -> Option<&Arc<ResourceTracker>>;
 
     /// Number of devices that a program was partitioned for, which is the number it needs; `None` when any will do.
     fn partitions(&self, image: &Image) -> Result<Option<u32>, RuntimeError>;
@@ -259,8 +257,25 @@ pub trait LoadedProgram: Debug + Send + Sync {
 
 /// A program that holds cores.
 pub trait Activation: Debug + Send + Sync {
-    /// A carrier for one inference at a time.
+    /// An exec for one inference at a time.
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError>;
+}
+
+/// The tensors of an execution on host memory, by binding; `None` for those that the graph has not: optimized away, or
+/// statistics.
+#[derive(Debug)]
+pub struct HostTensors<'list, 'memory> {
+    /// Where the inputs are.
+    pub inputs: &'list [Option<HostSlice<'memory>>],
+    /// Where the outputs go.
+    pub outputs: &'list mut [Option<HostSliceMut<'memory>>],
+}
+
+impl HostTensors<'_, '_> {
+    /// Those of a device with DMA buffers.
+    pub fn none() -> Self {
+        Self { inputs: &[], outputs: &mut [] }
+    }
 }
 
 /// Ends an execution from another thread.
@@ -273,26 +288,30 @@ pub trait Canceller: Debug + Send + Sync {
 
 /// Carries one inference at a time.
 pub trait Exec: Debug + Send {
-    /// Host view of a DMA buffer. Zeroed when it is new; it keeps its content between inferences.
-    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut, RuntimeError>;
+    /// Host view of a DMA buffer. Zeroed when it is new; it keeps its content between inferences. A device that works in
+    /// place has none.
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError>;
 
-    /// Whether [`Exec::bind_input`] and [`Exec::bind_output`] may be used.
-    fn binds_in_place(&self) -> bool;
+    /// Whether the device works on tensors where they lie in the host's memory. Then [`Exec::execute_in_place`] takes the
+    /// place of [`Exec::submit`] and [`Exec::execute`].
+    fn works_in_place(&self) -> bool {
+        false
+    }
+
+    /// Runs one inference from and to the host's memory.
+    ///
+    /// Blocking: as [`Exec::execute`].
+    fn execute_in_place(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
+        let _ = tensors;
+        Err(RuntimeError::Internal { what: "an execution in place on a device with DMA buffers".to_owned() })
+    }
 
     /// Picks the shapes of the executions that follow: an entry of `allowed_shapes`, 0 in a program without. A new exec
-    /// has the shapes of entry 0. What is bound in place must be bound again afterwards; that costs nothing where
-    /// neither the memory nor the shape of the tensor is another.
+    /// has the shapes of entry 0.
     fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
         let _ = variant;
         Ok(())
     }
-
-    /// Lets the device read input `index` right here until it is bound elsewhere. The memory must be aligned for the
-    /// element type and stay valid during every `execute` until then.
-    fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<(), RuntimeError>;
-
-    /// Lets the device write output `index` right here; as [`Exec::bind_input`].
-    fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<(), RuntimeError>;
 
     /// Has the device move DMA buffer `index` to or from `memory` from the next inference on, in place of what
     /// [`Exec::dma_buffer`] shows; `None` undoes that. The memory has the size of the buffer. Saying the same again costs
@@ -302,11 +321,11 @@ pub trait Exec: Debug + Send {
     fn bind_dma_buf(&mut self, index: usize, memory: Option<&Arc<DmaBuf>>) -> Result<(), RuntimeError> {
         match memory {
             None => Ok(()),
-            Some(_) => Err(RuntimeError::Unsupported {
+            Some(_) => Err(RuntimeError::Device(DeviceError::Unsupported {
                 what: format!(
                     "DMA buffer {index} lies in memory of this device's host; it takes no descriptor"
                 ),
-            }),
+            })),
         }
     }
 
@@ -316,22 +335,20 @@ pub trait Exec: Debug + Send {
         let _ = identity;
     }
 
-    /// Announces that the next [`Self::execute`] is to be measured. Everything is bound; a device may run the inference
-    /// without measuring it first, to know what measuring costs.
+    /// Announces that the next execution is to be measured. Everything is staged, or in `tensors`; a device may run the
+    /// inference without measuring it first, to know what measuring costs.
     ///
     /// Blocking: as [`Self::execute`].
-    fn measure(&mut self) -> Result<(), RuntimeError> {
+    fn measure(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
+        let _ = tensors;
         Ok(())
     }
 
-    /// Writes what was measured of the execution that has just ended well into the DMA buffer of the statistics. Called
-    /// when the outputs are where the caller wants them.
+    /// Writes down what was measured of the execution that has just ended well, and shows the buffer of the statistics.
+    /// Called when the outputs are where the caller wants them.
     ///
     /// Blocking: as long as the statistics take to write. Fails where the buffer could not be had.
-    fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<(), RuntimeError> {
-        let _ = (stages, identity);
-        Ok(())
-    }
+    fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<HostSlice<'_>, RuntimeError>;
 
     /// Waits until the device has let go of the DMA buffers. Called before they are touched again after an `execute` that
     /// failed.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::DeviceId;
-use crate::error::RuntimeError;
+use crate::error::{InputError, RuntimeError};
 
 /// Devices of one program, in the order of its partitions. One of them is the usual case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,18 +18,18 @@ impl Placement {
         Self { devices: vec![id] }
     }
 
-    /// Ids joined with `:`, as in the property `devMapping` (python-api §B.6). Whether the devices exist is asked of the
+    /// Ids joined with `:`, as in the property `devMapping`. Whether the devices exist is asked of the
     /// context.
     pub fn parse(text: &str) -> Result<Self, RuntimeError> {
         let devices = text
             .split(':')
             .map(|part| {
-                part.trim().parse().map(DeviceId).map_err(|_| RuntimeError::Argument {
+                part.trim().parse().map(DeviceId).map_err(|_| RuntimeError::Input(InputError::Argument {
                     what: format!(
                         "device mapping {text:?}: {part:?} is not a device id; ids joined with ':' are expected, \
                          as in \"0:1\""
                     ),
-                })
+                }))
             })
             .collect::<Result<Vec<_>, _>>()?;
         let placement = Self { devices };
@@ -40,19 +40,20 @@ impl Placement {
     /// At least one device, and none twice.
     pub fn check(&self) -> Result<(), RuntimeError> {
         if self.devices.is_empty() {
-            return Err(RuntimeError::Argument {
+            return Err(InputError::Argument {
                 what: "the device mapping is empty; at least one device id is expected".to_owned(),
-            });
+            }
+            .into());
         }
         let twice = self.devices.iter().enumerate().find(|(index, id)| self.devices[..*index].contains(id));
         match twice {
             None => Ok(()),
-            Some((_, id)) => Err(RuntimeError::Argument {
+            Some((_, id)) => Err(RuntimeError::Input(InputError::Argument {
                 what: format!(
                     "device mapping \"{self}\" names device {} twice; each partition needs a device of its own",
                     id.0
                 ),
-            }),
+            })),
         }
     }
 

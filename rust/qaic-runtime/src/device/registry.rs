@@ -3,23 +3,22 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use qaic_emu::fault::{FaultPlan, Target};
 use qaic_kmd::kmd::Kmd;
+use qaic_qpc::hardware::{FAMILIES, Family};
 
+use super::card::CardDevice;
 use super::kernel::{Kernel, KernelOptions};
-use super::kmd::KmdDevice;
 use super::noop::{self, NoopDevice};
-use super::shared_cores::SharedCores;
-use super::{CORES, Device, DeviceId, DeviceKind, Ledger, UserDirectory};
-use crate::error::RuntimeError;
-use crate::log;
+use super::virtual_card::shared_cores::SharedCores;
+use super::{CORES, Device, DeviceId, DeviceKind, ResourceTracker, UserDirectory};
+use crate::error::{DeviceError, InputError, RuntimeError};
+use crate::process::log;
 
 /// Virtual cards a process may have at most; a host has at most that many real ones.
 const MAX_VIRTUAL_CARDS: u32 = 64;
 
-/// Hardware families, and the version that a card of each says its hardware has (device-kmd §2.6).
-pub(super) const FAMILIES: [(&str, u32); 2] = [("ai100", 0x0002_0000), ("ai200", 0x0003_0000)];
-
-/// What decides the devices of a process. The caller reads the environment (python-api §0.3) and fills this.
+/// What decides the devices of a process. The caller reads the environment and fills this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistryOptions {
     /// `QAIC_DEVICE`: kind of all devices; unset means cards, and virtual ones after them.
@@ -30,7 +29,7 @@ pub struct RegistryOptions {
     pub family: Option<String>,
     /// Places where the engine's library may be, best first.
     pub engine_candidates: Vec<PathBuf>,
-    /// `QAIC_NOOP_FAULTS`: what goes wrong on every `noop` device, as [`noop::FaultPlan`] reads it.
+    /// `QAIC_NOOP_FAULTS`: what goes wrong on every `noop` device, in the language of [`qaic_emu::fault`].
     pub noop_faults: Option<String>,
     /// `QAIC_CPU_SHARED`: where the cores of virtual cards are counted for all processes of a user; unset means that
     /// every process has cards of its own.
@@ -49,19 +48,21 @@ impl RegistryOptions {
         if (1..=MAX_VIRTUAL_CARDS).contains(&count) {
             return Ok(count);
         }
-        Err(RuntimeError::Argument {
+        Err(RuntimeError::Input(InputError::Argument {
             what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} are possible"),
-        })
+        }))
     }
 
-    /// Hardware family of these: its name, and the version of its hardware.
-    pub(super) fn hardware(&self) -> Result<(&'static str, u32), RuntimeError> {
+    /// Hardware family of these.
+    pub(super) fn hardware(&self) -> Result<Family, RuntimeError> {
         let Some(name) = self.family.as_deref().filter(|name| !name.is_empty()) else {
             return Ok(FAMILIES[0]);
         };
-        FAMILIES.into_iter().find(|(family, _)| *family == name).ok_or_else(|| {
-            let names = FAMILIES.map(|(family, _)| family).join(" and ");
-            RuntimeError::Argument { what: format!("QAIC_CPU_FAMILY is {name:?}; {names} are possible") }
+        Family::named(name).ok_or_else(|| {
+            let names = FAMILIES.map(|family| family.name).join(" and ");
+            RuntimeError::Input(InputError::Argument {
+                what: format!("QAIC_CPU_FAMILY is {name:?}; {names} are possible"),
+            })
         })
     }
 }
@@ -73,7 +74,7 @@ pub struct Registry {
     // Of the noop devices, by id.
     controls: Vec<Arc<noop::Control>>,
     #[cfg(feature = "emu")]
-    emulator: Option<Arc<qaic_kmd::emu::EmuKmd>>,
+    emulator: Option<Arc<qaic_emu::EmuKmd>>,
 }
 
 /// Kinds of devices that [`RegistryOptions::kind`] asks for.
@@ -92,7 +93,10 @@ impl Wanted {
             "kmd" => (Some(true), None),
             "noop" => (None, Some(DeviceKind::Noop)),
             other => {
-                return Err(RuntimeError::DeviceKind { kind: other.to_owned(), known: Registry::KINDS });
+                return Err(RuntimeError::Device(DeviceError::Kind {
+                    kind: other.to_owned(),
+                    known: Registry::KINDS,
+                }));
             }
         };
         Ok(Self { cards, virtual_kind })
@@ -127,25 +131,25 @@ impl Registry {
     /// The cards of a kernel that the caller brings along, and nothing else.
     pub fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Self, RuntimeError> {
         Ok(Self {
-            devices: KmdDevice::enumerate(kernel)?,
+            devices: CardDevice::enumerate(kernel)?,
             controls: Vec::new(),
             #[cfg(feature = "emu")]
             emulator: None,
         })
     }
 
-    /// Cards, with the ids that the system gives them (device-kmd §1.5).
+    /// Cards, with the ids that the system gives them.
     fn add_cards(&mut self, options: &RegistryOptions, are_needed: bool) -> Result<(), RuntimeError> {
         let Some(kernel) = Kernel::open(options)? else {
             return if are_needed {
-                Err(RuntimeError::Unsupported {
+                Err(RuntimeError::Device(DeviceError::Unsupported {
                     what: "cards: this library was built without them".to_owned(),
-                })
+                }))
             } else {
                 Ok(())
             };
         };
-        match KmdDevice::enumerate(&kernel.kmd) {
+        match CardDevice::enumerate(&kernel.kmd) {
             Ok(cards) => self.devices.extend(cards),
             Err(error) if are_needed => return Err(error),
             // Who did not ask for cards can work without them.
@@ -161,24 +165,28 @@ impl Registry {
     /// Virtual cards or test devices, with the ids that follow those of the cards.
     fn add_virtual(&mut self, options: &RegistryOptions, kind: DeviceKind) -> Result<(), RuntimeError> {
         let faults = options.noop_faults.as_deref().unwrap_or_default();
-        let faults: noop::FaultPlan = faults
-            .parse()
-            .map_err(|error| RuntimeError::Argument { what: format!("QAIC_NOOP_FAULTS: {error}") })?;
+        let faults = FaultPlan::parse(faults, Target::Noop).map_err(|error| {
+            RuntimeError::Input(InputError::Argument { what: format!("QAIC_NOOP_FAULTS: {error}") })
+        })?;
         let taken: Vec<_> = self.devices.iter().map(|device| device.id()).collect();
         let free = (0..).map(DeviceId).filter(|id| !taken.contains(id));
         for id in free.take(options.cards()? as usize) {
             let shared = options.shared_cores.as_ref();
             let shared = shared.map(|place| SharedCores::new(place, kind, id, CORES)).transpose()?;
-            let ledger = Ledger::new(id, CORES, shared);
+            let resource_tracker = ResourceTracker::new(id, CORES, shared);
             match kind {
                 #[cfg(feature = "cpu")]
                 DeviceKind::Cpu => {
-                    let (family, _) = options.hardware()?;
+                    let family = options.hardware()?.name;
                     let candidates = options.engine_candidates.clone();
-                    self.devices.push(Arc::new(super::cpu::CpuDevice::new(ledger, candidates, family)));
+                    self.devices.push(Arc::new(super::cpu::CpuDevice::new(
+                        resource_tracker,
+                        candidates,
+                        family,
+                    )));
                 }
                 _ => {
-                    let device = NoopDevice::new(ledger, faults.clone());
+                    let device = NoopDevice::new(resource_tracker, faults.clone());
                     self.controls.push(Arc::clone(device.control()));
                     self.devices.push(Arc::new(device));
                 }
@@ -194,9 +202,11 @@ impl Registry {
 
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
-        self.devices.iter().find(|device| device.id() == id).ok_or_else(|| RuntimeError::DeviceNotFound {
-            id: id.0,
-            existing: self.devices.iter().map(|device| device.id().0).collect(),
+        self.devices.iter().find(|device| device.id() == id).ok_or_else(|| {
+            RuntimeError::Device(DeviceError::NotFound {
+                id: id.0,
+                existing: self.devices.iter().map(|device| device.id().0).collect(),
+            })
         })
     }
 
@@ -204,32 +214,36 @@ impl Registry {
     pub fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
         let device = self.device(id)?;
         // Where there are test devices there are no others.
-        self.controls.get(id.0 as usize).ok_or_else(|| RuntimeError::Argument {
-            what: format!(
-                "device {} is of kind `{}`; only `noop` devices can be controlled",
-                id.0,
-                device.kind().name()
-            ),
+        self.controls.get(id.0 as usize).ok_or_else(|| {
+            RuntimeError::Input(InputError::Argument {
+                what: format!(
+                    "device {} is of kind `{}`; only `noop` devices can be controlled",
+                    id.0,
+                    device.kind().name()
+                ),
+            })
         })
     }
 
     /// The hands on all emulated cards.
     #[cfg(feature = "emu")]
-    pub fn emulated_cards(&self) -> impl Iterator<Item = qaic_kmd::emu::Control> {
+    pub fn emulated_cards(&self) -> impl Iterator<Item = qaic_emu::Control> {
         self.emulator.iter().flat_map(|emulator| (0..).map_while(|id| emulator.control(id)))
     }
 
     /// The hand on the emulated card with this id.
     #[cfg(feature = "emu")]
-    pub fn emu_control(&self, id: DeviceId) -> Result<qaic_kmd::emu::Control, RuntimeError> {
+    pub fn emu_control(&self, id: DeviceId) -> Result<qaic_emu::Control, RuntimeError> {
         let device = self.device(id)?;
         let control = self.emulator.as_ref().and_then(|emulator| emulator.control(id.0));
-        control.ok_or_else(|| RuntimeError::Argument {
-            what: format!(
-                "device {} is of kind `{}` and not emulated; `QAIC_KMD=emu` makes emulated cards",
-                id.0,
-                device.kind().name()
-            ),
+        control.ok_or_else(|| {
+            RuntimeError::Input(InputError::Argument {
+                what: format!(
+                    "device {} is of kind `{}` and not emulated; `QAIC_KMD=emu` makes emulated cards",
+                    id.0,
+                    device.kind().name()
+                ),
+            })
         })
     }
 }

@@ -1,25 +1,27 @@
-//! The records that every device of the host has: it is one core with one thread, whose times are those of the host
-//! (stats-profiling §9.4).
+//! The records that every device of the host has: it is one core with one thread, whose times are those of the host.
+
+#[cfg(all(feature = "cpu", feature = "emu"))]
+use std::{ops::Range, sync::Arc};
 
 use qaic_qpc::container::names;
 use qaic_qpc::network_desc::Stats;
-use qaic_stats::descriptor::{self, Fingerprint};
+use qaic_stats::decode::descriptor::{self, Fingerprint};
+use qaic_stats::decode::record::{Core, EngineKind, Port, Thread, port_directions};
 use qaic_stats::model::{Run, StatsModel};
-use qaic_stats::record::{Core, EngineKind, Port, Thread, port_directions};
 
-use crate::clock::{self, UCYCLE_HZ, ucycles};
 use crate::image::Image;
+use crate::process::clock::{self, UCYCLE_HZ, ucycles};
 use crate::profiling::{Identity, Stages};
 
-/// From here on, waits for ports are recorded (stats-profiling §1.1).
+/// From here on, waits for ports are recorded.
 const PORTS_LEVEL: u16 = 50;
 /// Ports of the host.
 const INPUT_PORT: u16 = 100;
 const OUTPUT_PORT: u16 = 101;
 
-/// What a program was told to measure.
+/// What a program is to measure.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Levels {
+pub(in crate::device) struct Levels {
     pub(super) level: u16,
     pub(super) op_level: u16,
     pub(super) batch_size: u32,
@@ -34,6 +36,24 @@ impl Levels {
             batch_size: u32::try_from(stats.batch_size).unwrap_or(0).max(1),
         }
     }
+}
+
+/// What a program says of its statistics to a card, which has no container.
+#[cfg(all(feature = "cpu", feature = "emu"))]
+#[derive(Debug)]
+pub(in crate::device) struct LoadedStats {
+    /// What was asked for, and the samples of an inference.
+    pub(in crate::device) levels: Levels,
+    /// DMA buffer of the statistics.
+    pub(in crate::device) buffer: usize,
+    /// What a stats buffer says which program it is of.
+    pub(in crate::device) fingerprint: Fingerprint,
+    /// Whether traffic with memory was to be counted.
+    pub(in crate::device) counts_ddr: bool,
+    /// Whether hardware events were to be counted.
+    pub(in crate::device) counts_events: bool,
+    /// The ELF, and where in it the operations are described, if they are.
+    pub(in crate::device) operations: Option<(Arc<[u8]>, Range<usize>)>,
 }
 
 /// What a stats buffer says which program it is of.

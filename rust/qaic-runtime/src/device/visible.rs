@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Device, DeviceId};
-use crate::error::RuntimeError;
+use crate::error::{InputError, RuntimeError};
 
 /// The devices that `listed`, the value of `QAIC_VISIBLE_DEVICES`, names: ids separated by commas. All without a value,
 /// and for one without characters. They keep their ids and their order, whatever the order of the list.
@@ -18,13 +18,13 @@ pub(crate) fn visible(
     let exists = |id: &DeviceId| devices.iter().any(|device| device.id() == *id);
     if let Some(unknown) = ids.iter().find(|id| !exists(id)) {
         let existing: Vec<_> = devices.iter().map(|device| device.id().0).collect();
-        return Err(RuntimeError::Argument {
+        return Err(InputError::Argument {
             what: format!(
                 "QAIC_VISIBLE_DEVICES names device {}, which does not exist; existing ids: {existing:?}; name some of \
                  these, or raise QAIC_CPU_DEVICES, the number of virtual and emulated cards",
                 unknown.0
             ),
-        });
+        }.into());
     }
     Ok(devices.iter().filter(|device| ids.contains(&device.id())).map(Arc::clone).collect())
 }
@@ -32,10 +32,12 @@ pub(crate) fn visible(
 fn parse(listed: &str) -> Result<Vec<DeviceId>, RuntimeError> {
     let mut ids = Vec::new();
     for part in listed.split(',') {
-        let refused = |why: String| RuntimeError::Argument {
-            what: format!(
-                "QAIC_VISIBLE_DEVICES is {listed:?}: {why}; device ids separated by ',' are expected, as in \"0,1\""
-            ),
+        let refused = |why: String| {
+            RuntimeError::Input(InputError::Argument {
+                what: format!(
+                    "QAIC_VISIBLE_DEVICES is {listed:?}: {why}; device ids separated by ',' are expected, as in \"0,1\""
+                ),
+            })
         };
         let id = part.trim().parse().map(DeviceId);
         let id = id.map_err(|_| refused(format!("{:?} is not a device id", part.trim())))?;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{HandleId, InferenceSet, Lease};
+use crate::binding::Bindings;
 use crate::error::RuntimeError;
-use crate::interrupts::look_period;
-use crate::wiring::Wiring;
+use crate::process::cancellation::check_period;
 
 /// What a benchmark measured.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ impl BenchmarkProgress {
 }
 
 impl InferenceSet {
-    /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. `wire` wires each
+    /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. `bind` binds each
     /// before its first; `ended` is told of every one that ended, on the calling thread.
     ///
     /// Blocking: until all that began have ended. `interrupted` is asked about every 50 ms; then those under way are
@@ -53,14 +53,14 @@ impl InferenceSet {
         count: Option<u64>,
         limit: Option<Duration>,
         progress: &BenchmarkProgress,
-        mut wire: impl FnMut(HandleId, &mut Wiring),
+        mut bind: impl FnMut(HandleId, &mut Bindings),
         mut ended: impl FnMut(HandleId),
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<BenchmarkOutcome, RuntimeError> {
         let mut free = vec![self.lease(None, &mut interrupted)?];
         free.extend(std::iter::from_fn(|| self.try_lease()));
         for lease in &free {
-            lease.wire(|wiring| wire(lease.handle(), wiring))?;
+            lease.bind(|bindings| bind(lease.handle(), bindings))?;
         }
         let started = Instant::now();
         // A limit beyond what the clock can express is none.
@@ -72,7 +72,7 @@ impl InferenceSet {
         let mut asked = started;
         loop {
             // Where no inference is waited for long, no wait asks.
-            if outcome.is_ok() && asked.elapsed() >= look_period(None) {
+            if outcome.is_ok() && asked.elapsed() >= check_period(None) {
                 asked = Instant::now();
                 if interrupted() {
                     outcome = Err(RuntimeError::Interrupted);
@@ -84,7 +84,7 @@ impl InferenceSet {
             };
             while outcome.is_ok() && !free.is_empty() && may_begin(begun) {
                 if let Some(lease) = free.pop() {
-                    outcome = lease.start(false);
+                    outcome = lease.enqueue();
                     begun += 1;
                     flying.push_back(lease);
                 }

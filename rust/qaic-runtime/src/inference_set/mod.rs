@@ -1,32 +1,30 @@
 //! A fixed number of exec objects over a number of activations, shared by any number of threads.
 
 mod benchmark;
-mod handles;
-mod ids;
+mod lease;
+mod lists;
 
 use std::fmt::Debug;
 use std::mem;
-use std::ops::Deref;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use crate::buffer::{HostSlice, HostSliceMut};
+use qaic_sync::{EventCount, Phase, PutBackError};
+
+use crate::binding::CancellationCheck;
 use crate::context::Context;
 use crate::device::Placement;
-use crate::error::RuntimeError;
-use crate::exec_obj::{ExecObj, gives_up, until};
-use crate::executor::Executor;
-use crate::fork::Origin;
+use crate::error::{InputError, RuntimeError, StateError};
 use crate::image::Image;
-use crate::interrupts::{LOOK_PERIOD, look_period};
+use crate::process::ForkGuard;
+use crate::process::cancellation::check_period;
 use crate::program::{Program, ProgramOptions};
-use crate::progress::Observer;
-use crate::queue::Waiters;
-use crate::sync::{AtomicU64, Mutex, Ordering};
-use crate::wiring::{InputWire, OutputWire, Shapes, Wiring};
-use handles::{Handles, Refusal};
+use crate::request::{ExecObj, INFERENCE, Request, Submission, give_up, until};
+use crate::scheduler::Scheduler;
 
 pub use benchmark::{BenchmarkOutcome, BenchmarkProgress};
+pub use lease::Lease;
+pub(crate) use lists::Lists;
 
 /// Exec objects of a set at most. Each costs kilobytes, and none beyond the threads that call can ever run.
 const MAX_EXEC_OBJECTS: u32 = 1 << 16;
@@ -36,35 +34,25 @@ const MAX_EXEC_OBJECTS: u32 = 1 << 16;
 pub struct HandleId(pub u32);
 
 /// `set_size` exec objects for each of `num_activations` activations of one container.
+///
+/// A handle is available, or acquired by a caller; submitted until its inference has ended; and completed until it is
+/// collected ([`qaic_sync::RequestState`]). None of the steps from acquiring to putting back takes a lock while no thread
+/// sleeps.
 #[derive(Debug)]
 pub struct InferenceSet {
     execs: Box<[Arc<ExecObj>]>,
-    told: Arc<Told>,
-    executor: Arc<Executor>,
+    lists: Arc<Lists>,
+    scheduler: Arc<Scheduler>,
     image: Arc<Image>,
-    origin: Origin,
-    time_limit: Option<Duration>,
-    // When somebody last looked for inferences beyond the time limit, in nanoseconds since the set was made.
-    looked_ns: AtomicU64,
-    epoch: Instant,
+    fork_guard: ForkGuard,
     // Declared, so dropped, last: the exec objects refer to the activations.
     programs: Vec<Arc<Program>>,
 }
 
-/// The states of the handles, and whom to tell of inferences that were started for somebody.
-#[derive(Debug)]
-struct Told {
-    handles: Handles,
-    completions: Box<[Mutex<ToldOf>]>,
-}
-
-/// Whom to tell of the inference of one handle.
-type ToldOf = Option<Arc<dyn Completion>>;
-
-/// Told that an inference has ended.
+/// Called when an inference has ended.
 pub trait Completion: Debug + Send + Sync {
-    /// Called once, on whichever thread ended the inference: it must not block. The handle is still acquired;
-    /// [`InferenceSet::outcome`] says how it went.
+    /// Called once, on the thread that ended the inference, which may be the one that submits it: it must not block. The
+    /// handle is still acquired; [`InferenceSet::outcome`] says how it went.
     fn completed(&self, handle: HandleId);
 }
 
@@ -81,9 +69,10 @@ impl InferenceSet {
         mut options: ProgramOptions,
     ) -> Result<Arc<Self>, RuntimeError> {
         if set_size == 0 || num_activations == 0 {
-            return Err(RuntimeError::Argument {
+            return Err(InputError::Argument {
                 what: format!("set_size {set_size} and num_activations {num_activations} must be at least 1"),
-            });
+            }
+            .into());
         }
         let count = num_activations.saturating_mul(set_size);
         options.load.activations = num_activations;
@@ -92,14 +81,16 @@ impl InferenceSet {
         let cores = image.network().num_cores.max(1);
         context.check_free_cores(placement, cores, num_activations, share_group.as_deref())?;
         if count > MAX_EXEC_OBJECTS {
-            return Err(RuntimeError::Argument {
+            return Err(InputError::Argument {
                 what: format!(
                     "set_size {set_size} times num_activations {num_activations} is {count}; \
                      at most {MAX_EXEC_OBJECTS} inferences can be in flight"
                 ),
-            });
+            }
+            .into());
         }
-        let programs = Program::lanes(context, image, placement, &options, num_activations, Some(set_size))?;
+        let programs =
+            Program::with_queues(context, image, placement, &options, num_activations, Some(set_size))?;
         let Some(first) = programs.first() else {
             return Err(RuntimeError::Internal { what: "a set without programs".to_owned() });
         };
@@ -110,8 +101,7 @@ impl InferenceSet {
             // The cores of all before the memory of any.
             activated.push(program.enter(true)?);
         }
-        let told = Arc::new(Told::new(count));
-        let observer: Weak<dyn Observer> = Arc::downgrade(&told) as Weak<dyn Observer>;
+        let lists = Arc::new(Lists::new(count));
         let mut execs = Vec::with_capacity(count as usize);
         let made = (0..set_size).try_for_each(|_| {
             // Neighbours are on different activations.
@@ -120,25 +110,25 @@ impl InferenceSet {
                 Ok::<_, RuntimeError>(())
             })
         });
-        for holds in activated {
-            holds.leave();
+        for activated in activated {
+            activated.leave();
         }
         made?;
         for (number, exec) in (0..count).zip(&execs) {
-            exec.observe(Weak::clone(&observer), number);
+            exec.join(&lists, number);
         }
-        let executor = Arc::clone(first.executor());
-        Ok(Arc::new(Self {
+        let scheduler = Arc::clone(first.scheduler());
+        let set = Arc::new(Self {
             execs: execs.into(),
-            told,
-            executor,
+            lists,
+            scheduler,
             image: Arc::clone(image),
-            origin: Origin::here(),
-            time_limit: first.time_limit(),
-            looked_ns: AtomicU64::new(0),
-            epoch: Instant::now(),
+            fork_guard: ForkGuard::new(),
             programs,
-        }))
+        });
+        // The lowest is acquired first.
+        (0..count).rev().try_for_each(|number| set.put_completed(HandleId(number)))?;
+        Ok(set)
     }
 
     /// The container.
@@ -167,10 +157,15 @@ impl InferenceSet {
         self.execs.get(handle.0 as usize).ok_or_else(|| unknown_handle(handle))
     }
 
+    /// The request of a handle that exists.
+    fn request(&self, number: u32) -> &Request {
+        self.execs[number as usize].request()
+    }
+
     /// A free exec object if there is one now; none in a forked process. Never blocks.
     pub fn try_acquire(&self) -> Option<HandleId> {
-        self.origin.check().ok()?;
-        self.told.handles.acquire().map(HandleId)
+        self.fork_guard.check().ok()?;
+        self.lists.acquire(|number| self.request(number).state().claim_available_entry()).map(HandleId)
     }
 
     /// A free exec object.
@@ -182,11 +177,10 @@ impl InferenceSet {
         deadline: Option<Instant>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<HandleId, RuntimeError> {
-        let handles = &self.told.handles;
-        self.wait_for(handles.for_available(), "a free exec object", deadline, interrupted, || {
-            handles.acquire().map(Ok)
+        let free = self.lists.for_available();
+        self.wait_for(free, "a free exec object", Help::Nothing, deadline, interrupted, || {
+            self.try_acquire().map(Ok)
         })
-        .map(HandleId)
     }
 
     /// [`Self::try_acquire`] for as long as the result lives.
@@ -209,55 +203,59 @@ impl InferenceSet {
         Ok(Lease { set: self, handle, exec: self.exec_obj(handle)? })
     }
 
-    /// Starts the wired inference of a handle, under an id of the caller's choice, and returns at once.
+    /// Starts the bound inference of a handle, under an id of the caller's choice, and returns at once. One that is known to
+    /// be short has ended then, and waits to be collected.
     ///
-    /// Fails with [`RuntimeError::InFlight`] while the handle's last inference is under way. A handle that was put back
-    /// and is still free may be submitted again: it leaves the list of free ones.
+    /// Fails with [`StateError::InFlight`] while the handle's last inference is under way or was not collected. A handle
+    /// that was put back and is still free may be submitted again: it leaves the list of free ones.
     pub fn submit(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
-        self.start(handle, id, false)
+        self.exec_obj(handle)?.submit(Submission { id: Some(id), ..Submission::default() })
     }
 
-    /// [`Self::submit`] for an inference that nobody is going to wait for here: it begins at once.
+    /// [`Self::submit`] for an inference that no caller is going to wait for here: it begins at once.
     pub fn submit_eager(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
-        self.start(handle, id, true)
+        self.exec_obj(handle)?.submit(Submission { id: Some(id), is_eager: true, completion: None })
     }
 
-    fn start(&self, handle: HandleId, id: u64, eager: bool) -> Result<(), RuntimeError> {
-        self.origin.check()?;
-        let exec = self.exec_obj(handle)?;
-        let handles = &self.told.handles;
-        let before = handles.submit(handle.0, id).map_err(|refusal| refused(handle, refusal))?;
-        exec.start_observed(eager).inspect_err(|_| handles.take_back(handle.0, before))
+    /// Starts the bound inference of a handle that was acquired, and returns at once. When it has ended, `completion` is
+    /// called, maybe before this returns; the handle stays acquired until it is put back. `is_eager` as in
+    /// [`Self::submit_eager`].
+    pub fn submit_with(
+        &self,
+        handle: HandleId,
+        completion: Arc<dyn Completion>,
+        is_eager: bool,
+    ) -> Result<(), RuntimeError> {
+        self.exec_obj(handle)?.submit(Submission { completion: Some(completion), is_eager, id: None })
     }
 
     /// The next completed handle.
     ///
     /// Blocking: until an inference ends, until `deadline`, or until `interrupted`. Fails with
-    /// [`RuntimeError::NothingSubmitted`] when there is none to wait for.
+    /// [`StateError::NothingSubmitted`] when there is none to wait for.
     pub fn get_completed(
         &self,
         deadline: Option<Instant>,
         interrupted: impl FnMut() -> bool,
     ) -> Result<HandleId, RuntimeError> {
-        let handles = &self.told.handles;
-        self.wait_for(handles.for_completed(), "a completed inference", deadline, interrupted, || {
-            if let Some(number) = handles.collect_next() {
-                return Some(Ok(number));
+        let completed = self.lists.for_completed();
+        self.wait_for(completed, "a completed inference", Help::Any, deadline, interrupted, || {
+            if let Some(handle) = self.try_get_completed() {
+                return Some(Ok(handle));
             }
-            handles.is_settled().then_some(Err(RuntimeError::NothingSubmitted))
+            self.lists.is_settled().then_some(Err(RuntimeError::State(StateError::NothingSubmitted)))
         })
-        .map(HandleId)
     }
 
     /// A completed handle if there is one now; none in a forked process. Never blocks.
     pub fn try_get_completed(&self) -> Option<HandleId> {
-        self.origin.check().ok()?;
-        self.told.handles.collect_next().map(HandleId)
+        self.fork_guard.check().ok()?;
+        self.lists.collect(|number| self.request(number).state().claim_completed_entry()).map(HandleId)
     }
 
     /// The handle that carries the inference with this id, completed; the oldest one if there are several.
     ///
-    /// Blocking: as [`Self::get_completed`]. Fails with [`RuntimeError::UnknownInference`] when no such inference is
+    /// Blocking: as [`Self::get_completed`]. Fails with [`StateError::UnknownInference`] when no such inference is
     /// under way or waits to be collected.
     pub fn get_completed_id(
         &self,
@@ -265,38 +263,72 @@ impl InferenceSet {
         deadline: Option<Instant>,
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<HandleId, RuntimeError> {
-        self.origin.check()?;
-        let handles = &self.told.handles;
+        self.fork_guard.check()?;
+        let ids = self.lists.ids();
         loop {
-            let number = handles.first_of(id).ok_or(RuntimeError::UnknownInference { id })?;
-            let waiters = handles.for_end_of(number).ok_or_else(|| unknown_handle(HandleId(number)))?;
-            let found = self.wait_for(waiters, "an inference", deadline, &mut interrupted, || {
-                if handles.collect_as(number, id) {
-                    return Some(Ok(true));
-                }
-                (!handles.carries(number, id)).then_some(Ok(false))
-            })?;
-            if found {
+            let oldest = ids.oldest(id, |number| self.request(number).state().is_outstanding());
+            let number = oldest.ok_or(RuntimeError::State(StateError::UnknownInference { id }))?;
+            let request = self.request(number);
+            let state = request.state();
+            let generation = state.generation();
+            let carries = || state.generation() == generation && ids.id_of(number) == Some(id);
+            let help = Help::With(HandleId(number));
+            let is_mine =
+                self.wait_for(request.ended(), INFERENCE, help, deadline, &mut interrupted, || {
+                    // The id stays as it is from the begin of the inference until it was collected.
+                    if state.phase() == Phase::Completed && carries() && state.collect(generation) {
+                        return Some(Ok(true));
+                    }
+                    (!carries() || !state.is_outstanding()).then_some(Ok(false))
+                })?;
+            if is_mine {
+                self.lists.collected(number);
+                // Others may wait for the same inference, in vain now.
+                request.ended().notify_all();
                 return Ok(HandleId(number));
             }
-            // Somebody else collected it; there may be another with this id.
+            // Another thread collected it; there may be another with this id.
         }
     }
 
     /// Makes a handle available again. Fails while its inference is under way, and when it is available.
     pub fn put_completed(&self, handle: HandleId) -> Result<(), RuntimeError> {
-        self.origin.check()?;
-        self.told.handles.put_back(handle.0).map_err(|refusal| refused(handle, refusal))
+        self.fork_guard.check()?;
+        let request = self.exec_obj(handle)?.request();
+        let state = request.state();
+        // A completed one is collected on the way, by the thread that waited for all together.
+        if state.collect(state.generation()) {
+            self.lists.collected(handle.0);
+            request.ended().notify_all();
+        }
+        match state.put_back() {
+            Ok(needs_entry) => {
+                if needs_entry {
+                    self.lists.put_back(handle.0);
+                }
+                Ok(())
+            }
+            Err(PutBackError::InFlight) => Err(RuntimeError::State(StateError::InFlight)),
+            Err(PutBackError::Available) => Err(RuntimeError::State(StateError::Invalid {
+                what: format!("handle {} was put back already; get it or submit it first", handle.0),
+            })),
+        }
     }
 
-    /// Waits until every submitted inference has ended.
+    /// Waits until every inference that was submitted before this call has ended.
     ///
     /// Blocking: until then or `interrupted`.
-    pub fn wait_for_completion(&self, interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
-        let handles = &self.told.handles;
-        self.wait_for(handles.for_drained(), "all inferences", None, interrupted, || {
-            handles.is_drained().then_some(Ok(()))
-        })
+    pub fn wait_for_completion(&self, mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+        self.fork_guard.check()?;
+        for (number, exec) in (0..).zip(&self.execs) {
+            let request = exec.request();
+            let Some(generation) = request.state().under_way() else { continue };
+            let help = Help::With(HandleId(number));
+            self.wait_for(request.ended(), "all inferences", help, None, &mut interrupted, || {
+                (request.state().under_way() != Some(generation)).then_some(Ok(()))
+            })?;
+        }
+        Ok(())
     }
 
     /// How the last inference of a handle ended.
@@ -306,7 +338,7 @@ impl InferenceSet {
 
     /// The id under which a handle was last submitted.
     pub fn id_of(&self, handle: HandleId) -> u64 {
-        self.told.handles.id_of(handle.0).unwrap_or(0)
+        self.lists.ids().id_of(handle.0).unwrap_or(0)
     }
 
     /// Asks the inference of a handle to end; see [`ExecObj::cancel`]. Never blocks.
@@ -315,206 +347,104 @@ impl InferenceSet {
         Ok(())
     }
 
-    /// Starts the wired inference of a handle that was acquired, and returns at once. When it has ended, `told` is told
-    /// and nobody else; the handle stays acquired until it is put back. `eager` as in [`Self::submit_eager`].
-    pub fn start_told(
-        &self,
-        handle: HandleId,
-        told: Arc<dyn Completion>,
-        eager: bool,
-    ) -> Result<(), RuntimeError> {
-        self.origin.check()?;
-        let exec = self.exec_obj(handle)?;
-        let slot = self.told.completions.get(handle.0 as usize).ok_or_else(|| unknown_handle(handle))?;
-        *slot.lock() = Some(told);
-        exec.start_observed(eager).inspect_err(|_| drop(slot.lock().take()))
+    /// Sees to it that what a device that works by itself has ends without a caller that waits for it.
+    pub fn watch_device(&self) {
+        self.scheduler.watch_device();
     }
 
-    /// Waits until `take` gives something, and meanwhile runs what is ready and ends what takes too long. Whoever makes
-    /// `take` give something wakes `waiters`; `what` names it.
+    /// Waits until `take` gives something, and meanwhile works as `help` says. The thread that makes `take` give something
+    /// notifies `event`; `what` names it.
     ///
     /// Blocking: until then, until `deadline`, or until `interrupted`, which is asked about every 50 ms.
     pub fn wait_for<T>(
         &self,
-        waiters: &Waiters,
+        event: &EventCount,
         what: &'static str,
+        help: Help,
         deadline: Option<Instant>,
         mut interrupted: impl FnMut() -> bool,
         mut take: impl FnMut() -> Option<Result<T, RuntimeError>>,
     ) -> Result<T, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         // Only a deadline asks what time it is.
         let began = deadline.map(|_| Instant::now());
         let mut asked = None;
         loop {
-            if let Some(taken) = take() {
-                return taken;
-            }
+            let mut taken = take();
             let mut given_up = None;
             let mut has_waited = false;
-            let mut look = || {
+            let mut check = || {
                 // Not where nothing was waited for yet: to ask Python costs more than a short inference.
-                if !mem::replace(&mut has_waited, true) {
-                    return false;
+                if mem::replace(&mut has_waited, true) && taken.is_none() && given_up.is_none() {
+                    taken = take();
+                    if taken.is_none() {
+                        given_up = give_up(what, deadline, began, &mut interrupted);
+                    }
                 }
-                self.enforce_limits();
-                given_up = given_up.take().or_else(|| gives_up(what, deadline, began, &mut interrupted));
-                given_up.is_some()
+                taken.is_some() || given_up.is_some()
             };
-            let has_helped = self.executor.help(&mut look);
+            let has_helped = !check() && self.help(help, &mut check);
+            if let Some(taken) = taken {
+                return taken;
+            }
             if let Some(error) = given_up {
                 return Err(error);
             }
             if has_helped {
-                // There may be something to run for as long as others submit.
+                // There may be something to work on for as long as others submit.
                 let now = Instant::now();
-                if now.duration_since(*asked.get_or_insert(now)) >= look_period(None) {
+                if now.duration_since(*asked.get_or_insert(now)) >= check_period(None) {
                     asked = Some(now);
-                    if interrupted() {
-                        return Err(RuntimeError::Interrupted);
+                    if let Some(error) = give_up(what, deadline, began, &mut interrupted) {
+                        return Err(error);
                     }
                 }
                 continue;
             }
-            if let Some(taken) = waiters.wait(until(deadline).min(look_period(self.time_limit)), &mut take) {
+            let limit = until(deadline).min(check_period(None));
+            if let Some(taken) = self.scheduler.sleep(event, limit, &mut take) {
                 return taken;
             }
-            self.enforce_limits();
-            if let Some(error) = gives_up(what, deadline, began, &mut interrupted) {
+            if let Some(error) = give_up(what, deadline, began, &mut interrupted) {
                 return Err(error);
             }
         }
     }
-}
 
-impl InferenceSet {
-    /// Ends what takes too long: one of the waiting threads looks, not each of them at each exec object.
-    fn enforce_limits(&self) {
-        let now = u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let period = u64::try_from(LOOK_PERIOD.as_nanos() / 2).unwrap_or(u64::MAX);
-        // Relaxed: which thread looks, and nothing else.
-        let due = |looked: u64| (now.saturating_sub(looked) >= period).then_some(now);
-        if self.looked_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
-            self.execs.iter().for_each(|exec| exec.enforce_limit());
+    fn help(&self, help: Help, check: CancellationCheck<'_>) -> bool {
+        match help {
+            Help::Any => self.scheduler.help(check),
+            Help::With(handle) => self.exec_obj(handle).is_ok_and(|exec| exec.help(check)),
+            Help::Nothing => {
+                self.scheduler.watch_device();
+                false
+            }
         }
     }
 }
 
+/// What a waiting thread works on meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Help {
+    /// Whatever is ready, or the oldest inference that the device has.
+    Any,
+    /// The inference of a handle, and what has to run before it.
+    With(HandleId),
+    /// Nothing: other threads have to do it.
+    Nothing,
+}
+
 impl Drop for InferenceSet {
     fn drop(&mut self) {
-        if self.origin.is_here() {
+        if self.fork_guard.is_current() {
             // All before any: those that run stand in the way of those that wait.
             self.execs.iter().for_each(|exec| exec.cancel());
         }
     }
 }
 
-impl Told {
-    fn new(count: u32) -> Self {
-        Self { handles: Handles::new(count), completions: (0..count).map(|_| Mutex::default()).collect() }
-    }
-}
-
-impl Observer for Told {
-    fn completed(&self, number: u32) {
-        if self.handles.complete(number) {
-            return;
-        }
-        // Not submitted: it was started for somebody. Not told under the lock.
-        let told = self.completions.get(number as usize).and_then(|slot| slot.lock().take());
-        if let Some(told) = told {
-            told.completed(HandleId(number));
-        }
-    }
-}
-
-/// A refusal of the ledger for a handle of the caller's.
-fn refused(handle: HandleId, refusal: Refusal) -> RuntimeError {
-    match refusal {
-        Refusal::Unknown => unknown_handle(handle),
-        Refusal::InFlight => RuntimeError::InFlight,
-        Refusal::Available => RuntimeError::State {
-            what: format!("handle {} was put back already; get it or submit it first", handle.0),
-        },
-    }
-}
-
 fn unknown_handle(handle: HandleId) -> RuntimeError {
-    RuntimeError::Argument { what: format!("handle {} is not of this inference set", handle.0) }
-}
-
-/// An exec object on loan; dropping it returns it to the set.
-#[derive(Debug)]
-pub struct Lease<'a> {
-    set: &'a InferenceSet,
-    handle: HandleId,
-    exec: &'a Arc<ExecObj>,
-}
-
-impl Lease<'_> {
-    /// Its number.
-    pub fn handle(&self) -> HandleId {
-        self.handle
-    }
-
-    /// Wires tensors in binding order and runs one inference of them; an output that is `None` is not delivered. All
-    /// inputs are in the program's first combination of shapes.
-    ///
-    /// Blocking: as [`ExecObj::run_until`].
-    pub fn run(
-        &self,
-        inputs: &[HostSlice],
-        outputs: &[Option<HostSliceMut>],
-        deadline: Option<Instant>,
-        interrupted: impl FnMut() -> bool,
-    ) -> Result<(), RuntimeError> {
-        self.wire(|wiring| {
-            let expected = (wiring.inputs.len(), wiring.outputs.len());
-            if (inputs.len(), outputs.len()) != expected {
-                return Err(RuntimeError::Argument {
-                    what: format!(
-                        "{} inputs and {} outputs given; the program has {} and {}",
-                        inputs.len(),
-                        outputs.len(),
-                        expected.0,
-                        expected.1
-                    ),
-                });
-            }
-            wiring.shapes = Shapes::Variant(0);
-            wiring.inputs.clear();
-            wiring.inputs.extend(inputs.iter().map(|&memory| InputWire::Memory { memory, owner: None }));
-            wiring.outputs.clear();
-            wiring.outputs.extend(outputs.iter().map(|memory| match *memory {
-                Some(memory) => OutputWire::Memory { memory, owner: None },
-                None => OutputWire::Dropped,
-            }));
-            Ok(())
-        })??;
-        self.run_until(deadline, interrupted)
-    }
-
-    /// Keeps it beyond the lease; [`InferenceSet::put_completed`] returns it.
-    pub fn keep(self) -> HandleId {
-        let handle = self.handle;
-        std::mem::forget(self);
-        handle
-    }
-}
-
-impl Deref for Lease<'_> {
-    type Target = ExecObj;
-
-    fn deref(&self) -> &ExecObj {
-        self.exec
-    }
-}
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        // The memory wired may be gone after this.
-        let _ = self.exec.wire(Wiring::clear);
-        // It was acquired, so it can be put back.
-        let _ = self.set.told.handles.put_back(self.handle.0);
-    }
+    RuntimeError::Input(InputError::Argument {
+        what: format!("handle {} is not of this inference set", handle.0),
+    })
 }

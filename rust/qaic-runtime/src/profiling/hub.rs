@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use qaic_stats::host::HostSample;
+use qaic_stats::sample::HostSample;
 
 use super::recorder::{Claim, Enrolment, Recorder};
 use super::stages::{Identity, Watch};
-use crate::clock;
-use crate::fork::Origin;
 use crate::image::Image;
+use crate::process::ForkGuard;
+use crate::process::clock;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::tensors;
 
 /// One per program; the programs of an inference set, which are activations of the same container, share one.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub struct Hub {
     // Inferences that ended well, per activation.
     completed: Box<[Arc<AtomicU64>]>,
     enrolled: Mutex<Vec<Arc<Enrolment>>>,
-    origin: Origin,
+    fork_guard: ForkGuard,
 }
 
 /// When an inference was put into the queue, and what was there.
@@ -69,7 +68,7 @@ impl Hub {
             next: AtomicU64::new(0),
             completed,
             enrolled: Mutex::default(),
-            origin: Origin::here(),
+            fork_guard: ForkGuard::new(),
         })
     }
 
@@ -109,7 +108,7 @@ impl Hub {
         if enrolled.is_empty() {
             self.catch_up();
         }
-        let stats = (self.has_stats(), tensors::stats_output(self.image.network()).is_some());
+        let stats = (self.has_stats(), self.image.network().stats_output().is_some());
         let begin = self.next.load(Ordering::Relaxed);
         enrolled.push(recorder.enrol(program, begin, self.activations(), stats));
         self.is_on.store(true, Ordering::Relaxed);
@@ -162,7 +161,7 @@ impl Hub {
 impl Drop for Hub {
     fn drop(&mut self) {
         // A lock of a forked process's parent may be held for good.
-        if self.origin.is_here() {
+        if self.fork_guard.is_current() {
             self.enrolled.lock().drain(..).for_each(|enrolment| enrolment.end());
         }
     }

@@ -4,9 +4,9 @@ use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 
 use super::Hub;
-use crate::fork::PerProcess;
+use crate::process::fork::ForkLocal;
 
-static LISTENERS: PerProcess<Vec<Weak<dyn Newcomers>>> = PerProcess::new();
+static LISTENERS: ForkLocal<Vec<Weak<dyn Newcomers>>> = ForkLocal::new();
 
 /// Told of each program of this process.
 pub trait Newcomers: Debug + Send + Sync {

@@ -7,9 +7,9 @@ use super::book::Choice;
 use super::hub::Hub;
 use super::recorder::{Collected, DeviceStats, Limits, Recorder};
 use crate::error::RuntimeError;
-use crate::exec_obj::until;
-use crate::fork::Origin;
-use crate::interrupts::look_period;
+use crate::process::ForkGuard;
+use crate::process::cancellation::check_period;
+use crate::request::until;
 use crate::sync::Mutex;
 
 /// Takes samples of programs. It does not keep them: one that is gone gives no more samples, and those taken stay.
@@ -17,7 +17,7 @@ use crate::sync::Mutex;
 pub struct Profiler {
     recorder: Arc<Recorder>,
     state: Mutex<State>,
-    origin: Origin,
+    fork_guard: ForkGuard,
 }
 
 #[derive(Debug, Default)]
@@ -31,12 +31,12 @@ impl Profiler {
     /// Of no program yet.
     pub fn new(choice: Choice, limits: Limits, device: DeviceStats) -> Arc<Self> {
         let recorder = Recorder::new(choice, limits, device);
-        Arc::new(Self { recorder, state: Mutex::default(), origin: Origin::here() })
+        Arc::new(Self { recorder, state: Mutex::default(), fork_guard: ForkGuard::new() })
     }
 
     /// Adds a program, from now on where it runs, and returns its number. One that is there keeps its number.
     pub fn add(&self, hub: &Arc<Hub>) -> Result<u32, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         let mut state = self.state.lock();
         let known = |program: &Weak<Hub>| std::ptr::eq(program.as_ptr(), Arc::as_ptr(hub));
         if let Some(number) = state.programs.iter().position(known) {
@@ -52,7 +52,7 @@ impl Profiler {
 
     /// Takes no more samples of a program; says whether it was there. Those taken stay.
     pub fn remove(&self, hub: &Arc<Hub>) -> Result<bool, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         let mut state = self.state.lock();
         let known = |program: &Weak<Hub>| std::ptr::eq(program.as_ptr(), Arc::as_ptr(hub));
         let Some(number) = state.programs.iter().position(known) else { return Ok(false) };
@@ -66,7 +66,7 @@ impl Profiler {
 
     /// Begins; what was not fetched is forgotten. False when it runs already.
     pub fn start(&self) -> Result<bool, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         let mut state = self.state.lock();
         if state.is_running {
             return Ok(false);
@@ -83,7 +83,7 @@ impl Profiler {
 
     /// Ends; inferences under way are not recorded. False when it does not run.
     pub fn stop(&self) -> Result<bool, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         Ok(self.halt())
     }
 
@@ -101,12 +101,12 @@ impl Profiler {
 
     /// Whether it runs.
     pub fn is_running(&self) -> bool {
-        self.origin.is_here() && self.state.lock().is_running
+        self.fork_guard.is_current() && self.state.lock().is_running
     }
 
     /// Samples since the last call.
     pub fn drain(&self) -> Result<Collected, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         Ok(self.recorder.drain())
     }
 
@@ -119,7 +119,7 @@ impl Profiler {
         deadline: Option<Instant>,
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<bool, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         loop {
             if self.recorder.is_complete() {
                 return Ok(true);
@@ -128,7 +128,7 @@ impl Profiler {
             if left == Duration::ZERO || !self.is_running() {
                 return Ok(false);
             }
-            if self.recorder.wait(left.min(look_period(None))) {
+            if self.recorder.wait(left.min(check_period(None))) {
                 return Ok(true);
             }
             if interrupted() {
@@ -140,7 +140,7 @@ impl Profiler {
 
 impl Drop for Profiler {
     fn drop(&mut self) {
-        if self.origin.is_here() {
+        if self.fork_guard.is_current() {
             self.halt();
         }
     }

@@ -5,10 +5,10 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use qaic_stats::host::HostSample;
+use qaic_stats::sample::HostSample;
+use qaic_sync::EventCount;
 
 use super::book::{Book, Choice};
-use crate::queue::Waiters;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// What is kept at most; beyond, samples are counted and not kept.
@@ -73,7 +73,7 @@ pub(crate) struct Recorder {
     device: DeviceStats,
     state: Mutex<State>,
     // Threads that wait for all samples.
-    complete: Waiters,
+    complete: EventCount,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ pub(crate) struct Claim {
 
 impl Recorder {
     pub(crate) fn new(choice: Choice, limits: Limits, device: DeviceStats) -> Arc<Self> {
-        Arc::new(Self { choice, limits, device, state: Mutex::default(), complete: Waiters::new() })
+        Arc::new(Self { choice, limits, device, state: Mutex::default(), complete: EventCount::new() })
     }
 
     /// Takes inferences of program `program` from number `begin` on. `stats` says where the program has a stats buffer:
@@ -191,7 +191,7 @@ impl Enrolment {
         self.is_over.store(true, Ordering::Relaxed);
         state.enrolled.retain(|other| !std::ptr::eq(&raw const **other, self));
         drop(state);
-        self.recorder.complete.wake_all();
+        self.recorder.complete.notify_all();
     }
 }
 
@@ -223,7 +223,7 @@ impl Claim {
         state.was_complete |= is_complete;
         drop(state);
         if is_complete {
-            recorder.complete.wake_all();
+            recorder.complete.notify_all();
         }
     }
 }

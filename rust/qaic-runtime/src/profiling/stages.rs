@@ -1,6 +1,9 @@
 //! When an inference passed what.
 
-/// Times of one inference on [`crate::clock`], in this order; 0 is one that was not reached.
+#[cfg(all(feature = "cpu", feature = "emu"))]
+use qaic_qpc::plan::Control;
+
+/// Times of one inference on [`crate::process::clock`], in this order; 0 is one that was not reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
     /// The call that started it.
@@ -26,6 +29,15 @@ pub struct Identity {
     pub activation: u32,
     /// Number of the inference in its program, over all activations.
     pub inference: u64,
+}
+
+#[cfg(all(feature = "cpu", feature = "emu"))]
+impl Identity {
+    /// That of the inference that a card was told about.
+    pub(crate) fn of_control(control: &Control) -> Self {
+        let Control { program, activation, inference, .. } = *control;
+        Self { program, activation, inference }
+    }
 }
 
 /// What is wanted of an inference, and what was seen.

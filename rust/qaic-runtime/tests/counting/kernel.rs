@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use qaic_emu::{EmuKmd, EmuOptions};
 use qaic_kmd::Errno;
 use qaic_kmd::clock::Clock;
-use qaic_kmd::emu::{EmuKmd, EmuOptions};
+use qaic_kmd::ioctl::Ioctl;
 use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, Telemetry};
-use qaic_kmd::mapping::Mapping;
+use qaic_mem::Mapping;
 
 use super::uncounted;
 
@@ -53,9 +54,8 @@ impl Kmd for Uncounted<Arc<EmuKmd>> {
 }
 
 impl AccelFile for Uncounted<Arc<dyn AccelFile>> {
-    unsafe fn ioctl(&self, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
-        // SAFETY: what holds for this call holds for the one that it becomes.
-        uncounted(|| unsafe { self.0.ioctl(request, arg) })
+    fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+        uncounted(|| self.0.ioctl(call))
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {

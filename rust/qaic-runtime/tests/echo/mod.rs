@@ -35,6 +35,13 @@ pub(crate) fn planned(plan: &str) -> Arc<Image> {
     container(&network(ElementType::Float32), &[("openqaic_plan", plan.as_bytes())])
 }
 
+/// [`image`] of float32 with this plan, a graph, and these constants.
+pub(crate) fn cpu_program(plan: &str, constants: &[u8]) -> Arc<Image> {
+    let network = network(ElementType::Float32);
+    let sections: [(&str, &[u8]); 2] = [("openqaic_plan", plan.as_bytes()), ("openqaic_graph", b"graph")];
+    container_with(&network, &sections, constants)
+}
+
 /// [`image`] for a card that keeps what it is given, in one place of its memory.
 pub(crate) fn card_image(device: ElementType) -> Arc<Image> {
     let network = network(device);
@@ -102,12 +109,21 @@ fn network(device: ElementType) -> NetworkDesc {
 
 /// A container with this descriptor, and these sections in its ELF.
 fn container(network: &NetworkDesc, sections: &[(&str, &[u8])]) -> Arc<Image> {
+    container_with(network, sections, &[])
+}
+
+fn container_with(network: &NetworkDesc, sections: &[(&str, &[u8])], constants: &[u8]) -> Arc<Image> {
+    let static_constants_size = constants.len() as u64;
+    let descriptor = ConstantsDesc { static_constants_size, ..ConstantsDesc::default() };
     let payloads = [
-        (names::CONSTANTS_DESC, ConstantsDesc::default().encode()),
+        (names::CONSTANTS, constants.to_vec()),
+        (names::CONSTANTS_DESC, descriptor.encode()),
         (names::NETWORK_ELF, elf::build(sections).unwrap()),
         (names::NETWORK_DESC, network.encode()),
     ];
-    let segments =
-        payloads.each_ref().map(|(name, payload)| writer::SegmentData { name, offset: 0, payload });
+    let segments = payloads.each_ref().map(|(name, payload)| {
+        let offset = if *name == names::CONSTANTS { static_constants_size } else { 0 };
+        writer::SegmentData { name, offset, payload }
+    });
     Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
 }

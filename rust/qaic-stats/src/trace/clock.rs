@@ -119,8 +119,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::decode::record::Core;
     use crate::model::Run;
-    use crate::record::Core;
 
     fn model(hz: u64, epoch_utc_ns: u64, start_u: u64) -> StatsModel<'static> {
         let mut model = StatsModel::new(Run { ucycle_hz: hz, epoch_utc_ns, ..Run::default() });

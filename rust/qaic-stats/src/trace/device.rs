@@ -6,8 +6,8 @@ use super::clock::Clock;
 use super::flows::FlowTimes;
 use super::sink::{OpEvent, Sink, Span, Track, Wait};
 use super::{Part, TraceOptions};
-use crate::descriptor::OpDesc;
-use crate::record::{Core, Kind, Thread, op_flags};
+use crate::decode::descriptor::OpDesc;
+use crate::decode::record::{Core, Kind, Thread, op_flags};
 use crate::walk::{Execution, Group, Times, by_core, executions, groups_of};
 
 /// Tracks of a thread group, or of a thread of it.

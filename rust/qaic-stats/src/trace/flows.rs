@@ -9,8 +9,8 @@ use std::io;
 
 use super::clock::Clock;
 use super::sink::{Flow, FlowEnd, Sink, Track};
-use crate::descriptor::{Dependency, OpsDescriptor};
-use crate::record::Op;
+use crate::decode::descriptor::{Dependency, OpsDescriptor};
+use crate::decode::record::Op;
 
 /// Executions of one operation at a time that are looked through for one that has ended.
 const MAX_OVERLAPS: usize = 64;

@@ -3,8 +3,9 @@
 use std::io;
 
 use super::clock::Timeline;
+use super::host_events::{HOST_PROCESS, host_events};
 use super::sink::{Sink, Span, Track};
-use crate::host::{HOST_PROCESS, HostSample, host_events};
+use crate::sample::HostSample;
 
 /// Where samples begin on the wall clock.
 pub(super) fn first_utc_ns(samples: &[HostSample], epoch_utc_ns: u64) -> Option<i128> {

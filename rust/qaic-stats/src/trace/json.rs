@@ -1,4 +1,4 @@
-//! The Chrome trace: one JSON object a line, in the spelling that existing readers search for (stats-profiling §5.6).
+//! The Chrome trace: one JSON object a line, in the spelling that existing readers search for.
 
 use std::io;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::block::{Block, Target};
 use super::sink::{Flow, FlowEnd, OpEvent, Sink, Span, Track, Wait};
-use crate::descriptor::OpDesc;
+use crate::decode::descriptor::OpDesc;
 use crate::number::{push_fixed, push_u64, ratio};
 
 /// Decimals of microseconds.

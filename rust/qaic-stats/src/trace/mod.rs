@@ -1,4 +1,4 @@
-//! Traces: what devices and host did over time, for `chrome://tracing` and Perfetto (stats-profiling §5).
+//! Traces: what devices and host did over time, for `chrome://tracing` and Perfetto.
 //!
 //! A trace is written as a stream. Memory depends on the descriptors, not on the number of events.
 
@@ -8,6 +8,7 @@ mod device;
 mod flows;
 mod foreign;
 mod host;
+mod host_events;
 mod json;
 mod perfetto;
 mod sink;
@@ -17,12 +18,13 @@ use std::io::{self, Write};
 use self::block::Target;
 use self::clock::Timeline;
 pub use self::foreign::HostTrace;
+pub use self::host_events::{HOST_PROCESS, HostEvent, HostEvents, host_events, write_host_trace};
 use self::json::JsonSink;
 use self::perfetto::PerfettoSink;
 use self::sink::Sink;
-use crate::descriptor::OpsDescriptor;
-use crate::host::HostSample;
+use crate::decode::descriptor::OpsDescriptor;
 use crate::model::StatsModel;
+use crate::sample::HostSample;
 use crate::walk::Watch;
 
 /// Forms of trace files.
@@ -48,7 +50,7 @@ pub struct TraceOptions<'a> {
     pub barrier_events: bool,
     /// Only these cores.
     pub cores: Option<Vec<u16>>,
-    /// Is told how far the reading has come.
+    /// Hears how far the reading has come.
     pub watch: Option<&'a dyn Watch>,
 }
 

@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 
+use qaic_qpc::wire::{put_bytes, put_tag, put_varint};
 use serde_json::{Map, Value};
 
 use super::block::{Block, Target};
 use super::foreign::nanoseconds;
 use super::sink::{Flow, FlowEnd, OpEvent, Sink, Span, Track, Wait};
-use crate::descriptor::OpDesc;
+use crate::decode::descriptor::OpDesc;
 
 /// Numbers of fields, by message.
 mod field {
@@ -122,11 +123,11 @@ impl<'a> PerfettoSink<'a> {
         push_uint(packet, field::SEQUENCE_FLAGS, if self.cleared { NEEDS_STATE } else { STATE_CLEARED });
         self.cleared = true;
         if !self.news.is_empty() {
-            push_bytes(packet, field::INTERNED_DATA, &self.news);
+            put_bytes(packet, field::INTERNED_DATA, &self.news);
             self.news.clear();
         }
-        push_bytes(packet, field::TRACK_EVENT, &self.event);
-        push_bytes(&mut self.block.bytes, field::TRACE_PACKET, packet);
+        put_bytes(packet, field::TRACK_EVENT, &self.event);
+        put_bytes(&mut self.block.bytes, field::TRACE_PACKET, packet);
     }
 
     fn event(&mut self, kind: u64, track: Track) {
@@ -231,8 +232,8 @@ impl<'a> PerfettoSink<'a> {
         push_uint(packet, field::SEQUENCE_ID, SEQUENCE);
         push_uint(packet, field::SEQUENCE_FLAGS, if self.cleared { NEEDS_STATE } else { STATE_CLEARED });
         self.cleared = true;
-        push_bytes(packet, field::TRACK_DESCRIPTOR, descriptor);
-        push_bytes(&mut self.block.bytes, field::TRACE_PACKET, packet);
+        put_bytes(packet, field::TRACK_DESCRIPTOR, descriptor);
+        put_bytes(&mut self.block.bytes, field::TRACE_PACKET, packet);
     }
 
     #[cold]
@@ -280,11 +281,11 @@ impl Sink for PerfettoSink<'_> {
     fn process(&mut self, first: Track, name: &str) {
         let mut process = Vec::new();
         push_uint(&mut process, field::PROCESS_PID, u64::from(first.pid));
-        push_bytes(&mut process, field::PROCESS_NAME, name.as_bytes());
+        put_bytes(&mut process, field::PROCESS_NAME, name.as_bytes());
         let mut descriptor = Vec::new();
         push_uint(&mut descriptor, field::TRACK_UUID, self.uuid(first.pid, None));
-        push_bytes(&mut descriptor, field::TRACK_NAME, name.as_bytes());
-        push_bytes(&mut descriptor, field::TRACK_PROCESS, &process);
+        put_bytes(&mut descriptor, field::TRACK_NAME, name.as_bytes());
+        put_bytes(&mut descriptor, field::TRACK_PROCESS, &process);
         self.describe(&descriptor);
     }
 
@@ -292,12 +293,12 @@ impl Sink for PerfettoSink<'_> {
         let mut thread = Vec::new();
         push_uint(&mut thread, field::THREAD_PID, u64::from(track.pid));
         push_uint(&mut thread, field::THREAD_TID, u64::from(track.tid));
-        push_bytes(&mut thread, field::THREAD_NAME, name.as_bytes());
+        put_bytes(&mut thread, field::THREAD_NAME, name.as_bytes());
         let mut descriptor = Vec::new();
         push_uint(&mut descriptor, field::TRACK_UUID, self.track_uuid(track));
-        push_bytes(&mut descriptor, field::TRACK_NAME, name.as_bytes());
+        put_bytes(&mut descriptor, field::TRACK_NAME, name.as_bytes());
         push_uint(&mut descriptor, field::TRACK_PARENT, self.uuid(track.pid, None));
-        push_bytes(&mut descriptor, field::TRACK_THREAD, &thread);
+        put_bytes(&mut descriptor, field::TRACK_THREAD, &thread);
         self.describe(&descriptor);
     }
 
@@ -416,40 +417,26 @@ impl Sink for PerfettoSink<'_> {
     }
 }
 
-fn push_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(u8::try_from(value & 0x7f).unwrap_or(0) | 0x80);
-        value >>= 7;
-    }
-    out.push(u8::try_from(value).unwrap_or(0));
-}
-
 fn push_uint(out: &mut Vec<u8>, field: u32, value: u64) {
-    push_varint(out, u64::from(field) << 3);
-    push_varint(out, value);
+    put_tag(out, field, 0);
+    put_varint(out, value);
 }
 
 fn push_fixed64(out: &mut Vec<u8>, field: u32, value: u64) {
-    push_varint(out, (u64::from(field) << 3) | 1);
+    put_tag(out, field, 1);
     out.extend_from_slice(&value.to_le_bytes());
-}
-
-fn push_bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
-    push_varint(out, (u64::from(field) << 3) | 2);
-    push_varint(out, u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-    out.extend_from_slice(bytes);
 }
 
 fn push_interned(out: &mut Vec<u8>, field: u32, iid: u64, text: &str) {
     let mut entry = Vec::with_capacity(text.len().saturating_add(16));
     push_uint(&mut entry, field::IID, iid);
-    push_bytes(&mut entry, field::INTERNED_TEXT, text.as_bytes());
-    push_bytes(out, field, &entry);
+    put_bytes(&mut entry, field::INTERNED_TEXT, text.as_bytes());
+    put_bytes(out, field, &entry);
 }
 
 fn push_annotation(out: &mut Vec<u8>, name_iid: u64, value_field: u32, value: u64) {
     let mut entry = Vec::with_capacity(32);
     push_uint(&mut entry, field::ANNOTATION_NAME_IID, name_iid);
     push_uint(&mut entry, value_field, value);
-    push_bytes(out, field::EVENT_ANNOTATIONS, &entry);
+    put_bytes(out, field::EVENT_ANNOTATIONS, &entry);
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::{Map, Value};
 
-use crate::descriptor::OpDesc;
+use crate::decode::descriptor::OpDesc;
 
 /// One line of a viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The emitter checklist of stats-profiling §5.6, item by item, on captures made here; the other side is a JSON parser, and
+//! What readers of traces rely on, item by item, on captures made here; the other side is a JSON parser, and
 //! for Perfetto a protobuf decoder.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // times of a test are small
 
@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::descriptor::{CoreOps, Dependency, OpDesc, Transfer};
+use crate::decode::descriptor::{CoreOps, Dependency, OpDesc, Transfer};
+use crate::decode::record::{Core, Op, Thread, op_flags, op_kind_flags};
 use crate::model::{DeviceKind, Run};
-use crate::record::{Core, Op, Thread, op_flags, op_kind_flags};
 
 const START: u64 = 9_803_252_406_782;
 

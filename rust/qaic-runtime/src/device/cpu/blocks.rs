@@ -1,4 +1,4 @@
-//! MXINT8 blocks at the edge of a graph that computes with float32 (compile-options §5.4).
+//! MXINT8 blocks at the edge of a graph that computes with float32.
 //!
 //! The blocks of a binding are made into values before an execution and the values into blocks after it, a few rows at a
 //! time. In operators of the graph the same takes many times as long. Memory for the values is shared by the exec objects
@@ -7,18 +7,19 @@
 use std::sync::Arc;
 
 pub use half::f16 as Half;
+use qaic_mem::{HostSlice, HostSliceMut, Pod, Storage, StoragePool};
+use qaic_qpc::plan::{Dtype, Edge, Plan};
 use qaic_quant::mx::{MxFormat, decode, encode};
 
 use super::engine::Bindings;
-use super::plan::{Dtype, Edge, Plan, dense_bytes};
-use crate::buffer::{HostSlice, HostSliceMut, Plain, StoragePool};
-use crate::error::RuntimeError;
+use crate::device::HostTensors;
+use crate::error::{EngineError, RuntimeError};
 
 /// Values that are converted at a time, when rows are shorter.
 const STEP_VALUES: usize = 4096;
 
 /// Numbers that arrays in place of blocks may have.
-pub trait Number: Plain + Default {
+pub trait Number: Pod + Default {
     /// Its value.
     fn value(self) -> f32;
     /// The nearest one, half to even; infinite where there is none.
@@ -51,7 +52,7 @@ pub fn blocks_bytes(rows: usize, columns: usize) -> Option<usize> {
 }
 
 /// Fills `blocks` with the blocks of an array whose rows have `columns` values. What does not fit is left out.
-pub fn to_blocks<T: Number>(columns: usize, array: HostSlice, blocks: HostSliceMut) {
+pub fn to_blocks<T: Number>(columns: usize, array: HostSlice<'_>, mut blocks: HostSliceMut<'_>) {
     let mut steps = Steps::new(columns);
     let mut numbers = vec![T::default(); steps.values];
     let mut values = vec![0_f32; steps.values];
@@ -72,7 +73,7 @@ pub fn to_blocks<T: Number>(columns: usize, array: HostSlice, blocks: HostSliceM
 }
 
 /// Fills an array with the values of its blocks.
-pub fn from_blocks<T: Number>(columns: usize, blocks: HostSlice, array: HostSliceMut) {
+pub fn from_blocks<T: Number>(columns: usize, blocks: HostSlice<'_>, mut array: HostSliceMut<'_>) {
     let mut steps = Steps::new(columns);
     let mut numbers = vec![T::default(); steps.values];
     let mut values = vec![0_f32; steps.values];
@@ -175,16 +176,18 @@ fn edges_of(
 ) -> Result<Vec<Option<BlockEdge>>, RuntimeError> {
     let edge_of = |(index, edge): (usize, &mut Edge)| {
         let Some(columns) = edge.mxint8 else { return Ok(None) };
-        let refused = || RuntimeError::EngineGraph {
-            message: format!("tensor `{}` does not have blocks of rows of {columns} values", edge.name),
+        let refused = || {
+            RuntimeError::Engine(EngineError::Graph {
+                message: format!("tensor `{}` does not have blocks of rows of {columns} values", edge.name),
+            })
         };
         let (mut value_bytes, mut block_bytes) = (Vec::new(), Vec::new());
         let mut decode = |dims: &mut Vec<i64>| {
-            block_bytes.push(usize::try_from(dense_bytes(Dtype::Uint8, dims)?).ok()?);
+            block_bytes.push(usize::try_from(Dtype::Uint8.dense_bytes(dims)?).ok()?);
             let row_bytes = blocks_bytes(1, usize::try_from(columns).ok()?)?;
             let last = dims.last_mut().filter(|last| usize::try_from(**last) == Ok(row_bytes))?;
             *last = i64::try_from(columns).ok()?;
-            value_bytes.push(usize::try_from(dense_bytes(Dtype::Float32, dims)?).ok()?);
+            value_bytes.push(usize::try_from(Dtype::Float32.dense_bytes(dims)?).ok()?);
             Some(())
         };
         let mut dims = edge.dims.clone();
@@ -209,65 +212,63 @@ fn edges_of(
 #[derive(Debug)]
 pub(super) struct BlockBindings {
     edges: Arc<BlockEdges>,
-    inputs: Vec<HostSlice>,
-    outputs: Vec<HostSliceMut>,
     variant: usize,
 }
 
 impl BlockBindings {
     pub(super) fn new(edges: &Arc<BlockEdges>) -> Self {
-        Self {
-            edges: Arc::clone(edges),
-            inputs: vec![HostSlice::empty(); edges.inputs.len()],
-            outputs: vec![HostSliceMut::empty(); edges.outputs.len()],
-            variant: 0,
-        }
+        Self { edges: Arc::clone(edges), variant: 0 }
     }
 
     pub(super) fn select_shapes(&mut self, variant: usize) {
         self.variant = variant;
     }
 
-    /// Remembers the memory of an input of blocks; false for other inputs.
-    pub(super) fn bind_input(&mut self, index: usize, memory: HostSlice) -> Result<bool, RuntimeError> {
-        let Some(Some(edge)) = self.edges.inputs.get(index) else { return Ok(false) };
-        edge.check(self.variant, memory.len())?;
-        self.inputs[index] = memory;
-        Ok(true)
-    }
-
-    /// Remembers the memory of an output of blocks; false for other outputs.
-    pub(super) fn bind_output(&mut self, index: usize, memory: HostSliceMut) -> Result<bool, RuntimeError> {
-        let Some(Some(edge)) = self.edges.outputs.get(index) else { return Ok(false) };
-        edge.check(self.variant, memory.len())?;
-        self.outputs[index] = memory;
-        Ok(true)
-    }
-
     /// Runs the graph on the values of the blocks.
-    pub(super) fn execute(&mut self, bindings: &mut Bindings) -> Result<(), RuntimeError> {
-        // They live until the blocks are written; the next execution binds anew.
+    pub(super) fn execute(
+        &mut self,
+        bindings: &mut Bindings,
+        tensors: &mut HostTensors<'_, '_>,
+    ) -> Result<(), RuntimeError> {
+        let (edges, variant) = (&*self.edges, self.variant);
         let mut values = Vec::new();
-        for (index, (edge, &blocks)) in self.edges.inputs.iter().zip(&self.inputs).enumerate() {
-            let Some(edge) = edge else { continue };
-            edge.check(self.variant, blocks.len())?;
-            let storage = edge.pool.take()?;
-            from_blocks::<f32>(edge.columns, blocks, edge.values_of(self.variant, storage.memory()));
-            bindings.bind_input(index, storage.memory().as_const())?;
+        for (edge, blocks) in edges.inputs.iter().zip(tensors.inputs) {
+            let (Some(edge), Some(blocks)) = (edge, blocks) else { continue };
+            edge.check(variant, blocks.len())?;
+            let mut storage = edge.pool.take()?;
+            from_blocks::<f32>(edge.columns, *blocks, storage.memory_mut().first(edge.value_bytes(variant)));
             values.push(storage);
         }
         let mut results = Vec::new();
-        for (index, (edge, &blocks)) in self.edges.outputs.iter().zip(&self.outputs).enumerate() {
-            let Some(edge) = edge else { continue };
-            edge.check(self.variant, blocks.len())?;
-            let storage = edge.pool.take()?;
-            bindings.bind_output(index, storage.memory())?;
-            results.push((edge, storage, blocks));
+        for (edge, blocks) in edges.outputs.iter().zip(&*tensors.outputs) {
+            let (Some(edge), Some(blocks)) = (edge, blocks) else { continue };
+            edge.check(variant, blocks.len())?;
+            results.push(edge.pool.take()?);
         }
-        bindings.execute()?;
-        for (edge, storage, blocks) in results {
-            let values = edge.values_of(self.variant, storage.memory()).as_const();
-            to_blocks::<f32>(edge.columns, values, blocks);
+        let mut values = values.iter();
+        let inputs = edges.inputs.iter().zip(tensors.inputs);
+        let inputs: Vec<_> = inputs
+            .map(|(edge, memory)| match edge {
+                Some(_) => memory.and_then(|_| values.next()).map(Storage::memory),
+                None => *memory,
+            })
+            .collect();
+        let mut next = results.iter_mut();
+        let outputs = edges.outputs.iter().zip(tensors.outputs.iter_mut());
+        let mut outputs: Vec<_> = outputs
+            .map(|(edge, memory)| match edge {
+                Some(_) => memory.as_ref().and_then(|_| next.next()).map(Storage::memory_mut),
+                None => memory.as_mut().map(HostSliceMut::reborrow),
+            })
+            .collect();
+        bindings.execute(&mut HostTensors { inputs: &inputs, outputs: &mut outputs })?;
+        let mut results = results.iter();
+        for (edge, blocks) in edges.outputs.iter().zip(tensors.outputs.iter_mut()) {
+            let (Some(edge), Some(blocks)) = (edge, blocks) else { continue };
+            let Some(storage) = results.next() else { continue };
+            let values = storage.memory();
+            let values = values.subslice(0, edge.value_bytes(variant)).unwrap_or(values);
+            to_blocks::<f32>(edge.columns, values, blocks.reborrow());
         }
         Ok(())
     }
@@ -286,10 +287,9 @@ impl BlockEdge {
         Err(RuntimeError::Internal { what: format!("{found} bytes bound for blocks of {expected}") })
     }
 
-    /// The part of the memory of the values that a specialization uses.
-    fn values_of(&self, variant: usize, memory: HostSliceMut) -> HostSliceMut {
+    /// Bytes of the values that a specialization uses.
+    fn value_bytes(&self, variant: usize) -> usize {
         let row_bytes = blocks_bytes(1, self.columns).unwrap_or(usize::MAX).max(1);
-        let bytes = self.bytes_in(variant) / row_bytes * self.columns * size_of::<f32>();
-        memory.subslice(0, bytes).unwrap_or(memory)
+        self.bytes_in(variant) / row_bytes * self.columns * size_of::<f32>()
     }
 }

@@ -1,10 +1,8 @@
-//! What measuring costs: how long inferences take with the engine's profile and without (stats-profiling §9.3, §9.4).
-
-use std::collections::HashMap;
+//! What measuring costs: how long inferences take with the engine's profile and without.
 
 use serde::Serialize;
 
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// How often an inference is repeated at most, and for how long, before the first one that is measured.
 pub(super) const REPEATS: u64 = 3;
@@ -13,29 +11,30 @@ pub(super) const REPEATING_NS: u64 = 20_000_000;
 /// As many of the last durations as medians are taken of.
 const KEPT: usize = 32;
 
-/// The durations of a program's inferences, by specialization.
-#[derive(Debug, Default)]
+/// The durations of a program's inferences, by specialization. Noting one takes no lock.
+#[derive(Debug)]
 pub(super) struct Calibration {
-    times: Mutex<HashMap<usize, Times>>,
+    variants: Box<[Times]>,
 }
 
 #[derive(Debug, Default)]
 struct Times {
     plain: Recent,
     profiled: Recent,
-    // Whether somebody is just repeating an inference.
-    is_claimed: bool,
+    // Whether a thread repeats an inference, or did.
+    is_claimed: AtomicBool,
 }
 
 /// The last durations of a kind.
 #[derive(Debug, Default)]
 struct Recent {
-    values_ns: Vec<u64>,
-    count: u64,
+    // 0 where none was written yet.
+    values_ns: [AtomicU64; KEPT],
+    count: AtomicU64,
 }
 
 /// Medians, as they are written into a stats buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Medians {
     /// Inferences without a profile that the program has run.
     pub(super) plain_count: u64,
@@ -48,22 +47,26 @@ pub(super) struct Medians {
 }
 
 impl Calibration {
-    /// Notes an inference without a profile. Never waits: what comes at a bad time is not noted.
+    /// Of a program with so many specializations, at least one.
+    pub(super) fn new(variants: usize) -> Self {
+        Self { variants: (0..variants.max(1)).map(|_| Times::default()).collect() }
+    }
+
+    /// Notes an inference without a profile.
     pub(super) fn add_plain(&self, variant: usize, duration_ns: u64) {
-        if let Some(mut times) = self.times.try_lock() {
-            times.entry(variant).or_default().plain.add(duration_ns);
+        if let Some(times) = self.variants.get(variant) {
+            times.plain.add(duration_ns);
         }
     }
 
     /// Notes one with a profile and gives the medians.
     pub(super) fn add_profiled(&self, variant: usize, duration_ns: u64) -> Medians {
-        let mut times = self.times.lock();
-        let times = times.entry(variant).or_default();
+        let Some(times) = self.variants.get(variant) else { return Medians::default() };
         times.profiled.add(duration_ns);
         Medians {
-            plain_count: times.plain.count,
+            plain_count: times.plain.count(),
             plain_us: times.plain.median_us(),
-            profiled_count: times.profiled.count,
+            profiled_count: times.profiled.count(),
             profiled_us: times.profiled.median_us(),
         }
     }
@@ -71,27 +74,26 @@ impl Calibration {
     /// Whether inferences are to be repeated because too few have been run without a profile, of which the first is
     /// slower than others; true once.
     pub(super) fn claim_repeats(&self, variant: usize) -> bool {
-        let mut times = self.times.lock();
-        let times = times.entry(variant).or_default();
-        let is_mine = times.plain.count < REPEATS && !times.is_claimed;
-        times.is_claimed |= is_mine;
-        is_mine
+        let Some(times) = self.variants.get(variant) else { return false };
+        times.plain.count() < REPEATS && !times.is_claimed.swap(true, Ordering::Relaxed)
     }
 }
 
 impl Recent {
-    fn add(&mut self, duration_ns: u64) {
-        let place = usize::try_from(self.count).unwrap_or(0) % KEPT;
-        match self.values_ns.get_mut(place) {
-            Some(value) => *value = duration_ns,
-            None => self.values_ns.push(duration_ns),
-        }
-        self.count += 1;
+    // Relaxed: a median of durations orders nothing, and misses one that is just being written.
+    fn add(&self, duration_ns: u64) {
+        let place = usize::try_from(self.count.fetch_add(1, Ordering::Relaxed)).unwrap_or(0) % KEPT;
+        self.values_ns[place].store(duration_ns.max(1), Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 
     #[allow(clippy::cast_precision_loss)] // nanoseconds of three months fit
     fn median_us(&self) -> Option<f64> {
-        let mut sorted = self.values_ns.clone();
+        let values = self.values_ns.iter().map(|value| value.load(Ordering::Relaxed));
+        let mut sorted: Vec<_> = values.filter(|&value| value != 0).collect();
         sorted.sort_unstable();
         let (low, high) = (sorted.len().checked_sub(1)? / 2, sorted.len() / 2);
         Some((sorted[low] as f64 + sorted[high] as f64) / 2000.0)
@@ -101,11 +103,13 @@ impl Recent {
 #[cfg(test)]
 #[allow(clippy::float_cmp)] // halves are exact
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
-    fn medians_are_of_the_last_ones_of_a_specialization() {
-        let calibration = Calibration::default();
+    fn calibration_gives_medians_of_the_last_durations_of_a_specialization() {
+        let calibration = Calibration::new(2);
         assert!(calibration.claim_repeats(0));
         assert!(!calibration.claim_repeats(0));
         for duration_us in [9, 1, 5, 3] {
@@ -121,5 +125,23 @@ mod tests {
         let other = calibration.add_profiled(1, 1000);
         assert_eq!((other.plain_count, other.plain_us, other.profiled_us), (0, None, Some(1.0)));
         assert!(calibration.claim_repeats(1));
+        assert_eq!(calibration.add_profiled(2, 1000), Medians::default());
+    }
+
+    #[test]
+    fn calibration_noted_by_many_threads_counts_all() {
+        let calibration = Calibration::new(1);
+        let claims = thread::scope(|scope| {
+            let note = || {
+                let is_mine = calibration.claim_repeats(0);
+                (0..1000).for_each(|_| calibration.add_plain(0, 5000));
+                usize::from(is_mine)
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(note)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+        });
+        let medians = calibration.add_profiled(0, 1000);
+        assert_eq!((medians.plain_count, medians.plain_us), (4000, Some(5.0)));
+        assert!(claims <= 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What the engine says of one run: it writes a file, which is read and removed (stats-profiling §9.1, §9.2).
+//! What the engine says of one run: it writes a file, which is read and removed.
 //!
 //! The files are the engine's own, but names in them are the user's and not escaped, and a full disk cuts them off. So
 //! lines are taken apart where they are as expected, and what is not is counted.
@@ -14,7 +14,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use crate::clock;
+use crate::process::{ForkGuard, clock};
 use crate::sync::{AtomicU64, Ordering};
 
 /// What the engine puts behind the name of a node.
@@ -30,7 +30,7 @@ const LONGEST_LINE_BYTES: u64 = 1 << 20;
 pub(super) struct ProfileFolder {
     path: PathBuf,
     // A forked process has no part in it.
-    process: u32,
+    fork_guard: ForkGuard,
 }
 
 impl ProfileFolder {
@@ -51,8 +51,8 @@ impl ProfileFolder {
             let name = format!("openqaic-profile-{}-{number}-{:x}", process::id(), clock::now_ns());
             let path = parent.join(name);
             match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self { path, process: process::id() }),
-                // Somebody else's: another name is found.
+                Ok(()) => return Ok(Self { path, fork_guard: ForkGuard::new() }),
+                // It exists already: another name is found.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -78,8 +78,8 @@ impl ProfileFolder {
 
 impl Drop for ProfileFolder {
     fn drop(&mut self) {
-        if self.process == process::id() {
-            // What cannot be removed is left to whoever cleans up temporary files.
+        if self.fork_guard.is_current() {
+            // What cannot be removed is left to the cleaning of temporary files.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -89,7 +89,7 @@ impl Drop for ProfileFolder {
 #[derive(Debug, Default)]
 pub(super) struct OpNames {
     known: HashMap<Box<str>, u32>,
-    // For what the engine runs and nobody expected.
+    // For what the engine runs unexpectedly.
     other: Option<u32>,
 }
 
@@ -125,7 +125,7 @@ pub(super) struct Profile {
     pub(super) events: Vec<NodeEvent>,
     /// Begin and end of the run, by the engine.
     pub(super) run_us: Option<(u64, u64)>,
-    /// Executions attributed to nodes that nobody expected.
+    /// Executions attributed to unexpected nodes.
     pub(super) unexpected: u64,
     /// Executions that are left out, because there is no operation for them.
     pub(super) dropped: u64,

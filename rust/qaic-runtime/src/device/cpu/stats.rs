@@ -1,4 +1,4 @@
-//! The statistics of measured inferences, in the open layout (stats-profiling §8, §9).
+//! The statistics of measured inferences, in the open layout.
 //!
 //! What the host can measure is recorded: when the engine ran, when the program was loaded, how long inputs and outputs took,
 //! and from the engine's own profile what each node took. What it cannot measure is marked as not valid: processor cycles,
@@ -6,27 +6,27 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use qaic_stats::descriptor::{Fingerprint, OpsDescriptor};
+use qaic_mem::HostSliceMut;
+use qaic_stats::decode::descriptor::{Fingerprint, OpsDescriptor};
+use qaic_stats::decode::oqstats;
+use qaic_stats::decode::record::{Kind, Op, Thread, op_flags, op_kind_flags, thread_flags};
 use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
-use qaic_stats::oqstats;
-use qaic_stats::record::{Kind, Op, Thread, op_flags, op_kind_flags, thread_flags};
 use serde::Serialize;
 
 use super::calibration::{Calibration, Medians};
-use super::engine::Bindings;
-use super::loader::Engine;
+use super::engine::{Bindings, Engine};
 use super::profile::{NodeEvent, OpNames, Profile, ProfileFolder};
-use crate::buffer::HostSliceMut;
-use crate::clock::{self, ucycles};
+#[cfg(feature = "emu")]
+use crate::device::stats_records::LoadedStats;
 use crate::device::stats_records::{self, Levels};
 use crate::image::Image;
-use crate::log;
+use crate::process::clock::{self, ucycles};
+use crate::process::log;
 use crate::profiling::{Identity, Stages};
 
-/// From here on, operations are recorded (stats-profiling §1.1).
+/// From here on, operations are recorded.
 const OPS_LEVEL: u16 = 70;
 
 /// Operators whose results depend on how often they ran before.
@@ -39,7 +39,7 @@ const RANDOM: [&str; 7] = [
     "RandomUniform",
     "RandomUniformLike",
 ];
-/// More events than this the engine does not keep of a run (stats-profiling §9.3).
+/// More events than this the engine does not keep of a run.
 const MOST_EVENTS: u64 = 1_000_000;
 
 /// Bytes of one note in the buffer.
@@ -49,48 +49,27 @@ const LONGEST_NOTE_BYTES: usize = 300;
 #[derive(Debug)]
 pub(in crate::device) struct Description {
     levels: Levels,
-    // DMA buffer of the statistics.
-    buffer: usize,
     source: Source,
 }
 
 #[derive(Debug)]
 enum Source {
     Container(Arc<Image>),
+    #[cfg(feature = "emu")]
     Loaded(LoadedStats),
-}
-
-/// What a program says of its statistics to a card, which has no container.
-#[derive(Debug)]
-pub(in crate::device) struct LoadedStats {
-    /// What was asked for, and the samples of an inference.
-    pub(in crate::device) levels: Levels,
-    /// DMA buffer of the statistics.
-    pub(in crate::device) buffer: usize,
-    /// What a stats buffer says which program it is of.
-    pub(in crate::device) fingerprint: Fingerprint,
-    /// Whether traffic with memory was to be counted.
-    pub(in crate::device) counts_ddr: bool,
-    /// Whether hardware events were to be counted.
-    pub(in crate::device) counts_events: bool,
-    /// The ELF, and where in it the operations are described, if they are.
-    pub(in crate::device) operations: Option<(Arc<[u8]>, Range<usize>)>,
 }
 
 impl Description {
     /// `None` of a program without statistics.
     pub(super) fn of_container(image: &Arc<Image>) -> Option<Self> {
         let stats = image.network().stats.as_ref()?;
-        Some(Self {
-            levels: Levels::of(stats),
-            buffer: stats.buff_num as usize,
-            source: Source::Container(Arc::clone(image)),
-        })
+        Some(Self { levels: Levels::of(stats), source: Source::Container(Arc::clone(image)) })
     }
 
-    /// What a card was told.
+    /// What a card was given.
+    #[cfg(feature = "emu")]
     pub(in crate::device) fn of_loaded(stats: LoadedStats) -> Self {
-        Self { levels: stats.levels, buffer: stats.buffer, source: Source::Loaded(stats) }
+        Self { levels: stats.levels, source: Source::Loaded(stats) }
     }
 }
 
@@ -124,6 +103,7 @@ impl ProgramStats {
     pub(super) fn new(
         description: Description,
         engine: &'static Engine,
+        variants: usize,
         is_repeatable: bool,
         begun_ns: u64,
     ) -> Arc<Self> {
@@ -132,14 +112,9 @@ impl ProgramStats {
             engine,
             is_repeatable,
             loaded_ns: (begun_ns, clock::now_ns()),
-            calibration: Calibration::default(),
+            calibration: Calibration::new(variants),
             facts: OnceLock::new(),
         })
-    }
-
-    /// DMA buffer of the statistics.
-    pub(super) fn buffer(&self) -> usize {
-        self.description.buffer
     }
 
     /// Whether operations are measured.
@@ -180,6 +155,7 @@ impl Facts {
                 let counts_events = !descriptor.pmu_events.is_empty();
                 (descriptor, stats_records::fingerprint(image), counts_ddr, counts_events)
             }
+            #[cfg(feature = "emu")]
             Source::Loaded(stats) => {
                 let described = stats.operations.as_ref().filter(|_| measures_ops);
                 let described = described.and_then(|(elf, range)| elf.get(range.clone()));
@@ -300,7 +276,7 @@ impl ExecStats {
         bindings: &Bindings,
         stages: &Stages,
         identity: Identity,
-        memory: HostSliceMut,
+        mut memory: HostSliceMut<'_>,
     ) {
         let profile = self.take_profile();
         let program = Arc::clone(&self.program);

@@ -5,11 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::faults::{Call, Fault, FaultPlan};
+use qaic_emu::fault::{Action, FaultPlan, Target};
+
+use super::call::Call;
 use crate::device::{DeviceId, DeviceStatus};
-use crate::error::RuntimeError;
-use crate::fork::Origin;
-use crate::interrupts::LOOK_PERIOD;
+use crate::error::{DeviceError, EngineError, InputError, RuntimeError};
+use crate::process::ForkGuard;
+use crate::process::cancellation::CHECK_PERIOD;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
 /// A wait without a limit of its own wakes this often to look again.
@@ -21,7 +23,7 @@ pub struct Control {
     device: DeviceId,
     // Whether executions are submitted first; what the device says when a program is made.
     pub(super) queues: AtomicBool,
-    origin: Origin,
+    fork_guard: ForkGuard,
     calls: [AtomicU64; Call::ALL.len()],
     // Times the device was lost. A program works as long as this is what it was when the program was loaded.
     losses: AtomicU32,
@@ -60,23 +62,29 @@ pub(super) enum Stay {
 }
 
 impl Stay {
-    pub(super) fn of(fault: Option<Fault>) -> Self {
+    pub(super) fn of(fault: Option<Action>) -> Self {
         match fault {
             // A time beyond what the clock can express does not end.
-            Some(Fault::Slow(time)) => Instant::now().checked_add(time).map_or(Self::Forever, Self::Until),
-            Some(Fault::Stuck) => Self::Forever,
+            Some(Action::Slow(time)) => Instant::now().checked_add(time).map_or(Self::Forever, Self::Until),
+            Some(Action::Stuck) => Self::Forever,
             _ => Self::Until(Instant::now()),
         }
     }
 }
 
+/// A plan of faults of `noop` devices.
+pub(in crate::device) fn parse_plan(text: &str) -> Result<FaultPlan, RuntimeError> {
+    FaultPlan::parse(text, Target::Noop)
+        .map_err(|error| RuntimeError::Input(InputError::Argument { what: error.to_string() }))
+}
+
 impl Control {
     pub(super) fn new(device: DeviceId, plan: FaultPlan) -> Self {
-        let armed = plan.mentions(Call::Execute);
+        let armed = plan.mentions(Call::Execute.trigger());
         Self {
             device,
             queues: AtomicBool::new(false),
-            origin: Origin::here(),
+            fork_guard: ForkGuard::new(),
             calls: Default::default(),
             losses: AtomicU32::new(0),
             armed: AtomicBool::new(armed),
@@ -85,8 +93,9 @@ impl Control {
         }
     }
 
-    /// Replaces the faults and counts calls anew.
-    pub fn plan(&self, plan: FaultPlan) -> Result<(), RuntimeError> {
+    /// Replaces the faults with those of a plan in the language of [`qaic_emu::fault`], and counts calls anew.
+    pub fn plan(&self, text: &str) -> Result<(), RuntimeError> {
+        let plan = parse_plan(text)?;
         let mut state = self.state()?;
         state.plan = plan;
         for calls in &self.calls {
@@ -139,7 +148,7 @@ impl Control {
         loop {
             let mut state = self.state()?;
             if state.inside < count {
-                state = self.changed.wait_at_most(state, LOOK_PERIOD.min(limit));
+                state = self.changed.wait_at_most(state, CHECK_PERIOD.min(limit));
             }
             if state.inside >= count {
                 return Ok(true);
@@ -186,9 +195,11 @@ impl Control {
             return Err(self.lost(AWAY));
         }
         let losses = self.losses.load(Ordering::Relaxed);
-        match state.plan.fault(Call::Load, nth) {
-            Some(Fault::NoMemory) => Err(RuntimeError::OutOfMemory { bytes, what: "the program" }),
-            Some(Fault::Lost) => Err(self.reset(&state)),
+        match state.plan.action(Call::Load.trigger(), nth) {
+            Some(Action::NoMemory) => {
+                Err(RuntimeError::Device(DeviceError::OutOfMemory { bytes, what: "the program" }))
+            }
+            Some(Action::Lost) => Err(self.reset(&state)),
             fault => {
                 let duration = Stay::of(fault);
                 self.linger(state, duration, |_| false, losses, cancelled).map(|_| losses)
@@ -205,10 +216,15 @@ impl Control {
         bytes: u64,
     ) -> Result<(), RuntimeError> {
         match self.fault(Call::Activate, losses)? {
-            Some(Fault::NoCores) => {
-                Err(RuntimeError::DeviceBusy { id: self.device.0, needed: cores, free: 0, total })
+            Some(Action::NoCores) => Err(RuntimeError::Device(DeviceError::Busy {
+                id: self.device.0,
+                needed: cores,
+                free: 0,
+                total,
+            })),
+            Some(Action::NoMemory) => {
+                Err(RuntimeError::Device(DeviceError::OutOfMemory { bytes, what: "the activation" }))
             }
-            Some(Fault::NoMemory) => Err(RuntimeError::OutOfMemory { bytes, what: "the activation" }),
             _ => Ok(()),
         }
     }
@@ -216,7 +232,9 @@ impl Control {
     /// Begins the making of an exec.
     pub(super) fn exec(&self, losses: u32, bytes: u64) -> Result<(), RuntimeError> {
         match self.fault(Call::Exec, losses)? {
-            Some(Fault::NoMemory) => Err(RuntimeError::OutOfMemory { bytes, what: "DMA buffers" }),
+            Some(Action::NoMemory) => {
+                Err(RuntimeError::Device(DeviceError::OutOfMemory { bytes, what: "DMA buffers" }))
+            }
             _ => Ok(()),
         }
     }
@@ -246,12 +264,12 @@ impl Control {
     #[cold]
     fn execute_armed(&self, nth: u64, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
-        let fault = state.plan.fault(Call::Execute, nth);
+        let fault = state.plan.action(Call::Execute.trigger(), nth);
         match fault {
-            Some(Fault::Fail) => {
+            Some(Action::FailInference) => {
                 return Err(self.failure(nth));
             }
-            Some(Fault::Lost) => return Err(self.reset(&state)),
+            Some(Action::Lost) => return Err(self.reset(&state)),
             None if !state.held => return Ok(()),
             _ => {}
         }
@@ -315,12 +333,12 @@ impl Control {
         }
     }
 
-    fn fault(&self, call: Call, losses: u32) -> Result<Option<Fault>, RuntimeError> {
+    fn fault(&self, call: Call, losses: u32) -> Result<Option<Action>, RuntimeError> {
         let nth = self.count(call);
         let state = self.state()?;
         self.check_loaded(losses)?;
-        match state.plan.fault(call, nth) {
-            Some(Fault::Lost) => Err(self.reset(&state)),
+        match state.plan.action(call.trigger(), nth) {
+            Some(Action::Lost) => Err(self.reset(&state)),
             fault => Ok(fault),
         }
     }
@@ -330,12 +348,12 @@ impl Control {
     }
 
     pub(super) fn state(&self) -> Result<MutexGuard<'_, State>, RuntimeError> {
-        self.origin.check()?;
+        self.fork_guard.check()?;
         Ok(self.state.lock())
     }
 
     fn arm(&self, state: &State) {
-        self.armed.store(state.held || state.plan.mentions(Call::Execute), Ordering::Relaxed);
+        self.armed.store(state.held || state.plan.mentions(Call::Execute.trigger()), Ordering::Relaxed);
     }
 
     /// Everything loaded is lost.
@@ -346,14 +364,14 @@ impl Control {
     }
 
     pub(super) fn failure(&self, nth: u64) -> RuntimeError {
-        RuntimeError::Inference {
+        RuntimeError::Engine(EngineError::Inference {
             status: "NOOP_FAULT",
             message: format!("the fault plan of device {} says so for execution {nth}", self.device.0),
-        }
+        })
     }
 
     fn lost(&self, reason: &str) -> RuntimeError {
-        RuntimeError::DeviceLost { id: self.device.0, reason: reason.to_owned() }
+        RuntimeError::Device(DeviceError::Lost { id: self.device.0, reason: reason.to_owned() })
     }
 }
 

@@ -10,46 +10,47 @@
 //!
 //! Its statistics are when it ran, in the open layout, said to be of a test device.
 
+mod call;
 mod control;
-mod faults;
 mod submissions;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use qaic_emu::fault::FaultPlan;
+use qaic_mem::{HostSlice, HostSliceMut, Storage};
 use qaic_qpc::container::names;
 use qaic_qpc::network_desc::Direction;
+use qaic_stats::decode::oqstats;
+use qaic_stats::decode::record::Thread;
 use qaic_stats::model::{DeviceKind as Measurer, Run, StatsModel, run_flags};
-use qaic_stats::oqstats;
-use qaic_stats::record::Thread;
 
 use super::{
-    Activation, CORES, Canceller, Device, DeviceId, DeviceKind, DeviceStatus, Exec, Ledger, LoadOptions,
-    LoadedProgram, Resources,
+    Activation, CORES, Canceller, Device, DeviceId, DeviceKind, DeviceStatus, Exec, LoadOptions,
+    LoadedProgram, ResourceTracker, Resources,
     stats_records::{self, Levels},
 };
-use crate::buffer::{HostSlice, HostSliceMut, Storage};
-use crate::clock::ucycles;
 use crate::error::RuntimeError;
 use crate::image::Image;
+use crate::process::clock::ucycles;
 use crate::profiling::{Identity, Stages};
+pub use call::Call;
 pub use control::Control;
 use control::Stop;
-pub use faults::{Call, Fault, FaultPlan};
 use submissions::Submission;
 
 /// One `noop` device.
 #[derive(Debug)]
 pub struct NoopDevice {
-    ledger: Arc<Ledger>,
+    resource_tracker: Arc<ResourceTracker>,
     control: Arc<Control>,
 }
 
 impl NoopDevice {
-    /// A device with these books, on which `faults` happen.
-    pub fn new(ledger: Arc<Ledger>, faults: FaultPlan) -> Self {
-        let control = Arc::new(Control::new(ledger.card(), faults));
-        Self { ledger, control }
+    /// A device whose resources this tracker counts, on which `faults` happen.
+    pub fn new(resource_tracker: Arc<ResourceTracker>, faults: FaultPlan) -> Self {
+        let control = Arc::new(Control::new(resource_tracker.card(), faults));
+        Self { resource_tracker, control }
     }
 
     /// The hand on it.
@@ -60,7 +61,7 @@ impl NoopDevice {
 
 impl Device for NoopDevice {
     fn id(&self) -> DeviceId {
-        self.ledger.card()
+        self.resource_tracker.card()
     }
 
     fn kind(&self) -> DeviceKind {
@@ -72,7 +73,7 @@ impl Device for NoopDevice {
     }
 
     fn resources(&self) -> Resources {
-        self.ledger.resources()
+        self.resource_tracker.resources()
     }
 
     fn status(&self) -> DeviceStatus {
@@ -91,8 +92,8 @@ impl Device for NoopDevice {
         self.control.is_queueing()
     }
 
-    fn ledger(&self) -> Option<&Arc<Ledger>> {
-        Some(&self.ledger)
+    fn resource_tracker(&self) -> Option<&Arc<ResourceTracker>> {
+        Some(&self.resource_tracker)
     }
 
     fn partitions(&self, _: &Image) -> Result<Option<u32>, RuntimeError> {
@@ -105,9 +106,9 @@ impl Device for NoopDevice {
         options: &LoadOptions,
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         let control = Arc::clone(&self.control);
-        let _watched = options.token.during(Box::new(move || control.wake()))?;
+        let _on_cancel = options.token.on_cancel(Box::new(move || control.wake()))?;
         let constants = image.segment(names::CONSTANTS).map_or(0, <[u8]>::len) as u64;
-        let losses = self.control.load(constants, || options.token.was_cancelled())?;
+        let losses = self.control.load(constants, || options.token.is_cancelled())?;
         Ok(Arc::new(NoopProgram { image: Arc::clone(image), control: Arc::clone(&self.control), losses }))
     }
 }
@@ -143,14 +144,16 @@ impl Activation for NoopProgram {
         let copies = network.inputs.iter().flat_map(|input| &input.transformseq);
         let with_tensors: HashSet<u32> =
             copies.filter_map(|step| step.copy_dma_buffer.as_ref()).map(|copy| copy.buffer_num).collect();
-        let buffers = (0..)
-            .zip(&network.dma_buffers)
-            .map(|(number, buffer)| {
-                let is_echoed = buffer.dir == Direction::Out || with_tensors.contains(&number);
-                let role = is_echoed.then_some(buffer.dir);
-                Ok((role, Storage::new(buffer.size as usize)?))
-            })
-            .collect::<Result<Vec<_>, RuntimeError>>()?;
+        let mut buffers = Buffers::default();
+        for (number, buffer) in (0..).zip(&network.dma_buffers) {
+            let storage = Storage::new(buffer.size as usize)?;
+            let list = match buffer.dir {
+                Direction::Out => &mut buffers.outputs,
+                Direction::In if with_tensors.contains(&number) => &mut buffers.inputs,
+                Direction::In | Direction::Unknown(_) => &mut buffers.others,
+            };
+            list.push((number as usize, storage));
+        }
         let stop = Arc::new(NoopStop { control: Arc::clone(&self.control), stop: Stop::default() });
         let stats = self.image.network().stats.as_ref();
         let stats = stats.map(|stats| (stats.buff_num as usize, Levels::of(stats)));
@@ -159,10 +162,17 @@ impl Activation for NoopProgram {
     }
 }
 
+/// DMA buffers with their numbers, by the part they have in the echo.
+#[derive(Debug, Default)]
+struct Buffers {
+    inputs: Vec<(usize, Storage)>,
+    outputs: Vec<(usize, Storage)>,
+    others: Vec<(usize, Storage)>,
+}
+
 #[derive(Debug)]
 struct NoopExec {
-    // With which part they have in the echo.
-    buffers: Vec<(Option<Direction>, Storage)>,
+    buffers: Buffers,
     losses: u32,
     stop: Arc<NoopStop>,
     // DMA buffer of the statistics, and what goes there.
@@ -172,27 +182,34 @@ struct NoopExec {
     submission: Option<Submission>,
 }
 
-impl NoopExec {
-    fn memories(&self, wanted: Direction) -> impl Iterator<Item = HostSliceMut> + Clone {
-        let is_wanted = move |(role, _): &&(Option<Direction>, Storage)| *role == Some(wanted);
-        self.buffers.iter().filter(is_wanted).map(|(_, storage)| storage.memory())
+impl Buffers {
+    fn get_mut(&mut self, index: usize) -> Option<&mut Storage> {
+        let Self { inputs, outputs, others } = self;
+        let mut all = inputs.iter_mut().chain(outputs).chain(others);
+        all.find(|(number, _)| *number == index).map(|(_, storage)| storage)
     }
+}
 
+impl NoopExec {
     /// What the device does with an inference.
-    fn compute(&self) {
+    fn compute(&mut self) {
+        let Buffers { inputs, outputs, .. } = &mut self.buffers;
         // Empty buffers would make the search for the next bytes endless.
-        let mut sources = self.memories(Direction::In).filter(|memory| !memory.is_empty()).cycle();
+        let mut sources =
+            inputs.iter().map(|(_, storage)| storage.memory()).filter(|memory| !memory.is_empty()).cycle();
         let mut source = HostSlice::empty();
-        for mut target in self.memories(Direction::Out) {
+        for (_, storage) in outputs {
+            let mut target = storage.memory_mut();
             while !target.is_empty() {
                 if source.is_empty() {
                     let Some(next) = sources.next() else { return };
-                    source = next.as_const();
+                    source = next;
                 }
                 let copied = target.copy_from(source);
                 // Both are at least this long, so the rest exists.
                 source = source.subslice(copied, source.len() - copied).unwrap_or(HostSlice::empty());
-                target = target.subslice(copied, target.len() - copied).unwrap_or(HostSliceMut::empty());
+                let left = target.len() - copied;
+                target = target.subslice(copied, left).unwrap_or(HostSliceMut::empty());
             }
         }
     }
@@ -201,10 +218,10 @@ impl NoopExec {
     fn sum(&self) -> u32 {
         let mut sum = crc32fast::Hasher::new();
         let mut buffer = [0; 1024];
-        for memory in self.memories(Direction::In) {
+        for memory in self.buffers.inputs.iter().map(|(_, storage)| storage.memory()) {
             for at in (0..memory.len()).step_by(buffer.len()) {
                 let part = buffer.len().min(memory.len() - at);
-                if memory.as_const().read_into(at, &mut buffer[..part]).is_some() {
+                if memory.read_into(at, &mut buffer[..part]).is_some() {
                     sum.update(&buffer[..part]);
                 }
             }
@@ -230,22 +247,11 @@ impl NoopExec {
 }
 
 impl Exec for NoopExec {
-    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut, RuntimeError> {
-        self.buffers.get(index).map(|(_, storage)| storage.memory()).ok_or_else(|| RuntimeError::Internal {
-            what: format!("DMA buffer {index} of {}", self.buffers.len()),
-        })
-    }
-
-    fn binds_in_place(&self) -> bool {
-        false
-    }
-
-    fn bind_input(&mut self, index: usize, _: HostSlice) -> Result<(), RuntimeError> {
-        Err(RuntimeError::Internal { what: format!("input {index} of the noop device bound in place") })
-    }
-
-    fn bind_output(&mut self, index: usize, _: HostSliceMut) -> Result<(), RuntimeError> {
-        Err(RuntimeError::Internal { what: format!("output {index} of the noop device bound in place") })
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
+        let storage = self.buffers.get_mut(index);
+        storage
+            .map(Storage::memory_mut)
+            .ok_or_else(|| RuntimeError::Internal { what: format!("DMA buffer {index} does not exist") })
     }
 
     fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
@@ -272,9 +278,12 @@ impl Exec for NoopExec {
         Ok(())
     }
 
-    fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<(), RuntimeError> {
-        let Some((buffer, levels)) = self.stats else { return Ok(()) };
-        let memory = self.dma_buffer(buffer)?;
+    fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<HostSlice<'_>, RuntimeError> {
+        let missing =
+            || RuntimeError::Internal { what: "the program has no buffer of statistics".to_owned() };
+        let (buffer, levels) = self.stats.ok_or_else(missing)?;
+        let fingerprint = stats_records::fingerprint(&self.image);
+        let mut memory = self.dma_buffer(buffer)?;
         let flags = run_flags::COMPLETE | run_flags::PCYCLES_ABSENT;
         let run = Run { device: Measurer::Test, flags, ..stats_records::run(levels, identity) };
         let mut model = StatsModel::new(run);
@@ -282,9 +291,9 @@ impl Exec for NoopExec {
         stats_records::set(&mut model, Thread { start_u, end_u, ..Thread::default() }, stages);
         let mut encoded = vec![0; memory.len()];
         // A buffer of a card may have no room; zeros are the statistics of nothing.
-        let _ = oqstats::encode(&model, stats_records::fingerprint(&self.image), &mut encoded);
+        let _ = oqstats::encode(&model, fingerprint, &mut encoded);
         let _ = memory.write_from(0, &encoded);
-        Ok(())
+        Ok(memory.into_const())
     }
 
     fn canceller(&self) -> Arc<dyn Canceller> {

@@ -6,10 +6,12 @@
 
 use std::time::{Duration, Instant};
 
+use qaic_emu::fault::Action;
+
+use super::call::Call;
 use super::control::{Control, Stay, Stop};
-use super::faults::{Call, Fault};
 use crate::error::RuntimeError;
-use crate::interrupts::LOOK_PERIOD;
+use crate::process::cancellation::CHECK_PERIOD;
 use crate::sync::{MutexGuard, Ordering};
 
 /// An execution that was submitted.
@@ -18,7 +20,7 @@ pub(super) struct Submission {
     // Its number among all, from 0, and among the calls, from 1.
     number: u64,
     nth: u64,
-    fault: Option<Fault>,
+    fault: Option<Action>,
     stay: Stay,
     /// Of the bytes that the device reads.
     pub(super) sum: u32,
@@ -51,7 +53,7 @@ impl Control {
         let nth = self.count(Call::Execute);
         let mut state = self.state()?;
         self.check_loaded(losses)?;
-        let fault = state.plan.fault(Call::Execute, nth);
+        let fault = state.plan.action(Call::Execute.trigger(), nth);
         let number = state.next;
         state.next += 1;
         state.inside += 1;
@@ -89,7 +91,7 @@ impl Control {
                 Stay::Until(end) => end.saturating_duration_since(Instant::now()),
                 // It lasts until it is cancelled.
                 Stay::Forever if is_reclaim => Duration::ZERO,
-                Stay::Forever => LOOK_PERIOD,
+                Stay::Forever => CHECK_PERIOD,
             };
             if is_through && left.is_zero() {
                 break;
@@ -98,7 +100,7 @@ impl Control {
                 self.leave(state, stop);
                 return Err(RuntimeError::Interrupted);
             }
-            let limit = if left.is_zero() { LOOK_PERIOD } else { left.min(LOOK_PERIOD) };
+            let limit = if left.is_zero() { CHECK_PERIOD } else { left.min(CHECK_PERIOD) };
             state = self.changed.wait_at_most(state, limit);
             if let Some(look) = look.as_deref_mut() {
                 drop(state);
@@ -109,8 +111,8 @@ impl Control {
             }
         }
         let outcome = match submission.fault {
-            Some(Fault::Lost) if !is_reclaim => Err(self.reset(&state)),
-            Some(Fault::Fail) if !is_reclaim => Err(self.failure(submission.nth)),
+            Some(Action::Lost) if !is_reclaim => Err(self.reset(&state)),
+            Some(Action::FailInference) if !is_reclaim => Err(self.failure(submission.nth)),
             _ => Ok(()),
         };
         self.leave(state, stop);

@@ -1,0 +1,231 @@
+//! Buffer objects: memory of the host with a handle, and what a channel does with it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::card::State;
+use super::fault::Trigger;
+use super::file::EmuFile;
+use super::options::Profile;
+use super::pages::{PAGE_BYTES, Pages};
+use super::slices::Slices;
+use qaic_kmd::Errno;
+use qaic_kmd::abi::{
+    AttachSliceEntry, CreateBo, DBC_COUNT, DIR_FROM_DEVICE, DIR_TO_DEVICE, DetachSlice, GemClose, MmapBo,
+};
+use qaic_mem::Mapping;
+
+/// Bytes of the largest buffer object, more than any host has memory for.
+const MAX_BYTES: u64 = 1 << 40;
+/// Where offsets for mapping begin. Each buffer object has one page of them: it is mapped from its begin on or not at all.
+const MAP_BEGIN: u64 = 1 << 32;
+
+/// Most bytes of entries that the kernel takes in one piece.
+const MAX_ENTRIES_BYTES: usize = 4 << 20;
+
+/// What is to be attached to a buffer object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attachments<'a> {
+    pub(crate) dbc_id: u32,
+    pub(crate) handle: u32,
+    pub(crate) dir: u32,
+    pub(crate) size: u64,
+    pub(crate) entries: &'a [AttachSliceEntry],
+}
+
+/// A buffer object. It lives while a handle names it or a channel refers to it; its memory, as long as it is mapped.
+#[derive(Debug)]
+pub(crate) struct Bo {
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) user: u32,
+    pub(crate) handle: Option<u32>,
+    pub(crate) attachment: Option<Attachment>,
+    pub(crate) flight: Option<Flight>,
+    pub(crate) figures: Figures,
+}
+
+/// What is attached, and the channel that it is for.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) dbc_id: u32,
+    pub(crate) slices: Arc<Slices>,
+}
+
+/// An execution that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    /// Which.
+    pub(crate) serial: u64,
+    /// Slices that are not complete.
+    pub(crate) slices_left: usize,
+    /// When it went into the ring.
+    pub(crate) submitted: Duration,
+    /// Whether a thread sleeps until it is complete.
+    pub(crate) is_awaited: bool,
+}
+
+/// Of the last execution.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) level_before: u32,
+    pub(crate) elements: u32,
+    pub(crate) submit_us: u32,
+    pub(crate) device_us: u32,
+}
+
+impl State {
+    /// The buffer object that a handle of a user names.
+    pub(crate) fn bo_id(&self, user: u32, handle: u32) -> Result<u64, Errno> {
+        let handles = self.users.get(&user).map(|user| &user.handles);
+        handles.and_then(|handles| handles.get(&handle)).copied().ok_or(Errno::NOENT)
+    }
+
+    /// Drops a buffer object that nothing refers to any more.
+    pub(crate) fn drop_unused(&mut self, bo_id: u64) {
+        if self.bos.get(&bo_id).is_some_and(|bo| bo.handle.is_none() && bo.attachment.is_none()) {
+            self.bos.remove(&bo_id);
+        }
+    }
+
+    fn add_bo(&mut self, user: u32, pages: Arc<Pages>) -> Result<u32, Errno> {
+        let bo_id = self.next_bo;
+        self.next_bo += 1;
+        let handles = &mut self.users.get_mut(&user).ok_or(Errno::NODEV)?.handles;
+        // The smallest that is free, from 1 on.
+        let taken = handles.keys().zip(1_u32..).take_while(|(handle, next)| **handle == *next).count();
+        let handle = u32::try_from(taken).map_err(|_| Errno::NOMEM)? + 1;
+        handles.insert(handle, bo_id);
+        let figures = Figures::default();
+        let bo = Bo { pages, user, handle: Some(handle), attachment: None, flight: None, figures };
+        self.bos.insert(bo_id, bo);
+        Ok(handle)
+    }
+}
+
+impl EmuFile {
+    pub(crate) fn create_bo(&self, arg: &mut CreateBo) -> Result<(), Errno> {
+        self.trip(Trigger::CreateBo, None)?;
+        if arg.pad != 0 {
+            return Err(Errno::INVAL);
+        }
+        drop(self.alive()?);
+        if arg.size > MAX_BYTES && arg.size.checked_next_multiple_of(4096).is_some() {
+            return Err(Errno::NOMEM);
+        }
+        let pages = Pages::new(arg.size)?;
+        arg.handle = self.alive()?.add_bo(self.user, pages)?;
+        Ok(())
+    }
+
+    pub(crate) fn mmap_bo(&self, arg: &mut MmapBo) -> Result<(), Errno> {
+        self.trip(Trigger::MmapBo, None)?;
+        let state = self.alive()?;
+        arg.offset = MAP_BEGIN + state.bo_id(self.user, arg.handle)? * PAGE_BYTES;
+        Ok(())
+    }
+
+    /// Maps what is at the offset; a handle of this file must name it.
+    pub(crate) fn map_at(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        self.trip(Trigger::Mmap, None)?;
+        let state = self.not_dead()?;
+        let page = offset.checked_sub(MAP_BEGIN).filter(|offset| offset.is_multiple_of(PAGE_BYTES));
+        let bo = page.and_then(|page| state.bos.get(&(page / PAGE_BYTES)));
+        let bo = bo.filter(|bo| bo.user == self.user && bo.handle.is_some()).ok_or(Errno::INVAL)?;
+        let pages = &bo.pages;
+        if len == 0 || pages.imported().is_some() {
+            return Err(Errno::INVAL);
+        }
+        pages.mapping(0, len).ok_or(Errno::INVAL)
+    }
+
+    pub(crate) fn attach(&self, arg: &Attachments<'_>) -> Result<(), Errno> {
+        let Attachments { dbc_id, handle, dir, size, entries } = *arg;
+        self.trip(Trigger::Attach, Some(dbc_id))?;
+        let options = self.options();
+        let is_old = options.profile == Profile::Old;
+        if entries.is_empty() || !matches!(dir, DIR_TO_DEVICE | DIR_FROM_DEVICE) || is_old && size == 0 {
+            return Err(Errno::INVAL);
+        }
+        drop(self.alive()?);
+        if dbc_id >= DBC_COUNT {
+            return Err(Errno::INVAL);
+        }
+        if !fits_one_copy(entries) {
+            return Err(Errno::NOMEM);
+        }
+        let mut state = self.alive()?;
+        let bo_id = state.bo_id(self.user, handle)?;
+        let State { bos, dbcs, .. } = &mut *state;
+        let bo = bos.get_mut(&bo_id).ok_or(Errno::NOENT)?;
+        let dbc = &mut dbcs[dbc_id as usize];
+        if bo.attachment.is_some() || dbc.owner != Some(self.user) {
+            return Err(Errno::INVAL);
+        }
+        if dbc.is_restarting {
+            return Err(Errno::PIPE);
+        }
+        // Old kernels believe the size in the call.
+        let size = if is_old { size } else { bo.pages.len() };
+        if size > bo.pages.len() {
+            return Err(Errno::INVAL);
+        }
+        let slices = Slices::new(entries, dir, size, dbc.ring_size, options.fragment_bytes)?;
+        bo.attachment = Some(Attachment { dbc_id, slices: Arc::new(slices) });
+        dbc.attached.insert(bo_id);
+        Ok(())
+    }
+
+    pub(crate) fn detach(&self, arg: DetachSlice) -> Result<(), Errno> {
+        self.trip(Trigger::Detach, None)?;
+        if arg.pad != 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut state = self.alive()?;
+        let bo_id = state.bo_id(self.user, arg.handle)?;
+        let State { bos, dbcs, .. } = &mut *state;
+        let bo = bos.get_mut(&bo_id).ok_or(Errno::NOENT)?;
+        let attachment = bo.attachment.as_ref().ok_or(Errno::INVAL)?;
+        let dbc = &mut dbcs[attachment.dbc_id as usize];
+        if dbc.owner != Some(self.user) {
+            return Err(Errno::INVAL);
+        }
+        if bo.flight.is_some() {
+            return Err(Errno::BUSY);
+        }
+        dbc.attached.remove(&bo_id);
+        bo.attachment = None;
+        Ok(())
+    }
+
+    pub(crate) fn close_handle(&self, arg: GemClose) -> Result<(), Errno> {
+        let mut state = self.not_dead()?;
+        let handles = state.users.get_mut(&self.user).map(|user| &mut user.handles);
+        let bo_id = handles.and_then(|handles| handles.remove(&arg.handle)).ok_or(Errno::INVAL)?;
+        if let Some(bo) = state.bos.get_mut(&bo_id) {
+            bo.handle = None;
+        }
+        state.drop_unused(bo_id);
+        Ok(())
+    }
+
+    pub(crate) fn import(&self, file: BorrowedFd<'_>) -> Result<u32, Errno> {
+        self.trip(Trigger::Import, None)?;
+        let identity = Pages::identity_of(file)?;
+        let mut state = self.not_dead()?;
+        let known = state.users.get(&self.user).and_then(|user| {
+            user.handles.iter().find_map(|(handle, bo_id)| {
+                (state.bos.get(bo_id)?.pages.imported() == Some(identity)).then_some(*handle)
+            })
+        });
+        match known {
+            Some(handle) => Ok(handle),
+            None => state.add_bo(self.user, Pages::import(file)?),
+        }
+    }
+}
+
+/// Whether the kernel, which copies all entries of a call in one piece, has memory for them.
+pub(crate) fn fits_one_copy<T>(entries: &[T]) -> bool {
+    size_of_val(entries) <= MAX_ENTRIES_BYTES
+}

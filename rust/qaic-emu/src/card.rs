@@ -1,0 +1,551 @@
+//! An emulated card as its driver sees it: its open files, the owners of its channels, and what happens to it.
+//!
+//! One lock guards all of it. Nothing that takes long happens under it: cores compute and the firmware answers without it,
+//! and what a loss sets free ([`DeferredCleanup`]) is stopped after it is given back. The order of locks is: a channel's drive
+//! lock, the card's lock, whatever channels and firmware have inside.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::bo::Bo;
+use super::channel::Channel;
+use super::events::EventHub;
+use super::fault::{Action, FaultPlan, Trigger};
+use super::fault_counter::FaultCounter;
+use super::firmware::Firmware;
+use super::options::{EmuClock, EmuOptions, Profile};
+use super::worker::Worker;
+use qaic_kmd::Errno;
+use qaic_kmd::abi::DBC_COUNT;
+use qaic_kmd::kmd::{DbcState, EventKind};
+
+/// How long a thread sleeps before it looks for a signal.
+pub(crate) const SIGNAL_POLL: Duration = Duration::from_millis(50);
+
+/// An emulated card.
+#[derive(Debug)]
+pub(crate) struct Card {
+    /// Name of its node, as `accel0`.
+    pub(crate) node: String,
+    pub(crate) options: Arc<EmuOptions>,
+    pub(crate) firmware: Firmware,
+    events: Arc<EventHub>,
+    state: Mutex<State>,
+    /// Whether anything is to go wrong at all.
+    has_faults: AtomicBool,
+    /// Something changed that a blocked call may wait for.
+    pub(crate) changed: Condvar,
+}
+
+/// What the lock guards.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Whether it can be used.
+    pub(crate) is_online: bool,
+    /// Resets so far.
+    pub(crate) resets: u64,
+    pub(crate) users: BTreeMap<u32, User>,
+    next_user: u32,
+    pub(crate) bos: BTreeMap<u64, Bo>,
+    pub(crate) next_bo: u64,
+    pub(crate) dbcs: Vec<Dbc>,
+    faults: FaultCounter,
+    timeline: Vec<(Duration, Due)>,
+    /// Resets whose firmware has not forgotten everything yet.
+    resetting: usize,
+    /// Calls that are blocked.
+    pub(crate) waiters: usize,
+    /// Control messages that the firmware works on.
+    pub(crate) busy: usize,
+    /// Calls so far, by request.
+    pub(crate) calls: BTreeMap<u32, u64>,
+    /// Elements that completed with a status other than 0, which the driver reports nowhere.
+    pub(crate) dma_errors: u64,
+    pub(crate) next_serial: u64,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct User {
+    /// Its identity to the firmware; a new one after each reset, so that what the firmware did for it before is known.
+    pub(crate) wire_id: u32,
+    pub(crate) handles: BTreeMap<u32, u64>,
+    /// Whether it will never work again.
+    pub(crate) is_dead: bool,
+}
+
+/// A DMA-bridge channel.
+#[derive(Debug, Default)]
+pub(crate) struct Dbc {
+    /// The file that activated it.
+    pub(crate) owner: Option<u32>,
+    /// The file that gave it up with a deactivation that has not succeeded.
+    pub(crate) former_owner: Option<u32>,
+    /// Counts the times that executions were lost, and why they were the last time.
+    pub(crate) losses: u64,
+    pub(crate) loss: Option<Errno>,
+    /// Counts activations.
+    pub(crate) activation: u64,
+    pub(crate) state: Option<DbcState>,
+    /// Whether its cores are being restarted.
+    pub(crate) is_restarting: bool,
+    pub(crate) ring_size: u32,
+    pub(crate) channel: Option<Arc<Channel>>,
+    /// Held while a step is made and its outcome taken note of.
+    pub(crate) drive: Arc<Mutex<()>>,
+    pub(crate) tickets: VecDeque<Ticket>,
+    pub(crate) next_ticket: u64,
+    /// Whether its cores have stopped getting on.
+    pub(crate) is_hung: bool,
+    pub(crate) worker: Option<Worker>,
+    pub(crate) attached: BTreeSet<u64>,
+}
+
+/// An element on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) number: u64,
+    pub(crate) bo_id: u64,
+    pub(crate) serial: u64,
+    pub(crate) ends_slice: bool,
+    /// Whether its completion gets lost.
+    pub(crate) is_lost: bool,
+    /// What it completes with instead.
+    pub(crate) dma_status: Option<u16>,
+}
+
+/// What happens at some time.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Fault(Action),
+    Online,
+    CoresStart { dbc_id: u32, powers_up: bool },
+}
+
+/// What is to be done when the lock has been given back.
+#[derive(Debug, Default)]
+#[must_use = "channels go on until they are stopped"]
+pub(crate) struct DeferredCleanup {
+    channels: Vec<Arc<Channel>>,
+    workers: Vec<Worker>,
+    restarted: Vec<u32>,
+    is_reset: bool,
+}
+
+impl DeferredCleanup {
+    fn is_empty(&self) -> bool {
+        self.channels.is_empty() && self.workers.is_empty() && self.restarted.is_empty() && !self.is_reset
+    }
+
+    fn add(&mut self, other: Self) {
+        self.channels.extend(other.channels);
+        self.workers.extend(other.workers);
+        self.restarted.extend(other.restarted);
+        self.is_reset |= other.is_reset;
+    }
+
+    /// Stops what was set free. Call without the card's lock.
+    ///
+    /// Blocking: until the threads of channels have ended, a few seconds at most.
+    pub(crate) fn finish(self, card: &Card) {
+        for channel in &self.channels {
+            channel.stop();
+        }
+        for dbc_id in self.restarted {
+            card.firmware.begin_restart(dbc_id);
+        }
+        if self.is_reset {
+            card.firmware.reset();
+            card.lock().resetting -= 1;
+            card.events.rescheduled();
+        }
+        for worker in self.workers {
+            worker.end();
+        }
+    }
+}
+
+/// A call that is counted.
+#[must_use = "it is counted until this is dropped"]
+pub(crate) struct Counted<'a> {
+    card: &'a Card,
+    of: fn(&mut State) -> &mut usize,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        *(self.of)(&mut self.card.lock()) -= 1;
+        self.card.changed.notify_all();
+    }
+}
+
+impl Card {
+    pub(crate) fn new(index: u32, options: &Arc<EmuOptions>, events: &Arc<EventHub>) -> Self {
+        let (major, minor) = options.firmware.transport_version;
+        let state = State {
+            // The kernel takes cards of this protocol only.
+            is_online: major == 5 && minor == 0,
+            resets: 0,
+            users: BTreeMap::new(),
+            next_user: 1,
+            bos: BTreeMap::new(),
+            next_bo: 1,
+            dbcs: (0..DBC_COUNT).map(|_| Dbc::default()).collect(),
+            faults: FaultCounter::default(),
+            timeline: Vec::new(),
+            resetting: 0,
+            waiters: 0,
+            busy: 0,
+            calls: BTreeMap::new(),
+            dma_errors: 0,
+            next_serial: 1,
+        };
+        let card = Self {
+            node: format!("accel{index}"),
+            firmware: Firmware::new(options.firmware.clone().of_card(index), Arc::clone(&options.workload)),
+            options: Arc::clone(options),
+            events: Arc::clone(events),
+            state: Mutex::new(state),
+            has_faults: AtomicBool::new(false),
+            changed: Condvar::new(),
+        };
+        card.set_faults(options.faults.clone());
+        card
+    }
+
+    /// The state as it is.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state when everything that is due has happened.
+    pub(crate) fn settled(&self) -> MutexGuard<'_, State> {
+        loop {
+            let mut state = self.lock();
+            let cleanup = self.settle(&mut state, self.options.clock.now());
+            if cleanup.is_empty() {
+                return state;
+            }
+            drop(state);
+            cleanup.finish(self);
+        }
+    }
+
+    /// Lets happen what is due; when the next thing is that comes by itself.
+    pub(crate) fn catch_up(&self) -> Option<Duration> {
+        let state = self.settled();
+        let is_waited_for = |due: &Due| state.resetting > 0 && matches!(due, Due::Online);
+        let times = state.timeline.iter().filter(|(_, due)| !is_waited_for(due)).map(|(time, _)| *time);
+        times.min()
+    }
+
+    /// Replaces the plan of what goes wrong; times and numbers begin anew.
+    pub(crate) fn set_faults(&self, plan: FaultPlan) {
+        let now = self.options.clock.now();
+        let mut state = self.lock();
+        state.timeline.retain(|(_, due)| !matches!(due, Due::Fault(_)));
+        let timed: Vec<_> = plan.timed().collect();
+        state.timeline.extend(timed.into_iter().map(|(after, action)| (now + after, Due::Fault(action))));
+        self.has_faults.store(plan != FaultPlan::default(), Ordering::Release);
+        state.faults = FaultCounter::new(plan);
+        drop(state);
+        self.events.rescheduled();
+    }
+
+    /// Lets happen at once what would happen later: a start of the card or of cores.
+    pub(crate) fn hurry(&self) {
+        loop {
+            let Some(due) = self.settled().next_due() else { return };
+            let mut state = self.lock();
+            let cleanup = self.settle(&mut state, due);
+            drop(state);
+            cleanup.finish(self);
+        }
+    }
+
+    /// A new user.
+    pub(crate) fn open(&self) -> Result<u32, Errno> {
+        if let Some(Action::Fail(error)) = self.happens(Trigger::Open) {
+            return Err(error);
+        }
+        let mut state = self.settled();
+        if !state.is_online {
+            // Old kernels have no node until the card has started.
+            let is_old = self.options.profile == Profile::Old;
+            return Err(if is_old { Errno::NOENT } else { Errno::NODEV });
+        }
+        let id = state.next_user();
+        let wire_id = state.next_user();
+        state.users.insert(id, User { wire_id, handles: BTreeMap::new(), is_dead: false });
+        Ok(id)
+    }
+
+    /// Frees everything that a user has.
+    pub(crate) fn close(&self, user: u32) {
+        let mut state = self.lock();
+        let mut cleanup = DeferredCleanup::default();
+        for dbc_id in 0..DBC_COUNT {
+            let dbc = &state.dbcs[dbc_id as usize];
+            if dbc.owner == Some(user) || dbc.former_owner == Some(user) {
+                cleanup.add(self.release(&mut state, dbc_id, Errno::PERM));
+            }
+        }
+        let Some(closed) = state.users.remove(&user) else { return };
+        for bo_id in closed.handles.values() {
+            state.bos.remove(bo_id);
+        }
+        drop(state);
+        cleanup.finish(self);
+        self.firmware.terminate(closed.wire_id);
+    }
+
+    /// Something happens; what goes wrong with it.
+    pub(crate) fn happens(&self, trigger: Trigger) -> Option<Action> {
+        if !self.has_faults.load(Ordering::Acquire) {
+            return None;
+        }
+        self.settled().faults.happens(trigger)
+    }
+
+    /// Lets something go wrong with the card, or with the channel that a call is about.
+    pub(crate) fn perform(&self, action: Action, dbc_id: Option<u32>) {
+        let mut state = self.lock();
+        let cleanup = self.apply(&mut state, action, dbc_id);
+        drop(state);
+        cleanup.finish(self);
+    }
+
+    fn apply(&self, state: &mut State, action: Action, about: Option<u32>) -> DeferredCleanup {
+        match action {
+            Action::Reset => self.begin_reset(state),
+            Action::Dead => {
+                for user in state.users.values_mut() {
+                    user.is_dead = true;
+                }
+                self.release_all(state)
+            }
+            Action::Restart { dbc_id, powers_up } => match dbc_id.or(about) {
+                Some(dbc_id) if dbc_id < DBC_COUNT => self.restart_cores(state, dbc_id, powers_up),
+                _ => DeferredCleanup::default(),
+            },
+            _ => DeferredCleanup::default(),
+        }
+    }
+
+    fn settle(&self, state: &mut State, now: Duration) -> DeferredCleanup {
+        while let Some(at) = state.first_due(now) {
+            let (time, due) = state.timeline.remove(at);
+            match due {
+                Due::Fault(action) => {
+                    let cleanup = self.apply(state, action, None);
+                    if !cleanup.is_empty() {
+                        return cleanup;
+                    }
+                }
+                Due::Online if state.resetting > 0 => {
+                    // Not before its firmware has forgotten everything, which another thread is about.
+                    state.timeline.push((time, due));
+                    break;
+                }
+                Due::Online => {
+                    state.is_online = true;
+                    self.publish(self.if_old(EventKind::Added, EventKind::Online));
+                }
+                Due::CoresStart { dbc_id, powers_up } => {
+                    self.set_dbc_state(state, dbc_id, DbcState::BeforePowerUp);
+                    if powers_up {
+                        self.set_dbc_state(state, dbc_id, DbcState::AfterPowerUp);
+                        self.set_dbc_state(state, dbc_id, DbcState::Idle);
+                        state.dbcs[dbc_id as usize].is_restarting = false;
+                        self.firmware.end_restart();
+                    }
+                }
+            }
+            self.changed.notify_all();
+        }
+        DeferredCleanup::default()
+    }
+
+    fn begin_reset(&self, state: &mut State) -> DeferredCleanup {
+        if !state.is_online {
+            return DeferredCleanup::default();
+        }
+        state.is_online = false;
+        state.resets += 1;
+        state.resetting += 1;
+        self.publish(self.if_old(EventKind::Removed, EventKind::Offline));
+        state.timeline.retain(|(_, due)| matches!(due, Due::Fault(_)));
+        state.timeline.push((self.options.clock.now() + self.options.boot, Due::Online));
+        let mut cleanup = self.release_all(state);
+        cleanup.is_reset = true;
+        for user in state.users.keys().copied().collect::<Vec<_>>() {
+            let wire_id = state.next_user();
+            if let Some(user) = state.users.get_mut(&user) {
+                user.wire_id = wire_id;
+                user.is_dead |= self.options.profile == Profile::Old;
+            }
+        }
+        cleanup
+    }
+
+    fn release_all(&self, state: &mut State) -> DeferredCleanup {
+        let mut cleanup = DeferredCleanup::default();
+        for dbc_id in 0..DBC_COUNT {
+            cleanup.add(self.release(state, dbc_id, Errno::PERM));
+            state.dbcs[dbc_id as usize].is_restarting = false;
+        }
+        cleanup
+    }
+
+    /// The cores of a channel fail, and start again some time later. Kernels that know nothing of it see cores that do not
+    /// get on.
+    fn restart_cores(&self, state: &mut State, dbc_id: u32, powers_up: bool) -> DeferredCleanup {
+        let dbc = &mut state.dbcs[dbc_id as usize];
+        if dbc.owner.is_none() {
+            return DeferredCleanup::default();
+        }
+        if self.options.profile != Profile::Ssr {
+            dbc.is_hung = true;
+            return DeferredCleanup::default();
+        }
+        dbc.is_restarting = true;
+        self.set_dbc_state(state, dbc_id, DbcState::BeforeShutdown);
+        let mut cleanup = self.release_but_state(state, dbc_id, Errno::PIPE);
+        cleanup.restarted.push(dbc_id);
+        self.set_dbc_state(state, dbc_id, DbcState::AfterShutdown);
+        let time = self.options.clock.now() + self.options.core_restart;
+        state.timeline.push((time, Due::CoresStart { dbc_id, powers_up }));
+        cleanup
+    }
+
+    /// Takes a channel from its owner: what is queued is lost, what was attached is not any more.
+    pub(crate) fn release(&self, state: &mut State, dbc_id: u32, loss: Errno) -> DeferredCleanup {
+        let cleanup = self.release_but_state(state, dbc_id, loss);
+        self.set_dbc_state(state, dbc_id, DbcState::Idle);
+        cleanup
+    }
+
+    fn release_but_state(&self, state: &mut State, dbc_id: u32, loss: Errno) -> DeferredCleanup {
+        self.lose_flights(state, dbc_id, loss);
+        let dbc = &mut state.dbcs[dbc_id as usize];
+        dbc.owner = None;
+        dbc.former_owner = None;
+        dbc.is_hung = false;
+        dbc.activation += 1;
+        let worker = dbc.worker.take();
+        if let Some(worker) = &worker {
+            worker.wake();
+        }
+        let channels = dbc.channel.take().into_iter().collect();
+        for bo_id in std::mem::take(&mut dbc.attached) {
+            if let Some(bo) = state.bos.get_mut(&bo_id) {
+                bo.attachment = None;
+            }
+            state.drop_unused(bo_id);
+        }
+        DeferredCleanup { channels, workers: worker.into_iter().collect(), ..DeferredCleanup::default() }
+    }
+
+    /// Forgets what is queued on a channel and ends the waits for it with the reason.
+    pub(crate) fn lose_flights(&self, state: &mut State, dbc_id: u32, loss: Errno) {
+        let State { dbcs, bos, .. } = state;
+        let dbc = &mut dbcs[dbc_id as usize];
+        dbc.losses += 1;
+        dbc.loss = Some(loss);
+        dbc.tickets.clear();
+        for bo_id in &dbc.attached {
+            if let Some(bo) = bos.get_mut(bo_id) {
+                bo.flight = None;
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Notes the state of a channel and tells of it, if it is another one and the kernel is one that tells.
+    pub(crate) fn set_dbc_state(&self, state: &mut State, dbc_id: u32, to: DbcState) {
+        let known = state.dbcs[dbc_id as usize].state.replace(to).unwrap_or(DbcState::Idle);
+        if known != to && self.options.profile == Profile::Ssr {
+            self.publish(EventKind::Channel { dbc_id, state: to });
+        }
+    }
+
+    fn if_old(&self, old: EventKind, new: EventKind) -> EventKind {
+        if self.options.profile == Profile::Old { old } else { new }
+    }
+
+    fn publish(&self, kind: EventKind) {
+        self.events.publish(&self.node, kind);
+    }
+
+    /// Counts a call that blocks, or one that the firmware works on, until the answer is dropped: a panic of cores on the
+    /// caller's thread does not leave it counted. Gives the lock back.
+    pub(crate) fn count<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        of: fn(&mut State) -> &mut usize,
+    ) -> Counted<'a> {
+        *of(&mut state) += 1;
+        drop(state);
+        self.changed.notify_all();
+        Counted { card: self, of }
+    }
+
+    /// Sleeps until something changed or its time has come. Virtual time goes on to that time if no other thread is about
+    /// anything. `EINTR`: there is a signal.
+    ///
+    /// `is_moving`: whether the cores of the channel that is waited for get on by themselves.
+    pub(crate) fn nap<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        deadline: Duration,
+        is_moving: bool,
+    ) -> Result<MutexGuard<'a, State>, Errno> {
+        if self.options.signalled.is_some_and(|signalled| signalled()) {
+            return Err(Errno::INTR);
+        }
+        let until = state.next_due().map_or(deadline, |due| due.min(deadline));
+        let nap = match &self.options.clock {
+            EmuClock::Virtual(clock) if !is_moving && state.busy == 0 => {
+                drop(state);
+                clock.advance_to(until);
+                return Ok(self.settled());
+            }
+            EmuClock::Virtual(_) => SIGNAL_POLL,
+            EmuClock::System(clock) => {
+                let left = until.saturating_sub(qaic_kmd::clock::Clock::now(clock));
+                if self.options.signalled.is_some() { left.min(SIGNAL_POLL) } else { left }
+            }
+        };
+        drop(self.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner));
+        Ok(self.settled())
+    }
+}
+
+impl State {
+    fn next_user(&mut self) -> u32 {
+        self.next_user += 1;
+        self.next_user - 1
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        self.timeline.iter().map(|(time, _)| *time).min()
+    }
+
+    /// Place of the first thing that is due.
+    fn first_due(&self, now: Duration) -> Option<usize> {
+        let due = self.timeline.iter().enumerate().filter(|(_, (time, _))| *time <= now);
+        due.min_by_key(|(_, (time, _))| *time).map(|(at, _)| at)
+    }
+
+    /// Whether a user's file has not outlived the card.
+    pub(crate) fn can_use(&self, user: u32) -> bool {
+        self.users.get(&user).is_some_and(|user| !user.is_dead)
+    }
+
+    /// What goes wrong with something that happens now.
+    pub(crate) fn happens(&mut self, trigger: Trigger) -> Option<Action> {
+        self.faults.happens(trigger)
+    }
+}

@@ -1,0 +1,317 @@
+//! The cores' side of a DMA-bridge channel: takes elements off the ring in order, and lets the cores get on between them.
+//!
+//! Nothing here waits. A [`Channel::step`] does the next thing that can be done and tells what; the driver decides on
+//! which thread and by which clock steps are made.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Debug};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::device_memory::{Budget, DeviceMemory, MemoryFull};
+use super::pages::Pages;
+use super::semaphores::Semaphores;
+use super::workload::{CoreView, Doorbell, Progress, Running};
+use qaic_kmd::abi::Sem;
+
+/// Status of an element whose data moved.
+pub(crate) const DMA_OK: u16 = 0;
+/// Status of an element that reaches beyond the host's memory.
+pub(crate) const DMA_BAD_HOST_RANGE: u16 = 1;
+/// Status of an element for which the device had no memory left.
+pub(crate) const DMA_NO_MEMORY: u16 = 2;
+
+/// Doorbells that are kept for cores that do not look.
+const MAX_DOORBELLS: usize = 4096;
+
+/// An element of the ring.
+#[derive(Clone, Debug)]
+pub(crate) struct Element {
+    /// Memory of the host.
+    pub(crate) pages: Arc<Pages>,
+    /// Where in it.
+    pub(crate) host_offset: u64,
+    /// Where in the device.
+    pub(crate) dev_addr: u64,
+    /// Bytes; 0 moves nothing.
+    pub(crate) len: u32,
+    /// Direction.
+    pub(crate) to_device: bool,
+    /// Done in their order: those before the transfer, then, after it, the others.
+    pub(crate) sems: [Sem; 4],
+    /// Rings when all else is done.
+    pub(crate) doorbell: Option<Doorbell>,
+    /// What the driver knows it by.
+    pub(crate) ticket: u64,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// An element is done; a status other than [`DMA_OK`] says that its data did not move.
+    Completed { ticket: u64, dma_status: u16 },
+    /// The cores got on.
+    Worked,
+    /// The next element waits for a semaphore that nothing is going to raise.
+    Blocked,
+    /// There is nothing to do.
+    Idle,
+    /// The cores failed, and do nothing any more.
+    Crashed,
+}
+
+/// A channel and the cores behind it, for as long as an activation lives.
+pub(crate) struct Channel {
+    queue: Mutex<VecDeque<Element>>,
+    /// Elements that were pushed and are not done.
+    occupancy: AtomicUsize,
+    is_stopped: AtomicBool,
+    stop_cores: Arc<dyn Fn() + Send + Sync>,
+    cores: Mutex<Cores>,
+}
+
+impl Channel {
+    pub(crate) fn new(mut running: Box<dyn Running>, budget: Budget) -> Self {
+        let (mut semaphores, mut memory) = (Semaphores::default(), DeviceMemory::new(budget));
+        let mut doorbells = VecDeque::new();
+        running.begin(&mut CoreView {
+            semaphores: &mut semaphores,
+            memory: &mut memory,
+            doorbells: &mut doorbells,
+        });
+        let is_strict = running.honours_semaphores();
+        Self {
+            queue: Mutex::default(),
+            occupancy: AtomicUsize::new(0),
+            is_stopped: AtomicBool::new(false),
+            stop_cores: running.stopper(),
+            cores: Mutex::new(Cores {
+                running,
+                semaphores,
+                memory,
+                doorbells,
+                current: None,
+                may_get_on: is_strict,
+                // Without inputs, the first output is what the cores have to make.
+                order: if is_strict { Order::Semaphores } else { Order::Ring { has_inputs: true } },
+                has_crashed: false,
+            }),
+        }
+    }
+
+    /// Puts an element at the end of the ring. A channel that was stopped drops it.
+    pub(crate) fn push(&self, element: Element) {
+        let mut queue = lock(&self.queue);
+        if !self.is_stopped() {
+            self.occupancy.fetch_add(1, Ordering::Relaxed);
+            queue.push_back(element);
+        }
+    }
+
+    /// Does the next thing. Steps of several threads are made one after the other.
+    ///
+    /// Blocking: while the cores compute.
+    pub(crate) fn step(&self) -> Step {
+        let mut cores = lock(&self.cores);
+        let step = self.step_of(&mut cores);
+        // What ended while the channel was stopped counts no more.
+        if self.is_stopped() { Step::Idle } else { step }
+    }
+
+    fn step_of(&self, cores: &mut Cores) -> Step {
+        loop {
+            if self.is_stopped() {
+                return Step::Idle;
+            }
+            if cores.has_crashed {
+                return Step::Crashed;
+            }
+            if cores.current.is_none() {
+                cores.current = lock(&self.queue).pop_front().map(|element| (element, Stage::default()));
+            }
+            cores.look_ahead();
+            if cores.may_get_on {
+                match cores.advance() {
+                    Progress::Idle => cores.may_get_on = false,
+                    Progress::Worked => {
+                        // Where the ring alone is the order, once for what came in.
+                        cores.may_get_on = cores.order == Order::Semaphores;
+                        return Step::Worked;
+                    }
+                    Progress::Crashed => cores.has_crashed = true,
+                }
+                continue;
+            }
+            match cores.process() {
+                None => return Step::Idle,
+                Some(Outcome::Completed(step)) => {
+                    self.count_completed();
+                    return step;
+                }
+                // What it did may be what the cores wait for.
+                Some(Outcome::Blocked { has_moved: true }) => cores.may_get_on = true,
+                Some(Outcome::Blocked { has_moved: false }) => return Step::Blocked,
+            }
+        }
+    }
+
+    fn count_completed(&self) {
+        // Not after a stop, which sets the count to 0.
+        let _queue = lock(&self.queue);
+        if !self.is_stopped() {
+            self.occupancy.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Elements in the ring, with the one that is being worked on.
+    pub(crate) fn occupancy(&self) -> usize {
+        self.occupancy.load(Ordering::Relaxed)
+    }
+
+    /// Ends it: what is queued is dropped, and cores that compute are asked to stop. Does not wait for them.
+    pub(crate) fn stop(&self) {
+        let mut queue = lock(&self.queue);
+        self.is_stopped.store(true, Ordering::Release);
+        queue.clear();
+        self.occupancy.store(0, Ordering::Relaxed);
+        drop(queue);
+        (self.stop_cores)();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+}
+
+impl Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the cores: they may be computing.
+        f.debug_struct("Channel")
+            .field("occupancy", &self.occupancy())
+            .field("is_stopped", &self.is_stopped())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Cores {
+    running: Box<dyn Running>,
+    semaphores: Semaphores,
+    memory: DeviceMemory,
+    doorbells: VecDeque<Doorbell>,
+    order: Order,
+    /// The element at the head of the ring and how far it is.
+    current: Option<(Element, Stage)>,
+    /// Whether something happened since the cores were last found idle.
+    may_get_on: bool,
+    has_crashed: bool,
+}
+
+/// What brings transfers and cores into order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The semaphores.
+    Semaphores,
+    /// The ring alone. The cores work when something is wanted from them and something came in that they have not seen.
+    Ring { has_inputs: bool },
+}
+
+/// How far an element is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Stage {
+    /// What is next: four operations before the transfer, the transfer, four operations after it, the doorbell.
+    next: usize,
+    /// What came of the transfer.
+    dma_status: u16,
+}
+
+const TRANSFER: usize = 4;
+const DOORBELL: usize = 9;
+
+enum Outcome {
+    Completed(Step),
+    Blocked { has_moved: bool },
+}
+
+impl Cores {
+    /// Without semaphores, the cores begin when what they were given is wanted back.
+    fn look_ahead(&mut self) {
+        let wants_output = self.current.as_ref().is_some_and(|(element, _)| !element.to_device);
+        if wants_output && self.order == (Order::Ring { has_inputs: true }) {
+            self.order = Order::Ring { has_inputs: false };
+            self.may_get_on = true;
+        }
+    }
+
+    fn advance(&mut self) -> Progress {
+        self.running.advance(&mut CoreView {
+            semaphores: &mut self.semaphores,
+            memory: &mut self.memory,
+            doorbells: &mut self.doorbells,
+        })
+    }
+
+    /// Gets on with the element at the head; `None` when there is none.
+    fn process(&mut self) -> Option<Outcome> {
+        let (element, Stage { next: begin, mut dma_status }) = self.current.take()?;
+        for next in begin..DOORBELL {
+            if next == TRANSFER {
+                // An element whose data did not move is done all the same, when its semaphores let it.
+                dma_status = self.transfer(&element).err().unwrap_or(DMA_OK);
+            } else if !self.synchronize(&element, next) {
+                self.current = Some((element, Stage { next, dma_status }));
+                return Some(Outcome::Blocked { has_moved: next > begin });
+            }
+        }
+        if let Some(doorbell) = element.doorbell {
+            if self.doorbells.len() >= MAX_DOORBELLS {
+                self.doorbells.pop_front();
+            }
+            self.doorbells.push_back(doorbell);
+        }
+        match &mut self.order {
+            Order::Semaphores => self.may_get_on = true,
+            Order::Ring { has_inputs } => *has_inputs |= element.to_device,
+        }
+        Some(Outcome::Completed(Step::Completed { ticket: element.ticket, dma_status }))
+    }
+
+    /// Does the operation of a stage, if it has one; whether the element can go on.
+    fn synchronize(&mut self, element: &Element, stage: usize) -> bool {
+        let is_before = stage < TRANSFER;
+        let operation = element.sems[if is_before { stage } else { stage - TRANSFER - 1 }];
+        let is_here = self.order == Order::Semaphores && is_before == (operation.presync != 0);
+        !is_here || self.semaphores.apply(operation)
+    }
+
+    fn transfer(&mut self, element: &Element) -> Result<(), u16> {
+        let Element { pages, host_offset, dev_addr, len, to_device, .. } = element;
+        let len = *len as usize;
+        let at = |done: usize| host_offset.checked_add(done as u64).ok_or(NotMoved(DMA_BAD_HOST_RANGE));
+        let outside = || NotMoved(DMA_BAD_HOST_RANGE);
+        let moved = if *to_device {
+            self.memory
+                .write_pieces(*dev_addr, len, |done, piece| pages.read(at(done)?, piece).ok_or_else(outside))
+        } else {
+            self.memory
+                .read_pieces(*dev_addr, len, |done, piece| pages.write(at(done)?, piece).ok_or_else(outside))
+        };
+        moved.map_err(|NotMoved(status)| status)
+    }
+}
+
+/// Why data did not move.
+struct NotMoved(u16);
+
+impl From<MemoryFull> for NotMoved {
+    fn from(_: MemoryFull) -> Self {
+        Self(DMA_NO_MEMORY)
+    }
+}
+
+/// A panic of a workload ends its thread, not the emulator.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

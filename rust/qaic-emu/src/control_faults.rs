@@ -1,0 +1,39 @@
+//! Replies of the firmware that are spoilt on their way.
+
+use std::mem::offset_of;
+
+use qaic_kmd::protocol::Numbered;
+use qaic_kmd::protocol::reply::ActivateReply;
+
+use super::fault::Action;
+use super::firmware::transaction::TransactionReply;
+
+/// A number that no reply has.
+const NO_REPLY: u32 = 50;
+/// Bytes of the number of a reply.
+const NUMBER_BYTES: usize = 4;
+
+/// Spoils the replies of a firmware that did what it was asked.
+pub(crate) fn spoil(replies: &mut [TransactionReply], action: Option<Action>) {
+    for reply in replies {
+        match (reply, action) {
+            (TransactionReply::Passthrough(bytes), Some(Action::WrongType)) => put(bytes, 0, NO_REPLY),
+            (TransactionReply::Passthrough(bytes), Some(Action::Truncated)) => bytes.truncate(NUMBER_BYTES),
+            (TransactionReply::Passthrough(bytes), Some(Action::ReplyChannel(dbc_id)))
+                if bytes.starts_with(&ActivateReply::NUMBER.to_le_bytes()) =>
+            {
+                put(bytes, offset_of!(ActivateReply, virtual_channel_id), dbc_id);
+            }
+            (TransactionReply::Activate(channel), Some(Action::ActivatedChannel(other))) => {
+                channel.dbc_id = other;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn put(bytes: &mut [u8], offset: usize, value: u32) {
+    if let Some(place) = bytes.get_mut(offset..offset + NUMBER_BYTES) {
+        place.copy_from_slice(&value.to_le_bytes());
+    }
+}

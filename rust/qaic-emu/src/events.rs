@@ -1,0 +1,157 @@
+//! What happens to emulated cards, for all subscribers.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::card::Card;
+use super::options::EmuClock;
+use qaic_kmd::Errno;
+use qaic_kmd::kmd::{Event, EventKind, EventSource, Readiness};
+
+/// Events that a subscriber may leave unread; a kernel drops some, too.
+const MAX_UNREAD: usize = 65_536;
+
+/// Passes events on to subscribers.
+#[derive(Debug, Default)]
+pub(crate) struct EventHub {
+    channels: Mutex<Vec<Weak<EventChannel>>>,
+}
+
+/// What a subscriber has not read.
+#[derive(Debug, Default)]
+struct EventChannel {
+    state: Mutex<Unread>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Unread {
+    events: VecDeque<Event>,
+    /// Waits that are to end.
+    wakes: u64,
+    /// Changes of what is due later.
+    schedules: u64,
+}
+
+impl EventHub {
+    /// Passes an event on. Never blocks.
+    pub(crate) fn publish(&self, node: &str, kind: EventKind) {
+        self.each(|unread| {
+            if unread.events.len() >= MAX_UNREAD {
+                unread.events.pop_front();
+            }
+            unread.events.push_back(Event { node: node.to_owned(), kind });
+        });
+    }
+
+    /// Something else is due than before, and maybe sooner.
+    pub(crate) fn rescheduled(&self) {
+        self.each(|unread| unread.schedules += 1);
+    }
+
+    fn each(&self, mut change: impl FnMut(&mut Unread)) {
+        self.lock().retain(|channel| {
+            let Some(channel) = channel.upgrade() else { return false };
+            change(&mut channel.lock());
+            channel.changed.notify_all();
+            true
+        });
+    }
+
+    /// Subscribes to what happens from now on.
+    pub(crate) fn subscribe(&self, cards: &[Arc<Card>], clock: &EmuClock) -> EmuEvents {
+        let channel = Arc::default();
+        self.lock().push(Arc::downgrade(&channel));
+        EmuEvents(Arc::new(Subscription { channel, cards: cards.to_vec(), clock: clock.clone() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<EventChannel>>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventChannel {
+    fn lock(&self) -> MutexGuard<'_, Unread> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Events of emulated cards. Its time limits are of real time, even where the cards' time is virtual: a subscriber does not
+/// make time go by.
+#[derive(Debug)]
+pub(crate) struct EmuEvents(Arc<Subscription>);
+
+#[derive(Debug)]
+struct Subscription {
+    channel: Arc<EventChannel>,
+    cards: Vec<Arc<Card>>,
+    clock: EmuClock,
+}
+
+impl EventSource for EmuEvents {
+    fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno> {
+        let began = Instant::now();
+        loop {
+            let next_due = self.0.catch_up();
+            let mut unread = self.0.channel.lock();
+            if let Some(event) = unread.events.pop_front() {
+                return Ok(Some(event));
+            }
+            let left = limit.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            drop(self.0.nap(unread, next_due, Some(left)));
+        }
+    }
+
+    fn readiness(&self) -> Arc<dyn Readiness> {
+        Arc::clone(&self.0) as Arc<dyn Readiness>
+    }
+}
+
+impl Readiness for Subscription {
+    fn wait(&self, limit: Option<Duration>) {
+        // What is due later may change until it is looked at again below, which counts as a change.
+        let before = self.channel.lock().schedules;
+        let next_due = self.catch_up();
+        let mut unread = self.channel.lock();
+        if unread.events.is_empty() && unread.wakes == 0 && unread.schedules == before {
+            unread = self.nap(unread, next_due, limit);
+        }
+        unread.wakes = unread.wakes.saturating_sub(1);
+    }
+
+    fn wake(&self) {
+        self.channel.lock().wakes += 1;
+        self.channel.changed.notify_all();
+    }
+}
+
+impl Subscription {
+    /// Lets happen what is due, which may be what is waited for; how soon something more is going to happen.
+    fn catch_up(&self) -> Option<Duration> {
+        let dues = self.cards.iter().filter_map(|card| card.catch_up());
+        dues.min().map(|due| due.saturating_sub(self.clock.now()))
+    }
+
+    fn nap<'a>(
+        &'a self,
+        unread: MutexGuard<'a, Unread>,
+        next_due: Option<Duration>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, Unread> {
+        let nap = match &self.clock {
+            EmuClock::Virtual(_) => limit,
+            EmuClock::System(_) => limit.into_iter().chain(next_due).min(),
+        };
+        match nap {
+            None => self.channel.changed.wait(unread).unwrap_or_else(PoisonError::into_inner),
+            Some(nap) => {
+                let waited = self.channel.changed.wait_timeout(unread, nap);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What goes wrong on emulated cards and on `noop` devices, and when: one language for both.
+//!
+//! A plan is rules `TRIGGER@WHICH=ACTION`, separated by `;`; the first that fits counts. `WHICH` is the number of the call,
+//! from 1, a range `2..4` with both ends, or `*` for all. Behind an action `*3` has it happen three times in a row from
+//! that call on, `*all` for ever. What an action is about is in parentheses or behind a colon: `nack(-13)`, `slow:20ms`.
+//! Times have a unit: `us`, `ms`, `s`.
+//!
+//! | trigger | of | when |
+//! |---|---|---|
+//! | `open@N`, `manage@N`, `create_bo@N`, `mmap_bo@N`, `mmap@N`, `attach@N`, `execute@N`, `wait@N`, `perf_stats@N`, `detach@N`, `import@N`, `version@N` | cards | the N-th such call; `mmap_bo` asks for an offset, `mmap` maps; `execute` is both execute calls |
+//! | `command(NAME)@N`, `features@N` | cards | the N-th control message with this command (a name or a number); with a status transaction |
+//! | `inference@N` | cards | the N-th execute call that is taken |
+//! | `time@500ms` | cards | so long after the plan was set |
+//! | `load@N`, `activate@N`, `exec@N`, `execute@N` | `noop` | the N-th load of a program, activation, exec that is made, inference that is run |
+//!
+//! | action | of | what happens |
+//! |---|---|---|
+//! | `EAGAIN`, `ENOMEM`, ... | cards | the call answers so and does nothing |
+//! | `nack(-13)`, `nack_both(-13)` | cards | the firmware refuses: in the command's reply; in the channel's transaction too |
+//! | `crc` | cards | the reply's checksum is wrong |
+//! | `wrong_type`, `truncated`, `count(5)`, `channel(16)`, `dbc(16)` | cards | the reply has another type, is cut to a word, is said to have so many transactions, names such a channel in the command's reply or in the channel's transaction |
+//! | `reset` | cards | the card is reset |
+//! | `dead` | cards | every open file of the card is dead for ever |
+//! | `ssr(0)`, `ssr_without_power_up(0)` | cards | the cores of a channel fail and start again, or do not; without a number the channel of the call |
+//! | `lost_completion`, `short_completion`, `dma_status(7)` | cards | the inference's last element, or its first slice, never completes; every element completes with this status |
+//! | `hang` | cards | the cores of the inference's channel stop; the firmware does not reply |
+//! | `slow(20ms)` | `noop` | the call takes this long, or until it is cancelled |
+//! | `stuck` | `noop` | the call lasts until it is cancelled or the device is lost |
+//! | `fail` | `noop` | the inference fails |
+//! | `lost` | `noop` | the device is reset: what was loaded before is lost, what is loaded afterwards works |
+//! | `no_cores`, `no_memory` | `noop` | no cores are free, no memory is left |
+
+mod vocabulary;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+pub use vocabulary::{Action, Target, Trigger};
+
+/// What goes wrong on a device, and when. The default is nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    trigger: Trigger,
+    when: When,
+    action: Action,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum When {
+    /// These of the calls, from 1.
+    Calls(RangeInclusive<u64>),
+    /// So long after the plan was set.
+    After(Duration),
+}
+
+/// Text that is no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultPlanError {
+    rule: String,
+    expected: String,
+}
+
+impl fmt::Display for FaultPlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fault rule \"{}\": expected {}", self.rule, self.expected)
+    }
+}
+
+impl std::error::Error for FaultPlanError {}
+
+impl FaultPlan {
+    /// The plan for a kind of device that text says; the module's documentation has the form.
+    pub fn parse(text: &str, target: Target) -> Result<Self, FaultPlanError> {
+        let rules = text.split(';').map(str::trim).filter(|rule| !rule.is_empty());
+        let rules = rules.map(|rule| {
+            parse_rule(rule, target).map_err(|expected| FaultPlanError { rule: rule.to_owned(), expected })
+        });
+        Ok(Self { rules: rules.collect::<Result<_, _>>()? })
+    }
+
+    /// What goes wrong with the `nth` call of this kind, from 1.
+    pub fn action(&self, trigger: Trigger, nth: u64) -> Option<Action> {
+        let fits = |rule: &&Rule| {
+            rule.trigger == trigger && matches!(&rule.when, When::Calls(calls) if calls.contains(&nth))
+        };
+        self.rules.iter().find(fits).map(|rule| rule.action)
+    }
+
+    /// Whether calls of this kind can go wrong at all.
+    pub fn mentions(&self, trigger: Trigger) -> bool {
+        self.rules.iter().any(|rule| rule.trigger == trigger)
+    }
+
+    /// What happens by the clock: how long after the plan was set, and what.
+    pub fn timed(&self) -> impl Iterator<Item = (Duration, Action)> {
+        self.rules.iter().filter_map(|rule| match rule.when {
+            When::After(time) => Some((time, rule.action)),
+            When::Calls(_) => None,
+        })
+    }
+}
+
+fn parse_rule(rule: &str, target: Target) -> Result<Rule, String> {
+    let (left, right) = rule.split_once('=').ok_or("TRIGGER@WHICH=ACTION, as execute@3=EAGAIN")?;
+    let left = left.trim();
+    let (name, which) = left.split_once('@').ok_or("TRIGGER@WHICH=ACTION, as execute@3=EAGAIN")?;
+    let trigger = vocabulary::trigger(name.trim(), target)?;
+    let when = parse_when(trigger, which.trim())?;
+    let (text, count) = match right.split_once('*') {
+        None => (right, None),
+        Some((text, count)) => (text, Some(parse_count(count.trim())?)),
+    };
+    let action = vocabulary::action(text.trim(), left, trigger, target)?;
+    let when = match (when, count) {
+        (when, None) => when,
+        (When::Calls(calls), Some(count)) if calls.start() == calls.end() => {
+            When::Calls(*calls.start()..=calls.start().saturating_add(count - 1))
+        }
+        (When::Calls(_), Some(_)) => return Err("no count behind an action of several calls".to_owned()),
+        (When::After(_), Some(_)) => return Err("no count behind an action of time".to_owned()),
+    };
+    Ok(Rule { trigger, when, action })
+}
+
+fn parse_when(trigger: Trigger, which: &str) -> Result<When, String> {
+    if trigger == Trigger::Time {
+        return parse_time(which).map(When::After).ok_or_else(|| "a time, as time@500ms".to_owned());
+    }
+    if which == "*" {
+        return Ok(When::Calls(1..=u64::MAX));
+    }
+    let (first, last) = which.split_once("..").unwrap_or((which, which));
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    match (number(first), number(last)) {
+        (Some(first), Some(last)) if 1 <= first && first <= last => Ok(When::Calls(first..=last)),
+        _ => Err(format!("the number of the call from 1, a range as 2..4, or *, in place of \"{which}\"")),
+    }
+}
+
+fn parse_count(text: &str) -> Result<u64, String> {
+    match text {
+        "all" => Ok(u64::MAX),
+        count => {
+            let count = count.parse().ok().filter(|count| *count > 0);
+            count.ok_or_else(|| "a count, as *3, or *all".to_owned())
+        }
+    }
+}
+
+/// A time with its unit.
+fn parse_time(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let unit_at = text.find(|letter: char| letter.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at(unit_at);
+    let units_per_second = match unit {
+        "s" => 1.0,
+        "ms" => 1e3,
+        "us" => 1e6,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number.trim().parse::<f64>().ok()? / units_per_second).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+//! What can happen on a device, what can go wrong then, and how both are spelt.
+
+use std::time::Duration;
+
+use qaic_kmd::Errno;
+
+use super::parse_time;
+
+/// Devices that things go wrong on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Emulated cards.
+    Card,
+    /// `noop` devices.
+    Noop,
+}
+
+/// Kinds of moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trigger {
+    /// A card is opened.
+    Open,
+    /// A control message.
+    Manage,
+    /// A new buffer object.
+    CreateBo,
+    /// A place to map it is asked for.
+    MmapBo,
+    /// It is mapped.
+    Mmap,
+    /// Slices are attached to it.
+    Attach,
+    /// An execute call; of a `noop` device, an inference.
+    Execute,
+    /// A wait.
+    Wait,
+    /// Figures are asked for.
+    PerfStats,
+    /// Slices are detached.
+    Detach,
+    /// Memory is imported.
+    Import,
+    /// The driver is asked for its name.
+    Version,
+    /// A control message with this command.
+    Command(u32),
+    /// A control message that asks for features.
+    Features,
+    /// An execution that is taken.
+    Inference,
+    /// A time has passed.
+    Time,
+    /// A program is loaded.
+    Load,
+    /// A program is activated.
+    Activate,
+    /// An exec is made.
+    Exec,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The call answers so and does nothing.
+    Fail(Errno),
+    /// The firmware refuses.
+    Nack {
+        /// With this status.
+        status: i32,
+        /// In the channel's transaction, too.
+        both: bool,
+    },
+    /// The reply's checksum is wrong.
+    Crc,
+    /// The reply has another type.
+    WrongType,
+    /// The reply is cut to a word.
+    Truncated,
+    /// The reply is said to have so many transactions.
+    Count(u32),
+    /// The command's reply names this channel.
+    ReplyChannel(u32),
+    /// The channel's transaction names this one.
+    ActivatedChannel(u32),
+    /// The card is reset.
+    Reset,
+    /// Every open file of the card is dead for ever.
+    Dead,
+    /// The cores of a channel fail.
+    Restart {
+        /// Which; `None`: that of the call.
+        dbc_id: Option<u32>,
+        /// Whether they start again.
+        powers_up: bool,
+    },
+    /// The inference's last element never completes.
+    LostCompletion,
+    /// The inference's first slice never completes.
+    ShortCompletion,
+    /// Every element completes with this status.
+    DmaStatus(u16),
+    /// The cores stop, or the firmware does not reply.
+    Hang,
+    /// The call takes this long, or until it is cancelled.
+    Slow(Duration),
+    /// The call lasts until it is cancelled or the device is lost.
+    Stuck,
+    /// The inference fails.
+    FailInference,
+    /// The device is reset: what was loaded before is lost, what is loaded afterwards works.
+    Lost,
+    /// No cores are free.
+    NoCores,
+    /// No memory is left.
+    NoMemory,
+}
+
+const CARD_TRIGGERS: [(&str, Trigger); 15] = [
+    ("open", Trigger::Open),
+    ("manage", Trigger::Manage),
+    ("create_bo", Trigger::CreateBo),
+    ("mmap_bo", Trigger::MmapBo),
+    ("mmap", Trigger::Mmap),
+    ("attach", Trigger::Attach),
+    ("execute", Trigger::Execute),
+    ("wait", Trigger::Wait),
+    ("perf_stats", Trigger::PerfStats),
+    ("detach", Trigger::Detach),
+    ("import", Trigger::Import),
+    ("version", Trigger::Version),
+    ("features", Trigger::Features),
+    ("inference", Trigger::Inference),
+    ("time", Trigger::Time),
+];
+
+const NOOP_TRIGGERS: [(&str, Trigger); 4] = [
+    ("load", Trigger::Load),
+    ("activate", Trigger::Activate),
+    ("exec", Trigger::Exec),
+    ("execute", Trigger::Execute),
+];
+
+const COMMANDS: [(&str, u32); 14] = [
+    ("load_constants", 1),
+    ("load_elf", 3),
+    ("unload_constants", 5),
+    ("unload_elf", 7),
+    ("activate", 9),
+    ("deactivate", 11),
+    ("status", 13),
+    ("load_constants_ex", 15),
+    ("load_constants_payload", 16),
+    ("create_resource_group", 28),
+    ("release_resource_group", 30),
+    ("resource_info", 32),
+    ("performance_info", 34),
+    ("activation_state", 36),
+];
+
+const ERRORS: [(&str, Errno); 18] = [
+    ("EPERM", Errno::PERM),
+    ("ENOENT", Errno::NOENT),
+    ("EINTR", Errno::INTR),
+    ("EIO", Errno::IO),
+    ("ENXIO", Errno::NXIO),
+    ("EBADF", Errno::BADF),
+    ("EAGAIN", Errno::AGAIN),
+    ("ENOMEM", Errno::NOMEM),
+    ("EACCES", Errno::ACCESS),
+    ("EFAULT", Errno::FAULT),
+    ("EBUSY", Errno::BUSY),
+    ("ENODEV", Errno::NODEV),
+    ("EINVAL", Errno::INVAL),
+    ("ENOSPC", Errno::NOSPC),
+    ("EPIPE", Errno::PIPE),
+    ("ETIMEDOUT", Errno::TIMEDOUT),
+    ("ECANCELED", Errno::CANCELED),
+    ("ENOTTY", Errno::NOTTY),
+];
+
+/// Spellings of actions beside those of errors, for people, with one of each.
+const ACTIONS: [(&str, Action); 21] = [
+    ("nack(STATUS)", Action::Nack { status: -1, both: false }),
+    ("nack_both(STATUS)", Action::Nack { status: -1, both: true }),
+    ("crc", Action::Crc),
+    ("wrong_type", Action::WrongType),
+    ("truncated", Action::Truncated),
+    ("count(NUMBER)", Action::Count(0)),
+    ("channel(CHANNEL)", Action::ReplyChannel(0)),
+    ("dbc(CHANNEL)", Action::ActivatedChannel(0)),
+    ("reset", Action::Reset),
+    ("dead", Action::Dead),
+    ("ssr(CHANNEL)", Action::Restart { dbc_id: Some(0), powers_up: true }),
+    ("ssr_without_power_up(CHANNEL)", Action::Restart { dbc_id: Some(0), powers_up: false }),
+    ("lost_completion", Action::LostCompletion),
+    ("short_completion", Action::ShortCompletion),
+    ("dma_status(STATUS)", Action::DmaStatus(0)),
+    ("slow(TIME)", Action::Slow(Duration::ZERO)),
+    ("stuck", Action::Stuck),
+    ("fail", Action::FailInference),
+    ("lost", Action::Lost),
+    ("no_cores", Action::NoCores),
+    ("no_memory", Action::NoMemory),
+];
+
+/// The kind of moment of this name.
+pub(super) fn trigger(name: &str, target: Target) -> Result<Trigger, String> {
+    match target {
+        Target::Noop => named(&NOOP_TRIGGERS, name),
+        Target::Card => match name.strip_prefix("command(").map(|name| name.strip_suffix(')')) {
+            None => named(&CARD_TRIGGERS, name),
+            Some(None) => Err("command(NAME)@WHICH".to_owned()),
+            Some(Some(name)) => Ok(Trigger::Command(name.parse().or_else(|_| named(&COMMANDS, name))?)),
+        },
+    }
+}
+
+/// The action that text says; `left` is the other side of the rule, for messages.
+pub(super) fn action(text: &str, left: &str, trigger: Trigger, target: Target) -> Result<Action, String> {
+    let (name, argument) = match (text.split_once('('), text.split_once(':')) {
+        (Some((name, rest)), _) => (name, Some(rest.strip_suffix(')').ok_or("a closing parenthesis")?)),
+        (None, Some((name, argument))) => (name, Some(argument)),
+        (None, None) => (text, None),
+    };
+    let action = parse_action(name.trim(), argument.map(str::trim))?;
+    match action {
+        Some(action) if fits(action, trigger, target) => Ok(action),
+        _ => Err(format!(
+            "an action that \"{left}\" can have ({}) in place of \"{text}\"",
+            possible(trigger, target)
+        )),
+    }
+}
+
+/// `None`: there is no such action.
+fn parse_action(name: &str, argument: Option<&str>) -> Result<Option<Action>, String> {
+    let wants = |what: &str| format!("{name}({what})");
+    let number = |what| argument.and_then(|text| text.parse().ok()).ok_or_else(|| wants(what));
+    let status = || {
+        let status = argument.and_then(|text| text.parse().ok()).filter(|status| *status != 0);
+        status.ok_or_else(|| wants("STATUS"))
+    };
+    let channel = || {
+        let number = |text: &str| text.parse().map_err(|_| wants("CHANNEL"));
+        argument.map(number).transpose()
+    };
+    Ok(Some(match (name, argument) {
+        ("nack" | "nack_both", _) => Action::Nack { status: status()?, both: name == "nack_both" },
+        ("count", _) => Action::Count(number("NUMBER")?),
+        ("channel", _) => Action::ReplyChannel(number("CHANNEL")?),
+        ("dbc", _) => Action::ActivatedChannel(number("CHANNEL")?),
+        ("dma_status", _) => {
+            Action::DmaStatus(argument.and_then(|text| text.parse().ok()).ok_or_else(|| wants("STATUS"))?)
+        }
+        ("ssr" | "ssr_without_power_up", _) => {
+            Action::Restart { dbc_id: channel()?, powers_up: name == "ssr" }
+        }
+        ("slow", _) => {
+            Action::Slow(argument.and_then(parse_time).ok_or_else(|| wants("TIME, as 20ms, 1.5s or 300us"))?)
+        }
+        ("crc", None) => Action::Crc,
+        ("wrong_type", None) => Action::WrongType,
+        ("truncated", None) => Action::Truncated,
+        ("reset", None) => Action::Reset,
+        ("dead", None) => Action::Dead,
+        ("lost_completion", None) => Action::LostCompletion,
+        ("short_completion", None) => Action::ShortCompletion,
+        ("hang", None) => Action::Hang,
+        ("stuck", None) => Action::Stuck,
+        ("fail", None) => Action::FailInference,
+        ("lost", None) => Action::Lost,
+        ("no_cores", None) => Action::NoCores,
+        ("no_memory", None) => Action::NoMemory,
+        (_, None) => return Ok(named(&ERRORS, name).ok().map(Action::Fail)),
+        (_, Some(_)) => return Ok(None),
+    }))
+}
+
+/// What can go wrong at such a moment, for people.
+fn possible(trigger: Trigger, target: Target) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    if fits(Action::Fail(Errno::IO), trigger, target) {
+        names.extend(ERRORS.iter().map(|(name, _)| *name));
+    }
+    let others = ACTIONS.iter().chain(&[("hang", Action::Hang)]);
+    names.extend(others.filter(|(_, action)| fits(*action, trigger, target)).map(|(name, _)| *name));
+    names.join(", ")
+}
+
+fn fits(action: Action, trigger: Trigger, target: Target) -> bool {
+    match target {
+        Target::Card => fits_card(action, trigger),
+        Target::Noop => fits_noop(action, trigger),
+    }
+}
+
+fn fits_card(action: Action, trigger: Trigger) -> bool {
+    let is_control = matches!(trigger, Trigger::Manage | Trigger::Command(_) | Trigger::Features);
+    match action {
+        Action::Fail(_) => !matches!(trigger, Trigger::Inference | Trigger::Time),
+        Action::Nack { .. }
+        | Action::Crc
+        | Action::WrongType
+        | Action::Truncated
+        | Action::Count(_)
+        | Action::ReplyChannel(_)
+        | Action::ActivatedChannel(_) => is_control,
+        Action::Reset | Action::Dead => trigger != Trigger::Open,
+        Action::Restart { dbc_id, .. } => {
+            dbc_id.is_some() && trigger != Trigger::Open
+                || matches!(trigger, Trigger::Execute | Trigger::Wait | Trigger::Inference)
+        }
+        Action::LostCompletion | Action::ShortCompletion | Action::DmaStatus(_) => {
+            trigger == Trigger::Inference
+        }
+        Action::Hang => is_control || trigger == Trigger::Inference,
+        Action::Slow(_)
+        | Action::Stuck
+        | Action::FailInference
+        | Action::Lost
+        | Action::NoCores
+        | Action::NoMemory => false,
+    }
+}
+
+/// Only calls that can be cancelled may take long.
+fn fits_noop(action: Action, trigger: Trigger) -> bool {
+    match action {
+        Action::Slow(_) | Action::Stuck => matches!(trigger, Trigger::Load | Trigger::Execute),
+        Action::FailInference => trigger == Trigger::Execute,
+        Action::Lost => true,
+        Action::NoCores => trigger == Trigger::Activate,
+        Action::NoMemory => trigger != Trigger::Execute,
+        _ => false,
+    }
+}
+
+fn named<T: Copy>(table: &[(&str, T)], name: &str) -> Result<T, String> {
+    let known = table.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    known.ok_or_else(|| {
+        let names: Vec<_> = table.iter().map(|(known, _)| *known).collect();
+        format!("one of {} in place of \"{name}\"", names.join(", "))
+    })
+}

@@ -1,0 +1,117 @@
+//! An open file of an emulated card: each system call to what handles it.
+
+use std::fmt::Debug;
+use std::sync::{Arc, MutexGuard};
+
+use qaic_kmd::Errno;
+use qaic_kmd::abi::PartialExecuteEntry;
+use qaic_kmd::ioctl::{Ioctl, VersionQuery};
+use qaic_kmd::kmd::AccelFile;
+use qaic_mem::Mapping;
+
+use super::bo::Attachments;
+use super::card::{Card, State};
+use super::fault::{Action, Trigger};
+use super::options::EmuOptions;
+use super::ring::Entry;
+
+/// Bytes of the driver's other texts: a date, and `Qualcomm Cloud AI Accelerators`.
+const DATE_BYTES: u64 = 8;
+const DESCRIPTION_BYTES: u64 = 30;
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct EmuFile {
+    pub(crate) card: Arc<Card>,
+    pub(crate) user: u32,
+}
+
+impl Drop for EmuFile {
+    fn drop(&mut self) {
+        self.card.close(self.user);
+    }
+}
+
+impl AccelFile for EmuFile {
+    fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+        let mut state = self.card.settled();
+        *state.calls.entry(call.request()).or_default() += 1;
+        if !state.can_use(self.user) {
+            return Err(Errno::NODEV);
+        }
+        drop(state);
+        match call {
+            Ioctl::Manage(message) => self.manage(message),
+            Ioctl::CreateBo(arg) => self.create_bo(arg),
+            Ioctl::MmapBo(arg) => self.mmap_bo(arg),
+            Ioctl::AttachSlices { dbc_id, handle, dir, size, entries } => self.attach(&Attachments {
+                dbc_id: *dbc_id,
+                handle: *handle,
+                dir: *dir,
+                size: *size,
+                entries,
+            }),
+            Ioctl::DetachSlices(arg) => self.detach(*arg),
+            Ioctl::Execute { dbc_id, entries } => {
+                let entries = entries.iter().map(|entry| Entry { handle: entry.handle, resize: None });
+                self.execute(*dbc_id, entries)
+            }
+            Ioctl::PartialExecute { dbc_id, entries } => {
+                let entry =
+                    |entry: &PartialExecuteEntry| Entry { handle: entry.handle, resize: Some(entry.resize) };
+                self.execute(*dbc_id, entries.iter().map(entry))
+            }
+            Ioctl::Wait(arg) => self.wait(*arg),
+            Ioctl::PerfStats { dbc_id, entries } => self.perf_stats(*dbc_id, entries),
+            Ioctl::CloseHandle(arg) => self.close_handle(*arg),
+            Ioctl::Version(query) => self.version(query),
+            Ioctl::ImportDmaBuf { file, handle } => {
+                **handle = self.import(*file)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        self.map_at(offset, len)
+    }
+}
+
+impl EmuFile {
+    pub(crate) fn options(&self) -> &EmuOptions {
+        &self.card.options
+    }
+
+    /// Counts a call; what the plan of faults has for it.
+    pub(crate) fn trip(&self, trigger: Trigger, dbc_id: Option<u32>) -> Result<(), Errno> {
+        match self.card.happens(trigger) {
+            None => Ok(()),
+            Some(Action::Fail(error)) => Err(error),
+            Some(action) => {
+                self.card.perform(action, dbc_id);
+                Ok(())
+            }
+        }
+    }
+
+    /// The card's state, if the card can be used through this file.
+    pub(crate) fn alive(&self) -> Result<MutexGuard<'_, State>, Errno> {
+        let state = self.not_dead()?;
+        if state.is_online { Ok(state) } else { Err(Errno::NODEV) }
+    }
+
+    /// The card's state, if this file has not outlived it.
+    pub(crate) fn not_dead(&self) -> Result<MutexGuard<'_, State>, Errno> {
+        let state = self.card.settled();
+        if state.can_use(self.user) { Ok(state) } else { Err(Errno::NODEV) }
+    }
+
+    fn version(&self, query: &mut VersionQuery) -> Result<(), Errno> {
+        self.trip(Trigger::Version, None)?;
+        let version = &mut query.version;
+        (version.major, version.minor, version.patchlevel) = (1, 0, 0);
+        (version.date_len, version.desc_len) = (DATE_BYTES, DESCRIPTION_BYTES);
+        query.set_name(&self.options().driver_name);
+        Ok(())
+    }
+}

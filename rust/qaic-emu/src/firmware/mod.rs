@@ -1,0 +1,472 @@
+//! The firmware of an emulated card: takes control messages apart, keeps the tables of what a card has, and answers as a
+//! card does.
+
+mod config;
+mod constants;
+mod message;
+mod replies;
+mod requests;
+mod tables;
+pub(crate) mod transaction;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytemuck::bytes_of;
+use qaic_kmd::protocol::command::{
+    ACTIVATION_STATES_MAX, Activate, ActivationState, CreateResourceGroup, Deactivate,
+};
+use qaic_kmd::protocol::reply::{
+    ActivationStatesReply, CreateReservationReply, CreateResourceGroupReply, DeactivateReply,
+    DeviceConfigReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, ReleaseChannelReply,
+    ReleaseReservationReply, ReleaseResourceGroupReply, ReserveChannelReply, UnloadConstantsReply,
+    UnloadElfReply, UpdateReservationReply,
+};
+use qaic_kmd::protocol::transaction::{ChannelReply, Features};
+use qaic_kmd::protocol::{NncStatus, Numbered};
+
+pub use config::{FirmwareConfig, Performance, Totals};
+
+use super::channel::Channel;
+use super::device_memory::Budget;
+use super::resources::Amounts;
+pub use super::resources::ResourceUsage;
+use super::workload::{Images, Workload};
+use message::{Message, SetUp};
+use replies::Activated;
+use requests::{Request, refusal};
+use tables::{Released, ResourceTables};
+use transaction::{Transaction, TransactionReply, word_of};
+
+/// Bit of the status flags: data paths can be switched.
+const SWITCHES_DATAPATHS: u64 = 1 << 1;
+/// Option of [`qaic_kmd::protocol::command::DeviceConfig`].
+const DEDICATED_CHANNELS: u32 = 1;
+
+/// The firmware of one card.
+#[derive(Debug)]
+pub(crate) struct Firmware {
+    config: FirmwareConfig,
+    workload: Arc<dyn Workload>,
+    budget: Budget,
+    tables: Mutex<ResourceTables>,
+}
+
+impl Firmware {
+    pub(crate) fn new(config: FirmwareConfig, workload: Arc<dyn Workload>) -> Self {
+        let budget = Budget::new(config.totals.ddr_bytes);
+        let tables = Mutex::new(ResourceTables::new(config.totals, 1));
+        Self { config, workload, budget, tables }
+    }
+
+    /// Answers a message of a user.
+    ///
+    /// Blocking: while an activation makes its cores ready; other messages are answered meanwhile.
+    pub(crate) fn handle(&self, user: u32, message: Vec<Transaction>) -> Vec<TransactionReply> {
+        let mut message = Message::new(message);
+        let mut replies = Vec::new();
+        while let Some(command) = message.commands.pop_front() {
+            self.answer(user, &command, &mut message, &mut replies);
+        }
+        // Transactions that no command of the message asked for.
+        for _ in message.set_ups {
+            replies.push(TransactionReply::refused_channel(NncStatus::VC_SETUP));
+        }
+        for dbc_id in message.tear_downs {
+            let torn_down = self.tables().tear_down(user, dbc_id);
+            let status = word_of(torn_down.err().unwrap_or_default());
+            replies.push(TransactionReply::Deactivate { status, dbc_id });
+        }
+        for () in message.status_requests {
+            replies.push(TransactionReply::Status(self.features()));
+        }
+        replies
+    }
+
+    /// The reply to a message that is refused as a whole, and changes nothing. An activation's channel is refused as well
+    /// when `both`, and else not mentioned; that of a deactivation always is, because the driver takes it back by that.
+    pub(crate) fn refuse(
+        &self,
+        message: Vec<Transaction>,
+        status: NncStatus,
+        both: bool,
+    ) -> Vec<TransactionReply> {
+        let message = Message::new(message);
+        let commands = message.commands.iter().map(|command| {
+            let number = requests::number_of(command).unwrap_or(0);
+            self.passthrough(refusal(number, status))
+        });
+        let set_ups =
+            message.set_ups.iter().filter(|_| both).map(|_| TransactionReply::refused_channel(status));
+        let tear_downs = message
+            .tear_downs
+            .iter()
+            .map(|dbc_id| TransactionReply::Deactivate { status: word_of(status), dbc_id: *dbc_id });
+        let features = Features { status: word_of(status), ..self.features() };
+        let statuses = message.status_requests.iter().map(|()| TransactionReply::Status(features));
+        commands.chain(set_ups).chain(tear_downs).chain(statuses).collect()
+    }
+
+    /// Frees all that a user has.
+    pub(crate) fn terminate(&self, user: u32) {
+        let released = self.tables().terminate(user);
+        stop(released);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn reset(&self) {
+        let released = self.tables().reset();
+        stop(released);
+    }
+
+    /// The cores behind a channel fail. Their activation is lost, and new ones get `TRY_AGAIN` until
+    /// [`Self::end_restart`].
+    pub(crate) fn begin_restart(&self, dbc_id: u32) {
+        let released = self.tables().begin_restart(dbc_id);
+        stop(released);
+    }
+
+    /// The cores that failed have started again.
+    pub(crate) fn end_restart(&self) {
+        self.tables().end_restart();
+    }
+
+    /// What is free and what is loaded.
+    pub(crate) fn resource_usage(&self) -> ResourceUsage {
+        self.tables().resource_usage()
+    }
+
+    /// The cores' side of a channel that an activation sits on.
+    pub(crate) fn channel(&self, dbc_id: u32) -> Option<Arc<Channel>> {
+        self.tables().data_path(dbc_id)
+    }
+
+    fn tables(&self) -> MutexGuard<'_, ResourceTables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reply, with the zeros behind it that this firmware sends.
+    fn passthrough(&self, mut reply: Vec<u8>) -> TransactionReply {
+        reply.resize(reply.len() + self.config.reply_tail_bytes, 0);
+        TransactionReply::Passthrough(reply)
+    }
+
+    fn features(&self) -> Features {
+        let (major, minor) = self.config.transport_version;
+        Features { major, minor, status: 0, status_flags: self.config.status_flags }
+    }
+
+    /// Answers a command with the transactions that belong to it.
+    fn answer(&self, user: u32, bytes: &[u8], message: &mut Message, replies: &mut Vec<TransactionReply>) {
+        let number = requests::number_of(bytes).unwrap_or(0);
+        match requests::parse(bytes, self.config.is_strict) {
+            Ok(Request::Activate(request)) => self.answer_activate(user, &request, message, replies),
+            Ok(Request::Deactivate(request)) => self.answer_deactivate(user, &request, message, replies),
+            Ok(request) => {
+                let reply = self.answer_plain(user, request, message);
+                replies.push(self.passthrough(reply.unwrap_or_else(|status| refusal(number, status))));
+            }
+            Err(status) => {
+                replies.push(self.passthrough(refusal(number, status)));
+                self.refuse_rest(number, status, message, replies);
+            }
+        }
+    }
+
+    /// Refuses the transactions that would have belonged to a command that cannot be read.
+    fn refuse_rest(
+        &self,
+        number: u32,
+        status: NncStatus,
+        message: &mut Message,
+        replies: &mut Vec<TransactionReply>,
+    ) {
+        if number == Activate::NUMBER && message.set_ups.pop_front().is_some() && self.config.nacks_both {
+            replies.push(TransactionReply::refused_channel(status));
+        }
+        if number == Deactivate::NUMBER
+            && let Some(dbc_id) = message.tear_downs.pop_front()
+        {
+            replies.push(TransactionReply::Deactivate { status: word_of(status), dbc_id });
+        }
+    }
+
+    fn answer_deactivate(
+        &self,
+        user: u32,
+        request: &Deactivate,
+        message: &mut Message,
+        replies: &mut Vec<TransactionReply>,
+    ) {
+        let tears_down = request.opt_vc_teardown != 0;
+        let channel = if tears_down { message.tear_downs.pop_front() } else { None };
+        let done = if tears_down && channel.is_none() {
+            Err(NncStatus::PARAMETER)
+        } else {
+            self.tables().deactivate(user, request.activation_id, channel).map(stop)
+        };
+        let status = done.err().unwrap_or_default();
+        replies.push(self.passthrough(bytes(&DeactivateReply { status, ..DeactivateReply::default() })));
+        if let Some(dbc_id) = channel {
+            replies.push(TransactionReply::Deactivate { status: word_of(status), dbc_id });
+        }
+    }
+
+    fn answer_activate(
+        &self,
+        user: u32,
+        request: &Activate,
+        message: &mut Message,
+        replies: &mut Vec<TransactionReply>,
+    ) {
+        let set_up = if request.opt_vc_setup == 0 { None } else { message.set_ups.pop_front() };
+        let activated = self.activate(user, request, set_up);
+        let reply = match &activated {
+            Ok(activated) => bytes(&replies::activated(activated)),
+            Err(status) => refusal(Activate::NUMBER, *status),
+        };
+        replies.push(self.passthrough(reply));
+        match (set_up, activated) {
+            (Some(set_up), Ok(Activated { channel: Some(dbc_id), .. })) => {
+                let options = set_up.options.into();
+                replies.push(TransactionReply::Activate(ChannelReply { status: 0, dbc_id, options }));
+            }
+            (Some(_), Ok(_)) => replies.push(TransactionReply::refused_channel(NncStatus::VC_SETUP)),
+            (Some(_), Err(status)) if self.config.nacks_both => {
+                replies.push(TransactionReply::refused_channel(status));
+            }
+            _ => (),
+        }
+    }
+
+    fn activate(&self, user: u32, request: &Activate, set_up: Option<SetUp>) -> Result<Activated, NncStatus> {
+        const STATES: [i32; 2] = [ActivationState::Standby as i32, ActivationState::Ready as i32];
+        if request.opt_vc_setup != 0 && set_up.is_none_or(|set_up| set_up.queue_size == 0) {
+            return Err(NncStatus::VC_SETUP);
+        }
+        if request.reservation_type != 0 || !STATES.contains(&request.initial_state) {
+            return Err(NncStatus::PARAMETER);
+        }
+        if request.dma_type != 0 {
+            return Err(NncStatus::DMA_CONFIGURATION);
+        }
+        let switches = request.opt_support_datapath_switching != 0;
+        if switches && self.config.status_flags & SWITCHES_DATAPATHS == 0 {
+            return Err(NncStatus::SWITCHING_DISABLED);
+        }
+        let pending = self.tables().begin_activation(user, request)?;
+        let id = pending.activation_id;
+        let unfinished = Unfinished { firmware: self, activation_id: id };
+        let place = Place::of(id, pending.ddr_bytes);
+        let constants = pending.constants.map(|constants| constants.whole()).transpose()?;
+        let running = self.workload.activate(&Images {
+            elf: pending.elf,
+            elf_id: request.elf_id,
+            constants: constants.unwrap_or_default(),
+            constants_id: request.constants_id,
+            ddr_base: place.ddr,
+            mcid_base: place.mcids,
+        })?;
+        let data_path = Arc::new(Channel::new(running, self.budget.clone()));
+        // The user or the card may be gone by now.
+        if !self.tables().complete_activation(id, &data_path) {
+            return Err(NncStatus::GENERAL);
+        }
+        std::mem::forget(unfinished);
+        Ok(Activated {
+            activation_id: id,
+            channel: pending.channel,
+            ddr_base: place.ddr,
+            dynamic_ddr_base: place.dynamic_ddr,
+            mcid_base: place.mcids,
+            physical_channels: pending.channel.map_or(0, |channel| 1 << (channel % u32::BITS)),
+            cores: pending.cores,
+        })
+    }
+
+    /// Answers a command that is answered by one reply and nothing else.
+    fn answer_plain(&self, user: u32, request: Request, message: &mut Message) -> Result<Vec<u8>, NncStatus> {
+        let constants =
+            |constants_id| bytes(&LoadConstantsReply { constants_id, ..LoadConstantsReply::default() });
+        Ok(match request {
+            Request::LoadConstants(request) => {
+                let data = message.data(request.tag, request.data_length);
+                constants(self.load_constants(user, data)?)
+            }
+            Request::LoadElf(request) => {
+                let elf_id = self.load_elf(user, message.data(request.tag, request.data_length))?;
+                bytes(&LoadElfReply { elf_id, ..LoadElfReply::default() })
+            }
+            Request::UnloadConstants(request) => {
+                self.tables().unload_constants(user, request.constants_id)?;
+                bytes(&UnloadConstantsReply::default())
+            }
+            Request::UnloadElf(request) => {
+                self.tables().unload_elf(user, request.elf_id)?;
+                bytes(&UnloadElfReply::default())
+            }
+            Request::LoadConstantsEx(sizes) => {
+                constants(self.tables().announce_constants(user, sizes.static_size, sizes.dynamic_size)?)
+            }
+            Request::LoadConstantsPayload(request) => {
+                let data = message.data(request.tag, request.data_length);
+                self.load_payload(user, request.constants_id, request.offset, data)?;
+                constants(request.constants_id)
+            }
+            Request::ReserveChannel(request) => {
+                let reserved = self.tables().reserve_channel(user, request.source_grp_id, request.num_sem);
+                let (vcresid, virtual_channel_id) = reserved?;
+                let reply =
+                    ReserveChannelReply { vcresid, virtual_channel_id, ..ReserveChannelReply::default() };
+                bytes(&reply)
+            }
+            Request::ReleaseChannel(request) => {
+                self.tables().release_channel(user, request.vcresid)?;
+                bytes(&ReleaseChannelReply::default())
+            }
+            Request::CreateReservation(request) => {
+                let amounts = Amounts {
+                    cores: request.num_nsp,
+                    multicast_ids: request.num_mcid,
+                    ddr_bytes: request.shddr_size,
+                    ..Amounts::default()
+                };
+                let ac_res_id = self.tables().reserve(user, request.source_grp_id, amounts, false)?;
+                bytes(&CreateReservationReply { ac_res_id, ..CreateReservationReply::default() })
+            }
+            Request::ReleaseReservation(request) => {
+                self.tables().release_pool(user, request.ac_res_id, false)?;
+                bytes(&ReleaseReservationReply::default())
+            }
+            Request::CreateResourceGroup(request) => {
+                let amounts = amounts_of_group(&request)?;
+                let res_grp_id = self.tables().reserve(user, request.source_grp_id, amounts, true)?;
+                bytes(&CreateResourceGroupReply { res_grp_id, ..CreateResourceGroupReply::default() })
+            }
+            Request::ReleaseResourceGroup(request) => {
+                self.tables().release_pool(user, request.res_grp_id, true)?;
+                bytes(&ReleaseResourceGroupReply::default())
+            }
+            Request::GetResourceInfo(request) => {
+                let figures = self.tables().figures(user, request.res_grp_id)?;
+                bytes(&replies::resource_info_reply(request.res_grp_id, &figures))
+            }
+            Request::GetPerformanceInfo(_) => {
+                let performance = replies::performance_info(&self.config);
+                bytes(&PerformanceInfoReply { performance, ..PerformanceInfoReply::default() })
+            }
+            Request::ActivationStates(request) => {
+                let count = usize::try_from(request.num_cmds).ok();
+                let count = count.filter(|count| (1..=ACTIVATION_STATES_MAX).contains(count));
+                let changes = &request.cmds[..count.ok_or(NncStatus::SWITCH_COUNT)?];
+                self.tables().change_states(user, changes)?;
+                bytes(&ActivationStatesReply::default())
+            }
+            Request::DeviceConfig(request) if request.option == DEDICATED_CHANNELS => {
+                self.tables().dedicate(user, request.num_pc_dedicated)?;
+                bytes(&DeviceConfigReply::default())
+            }
+            Request::DeviceConfig(_) => return Err(NncStatus::PARAMETER),
+            Request::UpdateReservation(request) => {
+                self.tables().update_reservation(user, request.ac_res_id, request.num_nsp)?;
+                bytes(&UpdateReservationReply::default())
+            }
+            Request::GetStatus(_) => {
+                let tables = self.tables();
+                let figures = tables.figures(user, -1)?;
+                bytes(&replies::card_status(&self.config, &figures, &tables.loaded()))
+            }
+            // Answered with the transactions that belong to them.
+            Request::Activate(_) | Request::Deactivate(_) => return Err(NncStatus::GENERAL),
+        })
+    }
+
+    fn load_elf(&self, user: u32, data: Result<Arc<[u8]>, NncStatus>) -> Result<u32, NncStatus> {
+        let data = data?;
+        let requirements = self.workload.requirements(&data)?;
+        self.tables().load_elf(user, data, requirements)
+    }
+
+    fn load_constants(&self, user: u32, data: Result<Arc<[u8]>, NncStatus>) -> Result<u32, NncStatus> {
+        let data = data?;
+        let mut tables = self.tables();
+        let id = tables.announce_constants(user, data.len() as u64, 0)?;
+        tables.constants(user, id)?.load(0, &data)?;
+        Ok(id)
+    }
+
+    /// A part that cannot be loaded frees the constants it is for.
+    fn load_payload(
+        &self,
+        user: u32,
+        constants_id: u32,
+        offset: u64,
+        data: Result<Arc<[u8]>, NncStatus>,
+    ) -> Result<(), NncStatus> {
+        let mut tables = self.tables();
+        let constants = Arc::clone(tables.constants(user, constants_id)?);
+        let loaded = data.and_then(|data| constants.load(offset, &data));
+        if loaded.is_err() {
+            // Constants in use stay; their activations have what they need.
+            let _ = tables.unload_constants(user, constants_id);
+        }
+        loaded
+    }
+}
+
+/// Gives back what an activation took, whatever kept its cores from being made ready: a refusal, or a panic.
+struct Unfinished<'a> {
+    firmware: &'a Firmware,
+    activation_id: u32,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.firmware.tables().abort_activation(self.activation_id);
+    }
+}
+
+/// Where the parts of an activation begin in the device: never where the one before it was.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    ddr: u64,
+    dynamic_ddr: u64,
+    mcids: u64,
+}
+
+impl Place {
+    fn of(activation_id: u32, ddr_bytes: u64) -> Self {
+        let turn = u64::from(activation_id % 240);
+        let ddr = 0x1_0000_0000 + (turn << 27);
+        Self {
+            ddr,
+            dynamic_ddr: ddr.saturating_add(ddr_bytes.next_multiple_of(64)),
+            // Room for 3072 windows of 8 MiB.
+            mcids: 0x20_0000_0000 + turn * 0x6_0000_0000,
+        }
+    }
+}
+
+/// A reply in its bytes.
+fn bytes(reply: &impl Numbered) -> Vec<u8> {
+    bytes_of(reply).to_vec()
+}
+
+fn amounts_of_group(request: &CreateResourceGroup) -> Result<Amounts, NncStatus> {
+    Ok(Amounts {
+        cores: request.num_nsp,
+        multicast_ids: request.num_mcid,
+        semaphores: request.num_sem,
+        channels: request.num_vc,
+        ddr_bytes: request.shddr_size.checked_add(request.mem_size).ok_or(NncStatus::PARAMETER)?,
+    })
+}
+
+/// Stops data paths; that of cores may take long, so it is done without the tables' lock.
+fn stop(released: Released) {
+    for data_path in released {
+        data_path.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

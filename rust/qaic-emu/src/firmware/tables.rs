@@ -1,0 +1,287 @@
+//! What a card holds, and for which user: images, activations, channels, reservations. Each belongs to the user, an open
+//! file, that made it; no other can name it.
+
+mod activations;
+mod images;
+mod reservations;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use qaic_kmd::abi::DBC_COUNT;
+use qaic_kmd::protocol::NncStatus;
+use qaic_kmd::protocol::command::WHOLE_DEVICE;
+
+use super::config::Totals;
+use super::constants::Constants;
+use super::replies::{Figures, Loaded};
+use crate::channel::Channel;
+use crate::resources::{Amounts, ResourceUsage, Resources};
+use crate::workload::Requirements;
+
+/// Most images of a kind, activations, and reservations: what the counts of the status reply can say.
+const MAX_COUNT: usize = 255;
+
+/// Where resources are taken from: the card, or a group or reservation.
+type Source = Option<i32>;
+
+/// A loaded program.
+#[derive(Debug)]
+pub(super) struct Elf {
+    owner: u32,
+    pub(super) data: Arc<[u8]>,
+    requirements: Requirements,
+    resources: Resources,
+}
+
+#[derive(Debug)]
+struct Announced {
+    owner: u32,
+    constants: Arc<Constants>,
+    resources: Resources,
+}
+
+/// A resource group, or a reservation for activations.
+#[derive(Debug)]
+struct Pool {
+    owner: u32,
+    is_group: bool,
+    source: Source,
+    total: Amounts,
+    free: Resources,
+}
+
+#[derive(Debug)]
+struct ChannelReservation {
+    owner: u32,
+    source: Source,
+    resources: Resources,
+    channel: u32,
+}
+
+#[derive(Debug)]
+struct Activation {
+    owner: u32,
+    elf_id: u32,
+    constants_id: u32,
+    held: Vec<(Source, Resources)>,
+    channel: Option<ChannelLease>,
+    /// `None` while the cores are being made ready.
+    data_path: Option<Arc<Channel>>,
+}
+
+/// A channel that an activation sits on.
+#[derive(Debug)]
+struct ChannelLease {
+    channel: u32,
+    /// Reserved before, so that it stays when the activation goes.
+    is_reserved: bool,
+    held: Option<(Source, Resources)>,
+}
+
+/// A channel whose activation is gone and that has not been torn down.
+#[derive(Debug)]
+struct ZombieChannel {
+    owner: u32,
+    lease: ChannelLease,
+}
+
+/// What an activation begins with.
+#[derive(Debug)]
+pub(super) struct PendingActivation {
+    pub(super) activation_id: u32,
+    pub(super) elf: Arc<[u8]>,
+    pub(super) constants: Option<Arc<Constants>>,
+    pub(super) ddr_bytes: u64,
+    pub(super) channel: Option<u32>,
+    pub(super) cores: u64,
+}
+
+/// Data paths that are in no table any more and have to be stopped, which may take long.
+pub(super) type Released = Vec<Arc<Channel>>;
+
+/// The resource tables of a card.
+#[derive(Debug)]
+pub(super) struct ResourceTables {
+    totals: Totals,
+    card: Resources,
+    /// Free channels, a bit each.
+    free_channels: u32,
+    /// Ids count up and are never given again, so that those of before a reset are not found.
+    next_id: u32,
+    elves: BTreeMap<u32, Elf>,
+    constants: BTreeMap<u32, Announced>,
+    activations: BTreeMap<u32, Activation>,
+    zombies: BTreeMap<u32, ZombieChannel>,
+    pools: BTreeMap<i32, Pool>,
+    channel_reservations: BTreeMap<u32, ChannelReservation>,
+    /// Physical channels by user.
+    dedicated: BTreeMap<u32, u32>,
+    restarting: Option<u32>,
+}
+
+impl ResourceTables {
+    pub(super) fn new(totals: Totals, first_id: u32) -> Self {
+        let totals =
+            Totals { channels: totals.channels.min(DBC_COUNT), cores: totals.cores.min(64), ..totals };
+        Self {
+            totals,
+            card: Resources::of(&totals),
+            free_channels: 1_u32.checked_shl(totals.channels).unwrap_or(0).wrapping_sub(1),
+            next_id: first_id,
+            elves: BTreeMap::new(),
+            constants: BTreeMap::new(),
+            activations: BTreeMap::new(),
+            zombies: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            channel_reservations: BTreeMap::new(),
+            dedicated: BTreeMap::new(),
+            restarting: None,
+        }
+    }
+
+    fn new_id(&mut self, count: usize, status: NncStatus) -> Result<u32, NncStatus> {
+        if count >= MAX_COUNT || i32::try_from(self.next_id).is_err() {
+            return Err(status);
+        }
+        self.next_id += 1;
+        Ok(self.next_id - 1)
+    }
+
+    fn pool(&mut self, source: Source) -> &mut Resources {
+        match source.and_then(|id| self.pools.get_mut(&id)) {
+            Some(pool) => &mut pool.free,
+            None => &mut self.card,
+        }
+    }
+
+    fn give_back(&mut self, (source, resources): (Source, Resources)) {
+        self.pool(source).give_back(resources);
+    }
+
+    /// What an id of a group or reservation means; −1 is the card.
+    fn source(&self, owner: u32, id: i32, is_group: Option<bool>) -> Result<Source, NncStatus> {
+        if id == WHOLE_DEVICE {
+            return Ok(None);
+        }
+        let pool = self.pools.get(&id).filter(|pool| pool.owner == owner).ok_or(NncStatus::NOT_FOUND)?;
+        if is_group.is_some_and(|is_group| is_group != pool.is_group) {
+            return Err(NncStatus::NOT_FOUND);
+        }
+        Ok(Some(id))
+    }
+
+    /// Frees all that a user has.
+    pub(super) fn terminate(&mut self, owner: u32) -> Released {
+        let mut released = Vec::new();
+        for activation in take_owned(&mut self.activations, |one| one.owner == owner) {
+            released.extend(self.release(activation));
+        }
+        for zombie in take_owned(&mut self.zombies, |one| one.owner == owner) {
+            self.end_lease(zombie.lease);
+        }
+        for reserved in take_owned(&mut self.channel_reservations, |one| one.owner == owner) {
+            self.free_channels |= 1 << reserved.channel;
+            self.give_back((reserved.source, reserved.resources));
+        }
+        // What was taken from one of them came from the card in the end.
+        for pool in take_owned(&mut self.pools, |pool| pool.owner == owner) {
+            self.card.give_back(pool.free);
+        }
+        for elf in take_owned(&mut self.elves, |one| one.owner == owner) {
+            self.card.give_back(elf.resources);
+        }
+        for announced in take_owned(&mut self.constants, |one| one.owner == owner) {
+            self.card.give_back(announced.resources);
+        }
+        self.dedicated.remove(&owner);
+        released
+    }
+
+    /// Frees everything.
+    pub(super) fn reset(&mut self) -> Released {
+        let next_id = self.next_id;
+        let before = std::mem::replace(self, Self::new(self.totals, next_id));
+        before.activations.into_values().filter_map(|activation| activation.data_path).collect()
+    }
+
+    /// The cores behind a channel failed: its activation is lost, and there are no others until they have started again.
+    pub(super) fn begin_restart(&mut self, channel: u32) -> Released {
+        self.restarting = Some(channel);
+        let leased = |one: &Activation| one.channel.as_ref().is_some_and(|lease| lease.channel == channel);
+        let mut released = Vec::new();
+        for activation in take_owned(&mut self.activations, leased) {
+            released.extend(self.release(activation));
+        }
+        if let Some(zombie) = self.zombies.remove(&channel) {
+            self.end_lease(zombie.lease);
+        }
+        released
+    }
+
+    pub(super) fn end_restart(&mut self) {
+        self.restarting = None;
+    }
+
+    /// The data path of a channel.
+    pub(super) fn data_path(&self, channel: u32) -> Option<Arc<Channel>> {
+        let leased = |one: &&Activation| one.channel.as_ref().is_some_and(|lease| lease.channel == channel);
+        self.activations.values().find(leased)?.data_path.clone()
+    }
+
+    /// Figures of the card, or of a group.
+    pub(super) fn figures(&self, owner: u32, group: i32) -> Result<Figures, NncStatus> {
+        let Some(id) = self.source(owner, group, Some(true))? else {
+            let dedicated = self.dedicated.values().sum::<u32>();
+            return Ok(Figures {
+                total: Resources::of(&self.totals).amount(),
+                free: self.card.amount(),
+                physical_channels: self.totals.physical_channels,
+                dedicated_channels: u8::try_from(dedicated).unwrap_or(u8::MAX),
+            });
+        };
+        let pool = self.pools.get(&id).ok_or(NncStatus::NOT_FOUND)?;
+        Ok(Figures { total: pool.total, free: pool.free.amount(), ..Figures::default() })
+    }
+
+    /// Counts of what is loaded.
+    pub(super) fn loaded(&self) -> Loaded {
+        let is_used = |id: &&u32| self.activations.values().any(|one| one.constants_id == **id);
+        Loaded {
+            constants: self.constants.len(),
+            constants_in_use: self.constants.keys().filter(is_used).count(),
+            elves: self.elves.len(),
+            activations: self.activations.len(),
+        }
+    }
+
+    pub(super) fn resource_usage(&self) -> ResourceUsage {
+        let Amounts { cores, multicast_ids, semaphores, channels, ddr_bytes } = self.card.amount();
+        let loaded = self.loaded();
+        let dedicated = self.dedicated.values().sum::<u32>();
+        let dedicated = u8::try_from(dedicated).unwrap_or(u8::MAX);
+        ResourceUsage {
+            totals: self.totals,
+            free: Totals {
+                cores,
+                multicast_ids,
+                semaphores,
+                channels,
+                ddr_bytes,
+                physical_channels: self.totals.physical_channels.saturating_sub(dedicated),
+            },
+            elves: loaded.elves,
+            constants: loaded.constants,
+            constants_in_use: loaded.constants_in_use,
+            activations: loaded.activations,
+            reservations: self.pools.len() + self.channel_reservations.len(),
+            channels: (0..self.totals.channels).filter(|id| self.free_channels >> id & 1 == 0).collect(),
+            restarting: self.restarting,
+        }
+    }
+}
+
+fn take_owned<K: Copy + Ord, V>(map: &mut BTreeMap<K, V>, is_wanted: impl Fn(&V) -> bool) -> Vec<V> {
+    let keys: Vec<K> = map.iter().filter(|(_, value)| is_wanted(value)).map(|(key, _)| *key).collect();
+    keys.into_iter().filter_map(|key| map.remove(&key)).collect()
+}

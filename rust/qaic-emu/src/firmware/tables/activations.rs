@@ -1,0 +1,191 @@
+//! Activations, and the channels that they have.
+
+use std::sync::Arc;
+
+use qaic_kmd::protocol::NncStatus;
+use qaic_kmd::protocol::command::{Activate, ActivationState, SKIP_CHANNEL, StateChange};
+
+use super::{Activation, ChannelLease, PendingActivation, Released, ResourceTables, Source, ZombieChannel};
+use crate::channel::Channel;
+use crate::resources::Amounts;
+use crate::workload::Requirements;
+
+impl ResourceTables {
+    /// Takes what an activation needs, all of it or nothing.
+    pub(in crate::firmware) fn begin_activation(
+        &mut self,
+        owner: u32,
+        request: &Activate,
+    ) -> Result<PendingActivation, NncStatus> {
+        if self.restarting.is_some() {
+            return Err(NncStatus::RESTARTING);
+        }
+        let elf = self.elf(owner, request.elf_id)?;
+        let (requirements, elf) = (elf.requirements, Arc::clone(&elf.data));
+        let constants = match request.constants_id {
+            0 => None,
+            id => Some(Arc::clone(self.constants(owner, id)?)),
+        };
+        let source = self.source(owner, request.resource_res_id, None)?;
+        let activation_id = self.new_id(self.activations.len(), NncStatus::IDS_EXHAUSTED)?;
+        let Requirements { cores, multicast_ids, semaphores, ddr_bytes, .. } = requirements;
+        let main = Amounts { cores, multicast_ids, ddr_bytes, ..Amounts::default() };
+        let resources = self.pool(source).take(main)?;
+        let cores = resources.cores();
+        let lease = match self.lease_channel(owner, request, source, semaphores) {
+            Ok(lease) => lease,
+            Err(status) => {
+                self.give_back((source, resources));
+                return Err(status);
+            }
+        };
+        let channel = lease.as_ref().map(|lease| lease.channel);
+        let activation = Activation {
+            owner,
+            elf_id: request.elf_id,
+            constants_id: request.constants_id,
+            held: vec![(source, resources)],
+            channel: lease,
+            data_path: None,
+        };
+        self.activations.insert(activation_id, activation);
+        Ok(PendingActivation { activation_id, elf, constants, ddr_bytes, channel, cores })
+    }
+
+    /// A channel and its semaphores.
+    fn lease_channel(
+        &mut self,
+        owner: u32,
+        request: &Activate,
+        source: Source,
+        semaphores: u32,
+    ) -> Result<Option<ChannelLease>, NncStatus> {
+        if let Ok(id) = u32::try_from(request.vc_res_id)
+            && request.vc_res_id != SKIP_CHANNEL
+        {
+            let reserved = self
+                .channel_reservations
+                .get(&id)
+                .filter(|one| one.owner == owner)
+                .ok_or(NncStatus::NOT_FOUND)?;
+            if self.is_leased(reserved.channel) {
+                return Err(NncStatus::NOT_PERMITTED);
+            }
+            if reserved.resources.amount().semaphores < semaphores {
+                return Err(NncStatus::SEMAPHORE_ALLOC);
+            }
+            return Ok(Some(ChannelLease { channel: reserved.channel, is_reserved: true, held: None }));
+        }
+        if request.vc_res_id == SKIP_CHANNEL || request.opt_vc_setup == 0 {
+            return Ok(None);
+        }
+        // Reservations have no semaphores and channels of their own; groups have.
+        let source = source.filter(|id| self.pools.get(id).is_some_and(|pool| pool.is_group));
+        let resources = self.pool(source).take(Amounts { semaphores, channels: 1, ..Amounts::default() })?;
+        let channel = self.take_channel();
+        Ok(Some(ChannelLease { channel, is_reserved: false, held: Some((source, resources)) }))
+    }
+
+    /// The lowest channel; the resources that were taken before say that there is one.
+    pub(super) fn take_channel(&mut self) -> u32 {
+        let channel = self.free_channels.trailing_zeros();
+        debug_assert!(channel < u32::BITS, "a channel that is counted exists");
+        self.free_channels &= !(1_u32.checked_shl(channel).unwrap_or(0));
+        channel
+    }
+
+    pub(super) fn is_leased(&self, channel: u32) -> bool {
+        let leases = self.activations.values().filter_map(|activation| activation.channel.as_ref());
+        leases.chain(self.zombies.values().map(|zombie| &zombie.lease)).any(|lease| lease.channel == channel)
+    }
+
+    /// The cores are ready: whether the activation is still wanted.
+    pub(in crate::firmware) fn complete_activation(
+        &mut self,
+        activation_id: u32,
+        data_path: &Arc<Channel>,
+    ) -> bool {
+        let Some(activation) = self.activations.get_mut(&activation_id) else { return false };
+        activation.data_path = Some(Arc::clone(data_path));
+        true
+    }
+
+    /// Gives back what an activation took whose cores could not be made ready.
+    pub(in crate::firmware) fn abort_activation(&mut self, activation_id: u32) {
+        if let Some(activation) = self.activations.remove(&activation_id) {
+            self.release(activation);
+        }
+    }
+
+    /// Ends an activation. With a channel, tears that down, too; it must be the activation's.
+    pub(in crate::firmware) fn deactivate(
+        &mut self,
+        owner: u32,
+        activation_id: u32,
+        channel: Option<u32>,
+    ) -> Result<Released, NncStatus> {
+        let activation = self.activations.get(&activation_id).filter(|one| one.owner == owner);
+        let lease = activation.ok_or(NncStatus::NOT_FOUND)?.channel.as_ref().map(|lease| lease.channel);
+        if channel.is_some() && channel != lease {
+            return Err(NncStatus::PARAMETER);
+        }
+        let mut activation = self.activations.remove(&activation_id).ok_or(NncStatus::NOT_FOUND)?;
+        if channel.is_none()
+            && let Some(lease) = activation.channel.take()
+        {
+            self.zombies.insert(lease.channel, ZombieChannel { owner, lease });
+        }
+        Ok(self.release(activation))
+    }
+
+    /// Tears down a channel whose activation has ended before.
+    pub(in crate::firmware) fn tear_down(&mut self, owner: u32, channel: u32) -> Result<(), NncStatus> {
+        if self.zombies.get(&channel).is_none_or(|zombie| zombie.owner != owner) {
+            return Err(if self.is_leased(channel) {
+                NncStatus::NOT_PERMITTED
+            } else {
+                NncStatus::NOT_FOUND
+            });
+        }
+        if let Some(zombie) = self.zombies.remove(&channel) {
+            self.end_lease(zombie.lease);
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, activation: Activation) -> Released {
+        activation.held.into_iter().for_each(|held| self.give_back(held));
+        if let Some(lease) = activation.channel {
+            self.end_lease(lease);
+        }
+        activation.data_path.into_iter().collect()
+    }
+
+    pub(super) fn end_lease(&mut self, lease: ChannelLease) {
+        if !lease.is_reserved {
+            self.free_channels |= 1 << lease.channel;
+        }
+        if let Some(held) = lease.held {
+            self.give_back(held);
+        }
+    }
+
+    /// Checks a change of states, which has no other effect: an activation works in all of them.
+    pub(in crate::firmware) fn change_states(
+        &self,
+        owner: u32,
+        changes: &[StateChange],
+    ) -> Result<(), NncStatus> {
+        const STATES: [i32; 2] = [ActivationState::Standby as i32, ActivationState::Ready as i32];
+        for StateChange { activation_id, cmd } in changes {
+            self.activations
+                .get(activation_id)
+                .filter(|one| one.owner == owner)
+                .ok_or(NncStatus::ACTIVATION_RECORD)?;
+            if !STATES.contains(cmd) {
+                return Err(NncStatus::SWITCH_STATE);
+            }
+        }
+        Ok(())
+    }
+}

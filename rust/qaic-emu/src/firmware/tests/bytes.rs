@@ -1,0 +1,360 @@
+//! Every reply, byte for byte.
+
+use super::*;
+
+/// A reply that is zero but for these fields.
+fn expect(size: usize, fields: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    for (offset, field) in fields {
+        bytes[*offset..offset + field.len()].copy_from_slice(field);
+    }
+    bytes
+}
+
+#[test]
+fn loads_and_unloads() {
+    let firmware = firmware(Greedy);
+    let legacy: [(usize, &[u8]); 5] =
+        [(4, &le(1)), (8, &le(300)), (12, &le(0)), (16, &le64(3)), (24, b"Constants")];
+    let message = vec![command(1, 88, &legacy), Transaction::Dma { tag: 300, data: [1, 2, 3].into() }];
+    assert_eq!(ask(&firmware, 1, message), [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let elf_id = load_elf(&firmware, 1, &[1, 0, 0, 0]).unwrap();
+    let constants_id = announce(&firmware, 1, 4, 0).unwrap();
+    assert_eq!(load_payload(&firmware, 1, constants_id, 0, &[1, 2, 3, 4]), 0);
+    let reply = |id, ok: [u8; 4]| vec![command(id, 8, &[(4, &ok)])];
+    assert_eq!(ask(&firmware, 1, reply(7, le(elf_id))), [8, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(ask(&firmware, 1, reply(7, le(elf_id))), [8, 0, 0, 0, 0xED, 0xFF, 0xFF, 0xFF]);
+    assert_eq!(ask(&firmware, 1, reply(5, le(constants_id))), [6, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(load_elf(&firmware, 1, b"no requirements"), Err(-5));
+}
+
+#[test]
+fn activation_and_deactivation() {
+    let firmware = firmware(Greedy);
+    let elf_id = load_elf(&firmware, 1, &[3, 2, 1, 1]).unwrap();
+    let mut bases = Vec::new();
+    for (cores, channel) in [(0b111_u32, 0_u32), (0b11_1000, 1)] {
+        let replies = firmware.handle(1, vec![activate_command(0, elf_id, &[]), SETUP]);
+        let TransactionReply::Passthrough(reply) = &replies[0] else { panic!("{replies:?}") };
+        assert_eq!(
+            replies[1],
+            TransactionReply::Activate(ChannelReply { status: 0, dbc_id: channel, options: 0 })
+        );
+        let (ddr, mcids) = (long(reply, 16), long(reply, 32));
+        let expected = expect(
+            88,
+            &[
+                (0, &le(10)),
+                (8, &le(word(reply, 8))),
+                (12, &le(channel)),
+                (16, &le64(ddr)),
+                (24, &le64(ddr + (1 << 28))),
+                (32, &le64(mcids)),
+                (40, &le64(mcids)),
+                (52, &le(1 << channel)),
+                (80, &[3]),
+                (82, &le(cores)),
+            ],
+        );
+        assert_eq!(*reply, expected);
+        assert!(ddr >= 1 << 32 && ddr % 64 == 0 && mcids % 0x80_0000 == 0);
+        bases.push((ddr, mcids, word(reply, 8)));
+    }
+    assert!(bases[0].0 != bases[1].0 && bases[0].1 != bases[1].1);
+    let fields: [(usize, &[u8]); 2] = [(4, &le(bases[1].2)), (8, &le(1))];
+    assert_eq!(
+        firmware.handle(1, vec![command(11, 16, &fields), Transaction::Deactivate { dbc_id: 1 }]),
+        [
+            TransactionReply::Passthrough(vec![12, 0, 0, 0, 0, 0, 0, 0]),
+            TransactionReply::Deactivate { status: 0, dbc_id: 1 }
+        ]
+    );
+    // The channel is given again, the place in memory is not.
+    let (id, channel) = activate(&firmware, 1, 0, elf_id).unwrap();
+    assert_eq!(channel, 1);
+    assert!(!bases.iter().any(|base| base.2 == id));
+}
+
+#[test]
+fn reservations_and_groups() {
+    let firmware = firmware(Greedy);
+    let group: [(usize, &[u8]); 8] = [
+        (8, &le(u32::MAX)),
+        (12, &le(6)),
+        (16, &le(100)),
+        (20, &le(8)),
+        (24, &le(3)),
+        (32, &le64(1 << 20)),
+        (48, &le64(9 << 20)),
+        (56, &[2, 0]),
+    ];
+    assert_eq!(ask(&firmware, 1, vec![command(28, 64, &group)]), expect(16, &[(0, &le(29)), (8, &le(1))]));
+    let info = |group: u32| vec![command(32, 16, &[(8, &le(group))])];
+    let of_group = expect(
+        56,
+        &[
+            (0, &le(33)),
+            (4, &le(1)),
+            (8, &le(10)),
+            (12, &le(10)),
+            (20, &[3, 3, 6, 6]),
+            (24, &le(100)),
+            (28, &le(100)),
+            (32, &le(8)),
+            (36, &le(8)),
+        ],
+    );
+    assert_eq!(ask(&firmware, 1, info(1)), of_group);
+    let of_card = expect(
+        56,
+        &[
+            (0, &le(33)),
+            (4, &le(u32::MAX)),
+            (8, &le(32_692)),
+            (12, &le(32_682)),
+            (20, &[16, 13, 16, 10]),
+            (24, &le(3072)),
+            (28, &le(2972)),
+            (32, &le(32)),
+            (36, &le(24)),
+            (40, &[16, 0]),
+        ],
+    );
+    assert_eq!(ask(&firmware, 1, info(u32::MAX)), of_card);
+    assert_eq!(ask(&firmware, 1, info(77)), expect(56, &[(0, &le(33)), (48, &le(11_u32.wrapping_neg()))]));
+
+    let reservation: [(usize, &[u8]); 4] = [(8, &le(1)), (16, &le64(1 << 20)), (24, &le(2)), (28, &le(10))];
+    assert_eq!(
+        ask(&firmware, 1, vec![command(24, 48, &reservation)]),
+        expect(16, &[(0, &le(25)), (8, &le(2))])
+    );
+    let update = |cores| vec![command(44, 24, &[(8, &le(2)), (12, &le(cores))])];
+    assert_eq!(ask(&firmware, 1, update(6)), expect(8, &[(0, &le(45))]));
+    assert_eq!(ask(&firmware, 1, update(7)), expect(8, &[(0, &le(45)), (4, &le(13_u32.wrapping_neg()))]));
+    let channel: [(usize, &[u8]); 2] = [(8, &le(4)), (12, &le(1))];
+    assert_eq!(
+        ask(&firmware, 1, vec![command(19, 32, &channel)]),
+        expect(40, &[(0, &le(20)), (8, &le(3)), (12, &le(0))])
+    );
+    // In use until what was taken from it is released.
+    let release = |id: u32, of: u32| vec![command(id, 8, &[(4, &le(of))])];
+    let refused = |id| expect(8, &[(0, &le(id)), (4, &le(9_u32.wrapping_neg()))]);
+    assert_eq!(ask(&firmware, 1, release(30, 1)), refused(31));
+    assert_eq!(ask(&firmware, 1, release(22, 3)), expect(8, &[(0, &le(23))]));
+    assert_eq!(ask(&firmware, 1, release(30, 1)), refused(31));
+    assert_eq!(ask(&firmware, 1, release(26, 2)), expect(8, &[(0, &le(27))]));
+    assert_eq!(ask(&firmware, 1, release(30, 1)), expect(8, &[(0, &le(31))]));
+    let config: [(usize, &[u8]); 2] = [(8, &le(1)), (12, &le(4))];
+    assert_eq!(ask(&firmware, 1, vec![command(38, 16, &config)]), expect(8, &[(0, &le(39))]));
+    assert_eq!(ask(&firmware, 1, info(u32::MAX))[40..42], [16, 4]);
+    firmware.terminate(1);
+    assert!(firmware.resource_usage().is_untouched());
+}
+
+#[test]
+fn states_of_activations() {
+    let firmware = firmware(Loopback);
+    let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
+    let (id, _) = activate(&firmware, 1, 0, elf_id).unwrap();
+    let states = |count: u32, id: u32, state: u32| {
+        let fields: [(usize, &[u8]); 3] = [(4, &le(count)), (8, &le(id)), (12, &le(state))];
+        let reply = ask(&firmware, 1, vec![command(36, 72, &fields)]);
+        assert_eq!((reply.len(), word(&reply, 0)), (8, 37));
+        status_of(&reply, 4)
+    };
+    assert_eq!((states(1, id, 0), states(1, id, 1)), (0, 0));
+    assert_eq!((states(1, id, 3), states(1, id + 1, 1)), (-59, -63));
+    assert_eq!((states(0, id, 1), states(9, id, 1), states(u32::MAX, id, 1)), (-57, -57, -57));
+}
+
+#[test]
+fn performance_answer_has_each_figure() {
+    let firmware = firmware(Loopback);
+    let performance = Performance::default();
+    let expected = expect(
+        64,
+        &[
+            (0, &le(35)),
+            (8, &le(825_000_000)),
+            (12, &le(2_133_000_000)),
+            (16, &le(1_450_000_000)),
+            (20, &le(1_000_000_000)),
+            (24, &le(667_000_000)),
+            (32, &le64(performance.peak_operations_per_second)),
+        ],
+    );
+    assert_eq!(ask(&firmware, 1, vec![command(34, 8, &[])]), expected);
+}
+
+#[test]
+fn the_status_is_504_bytes_with_each_field_in_its_place() {
+    let config = FirmwareConfig {
+        format_version: 13,
+        metadata_version: (1, 2),
+        nnc_version: (17, 3),
+        hw_version: 0x0003_0001,
+        sku_type: 7,
+        fw_version: [1, 2, 3, 4],
+        qc_image: "Q".repeat(100),
+        oem_image: "O".repeat(38),
+        image_variant: "V".into(),
+        sbl_image: "S".repeat(23),
+        pvs_image_version: 0x0102_0304,
+        nsp_version: [5, 6, 7, 8],
+        serial: "1234".into(),
+        board_serial: "B".repeat(31),
+        nsp_defects: 0x8000_0000_0000_0001,
+        performance: Performance { ddr_kilobytes_per_second: 99, ..Performance::default() },
+        reply_tail_bytes: 8,
+        ..FirmwareConfig::default()
+    };
+    let firmware = Firmware::new(config, Arc::new(Greedy));
+    let elf_id = load_elf_with_tail(&firmware);
+    let mut status = firmware.handle(1, vec![command(13, 8, &[])]);
+    let Some(TransactionReply::Passthrough(reply)) = status.pop() else { panic!("{status:?}") };
+    assert_eq!(elf_id, 1);
+    // The device's part begins at 16, that of the cores at 336; figures at 168 and 208.
+    let expected = expect(
+        512,
+        &[
+            (0, &le(14)),
+            (8, &[13]),
+            (16, &[1, 2, 3, 4]),
+            (20, &[b'Q'; 37]),
+            (58, &[b'O'; 37]),
+            (96, b"V"),
+            (112, &le(0x0003_0001)),
+            (116, b"1234"),
+            (132, &[b'B'; 31]),
+            (168, &le(32_692)),
+            (172, &le(32_691)),
+            (180, &[16, 16, 16, 16]),
+            (184, &le(3072)),
+            (188, &le(3072)),
+            (192, &le(32)),
+            (196, &le(32)),
+            (200, &[16, 0]),
+            (208, &le(825_000_000)),
+            (212, &le(2_133_000_000)),
+            (216, &le(1_450_000_000)),
+            (220, &le(1_000_000_000)),
+            (224, &le(667_000_000)),
+            (232, &le64(Performance::default().peak_operations_per_second)),
+            (240, &le64(99)),
+            (272, &[1, 0]),
+            (274, &[1, 0, 2, 0, 17, 0, 3, 0]),
+            (282, &[b'S'; 23]),
+            (308, &le(0x0102_0304)),
+            (312, &le64(0x8000_0000_0000_0001)),
+            (332, &[7]),
+            (336, &[5, 6, 7, 8]),
+            (344, &[b'Q'; 63]),
+            (408, &[b'O'; 38]),
+            (456, b"V"),
+        ],
+    );
+    assert_eq!(reply, expected);
+}
+
+fn load_elf_with_tail(firmware: &Firmware) -> u32 {
+    let fields: [(usize, &[u8]); 2] = [(4, &le(100)), (80, &le64(4))];
+    let message = vec![command(3, 96, &fields), Transaction::Dma { tag: 100, data: [1, 1, 1, 1].into() }];
+    let reply = ask(firmware, 1, message);
+    assert_eq!((reply.len(), &reply[16..]), (24, &[0; 8][..]));
+    word(&reply, 4)
+}
+
+#[test]
+fn the_counts_of_the_status_follow_what_is_loaded() {
+    let firmware = firmware(Greedy);
+    let elf_id = load_elf(&firmware, 1, &[1, 1, 1, 1]).unwrap();
+    let constants_id = announce(&firmware, 2, 1, 0).unwrap();
+    assert_eq!(load_payload(&firmware, 2, constants_id, 0, &[1]), 0);
+    let counts = || {
+        let reply = ask(&firmware, 3, vec![command(13, 8, &[])]);
+        (word(&reply, 264), word(&reply, 268), reply[272], reply[273])
+    };
+    assert_eq!(counts(), (1, 0, 1, 0));
+    // Of another user, so unknown.
+    assert_eq!(activate(&firmware, 1, constants_id, elf_id), Err(-19));
+    let other = load_elf(&firmware, 2, &[1, 1, 1, 1]).unwrap();
+    activate(&firmware, 2, constants_id, other).unwrap();
+    assert_eq!(counts(), (1, 1, 2, 1));
+}
+
+#[test]
+fn features_are_answered_by_the_transaction() {
+    let config =
+        FirmwareConfig { transport_version: (5, 1), status_flags: 0x21, ..FirmwareConfig::default() };
+    let firmware = Firmware::new(config, Arc::new(Loopback));
+    assert_eq!(
+        firmware.handle(1, vec![Transaction::Status]),
+        [TransactionReply::Status(Features { major: 5, minor: 1, status: 0, status_flags: 0x21 })]
+    );
+}
+
+#[test]
+fn what_is_no_command_is_refused_with_its_length_or_number() {
+    let firmware = firmware(Loopback);
+    let refused = |bytes: Vec<u8>| ask(&firmware, 1, vec![Transaction::Passthrough(bytes)]);
+    let minus = |status: u32| le(status.wrapping_neg());
+    assert_eq!(refused(vec![]), expect(8, &[(0, &le(1)), (4, &minus(17))]));
+    assert_eq!(refused(vec![3, 0, 0]), expect(8, &[(0, &le(1)), (4, &minus(17))]));
+    for id in [0, 2, 17, 20, 21, 43, 50, 51, u32::MAX] {
+        let mut bytes = vec![0; 16];
+        bytes[..4].copy_from_slice(&le(id));
+        assert_eq!(refused(bytes), expect(8, &[(0, &le(id.wrapping_add(1))), (4, &minus(3))]), "{id}");
+    }
+    // Too short, too long, and something in the eight bytes behind; the size of the reply is the command's.
+    let sizes =
+        [(13, 8, 504, 4), (32, 16, 56, 48), (16, 32, 16, 8), (3, 96, 16, 8), (36, 72, 8, 4), (34, 8, 64, 4)];
+    for (id, size, reply_size, offset) in sizes {
+        let Transaction::Passthrough(whole) = command(id, size, &[]) else { unreachable!() };
+        let long = [&whole[..], &[0]].concat();
+        let mut dirty = whole.clone();
+        dirty[size + 7] = 1;
+        for bytes in [&whole[..size - 1], &whole[..size], &long, &dirty] {
+            let reply = refused(bytes.to_vec());
+            assert_eq!((reply.len(), status_of(&reply, offset)), (reply_size, -17), "{id} {}", bytes.len());
+        }
+    }
+    // A descriptor that is said to be longer than the command.
+    let reply = ask(&firmware, 1, vec![command(15, 80 + 24, &[(72, &le(u32::MAX))])]);
+    assert_eq!(status_of(&reply, 8), -17);
+    let reply = ask(&firmware, 1, vec![command(15, 80 + 8, &[(72, &le(8))])]);
+    assert_eq!(status_of(&reply, 8), -6);
+}
+
+#[test]
+fn firmware_that_is_not_strict_takes_what_is_long_enough() {
+    let config = FirmwareConfig { is_strict: false, ..FirmwareConfig::default() };
+    let firmware = Firmware::new(config, Arc::new(Loopback));
+    let status = |bytes: Vec<u8>| status_of(&ask(&firmware, 1, vec![Transaction::Passthrough(bytes)]), 4);
+    assert_eq!(status([&le(13)[..], &[0; 4]].concat()), 0);
+    assert_eq!(status([&le(13)[..], &[9; 40]].concat()), 0);
+    assert_eq!(status([&le(13)[..], &[0; 3]].concat()), -17);
+}
+
+#[test]
+fn a_refusal_by_a_fault_has_the_form_of_the_command() {
+    let firmware = firmware(Loopback);
+    let activate = || vec![activate_command(0, 1, &[]), SETUP];
+    let reply = TransactionReply::Passthrough(expect(88, &[(0, &le(10)), (4, &le(13_u32.wrapping_neg()))]));
+    let setup =
+        TransactionReply::Activate(ChannelReply { status: 13_u32.wrapping_neg(), dbc_id: 0, options: 0 });
+    assert_eq!(firmware.refuse(activate(), NncStatus(-13), false), std::slice::from_ref(&reply));
+    assert_eq!(firmware.refuse(activate(), NncStatus(-13), true), [reply, setup]);
+    let deactivate =
+        || vec![command(11, 16, &[(4, &le(1)), (8, &le(1))]), Transaction::Deactivate { dbc_id: 3 }];
+    let refused = [
+        TransactionReply::Passthrough(expect(8, &[(0, &le(12)), (4, &le(1_u32.wrapping_neg()))])),
+        TransactionReply::Deactivate { status: u32::MAX, dbc_id: 3 },
+    ];
+    assert_eq!(firmware.refuse(deactivate(), NncStatus(-1), false), refused);
+    assert_eq!(firmware.refuse(deactivate(), NncStatus(-1), true), refused);
+    assert_eq!(
+        firmware.refuse(vec![Transaction::Status], NncStatus(-1), true),
+        [TransactionReply::Status(Features { major: 5, minor: 0, status: u32::MAX, status_flags: 0 })]
+    );
+    assert!(firmware.resource_usage().is_untouched());
+}

@@ -1,0 +1,62 @@
+//! Emulated cards behind the same system calls as those of silicon: the driver's rules, the firmware's resource tables and
+//! the data path of a card, without hardware.
+//!
+//! `EmuKmd` is a kernel with such cards ([`qaic_kmd::kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`]) and owns
+//! all other memory itself, so it needs no unsafe code. What the cores compute is the affair of a `workload::Workload`,
+//! which a crate with an engine plugs in.
+//!
+//! [`fault`] is the language of what goes wrong, for these cards and for other test devices; without the feature `cards`
+//! there is nothing else here.
+//!
+//! [`Ioctl`]: qaic_kmd::ioctl::Ioctl
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "cards")]
+mod bo;
+#[cfg(feature = "cards")]
+mod card;
+#[cfg(feature = "cards")]
+mod channel;
+#[cfg(feature = "cards")]
+mod control;
+#[cfg(feature = "cards")]
+mod control_faults;
+#[cfg(feature = "cards")]
+mod device_memory;
+#[cfg(feature = "cards")]
+mod events;
+pub mod fault;
+#[cfg(feature = "cards")]
+mod fault_counter;
+#[cfg(feature = "cards")]
+mod file;
+#[cfg(feature = "cards")]
+pub mod firmware;
+#[cfg(feature = "cards")]
+mod kernel;
+#[cfg(feature = "cards")]
+mod manage;
+#[cfg(feature = "cards")]
+mod options;
+#[cfg(feature = "cards")]
+mod pages;
+#[cfg(feature = "cards")]
+mod resources;
+#[cfg(feature = "cards")]
+mod ring;
+#[cfg(feature = "cards")]
+mod semaphores;
+#[cfg(feature = "cards")]
+mod slices;
+#[cfg(feature = "cards")]
+mod worker;
+#[cfg(feature = "cards")]
+pub mod workload;
+
+#[cfg(feature = "cards")]
+pub use control::Control;
+pub use fault::{FaultPlan, FaultPlanError};
+#[cfg(feature = "cards")]
+pub use kernel::EmuKmd;
+#[cfg(feature = "cards")]
+pub use options::{EmuClock, EmuOptions, Pace, Profile};

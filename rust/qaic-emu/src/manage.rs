@@ -1,0 +1,411 @@
+//! Control messages: what the driver checks, what it does itself, and what it passes on.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytemuck::bytes_of;
+
+use super::card::{Card, DeferredCleanup};
+use super::control_faults::spoil;
+use super::fault::{Action, Trigger};
+use super::file::EmuFile;
+use super::firmware::transaction::{Transaction, TransactionReply};
+use super::options::Pace;
+use super::worker::Worker;
+use qaic_kmd::Errno;
+use qaic_kmd::abi::{DBC_COUNT, MANAGE_MAX_BYTES, MANAGE_MAX_COUNT};
+use qaic_kmd::kmd::DbcState;
+use qaic_kmd::manage::ManageBuffer;
+use qaic_kmd::protocol::transaction::{
+    ACTIVATE_FROM_DEVICE, ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_FROM_USER, Dma, HEADER_BYTES, Header,
+    PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, STATUS_FROM_DEVICE, STATUS_FROM_USER, SetUpChannel,
+    TearDownChannel,
+};
+use qaic_kmd::protocol::{NncStatus, parse};
+use qaic_kmd::wire::{self, Layout};
+
+/// What a message wants.
+#[derive(Debug, Default)]
+struct Message {
+    transactions: Vec<Transaction>,
+    /// Elements of the ring for an activation.
+    ring_size: Option<u32>,
+    /// Channels that are to be given up.
+    given_up: BTreeSet<u32>,
+}
+
+/// What came back, as the caller sees it.
+#[derive(Debug, Default)]
+struct Reply {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+impl EmuFile {
+    /// Blocking: until the firmware has replied.
+    pub(crate) fn manage(&self, buffer: &mut ManageBuffer<'_>) -> Result<(), Errno> {
+        if buffer.is_reply() {
+            return Err(Errno::INVAL);
+        }
+        let mut reply = Reply::default();
+        let result = self.answer(buffer.bytes(), buffer.count(), buffer.data(), &mut reply);
+        if matches!(result, Ok(()) | Err(Errno::CANCELED)) {
+            buffer.set_reply(&reply.bytes, reply.count);
+        }
+        result
+    }
+
+    /// Answers a message of so many transactions, of which those that name memory name `data`.
+    fn answer(&self, bytes: &[u8], count: u32, data: &[&[u8]], reply: &mut Reply) -> Result<(), Errno> {
+        let fault = match self.card.happens(Trigger::Manage) {
+            Some(Action::Fail(error)) => return Err(error),
+            fault => fault,
+        };
+        if bytes.len() > MANAGE_MAX_BYTES || count > MANAGE_MAX_COUNT || count == 0 || bytes.len() < 8 {
+            return Err(Errno::INVAL);
+        }
+        drop(self.alive()?);
+        let message = self.take_apart(bytes, count, data)?;
+        let fault = fault.or_else(|| self.fault_of(&message));
+        if let Some(Action::Fail(error)) = fault {
+            return Err(error);
+        }
+        let resets = self.card.settled().resets;
+        self.give_up(&message)?;
+        if let Some(action @ (Action::Reset | Action::Dead | Action::Restart { .. })) = fault {
+            self.card.perform(action, None);
+        }
+        if fault == Some(Action::Hang) {
+            return self.await_no_reply(resets);
+        }
+        let mut replies = self.exchange(message.transactions, fault, resets)?;
+        if fault == Some(Action::Crc) {
+            return Err(Errno::PIPE);
+        }
+        spoil(&mut replies, fault);
+        reply.count = u32::try_from(replies.len()).unwrap_or(u32::MAX);
+        if let Some(Action::Count(count)) = fault {
+            reply.count = count;
+        }
+        self.decode(replies, message.ring_size, resets, &mut reply.bytes)
+    }
+
+    fn take_apart(&self, bytes: &[u8], count: u32, data: &[&[u8]]) -> Result<Message, Errno> {
+        let mut message = Message::default();
+        let mut data = data.iter().copied();
+        let mut rest = bytes;
+        for _ in 0..count {
+            let (kind, body, behind) = parse::split(rest).map_err(|_| Errno::INVAL)?;
+            rest = behind;
+            self.take_apart_transaction(kind, body, &mut data, &mut message)?;
+        }
+        if rest.is_empty() { Ok(message) } else { Err(Errno::INVAL) }
+    }
+
+    fn take_apart_transaction<'data>(
+        &self,
+        kind: u32,
+        body: &[u8],
+        data: &mut impl Iterator<Item = &'data [u8]>,
+        message: &mut Message,
+    ) -> Result<(), Errno> {
+        match kind {
+            PASSTHROUGH_FROM_USER => {
+                if !body.len().is_multiple_of(8) {
+                    return Err(Errno::INVAL);
+                }
+                message.transactions.push(Transaction::Passthrough(body.to_vec()));
+            }
+            DMA_FROM_USER => {
+                let Dma { tag, size, .. } = read(body)?;
+                let data = data.next().filter(|data| data.len() as u64 == size && size > 0);
+                let data = fetch(data.ok_or(Errno::INVAL)?)?;
+                message.transactions.push(Transaction::Dma { tag, data });
+            }
+            ACTIVATE_FROM_USER => {
+                let SetUpChannel { queue_size, options, pad, .. } = read(body)?;
+                // The rings lie in one buffer whose size has 32 bits.
+                let ring_bytes = queue_size.checked_mul(68).and_then(|bytes| bytes.checked_add(256 + 4095));
+                if queue_size == 0 || pad != 0 || ring_bytes.is_none() {
+                    return Err(Errno::INVAL);
+                }
+                message.ring_size = Some(queue_size);
+                message.transactions.push(Transaction::Activate { queue_size, options });
+            }
+            DEACTIVATE_FROM_USER => {
+                let TearDownChannel { dbc_id, pad } = read(body)?;
+                if dbc_id >= DBC_COUNT || pad != 0 {
+                    return Err(Errno::INVAL);
+                }
+                let state = self.alive()?;
+                let is_owner = state.dbcs[dbc_id as usize].owner == Some(self.user);
+                if !is_owner || !message.given_up.insert(dbc_id) {
+                    return Err(Errno::PERM);
+                }
+                message.transactions.push(Transaction::Deactivate { dbc_id });
+            }
+            STATUS_FROM_USER => message.transactions.push(Transaction::Status),
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(())
+    }
+
+    /// What goes wrong with the commands of a message; all are counted.
+    fn fault_of(&self, message: &Message) -> Option<Action> {
+        let triggers = message.transactions.iter().filter_map(|wire| match wire {
+            Transaction::Passthrough(command) => {
+                let number = command.first_chunk().copied().map(u32::from_le_bytes);
+                Some(Trigger::Command(number?))
+            }
+            Transaction::Status => Some(Trigger::Features),
+            _ => None,
+        });
+        let mut state = self.card.settled();
+        let faults: Vec<_> = triggers.map(|trigger| state.happens(trigger)).collect();
+        faults.into_iter().flatten().next()
+    }
+
+    /// Ends the ownership of channels before the message goes out; what was queued on them is lost.
+    fn give_up(&self, message: &Message) -> Result<(), Errno> {
+        let mut state = self.alive()?;
+        for &dbc_id in &message.given_up {
+            let dbc = &mut state.dbcs[dbc_id as usize];
+            if dbc.owner != Some(self.user) {
+                return Err(Errno::PERM);
+            }
+            (dbc.owner, dbc.former_owner) = (None, Some(self.user));
+            self.card.lose_flights(&mut state, dbc_id, Errno::PERM);
+        }
+        Ok(())
+    }
+
+    /// Waits for a reply that does not come.
+    fn await_no_reply(&self, resets: u64) -> Result<(), Errno> {
+        let deadline = self.card.options.clock.now() + self.card.options.control_timeout;
+        let state = self.card.lock();
+        let _waiting = self.card.count(state, |state| &mut state.waiters);
+        Err(self.card.await_reset(self.user, resets, deadline))
+    }
+
+    /// Has the firmware answer. `EIO`: the card was reset meanwhile.
+    fn exchange(
+        &self,
+        transactions: Vec<Transaction>,
+        fault: Option<Action>,
+        resets: u64,
+    ) -> Result<Vec<TransactionReply>, Errno> {
+        let state = self.card.settled();
+        let wire_id = state.users.get(&self.user).ok_or(Errno::NODEV)?.wire_id;
+        if state.resets != resets {
+            return Err(Errno::IO);
+        }
+        if let Some(Action::Nack { status, both }) = fault {
+            drop(state);
+            return Ok(self.card.firmware.refuse(transactions, NncStatus(status), both));
+        }
+        let busy = self.card.count(state, |state| &mut state.busy);
+        let replies = self.card.firmware.handle(wire_id, transactions);
+        drop(busy);
+        let state = self.card.settled();
+        let is_same = state.resets == resets && state.can_use(self.user);
+        drop(state);
+        if is_same {
+            return Ok(replies);
+        }
+        // The reset ended what the firmware did for its earlier users.
+        self.card.firmware.terminate(wire_id);
+        Err(Errno::IO)
+    }
+
+    /// Puts the reply together, and does what the driver has to do with it.
+    fn decode(
+        &self,
+        replies: Vec<TransactionReply>,
+        ring_size: Option<u32>,
+        resets: u64,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        for reply in replies {
+            let (kind, body) = match &reply {
+                TransactionReply::Passthrough(body) => (PASSTHROUGH_FROM_DEVICE, &body[..]),
+                TransactionReply::Activate(channel) => (ACTIVATE_FROM_DEVICE, bytes_of(channel)),
+                // The driver keeps it to itself.
+                TransactionReply::Deactivate { status, dbc_id } => {
+                    self.deactivated(*status, *dbc_id)?;
+                    continue;
+                }
+                TransactionReply::Status(features) => (STATUS_FROM_DEVICE, bytes_of(features)),
+            };
+            let len = HEADER_BYTES + body.len();
+            if bytes.len() + len > MANAGE_MAX_BYTES {
+                return Err(Errno::NOSPC);
+            }
+            let len = u32::try_from(len).map_err(|_| Errno::NOSPC)?;
+            bytes.extend(bytes_of(&Header { kind, len }));
+            bytes.extend(body);
+            match reply {
+                TransactionReply::Activate(channel) => {
+                    self.activated(channel.status, channel.dbc_id, ring_size, resets)?
+                }
+                TransactionReply::Status(features) if features.status != 0 => return Err(Errno::CANCELED),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn activated(&self, status: u32, dbc_id: u32, ring_size: Option<u32>, resets: u64) -> Result<(), Errno> {
+        let ring_size = ring_size.ok_or(Errno::INVAL)?;
+        if dbc_id >= DBC_COUNT {
+            return Err(Errno::NODEV);
+        }
+        if status != 0 {
+            return Err(Errno::CANCELED);
+        }
+        let card = &self.card;
+        let mut state = self.alive().map_err(|_| Errno::IO)?;
+        if state.resets != resets {
+            return Err(Errno::IO);
+        }
+        let channel = card.firmware.channel(dbc_id).ok_or(Errno::NODEV)?;
+        let before = if state.dbcs[dbc_id as usize].channel.is_some() {
+            // The firmware gave it back and did not notify the driver.
+            card.release(&mut state, dbc_id, Errno::PERM)
+        } else {
+            DeferredCleanup::default()
+        };
+        let dbc = &mut state.dbcs[dbc_id as usize];
+        dbc.owner = Some(self.user);
+        dbc.former_owner = None;
+        dbc.ring_size = ring_size;
+        dbc.channel = Some(channel);
+        dbc.activation += 1;
+        dbc.drive = Arc::default();
+        if card.options.pace == Pace::Threads {
+            dbc.worker = Worker::start(card, dbc_id, dbc.activation);
+        }
+        card.set_dbc_state(&mut state, dbc_id, DbcState::Assigned);
+        drop(state);
+        before.finish(card);
+        Ok(())
+    }
+
+    fn deactivated(&self, status: u32, dbc_id: u32) -> Result<(), Errno> {
+        if dbc_id >= DBC_COUNT {
+            return Err(Errno::NODEV);
+        }
+        let mut state = self.card.settled();
+        let dbc = &mut state.dbcs[dbc_id as usize];
+        if dbc.former_owner != Some(self.user) {
+            return Ok(());
+        }
+        if status != 0 {
+            (dbc.owner, dbc.former_owner) = (dbc.former_owner, None);
+            return Err(Errno::CANCELED);
+        }
+        let cleanup = self.card.release(&mut state, dbc_id, Errno::PERM);
+        drop(state);
+        cleanup.finish(&self.card);
+        Ok(())
+    }
+}
+
+impl Card {
+    /// Waits for a reset, or for the time limit: why it ended.
+    fn await_reset(&self, user: u32, resets: u64, deadline: Duration) -> Errno {
+        let mut state = self.settled();
+        loop {
+            let is_dead = state.users.get(&user).is_none_or(|user| user.is_dead);
+            if state.resets != resets || is_dead {
+                return Errno::IO;
+            }
+            if self.options.clock.now() >= deadline {
+                return Errno::TIMEDOUT;
+            }
+            state = match self.nap(state, deadline, false) {
+                Ok(state) => state,
+                Err(error) => return error,
+            };
+        }
+    }
+}
+
+/// Copies what the card is to fetch. `ENOMEM`: more than there is memory for.
+fn fetch(from: &[u8]) -> Result<Arc<[u8]>, Errno> {
+    Vec::<u8>::new().try_reserve_exact(from.len()).map_err(|_| Errno::NOMEM)?;
+    Ok(from.into())
+}
+
+/// What a transaction has behind its header.
+fn read<T: Layout>(body: &[u8]) -> Result<T, Errno> {
+    wire::read(body).ok_or(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::events::EventHub;
+    use super::super::options::EmuOptions;
+    use super::*;
+
+    fn file() -> EmuFile {
+        let card = Arc::new(Card::new(0, &Arc::new(EmuOptions::default()), &Arc::<EventHub>::default()));
+        let user = card.open().unwrap();
+        EmuFile { card, user }
+    }
+
+    fn answered(file: &EmuFile, words: &[u32], count: u32, data: &[&[u8]]) -> Result<(), Errno> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        file.answer(&bytes, count, data, &mut Reply::default())
+    }
+
+    #[test]
+    fn message_whose_frame_is_wrong_is_refused() {
+        let file = file();
+        assert_eq!(answered(&file, &[12, 8], 1, &[]), Ok(()));
+        let long = [[12, 8]; 513].concat();
+        for (words, count) in [
+            (&long[..], 1),
+            (&[12, 8], 513),
+            (&[12, 8], 0),
+            (&[12], 1),
+            (&[12, 8, 12, 8], 1),
+            (&[12, 8], 2),
+            (&[12, 7], 1),
+            (&[12, 16], 1),
+            (&[5, 24, 100, 1, 8, 0], 1),
+        ] {
+            assert_eq!(answered(&file, words, count, &[b"12345678"]), Err(Errno::INVAL), "{words:?} {count}");
+        }
+    }
+
+    #[test]
+    fn transaction_that_names_memory_without_it_is_refused() {
+        let file = file();
+        let dma = |size| [5, 32, 100, 1, 4096, 0, size, 0];
+        assert_eq!(answered(&file, &dma(3), 1, &[b"abc"]), Ok(()));
+        assert_eq!(answered(&file, &dma(3), 1, &[]), Err(Errno::INVAL));
+        assert_eq!(answered(&file, &dma(4), 1, &[b"abc"]), Err(Errno::INVAL));
+        assert_eq!(answered(&file, &dma(0), 1, &[b""]), Err(Errno::INVAL));
+    }
+
+    proptest! {
+        /// Neither a panic nor an answer beyond the buffer, and nothing is left behind.
+        #[test]
+        fn message_of_any_bytes_is_answered_within_the_buffer(
+            bytes in vec(prop::sample::select(vec![0_u8, 1, 3, 5, 7, 8, 9, 10, 12, 16, 24, 32, 255]), 0..200),
+            count in 0..5_u32,
+            data in vec(any::<u8>(), 0..9),
+        ) {
+            let file = file();
+            let mut reply = Reply::default();
+            let _ = file.answer(&bytes, count, &[&data], &mut reply);
+            prop_assert!(reply.bytes.len() <= MANAGE_MAX_BYTES);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a card has to give out: what is free, and what was taken from where.
+//!
+//! Whatever is taken is a [`Resources`] of its own, and is given back by adding it to where it came from. It is neither
+//! copied nor made up, so nothing is lost or doubled.
+
+use qaic_kmd::protocol::NncStatus;
+
+use super::firmware::Totals;
+
+/// How much of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amounts {
+    pub(crate) cores: u32,
+    pub(crate) multicast_ids: u32,
+    pub(crate) semaphores: u32,
+    pub(crate) channels: u32,
+    pub(crate) ddr_bytes: u64,
+}
+
+/// Resources that are held together. Each core is a bit.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resources {
+    cores: u64,
+    multicast_ids: u32,
+    semaphores: u32,
+    channels: u32,
+    ddr_bytes: u64,
+}
+
+impl Resources {
+    /// All that a card has.
+    pub(crate) fn of(totals: &Totals) -> Self {
+        Self {
+            cores: 1_u64.checked_shl(totals.cores).unwrap_or(0).wrapping_sub(1),
+            multicast_ids: totals.multicast_ids,
+            semaphores: totals.semaphores,
+            channels: totals.channels,
+            ddr_bytes: totals.ddr_bytes,
+        }
+    }
+
+    /// Takes so much, the lowest cores, or nothing; the status says what is used up.
+    pub(crate) fn take(&mut self, amounts: Amounts) -> Result<Self, NncStatus> {
+        let refuse = |is_enough: bool, status| if is_enough { Ok(()) } else { Err(status) };
+        refuse(amounts.cores <= self.cores.count_ones(), NncStatus::NSP_ALLOC)?;
+        refuse(amounts.multicast_ids <= self.multicast_ids, NncStatus::MCID_ALLOC)?;
+        refuse(amounts.semaphores <= self.semaphores, NncStatus::SEMAPHORE_ALLOC)?;
+        refuse(amounts.channels <= self.channels, NncStatus::VC_ALLOC)?;
+        refuse(amounts.ddr_bytes <= self.ddr_bytes, NncStatus::MEMORY_EXHAUSTED)?;
+        let cores = (0..amounts.cores).fold(0, |taken, _| taken | lowest(self.cores & !taken));
+        self.cores &= !cores;
+        self.multicast_ids -= amounts.multicast_ids;
+        self.semaphores -= amounts.semaphores;
+        self.channels -= amounts.channels;
+        self.ddr_bytes -= amounts.ddr_bytes;
+        let Amounts { multicast_ids, semaphores, channels, ddr_bytes, .. } = amounts;
+        Ok(Self { cores, multicast_ids, semaphores, channels, ddr_bytes })
+    }
+
+    /// Puts back what was taken from here.
+    #[allow(clippy::needless_pass_by_value)] // what is given back is gone from its owner
+    pub(crate) fn give_back(&mut self, resources: Self) {
+        let Self { cores, multicast_ids, semaphores, channels, ddr_bytes } = resources;
+        debug_assert_eq!(self.cores & cores, 0, "given back twice");
+        self.cores |= cores;
+        self.multicast_ids += multicast_ids;
+        self.semaphores += semaphores;
+        self.channels += channels;
+        self.ddr_bytes += ddr_bytes;
+    }
+
+    /// How much it is.
+    pub(crate) fn amount(&self) -> Amounts {
+        Amounts {
+            cores: self.cores.count_ones(),
+            multicast_ids: self.multicast_ids,
+            semaphores: self.semaphores,
+            channels: self.channels,
+            ddr_bytes: self.ddr_bytes,
+        }
+    }
+
+    /// Its cores, a bit each.
+    pub(crate) fn cores(&self) -> u64 {
+        self.cores
+    }
+}
+
+fn lowest(mask: u64) -> u64 {
+    mask & mask.wrapping_neg()
+}
+
+/// What a card has and what of it is free, and what is loaded on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceUsage {
+    /// What there is.
+    pub totals: Totals,
+    /// What is not taken.
+    pub free: Totals,
+    /// Loaded programs.
+    pub elves: usize,
+    /// Constants that are loaded or announced.
+    pub constants: usize,
+    /// Of these, those that activations use.
+    pub constants_in_use: usize,
+    /// Activations.
+    pub activations: usize,
+    /// Resource groups and reservations.
+    pub reservations: usize,
+    /// Channels that are taken.
+    pub channels: Vec<u32>,
+    /// The channel whose cores are being restarted.
+    pub restarting: Option<u32>,
+}
+
+impl ResourceUsage {
+    /// Whether it is that of a card that was never used.
+    pub fn is_untouched(&self) -> bool {
+        self.free == self.totals
+            && [self.elves, self.constants, self.activations, self.reservations] == [0; 4]
+            && self.channels.is_empty()
+            && self.restarting.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn amounts() -> impl Strategy<Value = Amounts> {
+        (0..20_u32, 0..4000_u32, 0..40_u32, 0..20_u32, 0..40_000_u64).prop_map(
+            |(cores, multicast_ids, semaphores, channels, megabytes)| Amounts {
+                cores,
+                multicast_ids,
+                semaphores,
+                channels,
+                ddr_bytes: megabytes << 20,
+            },
+        )
+    }
+
+    proptest! {
+        /// What is taken is what was wanted, no core is in two hands, and all that was taken makes the whole again.
+        #[test]
+        fn nothing_is_lost_or_doubled(wanted in prop::collection::vec(amounts(), 1..12), order in any::<u64>()) {
+            let whole = Resources::of(&Totals::default());
+            let mut card = Resources::of(&Totals::default());
+            let mut held: Vec<Resources> = Vec::new();
+            for amounts in wanted {
+                let before = card.amount();
+                match card.take(amounts) {
+                    Ok(resources) => {
+                        prop_assert_eq!(resources.amount(), amounts);
+                        prop_assert!(held.iter().all(|other| other.cores & resources.cores == 0));
+                        prop_assert_eq!(card.cores & resources.cores, 0);
+                        held.push(resources);
+                    }
+                    Err(status) => {
+                        let is_short = match status.0 {
+                            -13 => amounts.cores > before.cores,
+                            -12 => amounts.multicast_ids > before.multicast_ids,
+                            -15 => amounts.semaphores > before.semaphores,
+                            -14 => amounts.channels > before.channels,
+                            -4 => amounts.ddr_bytes > before.ddr_bytes,
+                            _ => false,
+                        };
+                        prop_assert!(is_short, "{status} of {before:?} for {amounts:?}");
+                        prop_assert_eq!(card.amount(), before);
+                    }
+                }
+            }
+            while !held.is_empty() {
+                let which = usize::try_from(order % held.len() as u64).unwrap();
+                card.give_back(held.swap_remove(which));
+            }
+            prop_assert_eq!(card, whole);
+        }
+    }
+
+    #[test]
+    fn a_card_has_what_its_totals_say() {
+        for cores in [0, 1, 16, 63, 64] {
+            let totals = Totals { cores, ..Totals::default() };
+            assert_eq!(Resources::of(&totals).amount().cores, cores);
+        }
+        assert_eq!(Resources::of(&Totals::default()).cores(), 0xFFFF);
+    }
+}

@@ -1,0 +1,157 @@
+//! From the slices of a buffer object to the elements of a ring.
+
+use super::options::Profile;
+use super::workload::Doorbell;
+use qaic_kmd::Errno;
+use qaic_kmd::abi::{AttachSliceEntry, DIR_TO_DEVICE, SEM_IN_SYNC_FENCE, SEM_OUT_SYNC_FENCE, Sem};
+
+/// Most elements of a buffer object's slices, more than any ring has.
+const MAX_ELEMENTS: u64 = 1 << 20;
+
+/// What is attached to a buffer object.
+#[derive(Debug)]
+pub(crate) struct Slices {
+    pub(crate) to_device: bool,
+    parts: Vec<Slice>,
+}
+
+#[derive(Debug)]
+struct Slice {
+    offset: u64,
+    size: u64,
+    fragments: Vec<Fragment>,
+}
+
+/// An element of the ring, but for the memory of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fragment {
+    pub(crate) host_offset: u64,
+    pub(crate) dev_addr: u64,
+    pub(crate) len: u32,
+    pub(crate) sems: [Sem; 4],
+    pub(crate) doorbell: Option<Doorbell>,
+    /// Whether the slice is complete when this is.
+    pub(crate) ends_slice: bool,
+}
+
+impl Slices {
+    /// Checks slices against the object's `size` and splits them at fragments of `fragment_bytes`. A ring of `ring_size`
+    /// elements has to have room for them: `ENOSPC`.
+    pub(crate) fn new(
+        entries: &[AttachSliceEntry],
+        dir: u32,
+        size: u64,
+        ring_size: u32,
+        fragment_bytes: u64,
+    ) -> Result<Self, Errno> {
+        for entry in entries {
+            check(entry, size)?;
+        }
+        let piece = fragment_bytes.clamp(1, u64::from(u32::MAX));
+        // Counted before anything is allocated.
+        let elements = entries.iter().try_fold(0_u64, |sum, entry| {
+            sum.checked_add(pieces(entry, piece)).filter(|sum| *sum <= MAX_ELEMENTS).ok_or(Errno::NOSPC)
+        })?;
+        if elements > u64::from(ring_size) {
+            return Err(Errno::NOSPC);
+        }
+        let to_device = dir == DIR_TO_DEVICE;
+        let parts = entries.iter().map(|entry| Slice::new(entry, to_device, piece)).collect();
+        Ok(Self { to_device, parts })
+    }
+
+    /// Slices, each of which has to complete.
+    pub(crate) fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Adds the elements of an execution in which `resize` bytes move, all bytes when `None`.
+    pub(crate) fn add_fragments(&self, resize: Option<u64>, profile: Profile, into: &mut Vec<Fragment>) {
+        let Some(resize) = resize.filter(|resize| profile != Profile::Old || *resize > 0) else {
+            into.extend(self.parts.iter().flat_map(|slice| &slice.fragments));
+            return;
+        };
+        for slice in &self.parts {
+            // Old kernels leave such a slice out, and wait for it for ever.
+            if profile != Profile::Old || resize > slice.offset {
+                slice.add_part(resize.saturating_sub(slice.offset).min(slice.size), into);
+            }
+        }
+    }
+}
+
+impl Slice {
+    fn new(entry: &AttachSliceEntry, to_device: bool, piece: u64) -> Self {
+        let count = pieces(entry, piece);
+        let has_presync = entry.sems.iter().any(|sem| sem.presync == 1);
+        let doorbell = (entry.db_len != 0).then_some(Doorbell {
+            address: entry.db_addr,
+            data: entry.db_data,
+            bits: entry.db_len,
+        });
+        let fragment = |index: u64| {
+            let begin = index * piece;
+            let is_last = index + 1 == count;
+            let mut sems = entry.sems;
+            if !is_last {
+                for sem in sems.iter_mut().filter(|sem| sem.presync != 1) {
+                    *sem = Sem::default();
+                }
+            } else if count > 1 && !has_presync {
+                // The last fragment must not overtake the others.
+                sems[0].flags |= if to_device { SEM_IN_SYNC_FENCE } else { SEM_OUT_SYNC_FENCE };
+            }
+            Fragment {
+                host_offset: entry.offset + begin,
+                dev_addr: entry.dev_addr.wrapping_add(begin),
+                len: u32::try_from((entry.size - begin).min(piece)).unwrap_or(u32::MAX),
+                sems,
+                doorbell: doorbell.filter(|_| is_last),
+                ends_slice: is_last,
+            }
+        };
+        Self { offset: entry.offset, size: entry.size, fragments: (0..count).map(fragment).collect() }
+    }
+
+    /// Adds the elements that move its first `size` bytes: fragments that move all they have, then one that moves what is
+    /// left, which may be nothing, and ends the slice.
+    fn add_part(&self, size: u64, into: &mut Vec<Fragment>) {
+        let Some((last, others)) = self.fragments.split_last() else { return };
+        let mut begin = 0;
+        for part in others {
+            let end = begin + u64::from(part.len);
+            if end >= size {
+                break;
+            }
+            into.push(*part);
+            begin = end;
+        }
+        let first = self.fragments.first().unwrap_or(last);
+        into.push(Fragment {
+            host_offset: self.offset + begin,
+            dev_addr: first.dev_addr.wrapping_add(begin),
+            len: u32::try_from(size - begin).unwrap_or(u32::MAX),
+            ..*last
+        });
+    }
+}
+
+fn pieces(entry: &AttachSliceEntry, piece: u64) -> u64 {
+    entry.size.div_ceil(piece).max(1)
+}
+
+fn check(entry: &AttachSliceEntry, size: u64) -> Result<(), Errno> {
+    let is_inside = entry.offset.checked_add(entry.size).is_some_and(|end| end <= size);
+    let is_doorbell = matches!(entry.db_len, 0 | 8 | 16 | 32)
+        && (entry.db_len == 0 || entry.db_addr.is_multiple_of(u64::from(entry.db_len / 8)));
+    let are_sems = entry.sems.iter().all(|sem| {
+        sem.val <= 0xFFF
+            && sem.index < 32
+            && sem.presync <= 1
+            && sem.cmd <= 6
+            && sem.flags <= 3
+            && sem.pad == 0
+    });
+    let presyncs = entry.sems.iter().filter(|sem| sem.presync == 1).count();
+    if is_inside && is_doorbell && are_sems && presyncs <= 1 { Ok(()) } else { Err(Errno::INVAL) }
+}

@@ -1,0 +1,122 @@
+//! The thread of a channel, where calls do not drive the data path themselves.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::card::Card;
+use super::options::EmuClock;
+use super::ring::Drive;
+
+/// How long the end of a thread is waited for. Cores that are asked to stop do, soon; a thread of others that does not is
+/// left alone.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// A thread that drives a channel for as long as an activation has it.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    signal: Arc<Signal>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    status: Mutex<Status>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    calls: u64,
+    is_idle: bool,
+    has_ended: bool,
+}
+
+impl Signal {
+    fn lock(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Worker {
+    /// Begins to drive an activation of a channel; `None` when the system has no thread left.
+    pub(crate) fn start(card: &Arc<Card>, dbc_id: u32, activation: u64) -> Option<Self> {
+        let signal = Arc::new(Signal::default());
+        let (card, mine) = (Arc::clone(card), Arc::clone(&signal));
+        let builder = thread::Builder::new().name(format!("emu-{}-{dbc_id}", card.node));
+        let thread = builder.spawn(move || {
+            let _end = End(&mine);
+            drive(&card, dbc_id, activation, &mine);
+        });
+        Some(Self { signal, thread: thread.ok()? })
+    }
+
+    /// Has it look again. Never blocks.
+    pub(crate) fn wake(&self) {
+        let mut status = self.signal.lock();
+        status.calls += 1;
+        status.is_idle = false;
+        drop(status);
+        self.signal.changed.notify_all();
+    }
+
+    /// Whether it has found nothing to do since it was last woken.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.signal.lock().is_idle
+    }
+
+    /// Waits for its end, which the end of its activation brings about.
+    ///
+    /// Blocking: a few seconds at most.
+    pub(crate) fn end(self) {
+        if self.thread.thread().id() == thread::current().id() {
+            return;
+        }
+        self.wake();
+        let status = self.signal.lock();
+        let wait = self.signal.changed.wait_timeout_while(status, END_LIMIT, |status| !status.has_ended);
+        let has_ended = wait.unwrap_or_else(PoisonError::into_inner).0.has_ended;
+        if has_ended {
+            // A panic of a workload has been reported by its hook; it ends the thread only.
+            let _ = self.thread.join();
+        }
+    }
+}
+
+fn drive(card: &Card, dbc_id: u32, activation: u64, signal: &Signal) {
+    loop {
+        let calls = signal.lock().calls;
+        match card.drive(dbc_id, Some(activation)) {
+            Drive::Moved => continue,
+            Drive::Gone => return,
+            Drive::Stuck => {}
+        }
+        let mut status = signal.lock();
+        if status.calls != calls {
+            continue;
+        }
+        status.is_idle = true;
+        drop(status);
+        if matches!(card.options.clock, EmuClock::Virtual(_)) {
+            // Time may go on now; waiting threads look at the status under the card's lock.
+            drop(card.lock());
+            card.changed.notify_all();
+        }
+        let status = signal.lock();
+        let asleep = signal.changed.wait_while(status, |status| status.calls == calls);
+        drop(asleep.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Says that the thread has ended, also when a workload panics.
+struct End<'a>(&'a Signal);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let mut status = self.0.lock();
+        status.has_ended = true;
+        status.is_idle = true;
+        drop(status);
+        self.0.changed.notify_all();
+    }
+}

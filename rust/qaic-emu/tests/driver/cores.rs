@@ -1,0 +1,244 @@
+//! Cores that compute for long, and cores that fail: what the driver does meanwhile and afterwards.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use qaic_emu::workload::{CoreView, Images, Progress, Running, Workload};
+use qaic_emu::{EmuClock, EmuOptions, Pace, Profile};
+use qaic_kmd::Errno;
+use qaic_kmd::abi::DIR_FROM_DEVICE;
+use qaic_kmd::calls;
+use qaic_kmd::clock::SystemClock;
+use qaic_kmd::kmd::{DbcState, EventKind, Kmd};
+use qaic_kmd::protocol::NncStatus;
+
+use crate::rig::{Rig, activate, events};
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Whether the cores compute, and whether they may go on.
+#[derive(Debug, Default)]
+struct Gate {
+    status: Mutex<Status>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    computing: usize,
+    is_open: bool,
+}
+
+impl Gate {
+    fn await_computing(&self, count: usize) {
+        let status = self.status.lock().unwrap();
+        let wait = self.changed.wait_timeout_while(status, LIMIT, |status| status.computing < count);
+        assert!(wait.unwrap().0.computing >= count);
+    }
+
+    fn open(&self) {
+        self.status.lock().unwrap().is_open = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Cores that compute until they may go on or are asked to stop.
+#[derive(Debug, Default)]
+struct Slow(Arc<Gate>);
+
+#[derive(Debug)]
+struct SlowCores {
+    gate: Arc<Gate>,
+    stop: Arc<Gate>,
+}
+
+impl Workload for Slow {
+    fn activate(&self, _images: &Images) -> Result<Box<dyn Running>, NncStatus> {
+        Ok(Box::new(SlowCores { gate: Arc::clone(&self.0), stop: Arc::default() }))
+    }
+}
+
+impl Running for SlowCores {
+    fn honours_semaphores(&self) -> bool {
+        false
+    }
+
+    fn advance(&mut self, _card: &mut CoreView<'_>) -> Progress {
+        let mut status = self.gate.status.lock().unwrap();
+        status.computing += 1;
+        self.gate.changed.notify_all();
+        while !status.is_open && !self.stop.status.lock().unwrap().is_open {
+            status = self.gate.changed.wait_timeout(status, Duration::from_millis(1)).unwrap().0;
+        }
+        status.computing -= 1;
+        Progress::Idle
+    }
+
+    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let stop = Arc::clone(&self.stop);
+        Arc::new(move || stop.open())
+    }
+}
+
+/// Cores that fail at once.
+#[derive(Debug)]
+struct Failing;
+
+impl Workload for Failing {
+    fn activate(&self, _images: &Images) -> Result<Box<dyn Running>, NncStatus> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Running for Failing {
+    fn honours_semaphores(&self) -> bool {
+        false
+    }
+
+    fn advance(&mut self, _card: &mut CoreView<'_>) -> Progress {
+        Progress::Crashed
+    }
+
+    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
+        Arc::new(|| ())
+    }
+}
+
+fn slow() -> (Rig, Arc<Gate>) {
+    let workload = Slow::default();
+    let gate = Arc::clone(&workload.0);
+    let options = EmuOptions {
+        workload: Arc::new(workload),
+        clock: EmuClock::System(SystemClock::default()),
+        pace: Pace::Threads,
+        ..EmuOptions::default()
+    };
+    (Rig::new(options), gate)
+}
+
+#[test]
+fn everything_else_goes_on_while_cores_compute() {
+    let (rig, gate) = slow();
+    let active = rig.activate(16);
+    let output = rig.output(active);
+    rig.execute(active, &[output]).unwrap();
+    gate.await_computing(1);
+    // Calls to the same channel and the card, another file's channel, and the end of that file.
+    assert_eq!(calls::wait(rig.file(), active.dbc_id, output, 1), Err(Errno::TIMEDOUT));
+    assert_eq!(calls::detach_slices(rig.file(), output), Err(Errno::BUSY));
+    let other = rig.open().unwrap();
+    let theirs = activate(&*other, 16).unwrap();
+    let second = rig.activate(16);
+    let second_output = rig.output(second);
+    rig.execute(second, &[second_output]).unwrap();
+    gate.await_computing(2);
+    assert_ne!(theirs.dbc_id, second.dbc_id);
+    drop(other);
+    gate.open();
+    assert_eq!(rig.wait(active, output), Ok(()));
+    assert_eq!(rig.wait(second, second_output), Ok(()));
+    rig.close();
+}
+
+#[test]
+fn a_loss_does_not_wait_for_cores() {
+    let (rig, gate) = slow();
+    let active = rig.activate(16);
+    let output = rig.output(active);
+    rig.execute(active, &[output]).unwrap();
+    gate.await_computing(1);
+    let file = Arc::clone(&rig.file);
+    let wait = std::thread::spawn(move || calls::wait(&*file, active.dbc_id, output, 3_600_000));
+    assert!(rig.control.await_waiters(1, LIMIT));
+    rig.control.reset();
+    assert_eq!(wait.join().unwrap(), Err(Errno::PERM));
+    rig.close();
+}
+
+#[test]
+fn closing_ends_cores_that_compute() {
+    let (rig, gate) = slow();
+    let active = rig.activate(16);
+    let output = rig.output(active);
+    rig.execute(active, &[output]).unwrap();
+    gate.await_computing(1);
+    rig.close();
+    assert_eq!(gate.status.lock().unwrap().computing, 0);
+}
+
+#[test]
+fn cores_that_fail_are_restarted() {
+    for pace in [Pace::Inline, Pace::Threads] {
+        let rig = Rig::new(EmuOptions { workload: Arc::new(Failing), pace, ..EmuOptions::default() });
+        let mut listener = rig.kmd.events().unwrap();
+        let active = rig.activate(16);
+        let (input, output) = (rig.input(active), rig.output(active));
+        rig.execute(active, &[input, output]).unwrap();
+        // The loss may come before the wait.
+        let waited = rig.wait(active, output);
+        assert!(matches!(waited, Err(Errno::PIPE | Errno::PERM)), "{waited:?}");
+        rig.control.hurry();
+        let last = events(&mut *listener).pop().unwrap();
+        assert_eq!(last.kind, EventKind::Channel { dbc_id: active.dbc_id, state: DbcState::Idle });
+        rig.activate(16);
+        rig.close();
+    }
+}
+
+#[test]
+fn cores_that_fail_hang_under_kernels_that_cannot_restart_them() {
+    let rig =
+        Rig::new(EmuOptions { workload: Arc::new(Failing), profile: Profile::New, ..EmuOptions::default() });
+    let active = rig.activate(16);
+    let output = rig.slice(active, DIR_FROM_DEVICE, 64, 0);
+    rig.execute(active, &[output]).unwrap();
+    assert_eq!(rig.wait(active, output), Err(Errno::TIMEDOUT));
+    rig.close();
+}
+
+/// Cores that break the emulator's promise, at one place or the other.
+#[derive(Clone, Copy, Debug)]
+struct Panicking {
+    when_activated: bool,
+}
+
+impl Workload for Panicking {
+    fn activate(&self, _images: &Images) -> Result<Box<dyn Running>, NncStatus> {
+        assert!(!self.when_activated, "as the test wants");
+        Ok(Box::new(*self))
+    }
+}
+
+impl Running for Panicking {
+    fn honours_semaphores(&self) -> bool {
+        false
+    }
+
+    fn advance(&mut self, _card: &mut CoreView<'_>) -> Progress {
+        panic!("as the test wants")
+    }
+
+    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
+        Arc::new(|| ())
+    }
+}
+
+#[test]
+fn cores_that_panic_hold_nothing() {
+    for (when_activated, pace) in [(true, Pace::Inline), (false, Pace::Inline), (false, Pace::Threads)] {
+        let workload = Arc::new(Panicking { when_activated });
+        let rig = Rig::new(EmuOptions { workload, pace, ..EmuOptions::default() });
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let active = rig.activate(16);
+            let output = rig.output(active);
+            rig.execute(active, &[output]).unwrap();
+            rig.wait(active, output)
+        }));
+        match pace {
+            Pace::Inline => assert!(run.is_err()),
+            Pace::Threads => assert_eq!(run.unwrap(), Err(Errno::TIMEDOUT)),
+        }
+        assert_eq!(rig.control.waiters(), 0);
+        rig.close();
+    }
+}

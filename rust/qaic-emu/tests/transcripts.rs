@@ -1,0 +1,268 @@
+//! Every operation of the control protocol on an emulated card: the firmware takes each message and its replies are read; the
+//! calls are recorded, and the recording answers the same. With what can go wrong on top.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, fs};
+
+use qaic_emu::fault::Target;
+use qaic_emu::{EmuKmd, EmuOptions, FaultPlan, Profile};
+use qaic_kmd::abi::{
+    AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry,
+};
+use qaic_kmd::calls;
+use qaic_kmd::kmd::{AccelFile, Kmd};
+use qaic_kmd::manage::ManageBuffer;
+use qaic_kmd::protocol::command::{ActivationState, CreateResourceGroup, WHOLE_DEVICE};
+use qaic_kmd::protocol::message::{self, ActivateRequest};
+use qaic_kmd::protocol::parse::features;
+use qaic_kmd::protocol::reply::{
+    ActivateReply, ActivationStatesReply, CreateResourceGroupReply, DeactivateReply, LoadConstantsReply,
+    LoadElfReply, PerformanceInfoReply, ReleaseResourceGroupReply, Reply, ResourceInfoReply,
+    UnloadConstantsReply, UnloadElfReply,
+};
+use qaic_kmd::protocol::{CardStatus, NncStatus};
+use qaic_kmd::transcript::{Recording, Replay};
+use qaic_kmd::wire::ProcessId;
+
+/// What a session was answered, call by call.
+struct Session {
+    file: Arc<dyn AccelFile>,
+    answers: Vec<String>,
+}
+
+impl Session {
+    /// Sends a message; what `read` makes of the reply, or of the error.
+    fn send<T: std::fmt::Debug>(
+        &mut self,
+        mut message: ManageBuffer<'_>,
+        read: impl Fn(&ManageBuffer<'_>) -> T,
+    ) -> T {
+        let result = calls::manage(&*self.file, &mut message);
+        let found = read(&message);
+        self.answers.push(format!(
+            "{result:?} {} {found:?} {:?}",
+            message.count(),
+            hidden(&message, result.is_ok())
+        ));
+        found
+    }
+
+    fn tell(&mut self, what: impl std::fmt::Debug) {
+        self.answers.push(format!("{what:?}"));
+    }
+}
+
+/// The bytes of a reply; those of a message hold addresses.
+fn hidden<'a>(message: &'a ManageBuffer<'_>, is_reply: bool) -> &'a [u8] {
+    if is_reply { message.bytes() } else { &[] }
+}
+
+/// Everything that a runtime does with a card, whatever is answered on the way.
+fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
+    let node = kmd.enumerate().unwrap().remove(0);
+    let mut to = Session { file: kmd.open(&node).unwrap(), answers: Vec::new() };
+    to.tell(calls::driver_name(&*to.file));
+    to.send(message::status_query(), CardStatus::of).ok();
+    to.send(message::status_features(), features).ok();
+
+    // Static and dynamic sizes, no ECC.
+    let descriptor = [&40_u64.to_le_bytes()[..], &24_u64.to_le_bytes(), &[0; 8]].concat();
+    let announced =
+        to.send(message::load_constants(process_id, &descriptor).unwrap(), LoadConstantsReply::of);
+    let constants_id = announced.map_or(0, |reply| reply.constants_id);
+    for (offset, part) in [(0, &[1_u8; 40][..]), (40, &[2; 24])] {
+        to.send(
+            message::load_constants_payload(process_id, constants_id, offset, part),
+            LoadConstantsReply::of,
+        )
+        .ok();
+    }
+    let at_once = to.send(message::load_constants_at_once(process_id, 0, &[3; 100]), LoadConstantsReply::of);
+    let loaded = to.send(message::load_elf(process_id, 0, &[4; 5000]), LoadElfReply::of);
+    let elf_id = loaded.map_or(0, |reply| reply.elf_id);
+
+    let request = ActivateRequest {
+        elf_id,
+        constants_id,
+        initial_state: ActivationState::Ready,
+        queue_size: 16,
+        channel_options: 0,
+        resource_group_id: WHOLE_DEVICE,
+    };
+    let activated = to.send(message::activate(process_id, request), ActivateReply::with_channel);
+    let active = activated.ok().filter(|reply| reply.status.is_success());
+    to.send(message::resource_info(process_id, WHOLE_DEVICE), ResourceInfoReply::of).ok();
+    to.send(message::performance_info(), PerformanceInfoReply::of).ok();
+    if let Some(active) = active {
+        exchange(&mut to, active);
+        let states = message::activation_states(&[(active.activation_id, ActivationState::Standby)]);
+        to.send(states.unwrap(), ActivationStatesReply::of).ok();
+        let channel = Some(active.virtual_channel_id);
+        to.send(message::deactivate(active.activation_id, channel), DeactivateReply::of).ok();
+    }
+    to.send(message::unload_elf(elf_id), UnloadElfReply::of).ok();
+    for constants_id in [constants_id, at_once.map_or(0, |reply| reply.constants_id)] {
+        to.send(message::unload_constants(constants_id), UnloadConstantsReply::of).ok();
+    }
+    let group = CreateResourceGroup {
+        process_id: ProcessId(process_id),
+        source_grp_id: WHOLE_DEVICE,
+        num_nsp: 2,
+        num_mcid: 1,
+        num_sem: 4,
+        num_vc: 1,
+        mem_size: 1 << 20,
+        num_networks: 1,
+        ..CreateResourceGroup::default()
+    };
+    let group = to.send(message::create_resource_group(&group), CreateResourceGroupReply::of);
+    if let Ok(group) = group {
+        to.send(message::resource_info(process_id, group.res_grp_id), ResourceInfoReply::of).ok();
+        to.send(message::release_resource_group(group.res_grp_id), ReleaseResourceGroupReply::of).ok();
+    }
+    to.answers
+}
+
+/// Buffer objects and what moves between them.
+fn exchange(to: &mut Session, active: ActivateReply) {
+    let dbc_id = active.virtual_channel_id;
+    let mut handles = Vec::new();
+    for dir in [DIR_TO_DEVICE, DIR_FROM_DEVICE] {
+        let handle = calls::create_bo(&*to.file, 8192);
+        to.tell(handle);
+        let handle = handle.unwrap_or(99);
+        let entry = AttachSliceEntry { size: 8192, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
+        to.tell(calls::attach_slices(&*to.file, dbc_id, handle, dir, 8192, &[entry]));
+        let offset = calls::mmap_offset(&*to.file, handle);
+        to.tell(offset);
+        to.tell(to.file.map(offset.unwrap_or(0), 8192).map(|mapping| mapping.len()));
+        handles.push(handle);
+    }
+    let entries: Vec<_> = handles.iter().map(|&handle| ExecuteEntry { handle, dir: 0 }).collect();
+    for _ in 0..3 {
+        to.tell(calls::execute(&*to.file, dbc_id, &entries));
+        to.tell(calls::wait(&*to.file, dbc_id, handles[1], 100));
+    }
+    let mut figures: Vec<_> =
+        handles.iter().map(|&handle| PerfStatsEntry { handle, ..PerfStatsEntry::default() }).collect();
+    to.tell(calls::perf_stats(&*to.file, dbc_id, &mut figures));
+    to.tell(figures);
+    let parts: Vec<_> =
+        handles.iter().map(|&handle| PartialExecuteEntry { handle, dir: 0, resize: 100 }).collect();
+    to.tell(calls::partial_execute(&*to.file, dbc_id, &parts));
+    to.tell(calls::wait(&*to.file, dbc_id, handles[1], 0));
+    for handle in handles {
+        to.tell(calls::detach_slices(&*to.file, handle));
+        to.tell(calls::close_handle(&*to.file, handle));
+    }
+}
+
+fn card(faults: &str) -> Arc<EmuKmd> {
+    let faults = FaultPlan::parse(faults, Target::Card).unwrap();
+    EmuKmd::new(EmuOptions { faults, profile: Profile::Ssr, ..EmuOptions::default() }).unwrap()
+}
+
+/// A file that is gone when this is.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(env::temp_dir().join(format!("qaic-emu-transcript-{}-{count}", std::process::id())))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Records a session and replays it; what it was answered, and the transcript.
+fn recorded(faults: &str) -> (Vec<String>, String) {
+    let place = Place::new();
+    let direct = session(&*card(faults), 1);
+    let kmd = card(faults);
+    let answers = session(&Recording::new(Arc::clone(&kmd) as Arc<dyn Kmd>, &place.0).unwrap(), 2);
+    assert_eq!(answers, direct, "{faults}");
+    kmd.control(0).unwrap().hurry();
+    assert_eq!(kmd.control(0).unwrap().invariants(), Vec::<String>::new(), "{faults}");
+    let replay = Replay::open(&place.0).unwrap();
+    let again = session(&replay, 3);
+    assert_eq!(replay.finish(), Ok(()), "{faults}");
+    assert_eq!(again, direct, "{faults}");
+    (direct, fs::read_to_string(&place.0).unwrap())
+}
+
+#[test]
+fn the_firmware_takes_every_message_and_its_replies_are_read() {
+    let (answers, transcript) = recorded("");
+    let refused: Vec<_> = answers.iter().filter(|answers| answers.contains("Err(")).collect();
+    assert_eq!(refused, Vec::<&String>::new());
+    for command in [
+        "status",
+        "load_constants_ex",
+        "load_constants_payload",
+        "load_constants",
+        "load_elf",
+        "activate",
+        "resource_info",
+        "performance_info",
+        "activation_state",
+        "deactivate",
+        "unload_elf",
+        "unload_constants",
+        "create_resource_group",
+        "release_resource_group",
+    ] {
+        let of = |name: &str| transcript.contains(&format!("\"command\":\"{name}\""));
+        assert!(of(command), "{command}");
+        let reply = if command.starts_with("load_constants") { "load_constants" } else { command };
+        assert!(of(&format!("{reply}_reply")), "{command}");
+    }
+    // All calls went well.
+    let status = format!("{:?}", NncStatus::SUCCESS);
+    for answers in answers.iter().filter(|answers| answers.contains("NncStatus")) {
+        assert!(answers.contains(&status), "{answers}");
+    }
+}
+
+#[test]
+fn two_sessions_are_written_alike() {
+    assert_eq!(recorded("").1, recorded("").1);
+}
+
+#[test]
+fn what_goes_wrong_goes_wrong_again() {
+    for faults in [
+        "manage@1=ETIMEDOUT",
+        "features@1=crc",
+        "command(load_elf)@1=nack(-4)",
+        "command(activate)@1=nack(-13)",
+        "command(activate)@1=nack_both(-12)",
+        "command(activate)@1=count(5)",
+        "command(activate)@1=channel(16)",
+        "command(activate)@1=dbc(16)",
+        "command(load_elf)@1=truncated",
+        "command(unload_elf)@1=wrong_type",
+        "command(deactivate)@1=nack_both(-36)",
+        "create_bo@2=ENOMEM",
+        "attach@1=ENOSPC",
+        "mmap@1=ENOMEM",
+        "execute@1=EAGAIN*2",
+        "wait@2=ETIMEDOUT; wait@3=EINTR",
+        "inference@1=lost_completion",
+        "inference@2=reset",
+        "inference@2=ssr",
+        "wait@1=dead",
+    ] {
+        let (answers, transcript) = recorded(faults);
+        assert_ne!(answers, recorded("").0, "{faults}");
+        assert!(transcript.lines().count() > 10, "{faults}");
+    }
+}

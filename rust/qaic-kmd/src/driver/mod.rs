@@ -1,0 +1,252 @@
+//! The driver of the running kernel: system calls as they are, once each, and what its file system shows of cards.
+
+mod attribute;
+mod netlink;
+mod pci;
+mod permissions;
+mod sysfs;
+mod telemetry;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a machine that cannot be made fails the test
+mod test_tree;
+
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::ioctl::{IoctlOutput, Opcode, ioctl};
+
+use crate::clock::{Clock, SystemClock};
+use crate::driver::netlink::KernelEvents;
+use crate::driver::permissions::NodePermissions;
+use crate::driver::sysfs::Sysfs;
+use crate::ioctl::Ioctl;
+use crate::kmd::{AccelFile, EventSource, Kmd, MemoryErrors, NodeInfo, Telemetry};
+use crate::{Errno, calls};
+use qaic_mem::Mapping;
+
+/// Name of the driver, as its nodes answer it.
+const DRIVER: &[u8] = b"qaic";
+
+/// The running kernel and the cards of this machine.
+#[derive(Debug)]
+pub struct SysKmd {
+    sysfs: Sysfs,
+    permissions: NodePermissions,
+    clock: Arc<SystemClock>,
+}
+
+impl Default for SysKmd {
+    fn default() -> Self {
+        Self::at(Path::new("/"))
+    }
+}
+
+impl SysKmd {
+    /// The kernel as `root` shows it, which has `sys`, `dev` and `etc`.
+    pub fn at(root: &Path) -> Self {
+        Self { sysfs: Sysfs::at(root), permissions: NodePermissions::at(root), clock: Arc::default() }
+    }
+}
+
+impl Kmd for SysKmd {
+    fn name(&self) -> &'static str {
+        "sys"
+    }
+
+    fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno> {
+        Ok(self.sysfs.cards())
+    }
+
+    /// As in the trait. `ENOENT`: it has no node; `ENODEV`: it is not online; `ENOTTY`: its node is of another driver.
+    fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
+        let path = self.sysfs.path(node).ok_or(Errno::NOENT)?;
+        let fd = openat(CWD, &path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let file = SysFile { fd };
+        if calls::driver_name(&file)? != DRIVER {
+            return Err(Errno::NOTTY);
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
+        Ok(Box::new(KernelEvents::listen()?))
+    }
+
+    fn telemetry(&self, node: &NodeInfo) -> Telemetry {
+        self.sysfs.telemetry(node)
+    }
+
+    /// As in the trait. `EOPNOTSUPP`: the device is derived from a card, or the driver offers no reset.
+    fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
+        self.sysfs.reset(node)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    fn memory_errors(&self, node: &NodeInfo) -> MemoryErrors {
+        self.sysfs.memory_errors(node)
+    }
+
+    fn explain(&self, node: &NodeInfo, errno: Errno) -> Option<String> {
+        let now = NodeInfo { path: self.sysfs.path(node), ..node.clone() };
+        self.permissions.explain(&now, self.sysfs.driver(node).as_deref(), errno)
+    }
+}
+
+/// An open node.
+#[derive(Debug)]
+struct SysFile {
+    fd: OwnedFd,
+}
+
+impl AccelFile for SysFile {
+    fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+        // What came back may hold any addresses.
+        if let Ioctl::Manage(message) = call
+            && message.is_reply()
+        {
+            return Err(Errno::INVAL);
+        }
+        let request = call.request();
+        let mut argument = call.argument()?;
+        // SAFETY: the argument has the size that its code says, and its addresses are of memory that `call` borrows, with
+        // their sizes (`Ioctl::argument`); a control message that was not answered holds no other addresses than those of
+        // data that it borrows (`ManageBuffer::push`).
+        let result = unsafe { ioctl(&self.fd, Request { request, argument: argument.bytes_mut() }) };
+        call.complete(&argument, result);
+        result
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        // The driver's memory does not get shorter: it lives as long as it is mapped.
+        Mapping::of_file(&self.fd, offset, len)
+    }
+}
+
+/// A request and its argument.
+struct Request<'arg> {
+    request: u32,
+    argument: &'arg mut [u8],
+}
+
+// SAFETY: `argument` is what the kernel reads and writes, with the size that the code says (`Ioctl::argument`).
+unsafe impl rustix::ioctl::Ioctl for Request<'_> {
+    type Output = ();
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.request as Opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.argument.as_mut_ptr().cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::driver::test_tree::TestTree;
+    use crate::manage::ManageBuffer;
+
+    fn node(path: &str) -> NodeInfo {
+        NodeInfo { qid: 0, path: Some(path.into()), address: crate::kmd::PciAddress::default(), pci: None }
+    }
+
+    fn opened(path: &str) -> Result<(), Errno> {
+        SysKmd::default().open(&node(path)).map(drop)
+    }
+
+    #[test]
+    fn cards_are_found_opened_and_explained_below_a_folder() {
+        let tree = TestTree::new();
+        tree.function("0000:01:00.0", 0x17CB, 0xA100);
+        tree.function("0000:02:00.0", 0x17CB, 0xA100);
+        tree.node("accel0", "0000:02:00.0");
+        let kmd: Arc<dyn Kmd> = Arc::new(SysKmd::at(tree.root()));
+        assert_eq!((kmd.name(), kmd.runs_host_programs()), ("sys", false));
+        let cards = kmd.enumerate().unwrap();
+        assert_eq!(cards.len(), 2);
+        let answer = |card| kmd.open(card).map(drop).unwrap_err();
+        let advice = |card| kmd.explain(card, answer(card)).unwrap();
+        assert_eq!((answer(&cards[0]), answer(&cards[1])), (Errno::NOENT, Errno::NOTTY));
+        assert!(advice(&cards[0]).contains("modprobe"), "{}", advice(&cards[0]));
+        assert!(advice(&cards[1]).contains("accel0 is not a node of"), "{}", advice(&cards[1]));
+        tree.remove("dev/accel/accel0");
+        assert_eq!(answer(&cards[1]), Errno::NOENT);
+        assert!(advice(&cards[1]).contains("--device"), "{}", advice(&cards[1]));
+    }
+
+    #[test]
+    fn a_node_of_another_driver_is_refused() {
+        assert_eq!(opened("/dev/null"), Err(Errno::NOTTY));
+    }
+
+    #[test]
+    fn a_missing_node_and_a_forbidden_one_have_different_errors() {
+        assert_eq!(opened("/dev/accel/no-such-card"), Err(Errno::NOENT));
+        assert_eq!(SysKmd::default().open(&NodeInfo { path: None, ..node("") }).map(drop), Err(Errno::NOENT));
+        let tree = TestTree::new();
+        tree.file("accel0", "");
+        let path = tree.root().join("accel0");
+        fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
+        let answer = opened(path.to_str().unwrap());
+        if rustix::process::geteuid().is_root() {
+            // Nothing is forbidden to root; a file is no node all the same.
+            assert_eq!(answer, Err(Errno::NOTTY));
+        } else {
+            assert_eq!(answer, Err(Errno::ACCESS));
+        }
+    }
+
+    #[test]
+    fn calls_are_made_once_with_the_argument_as_it_is() {
+        let file = SysFile { fd: openat(CWD, "/dev/null", OFlags::RDWR, Mode::empty()).unwrap() };
+        assert_eq!(calls::create_bo(&file, 4096), Err(Errno::NOTTY));
+        assert_eq!(calls::wait(&file, 0, 1, 1), Err(Errno::NOTTY));
+        let mut reply = ManageBuffer::default();
+        reply.set_reply(&[5, 0, 0, 0, 32, 0, 0, 0], 1);
+        assert_eq!(file.ioctl(&mut Ioctl::Manage(&mut reply)), Err(Errno::INVAL));
+        // A call that every file takes and whose answer is in the argument: bytes from here to the end.
+        let content = memfd_create("content", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&content, 5).unwrap();
+        let mut unread = [0; 4];
+        // SAFETY: FIONREAD writes an int, which is what the argument has room for.
+        unsafe { ioctl(&content, Request { request: 0x541B, argument: &mut unread }) }.unwrap();
+        assert_eq!(u32::from_ne_bytes(unread), 5);
+    }
+
+    #[test]
+    fn mappings_are_shared_and_outlive_the_file() {
+        let fd = memfd_create("bo", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 3 * 4096).unwrap();
+        let file = SysFile { fd };
+        let (all, part) = (file.map(0, 3 * 4096).unwrap(), file.map(4096, 4096).unwrap());
+        assert_eq!((all.len(), part.len()), (3 * 4096, 4096));
+        assert_eq!(file.map(1, 4096).map(drop), Err(Errno::INVAL));
+        assert_eq!(file.map(0, 0).map(drop), Err(Errno::INVAL));
+        drop(file);
+        part.write_from(0, b"card").unwrap();
+        let mut seen = [0; 4];
+        all.read_into(4096, &mut seen).unwrap();
+        assert_eq!(&seen, b"card");
+        drop(all);
+        part.read_into(0, &mut seen).unwrap();
+        assert_eq!(&seen, b"card");
+    }
+}

@@ -1,0 +1,242 @@
+//! The kernel's messages about devices, as they come.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{read, write};
+use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvfrom, socket_with, sockopt};
+
+use crate::Errno;
+use crate::kmd::{Event, EventSource, Readiness};
+use crate::uevent;
+
+/// Multicast group of the kernel's own messages; what udevd makes of them goes to another.
+const KERNEL_GROUP: u32 = 1;
+/// Port of the kernel; no program can have it.
+const KERNEL_PORT: u32 = 0;
+/// Longer than any message of the kernel, which are of 2 KiB and the name of the device.
+const MESSAGE_BYTES: usize = 8192;
+/// Room for messages that are not fetched yet. The system may give less.
+const QUEUE_BYTES: usize = 1 << 20;
+/// More messages than that room holds: after so many that say nothing, those that follow are new, and may have no end.
+const QUEUED_MESSAGES: u32 = 4096;
+
+/// Events of the cards of the running kernel.
+#[derive(Debug)]
+pub(crate) struct KernelEvents {
+    socket: Arc<OwnedFd>,
+    readiness: Arc<SocketReadiness>,
+    message: Box<[u8; MESSAGE_BYTES]>,
+}
+
+impl KernelEvents {
+    /// Listens from now on. In a network namespace of a user without privileges nothing is ever heard.
+    pub(crate) fn listen() -> Result<Self, Errno> {
+        Self::listen_to(KERNEL_GROUP)
+    }
+
+    fn listen_to(group: u32) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(KOBJECT_UEVENT))?;
+        // Only a wish: with less, `ENOBUFS` comes sooner.
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, QUEUE_BYTES);
+        bind(&socket, &SocketAddrNetlink::new(0, group))?;
+        let socket = Arc::new(socket);
+        let wakes = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let readiness = Arc::new(SocketReadiness { socket: Arc::clone(&socket), wakes });
+        Ok(Self { socket, readiness, message: Box::new([0; MESSAGE_BYTES]) })
+    }
+
+    /// The event of the next message that is there; `None` when that has none.
+    fn take(&mut self) -> Result<Option<Event>, Errno> {
+        let (_, len, sender) = recvfrom(&*self.socket, &mut self.message[..], RecvFlags::TRUNC)?;
+        let port =
+            sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok()).map(|sender| sender.pid());
+        // One that did not fit is none of the kernel's.
+        Ok(self.message.get(..len).and_then(|message| event_from(port, message)))
+    }
+}
+
+/// The event in a message; messages of programs have none.
+fn event_from(port: Option<u32>, message: &[u8]) -> Option<Event> {
+    if port == Some(KERNEL_PORT) { uevent::parse(message) } else { None }
+}
+
+impl EventSource for KernelEvents {
+    fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno> {
+        let began = Instant::now();
+        let mut others = 0;
+        loop {
+            // What is there already is fetched even when there is no time to wait.
+            match self.take() {
+                Ok(Some(event)) => return Ok(Some(event)),
+                Ok(None) | Err(Errno::INTR) => {
+                    others += 1;
+                    if others > QUEUED_MESSAGES && began.elapsed() > limit {
+                        return Ok(None);
+                    }
+                }
+                Err(Errno::AGAIN) => {
+                    let left = limit.saturating_sub(began.elapsed());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    readable(&self.socket, left)?;
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn readiness(&self) -> Arc<dyn Readiness> {
+        Arc::clone(&self.readiness) as Arc<dyn Readiness>
+    }
+}
+
+/// Waits until there is a message, up to `limit`; a signal ends it, too.
+fn readable(socket: &OwnedFd, limit: Duration) -> Result<(), Errno> {
+    poll_for(&mut [PollFd::new(socket, PollFlags::IN)], Some(limit))
+}
+
+fn poll_for(files: &mut [PollFd<'_>], limit: Option<Duration>) -> Result<(), Errno> {
+    // A limit beyond the kernel's is none.
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    match poll(files, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// How long a thread sleeps that cannot wait for the socket: fetching says what is wrong, and a loop must not spin until then.
+const BROKEN_PAUSE: Duration = Duration::from_millis(50);
+
+/// The socket, for threads that wait and do not fetch, and a counter that wakes them.
+#[derive(Debug)]
+struct SocketReadiness {
+    socket: Arc<OwnedFd>,
+    wakes: OwnedFd,
+}
+
+impl Readiness for SocketReadiness {
+    fn wait(&self, limit: Option<Duration>) {
+        let mut files = [PollFd::new(&*self.socket, PollFlags::IN), PollFd::new(&self.wakes, PollFlags::IN)];
+        if poll_for(&mut files, limit).is_err() {
+            thread::sleep(limit.map_or(BROKEN_PAUSE, |limit| limit.min(BROKEN_PAUSE)));
+        }
+        if !files[1].revents().is_empty() {
+            // Takes all wakes at once. Another thread may have, which is as well.
+            let _ = read(&self.wakes, &mut [0_u8; 8]);
+        }
+    }
+
+    fn wake(&self) {
+        // Fails only when there are more than can be counted, which wakes as well.
+        let _ = write(&self.wakes, &1_u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::print_stderr)] // why a test could not be made
+mod tests {
+    use rustix::net::{SendFlags, getsockname, sendto};
+
+    use super::*;
+    use crate::kmd::EventKind;
+
+    const REMOVED: &[u8] = b"remove@/devices/pci0000:00/0000:01:00.0/accel/accel0\0SUBSYSTEM=accel\0";
+
+    #[test]
+    fn messages_of_other_senders_are_ignored() {
+        let removed = Event { node: "accel0".to_owned(), kind: EventKind::Removed };
+        assert_eq!(event_from(Some(0), REMOVED), Some(removed));
+        assert_eq!(event_from(Some(4711), REMOVED), None);
+        assert_eq!(event_from(None, REMOVED), None);
+    }
+
+    /// A group without other listeners, so that tests disturb no program.
+    const TEST_GROUP: u32 = 1 << 21;
+
+    /// A program that sends to others.
+    struct Sender {
+        socket: OwnedFd,
+        to: SocketAddrNetlink,
+    }
+
+    impl Sender {
+        fn send(&self, message: &[u8]) -> Result<usize, Errno> {
+            sendto(&self.socket, message, SendFlags::empty(), &self.to)
+        }
+    }
+
+    /// A listener to a group and a sender to it, or the reason why there cannot be any.
+    fn pair(group: u32) -> Option<(KernelEvents, Sender)> {
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            Some(KOBJECT_UEVENT),
+        );
+        let pair = KernelEvents::listen_to(group).and_then(|events| Ok((events, socket?)));
+        match pair {
+            Ok((events, socket)) => Some((events, Sender { socket, to: SocketAddrNetlink::new(0, group) })),
+            Err(errno) => {
+                eprintln!("skipped: this system opens no netlink sockets: {errno}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn waits_end_in_time_whatever_others_send() {
+        let Some((mut events, mut sender)) = pair(0) else { return };
+        // To no group, but to this listener alone.
+        sender.to = SocketAddrNetlink::try_from(getsockname(&*events.socket).unwrap()).unwrap();
+        let readiness = events.readiness();
+        assert_eq!(events.next(Duration::ZERO), Ok(None));
+        assert_eq!(events.next(Duration::from_millis(1)), Ok(None));
+        readiness.wait(Some(Duration::from_millis(1)));
+        if let Err(errno) = sender.send(REMOVED) {
+            return eprintln!("skipped: this process may not send there: {errno}");
+        }
+        readiness.wait(None);
+        assert_eq!(sender.send(&[b'@'; MESSAGE_BYTES + 1]), Ok(MESSAGE_BYTES + 1));
+        assert_eq!(events.take(), Ok(None));
+        assert_eq!(events.take(), Ok(None));
+        assert_eq!(events.take(), Err(Errno::AGAIN));
+        for _ in 0..20 {
+            assert_eq!(sender.send(REMOVED), Ok(REMOVED.len()));
+        }
+        assert_eq!(events.next(Duration::ZERO), Ok(None));
+        assert_eq!(events.take(), Err(Errno::AGAIN), "all that was there was read");
+    }
+
+    #[test]
+    fn wake_ends_the_wait_of_now_or_the_next() {
+        let Some((events, _sender)) = pair(0) else { return };
+        let readiness = events.readiness();
+        readiness.wake();
+        readiness.wake();
+        readiness.wait(None);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| readiness.wait(None));
+            readiness.wake();
+            waiting.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn lost_messages_are_reported() {
+        let Some((mut events, sender)) = pair(TEST_GROUP) else { return };
+        sockopt::set_socket_recv_buffer_size(&*events.socket, 0).unwrap();
+        for _ in 0..100 {
+            if let Err(errno) = sender.send(REMOVED) {
+                return eprintln!("skipped: this process may not send there: {errno}");
+            }
+        }
+        assert_eq!(events.next(Duration::ZERO), Err(Errno::NOBUFS));
+    }
+}

@@ -1,0 +1,418 @@
+//! System calls of the driver as values: what is asked, with the memory that the driver reads and writes.
+//!
+//! The memory is borrowed, so a driver that is no kernel needs no addresses. What a kernel is given is put together here:
+//! the argument in its bytes, with addresses of that memory and of no other.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use bytemuck::{Pod, bytes_of, cast_slice, cast_slice_mut, pod_read_unaligned};
+
+use crate::Errno;
+use crate::abi::{
+    AttachSlice, AttachSliceEntry, AttachSliceHdr, CreateBo, DetachSlice, DrmVersion, Execute, ExecuteEntry,
+    GemClose, MmapBo, PartialExecuteEntry, PerfStats, PerfStatsEntry, Prime, Wait, argument_bytes, request,
+};
+use crate::manage::ManageBuffer;
+use crate::wire::{Descriptor, HostAddress};
+
+/// Most bytes of a driver's name that are asked for.
+pub const DRIVER_NAME_BYTES: usize = 64;
+
+/// One call to an open card ([`crate::kmd::AccelFile::ioctl`]). The functions of [`crate::calls`] put them together.
+#[derive(Debug)]
+pub enum Ioctl<'call, 'data> {
+    /// A control message to the firmware, which the reply replaces.
+    Manage(&'call mut ManageBuffer<'data>),
+    /// A new buffer object.
+    CreateBo(&'call mut CreateBo),
+    /// Where to map a buffer object.
+    MmapBo(&'call mut MmapBo),
+    /// What the card does with a buffer object.
+    AttachSlices {
+        /// Channel.
+        dbc_id: u32,
+        /// Handle of the buffer object.
+        handle: u32,
+        /// [`crate::abi::DIR_TO_DEVICE`] or [`crate::abi::DIR_FROM_DEVICE`].
+        dir: u32,
+        /// Bytes of the buffer object.
+        size: u64,
+        /// The slices.
+        entries: &'call [AttachSliceEntry],
+    },
+    /// Undoes [`Self::AttachSlices`].
+    DetachSlices(DetachSlice),
+    /// Queues buffer objects.
+    Execute {
+        /// Channel.
+        dbc_id: u32,
+        /// The buffer objects.
+        entries: &'call [ExecuteEntry],
+    },
+    /// Queues buffer objects, parts of which move.
+    PartialExecute {
+        /// Channel.
+        dbc_id: u32,
+        /// The buffer objects.
+        entries: &'call [PartialExecuteEntry],
+    },
+    /// Waits for a buffer object.
+    Wait(Wait),
+    /// Figures of the last executions.
+    PerfStats {
+        /// Channel.
+        dbc_id: u32,
+        /// The buffer objects, and the figures afterwards.
+        entries: &'call mut [PerfStatsEntry],
+    },
+    /// Drops a handle.
+    CloseHandle(GemClose),
+    /// Version and name of the driver.
+    Version(&'call mut VersionQuery),
+    /// A handle for a dma-buf.
+    ImportDmaBuf {
+        /// The memory.
+        file: BorrowedFd<'call>,
+        /// The handle, out.
+        handle: &'call mut u32,
+    },
+}
+
+/// What a driver says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct VersionQuery {
+    /// Version, and lengths of the texts. Addresses in it mean nothing.
+    pub version: DrmVersion,
+    /// Name, cut after [`DRIVER_NAME_BYTES`].
+    pub name: [u8; DRIVER_NAME_BYTES],
+}
+
+impl Default for VersionQuery {
+    fn default() -> Self {
+        let version = DrmVersion { name_len: DRIVER_NAME_BYTES as u64, ..DrmVersion::default() };
+        Self { version, name: [0; DRIVER_NAME_BYTES] }
+    }
+}
+
+impl VersionQuery {
+    /// The name, as much of it as there was room for.
+    pub fn name(&self) -> &[u8] {
+        let len = usize::try_from(self.version.name_len).unwrap_or(usize::MAX);
+        &self.name[..len.min(DRIVER_NAME_BYTES)]
+    }
+
+    /// Gives the driver a name.
+    pub fn set_name(&mut self, name: &str) {
+        let kept = name.len().min(DRIVER_NAME_BYTES);
+        self.name[..kept].copy_from_slice(&name.as_bytes()[..kept]);
+        self.version.name_len = name.len() as u64;
+    }
+}
+
+/// Bytes of the largest argument.
+const ARGUMENT_MAX_BYTES: usize = size_of::<DrmVersion>();
+
+/// The argument of a call in its bytes, as large as the request says.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(8))]
+pub(crate) struct Argument {
+    bytes: [u8; ARGUMENT_MAX_BYTES],
+    len: usize,
+}
+
+impl Argument {
+    fn of<T: Pod>(request: u32, value: &T) -> Self {
+        const { assert!(size_of::<T>() <= ARGUMENT_MAX_BYTES) };
+        debug_assert_eq!(argument_bytes(request), size_of::<T>());
+        let mut bytes = [0; ARGUMENT_MAX_BYTES];
+        bytes[..size_of::<T>()].copy_from_slice(bytes_of(value));
+        Self { bytes, len: size_of::<T>() }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+
+    fn read<T: Pod>(&self) -> T {
+        pod_read_unaligned(&self.bytes[..size_of::<T>()])
+    }
+}
+
+impl Ioctl<'_, '_> {
+    /// Its code.
+    pub fn request(&self) -> u32 {
+        match self {
+            Self::Manage(_) => request::MANAGE,
+            Self::CreateBo(_) => request::CREATE_BO,
+            Self::MmapBo(_) => request::MMAP_BO,
+            Self::AttachSlices { .. } => request::ATTACH_SLICE_BO,
+            Self::DetachSlices(_) => request::DETACH_SLICE_BO,
+            Self::Execute { .. } => request::EXECUTE_BO,
+            Self::PartialExecute { .. } => request::PARTIAL_EXECUTE_BO,
+            Self::Wait(_) => request::WAIT_BO,
+            Self::PerfStats { .. } => request::PERF_STATS_BO,
+            Self::CloseHandle(_) => request::GEM_CLOSE,
+            Self::Version(_) => request::VERSION,
+            Self::ImportDmaBuf { .. } => request::PRIME_FD_TO_HANDLE,
+        }
+    }
+
+    /// Its argument. Every address in it is of memory that `self` borrows, as large as the argument says, and writable where
+    /// the request writes. `EINVAL`: more entries than the argument can count, or a reply in place of a message.
+    pub(crate) fn argument(&mut self) -> Result<Argument, Errno> {
+        let request = self.request();
+        Ok(match self {
+            Self::Manage(message) => Argument::of(request, &message.argument()),
+            Self::CreateBo(arg) => Argument::of(request, *arg),
+            Self::MmapBo(arg) => Argument::of(request, *arg),
+            Self::AttachSlices { dbc_id, handle, dir, size, entries } => {
+                let (count, data) = (count(entries)?, address(entries));
+                let hdr = AttachSliceHdr { count, dbc_id: *dbc_id, handle: *handle, dir: *dir, size: *size };
+                Argument::of(request, &AttachSlice { hdr, data })
+            }
+            Self::DetachSlices(arg) => Argument::of(request, arg),
+            Self::Execute { dbc_id, entries } => {
+                let (count, data) = (count(entries)?, address(entries));
+                Argument::of(request, &Execute { count, dbc_id: *dbc_id, data })
+            }
+            Self::PartialExecute { dbc_id, entries } => {
+                let (count, data) = (count(entries)?, address(entries));
+                Argument::of(request, &Execute { count, dbc_id: *dbc_id, data })
+            }
+            Self::Wait(arg) => Argument::of(request, arg),
+            Self::PerfStats { dbc_id, entries } => {
+                let count = u16::try_from(entries.len()).map_err(|_| Errno::INVAL)?;
+                let data = HostAddress(entries.as_mut_ptr().expose_provenance() as u64);
+                Argument::of(request, &PerfStats { count, pad: 0, dbc_id: *dbc_id, data })
+            }
+            Self::CloseHandle(arg) => Argument::of(request, arg),
+            Self::Version(query) => {
+                let name = HostAddress(query.name.as_mut_ptr().expose_provenance() as u64);
+                let name_len = query.version.name_len.min(DRIVER_NAME_BYTES as u64);
+                // Without an address, the kernel says how long the texts are and no more.
+                let nowhere = HostAddress::default();
+                let arg = DrmVersion { name_len, name, date: nowhere, desc: nowhere, ..query.version };
+                Argument::of(request, &arg)
+            }
+            Self::ImportDmaBuf { file, handle } => {
+                Argument::of(request, &Prime { handle: **handle, flags: 0, fd: Descriptor(file.as_raw_fd()) })
+            }
+        })
+    }
+
+    /// Takes the answer from the argument of a call that the kernel has made. What it points to is in its place.
+    pub(crate) fn complete(&mut self, argument: &Argument, result: Result<(), Errno>) {
+        match self {
+            // A reply may come even with an error.
+            Self::Manage(message) if is_replied(result) => {
+                let crate::abi::ManageMsg { len, count, .. } = argument.read();
+                message.replied(len as usize, count);
+            }
+            Self::CreateBo(arg) => **arg = argument.read(),
+            Self::MmapBo(arg) => **arg = argument.read(),
+            Self::Version(query) => {
+                query.version = DrmVersion { name: HostAddress::default(), ..argument.read() };
+            }
+            Self::ImportDmaBuf { handle, .. } => **handle = argument.read::<Prime>().handle,
+            _ => {}
+        }
+    }
+
+    /// Bytes that the argument points to before the call: entries or transactions.
+    pub(crate) fn pointed(&self) -> Option<&[u8]> {
+        match self {
+            Self::Manage(message) => Some(message.bytes()),
+            Self::AttachSlices { entries, .. } => Some(cast_slice(entries)),
+            Self::Execute { entries, .. } => Some(cast_slice(entries)),
+            Self::PartialExecute { entries, .. } => Some(cast_slice(entries)),
+            Self::PerfStats { entries, .. } => Some(cast_slice(entries)),
+            _ => None,
+        }
+    }
+
+    /// Bytes that the call has answered where the argument points to; `None`: it answers none there.
+    pub(crate) fn answered(&self, result: Result<(), Errno>) -> Option<&[u8]> {
+        match self {
+            Self::Manage(message) if is_replied(result) => Some(message.bytes()),
+            Self::PerfStats { entries, .. } if result.is_ok() => Some(cast_slice(entries)),
+            Self::Version(query) if result.is_ok() => Some(query.name()),
+            _ => None,
+        }
+    }
+
+    /// Takes an answer from bytes: of the argument, and of what it points to. What is missing stays as it is.
+    pub(crate) fn answer(
+        &mut self,
+        argument: Option<&[u8]>,
+        data: Option<&[u8]>,
+        result: Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut whole = self.argument()?;
+        if let Some(bytes) = argument {
+            copy_shared(whole.bytes_mut(), bytes);
+        }
+        match (&mut *self, data) {
+            (Self::Manage(message), Some(data)) => {
+                message.set_reply(data, 0);
+            }
+            (Self::PerfStats { entries, .. }, Some(data)) => copy_shared(cast_slice_mut(entries), data),
+            (Self::Version(query), Some(data)) => copy_shared(&mut query.name, data),
+            _ => {}
+        }
+        self.complete(&whole, result);
+        Ok(())
+    }
+}
+
+/// Whether a control message was answered.
+fn is_replied(result: Result<(), Errno>) -> bool {
+    matches!(result, Ok(()) | Err(Errno::CANCELED))
+}
+
+fn count<T>(entries: &[T]) -> Result<u32, Errno> {
+    u32::try_from(entries.len()).map_err(|_| Errno::INVAL)
+}
+
+/// Address of entries, which the kernel reads only.
+fn address<T>(entries: &[T]) -> HostAddress {
+    HostAddress(entries.as_ptr().expose_provenance() as u64)
+}
+
+fn copy_shared(to: &mut [u8], from: &[u8]) {
+    let shared = to.len().min(from.len());
+    to[..shared].copy_from_slice(&from[..shared]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::abi::Sem;
+
+    fn word(bytes: &[u8], at: usize) -> u32 {
+        u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+    }
+
+    fn long(bytes: &[u8], at: usize) -> u64 {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+    }
+
+    /// Request and argument of a call, as the kernel gets them.
+    fn given(mut call: Ioctl<'_, '_>) -> (u32, Vec<u8>) {
+        let argument = call.argument().unwrap();
+        (call.request(), argument.bytes().to_vec())
+    }
+
+    #[test]
+    fn arguments_of_plain_calls_have_each_field_in_its_place() {
+        let (handle, pad) = (0x0102_0304, 0);
+        let cases: [(Ioctl<'_, '_>, u32, &[u8]); 5] = [
+            (
+                Ioctl::CreateBo(&mut CreateBo { size: 0x1122_3344_5566_7788, handle, pad }),
+                0xC010_6441,
+                &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 4, 3, 2, 1, 0, 0, 0, 0],
+            ),
+            (
+                Ioctl::MmapBo(&mut MmapBo { handle, pad, offset: 0x0A }),
+                0xC010_6442,
+                &[4, 3, 2, 1, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0],
+            ),
+            (
+                Ioctl::Wait(Wait { handle, timeout: 5, dbc_id: 6, pad: 7 }),
+                0x4010_6446,
+                &[4, 3, 2, 1, 5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0],
+            ),
+            (Ioctl::DetachSlices(DetachSlice { handle, pad: 8 }), 0x4008_6448, &[4, 3, 2, 1, 8, 0, 0, 0]),
+            (Ioctl::CloseHandle(GemClose { handle, pad: 9 }), 0x4008_6409, &[4, 3, 2, 1, 9, 0, 0, 0]),
+        ];
+        for (call, request, bytes) in cases {
+            assert_eq!(given(call), (request, bytes.to_vec()));
+        }
+    }
+
+    #[test]
+    fn arguments_of_calls_with_entries_count_them_and_say_where_they_are() {
+        let sems = [Sem { val: 0x0102, index: 3, presync: 1, cmd: 4, flags: 2, pad: 0 }; 4];
+        let slices = [AttachSliceEntry { size: 7, sems, ..AttachSliceEntry::default() }; 3];
+        let address = |of: *const u8| of.addr() as u64;
+        let attach = Ioctl::AttachSlices { dbc_id: 4, handle: 5, dir: 2, size: 6, entries: &slices };
+        assert_eq!(attach.pointed().map(|bytes| (bytes.len(), &bytes[..14])).unwrap().1, {
+            [7, 0, 0, 0, 0, 0, 0, 0, 2, 1, 3, 1, 4, 2]
+        });
+        let (request, bytes) = given(attach);
+        assert_eq!((request, bytes.len()), (0x4020_6443, 32));
+        assert_eq!([0, 4, 8, 12].map(|at| word(&bytes, at)), [3, 4, 5, 2]);
+        assert_eq!([16, 24].map(|at| long(&bytes, at)), [6, address(slices.as_ptr().cast())]);
+
+        let entries = [ExecuteEntry { handle: 1, dir: 2 }; 2];
+        let (request, bytes) = given(Ioctl::Execute { dbc_id: 9, entries: &entries });
+        assert_eq!((request, word(&bytes, 0), word(&bytes, 4)), (0x4010_6444, 2, 9));
+        assert_eq!(long(&bytes, 8), address(entries.as_ptr().cast()));
+
+        let entries = [PartialExecuteEntry { handle: 1, dir: 2, resize: 3 }];
+        let (request, bytes) = given(Ioctl::PartialExecute { dbc_id: 9, entries: &entries });
+        assert_eq!((request, word(&bytes, 0), word(&bytes, 4)), (0x4010_6445, 1, 9));
+        assert_eq!(long(&bytes, 8), address(entries.as_ptr().cast()));
+
+        let mut entries = [PerfStatsEntry::default(); 3];
+        let place = address(entries.as_ptr().cast());
+        let (request, bytes) = given(Ioctl::PerfStats { dbc_id: 9, entries: &mut entries });
+        assert_eq!((request, word(&bytes, 0), word(&bytes, 4)), (0xC010_6447, 3, 9));
+        assert_eq!(long(&bytes, 8), place);
+        let mut many = vec![PerfStatsEntry::default(); 0x1_0000];
+        let refused = Ioctl::PerfStats { dbc_id: 0, entries: &mut many }.argument().map(|_| ());
+        assert_eq!(refused, Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn arguments_of_calls_with_memory_name_that_memory_alone() {
+        let mut query = VersionQuery::default();
+        let bad = |address| HostAddress(address);
+        (query.version.date, query.version.desc, query.version.name) = (bad(1), bad(2), bad(3));
+        query.version.name_len = u64::MAX;
+        let place = query.name.as_ptr().addr() as u64;
+        let (request, bytes) = given(Ioctl::Version(&mut query));
+        assert_eq!(request, 0xC040_6400);
+        assert_eq!([16, 24, 32, 40, 48, 56].map(|at| long(&bytes, at)), [64, place, 0, 0, 0, 0]);
+
+        let (file, _) = std::io::pipe().unwrap();
+        let mut handle = 5;
+        let (request, bytes) = given(Ioctl::ImportDmaBuf { file: file.as_fd(), handle: &mut handle });
+        assert_eq!((request, word(&bytes, 0), word(&bytes, 4)), (0xC00C_642E, 5, 0));
+        assert_eq!(word(&bytes, 8).cast_signed(), file.as_raw_fd());
+
+        let mut message = ManageBuffer::default();
+        message.push(&[12, 0, 0, 0, 8, 0, 0, 0]).unwrap();
+        let place = message.bytes().as_ptr().addr() as u64;
+        let (request, bytes) = given(Ioctl::Manage(&mut message));
+        assert_eq!((request, word(&bytes, 0), word(&bytes, 4)), (0xC010_6440, 8, 1));
+        assert_eq!(long(&bytes, 8), place);
+    }
+
+    #[test]
+    fn answers_of_a_kernel_are_taken_from_the_argument() {
+        let mut created = CreateBo::default();
+        let mut call = Ioctl::CreateBo(&mut created);
+        let mut argument = call.argument().unwrap();
+        argument.bytes_mut()[8] = 7;
+        call.complete(&argument, Ok(()));
+        assert_eq!(created.handle, 7);
+
+        let mut message = ManageBuffer::default();
+        for result in [Err(Errno::TIMEDOUT), Err(Errno::CANCELED)] {
+            message.push(&[12, 0, 0, 0, 8, 0, 0, 0]).unwrap();
+            let mut call = Ioctl::Manage(&mut message);
+            let mut argument = call.argument().unwrap();
+            argument.bytes_mut()[..8].copy_from_slice(&[0xFF, 0xFF, 0xFF, 0xFF, 3, 0, 0, 0]);
+            call.complete(&argument, result);
+            assert_eq!(message.is_reply(), result == Err(Errno::CANCELED));
+        }
+        // More than the buffer has is not believed.
+        assert_eq!((message.bytes().len(), message.count()), (4096, 3));
+    }
+}

@@ -1,0 +1,155 @@
+//! The buffer of a control message, in whose place the reply comes.
+
+use bytemuck::bytes_of;
+
+use crate::abi::{MANAGE_MAX_BYTES, ManageMsg};
+use crate::protocol::transaction::{DMA_FROM_USER, Dma, Header};
+use crate::wire::{self, HostAddress};
+
+/// Bytes of a dma transaction.
+const DMA_TRANSACTION_BYTES: u32 = 32;
+const _: () = assert!(size_of::<Header>() + size_of::<Dma>() == DMA_TRANSACTION_BYTES as usize);
+
+/// A control message, and the reply that comes in its place. Borrows the data that the card fetches during the call.
+#[derive(Debug)]
+pub struct ManageBuffer<'data> {
+    bytes: Box<[u8; MANAGE_MAX_BYTES]>,
+    len: usize,
+    count: u32,
+    // A reply may hold any addresses, so it is never sent.
+    is_reply: bool,
+    // What the dma transactions name, in their order.
+    data: Vec<&'data [u8]>,
+}
+
+impl Default for ManageBuffer<'_> {
+    fn default() -> Self {
+        Self { bytes: Box::new([0; MANAGE_MAX_BYTES]), len: 0, count: 0, is_reply: false, data: Vec::new() }
+    }
+}
+
+impl<'data> ManageBuffer<'data> {
+    /// Adds a transaction, header and all. `None` when there is no room for it, when it is of the type that names memory, or
+    /// when its header says another length than it has: what lies behind that would be a transaction that was not looked at.
+    pub fn push(&mut self, transaction: &[u8]) -> Option<()> {
+        let Header { kind, len } = wire::read(transaction)?;
+        if kind == DMA_FROM_USER || len as usize != transaction.len() {
+            return None;
+        }
+        self.append(transaction)
+    }
+
+    /// Adds a dma transaction: the card fetches `data` for the command with this tag. `None` when there is no room for it.
+    pub fn push_dma(&mut self, tag: u32, data: &'data [u8]) -> Option<()> {
+        let header = Header { kind: DMA_FROM_USER, len: DMA_TRANSACTION_BYTES };
+        let addr = HostAddress(data.as_ptr().expose_provenance() as u64);
+        let body = Dma { tag, pad: 1, addr, size: data.len() as u64 };
+        self.append(&[bytes_of(&header), bytes_of(&body)].concat())?;
+        self.data.push(data);
+        Some(())
+    }
+
+    fn append(&mut self, transaction: &[u8]) -> Option<()> {
+        if self.is_reply {
+            return None;
+        }
+        let end = self.len.checked_add(transaction.len())?;
+        self.bytes.get_mut(self.len..end)?.copy_from_slice(transaction);
+        self.len = end;
+        self.count += 1;
+        Some(())
+    }
+
+    /// The transactions.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// How many there are. A reply may say more than came, because the kernel keeps some to itself.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// What the dma transactions name, in their order.
+    pub fn data(&self) -> &[&'data [u8]] {
+        &self.data
+    }
+
+    /// Whether it was answered. A reply is not sent.
+    pub fn is_reply(&self) -> bool {
+        self.is_reply
+    }
+
+    /// Puts a reply in place of the message; what is beyond [`MANAGE_MAX_BYTES`] is left out. `count` is what the reply says
+    /// of itself.
+    pub fn set_reply(&mut self, bytes: &[u8], count: u32) {
+        let len = bytes.len().min(MANAGE_MAX_BYTES);
+        self.bytes[..len].copy_from_slice(&bytes[..len]);
+        self.replied(len, count);
+    }
+
+    /// The reply lies in the buffer, as the kernel has put it there.
+    pub(crate) fn replied(&mut self, len: usize, count: u32) {
+        self.len = len.min(MANAGE_MAX_BYTES);
+        self.count = count;
+        self.is_reply = true;
+        self.data.clear();
+    }
+
+    /// The argument of the call that sends it.
+    pub(crate) fn argument(&mut self) -> ManageMsg {
+        let data = HostAddress(self.bytes.as_mut_ptr().expose_provenance() as u64);
+        ManageMsg { len: u32::try_from(self.len).unwrap_or(u32::MAX), count: self.count, data }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transaction(len: usize) -> Vec<u8> {
+        let mut bytes = vec![1; len];
+        bytes[4..8].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn message_of_any_transactions_takes_what_fits_and_no_addresses() {
+        let mut message = ManageBuffer::default();
+        assert_eq!(message.push(&[5, 0, 0, 0, 32, 0, 0, 0]), None);
+        assert_eq!(message.push(&[5]), None);
+        assert_eq!(message.push(&transaction(MANAGE_MAX_BYTES - 40)), Some(()));
+        assert_eq!(message.push_dma(100, b"abc"), Some(()));
+        assert_eq!(message.push(&transaction(9)), None);
+        assert_eq!(message.push_dma(100, b"abcd"), None);
+        assert_eq!(message.push(&transaction(8)), Some(()));
+        assert_eq!((message.bytes().len(), message.count()), (MANAGE_MAX_BYTES, 3));
+        assert_eq!(message.data(), [b"abc"]);
+        let dma = &message.bytes()[MANAGE_MAX_BYTES - 40..][..32];
+        assert_eq!(dma[..16], [5, 0, 0, 0, 32, 0, 0, 0, 100, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(dma[24..], [3, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn transaction_with_another_behind_it_is_not_taken() {
+        let mut hiding = [0; 40];
+        hiding[..16].copy_from_slice(&[12, 0, 0, 0, 8, 0, 0, 0, 5, 0, 0, 0, 32, 0, 0, 0]);
+        for len in [8_u8, 39, 41] {
+            hiding[4] = len;
+            assert_eq!(ManageBuffer::default().push(&hiding), None, "{len}");
+        }
+        hiding[4] = 40;
+        assert_eq!(ManageBuffer::default().push(&hiding), Some(()));
+    }
+
+    #[test]
+    fn message_that_was_answered_takes_nothing_more() {
+        let mut message = ManageBuffer::default();
+        message.push(&transaction(8)).unwrap();
+        message.push_dma(1, b"data").unwrap();
+        message.set_reply(&[7; 2 * MANAGE_MAX_BYTES], 9);
+        assert_eq!((message.bytes(), message.count()), (&[7; MANAGE_MAX_BYTES][..], 9));
+        assert!(message.is_reply() && message.data().is_empty());
+        assert_eq!((message.push(&transaction(8)), message.push_dma(1, &[])), (None, None));
+    }
+}

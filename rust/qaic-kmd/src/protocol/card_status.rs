@@ -1,0 +1,174 @@
+//! What a card says about itself: versions, resources, frequencies.
+
+use super::NncStatus;
+use crate::wire::{Reserved, Text, wire};
+
+wire! {
+    /// Reply to the status command: everything about a card.
+    pub struct CardStatus: 504 = 14 "status_reply" {
+        /// What the firmware thought of the question; unless it is success, nothing else means anything.
+        status: NncStatus,
+        /// Version of this very form.
+        format_version: u8,
+        /// Zero.
+        reserved_0: Reserved<7>,
+        /// Version of the firmware.
+        fw_major: u8,
+        /// Version of the firmware.
+        fw_minor: u8,
+        /// Version of the firmware.
+        fw_patch: u8,
+        /// Version of the firmware; 255 is not shown.
+        fw_build: u8,
+        /// Text of the firmware's image.
+        qc_image_version: Text<38>,
+        /// Text of the firmware's image.
+        oem_image_version: Text<38>,
+        /// Text of the firmware's image.
+        image_variant: Text<16>,
+        /// Version of the hardware; its family is in the upper half.
+        hw_version: u32,
+        /// Number of the chip.
+        serial: Text<16>,
+        /// Number of the board.
+        board_serial: Text<32>,
+        /// Version of the compiler.
+        compiler_version: u32,
+        /// What there is and what is left.
+        resources: ResourceInfo,
+        /// Frequencies and bandwidth.
+        performance: PerformanceInfo,
+        /// Constants that are loaded.
+        num_loaded_consts: u32,
+        /// Constants that activations use.
+        num_consts_in_use: u32,
+        /// Network images that are loaded.
+        num_loaded_nws: u8,
+        /// Network images that are activated.
+        num_active_nws: u8,
+        /// Version of the metadata that it takes.
+        meta_ver_maj: u16,
+        /// Version of the metadata that it takes.
+        meta_ver_min: u16,
+        /// Version of the commands.
+        nnc_major: u16,
+        /// Version of the commands.
+        nnc_minor: u16,
+        /// Name of the second boot loader's image.
+        sbl_image_name: Text<24>,
+        /// Whether a reset would retire bad pages.
+        need_reset_to_retire_pages: u8,
+        /// Zero.
+        reserved_1: Reserved<1>,
+        /// Version of another image.
+        pvs_image_version: u32,
+        /// Power groups of cores that are defective.
+        nsp_pgmask: u64,
+        /// Offset of the device's time.
+        qts_time_offset_us: u64,
+        /// Pages that were retired.
+        num_retired_pages: u32,
+        /// What kind of board it is.
+        sku_type: u8,
+        /// Which complex of the chip.
+        complex_id: u8,
+        /// Zero.
+        reserved_2: Reserved<2>,
+        /// Version of the cores' software.
+        nsp_fw_major: u8,
+        /// Version of the cores' software.
+        nsp_fw_minor: u8,
+        /// Version of the cores' software.
+        nsp_fw_patch: u8,
+        /// Version of the cores' software; 255 is not shown.
+        nsp_fw_build: u8,
+        /// Zero.
+        reserved_3: Reserved<4>,
+        /// Text of the cores' image.
+        nsp_qc_image_version: Text<64>,
+        /// Text of the cores' image.
+        nsp_oem_image_version: Text<48>,
+        /// Text of the cores' image.
+        nsp_image_variant: Text<48>,
+    }
+}
+
+wire! {
+    /// What a card or a resource group has and has left.
+    pub struct ResourceInfo: 40 {
+        /// Memory, in MB.
+        dram_total_mb: u32,
+        /// Memory, in MB.
+        dram_free_mb: u32,
+        /// How scattered the free memory is; the scale is not known.
+        fragmentation: u32,
+        /// Virtual channels.
+        vc_total: u8,
+        /// Virtual channels.
+        vc_free: u8,
+        /// Cores.
+        nsp_total: u8,
+        /// Cores.
+        nsp_free: u8,
+        /// Multicast ids.
+        mcid_total: u32,
+        /// Multicast ids.
+        mcid_free: u32,
+        /// Semaphores.
+        sem_total: u32,
+        /// Semaphores.
+        sem_free: u32,
+        /// Physical channels.
+        pc_total: u8,
+        /// Physical channels that are set aside.
+        pc_reserved: u8,
+        /// Zero.
+        reserved: Reserved<6>,
+    }
+}
+
+wire! {
+    /// Frequencies and bandwidth.
+    pub struct PerformanceInfo: 56 {
+        /// Frequency of the cores.
+        nsp_hz: u32,
+        /// Of the memory.
+        ddr_hz: u32,
+        /// Of the network between the cores.
+        compnoc_hz: u32,
+        /// Of the network to the memory.
+        memnoc_hz: u32,
+        /// Of the system's network.
+        sysnoc_hz: u32,
+        /// Zero.
+        reserved_0: Reserved<4>,
+        /// 8-bit operations per second at best.
+        peak_compute: u64,
+        /// Mean of about the last 100 ms.
+        dram_bw_kb_per_s: u64,
+        /// Zero.
+        reserved_1: Reserved<16>,
+    }
+}
+
+impl CardStatus {
+    /// Version of the firmware: major, minor, patch, build.
+    pub fn firmware_version(&self) -> [u8; 4] {
+        [self.fw_major, self.fw_minor, self.fw_patch, self.fw_build]
+    }
+
+    /// Version of the cores' software: major, minor, patch, build.
+    pub fn nsp_version(&self) -> [u8; 4] {
+        [self.nsp_fw_major, self.nsp_fw_minor, self.nsp_fw_patch, self.nsp_fw_build]
+    }
+
+    /// Version of the metadata that it takes: major, minor.
+    pub fn metadata_version(&self) -> (u16, u16) {
+        (self.meta_ver_maj, self.meta_ver_min)
+    }
+
+    /// Version of the commands: major, minor.
+    pub fn command_protocol(&self) -> (u16, u16) {
+        (self.nnc_major, self.nnc_minor)
+    }
+}

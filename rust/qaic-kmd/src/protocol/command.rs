@@ -1,0 +1,368 @@
+//! Commands of the host.
+
+use super::Numbered;
+use super::transaction::{Header, PASSTHROUGH_FROM_USER};
+use crate::wire::{Kind, Layout, ProcessId, Reserved, Text, Value, wire};
+
+/// Zero bytes behind a command. Firmware checks the lengths of commands, and only this form is known to pass.
+const TRAILING_BYTES: usize = 8;
+/// Most changes of state in one [`ActivationStates`].
+pub const ACTIVATION_STATES_MAX: usize = 8;
+/// Resource group, reservation or pool: none in particular, the whole device.
+pub const WHOLE_DEVICE: i32 = -1;
+/// Reservation of a channel by an activation that wants no channel.
+pub const SKIP_CHANNEL: i32 = 0xFE;
+
+/// A transaction that carries a command, and what comes behind the command's fixed part.
+pub fn passthrough<C: Numbered>(command: &C, rest: &[u8]) -> Vec<u8> {
+    let command = bytemuck::bytes_of(command);
+    // The kernel takes lengths that are multiples of 8 only.
+    let len = size_of::<Header>() + (command.len() + rest.len()).next_multiple_of(8) + TRAILING_BYTES;
+    let header = Header { kind: PASSTHROUGH_FROM_USER, len: u32::try_from(len).unwrap_or(u32::MAX) };
+    let mut bytes = [bytemuck::bytes_of(&header), command, rest].concat();
+    bytes.resize(len, 0);
+    bytes
+}
+
+wire! {
+    /// Constants and their data in one message, an older form.
+    pub struct LoadConstants: 88 = 1 "load_constants" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Tag of the dma transaction.
+        tag: u32,
+        /// Checksum of the constants; 0 for none.
+        constants_crc: u32,
+        /// Bytes of the constants.
+        data_length: u64,
+        /// Name.
+        name: Text<64>,
+    }
+}
+
+wire! {
+    /// A network image, in a dma transaction of the same message. Tag and process are the other way round than in the
+    /// commands that load constants.
+    pub struct LoadElf: 96 = 3 "load_elf" {
+        /// Tag of the dma transaction.
+        tag: u32,
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Checksum of the metadata; 0 for none.
+        metadata_crc: u32,
+        /// Name.
+        name: Text<64>,
+        /// Bytes of the image.
+        data_length: u64,
+        /// Checksum of the metadata in their second form, which is sent as 0.
+        metadata_flatbuffer_crc: u32,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Frees constants.
+    pub struct UnloadConstants: 8 = 5 "unload_constants" {
+        /// Which.
+        constants_id: u32,
+    }
+}
+
+wire! {
+    /// Frees a network image.
+    pub struct UnloadElf: 8 = 7 "unload_elf" {
+        /// Which.
+        elf_id: u32,
+    }
+}
+
+wire! {
+    /// Gives images cores and, with an activate transaction in the same message, a channel.
+    pub struct Activate: 48 = 9 "activate" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// The constants; 0 for none.
+        constants_id: u32,
+        /// The image.
+        elf_id: u32,
+        /// Type of reservation: 0.
+        reservation_type: u32,
+        /// Resource group or reservation that it takes from; [`WHOLE_DEVICE`] for none.
+        resource_res_id: i32,
+        /// 1: an activate transaction follows.
+        opt_vc_setup: u32,
+        /// Reservation of a channel; [`WHOLE_DEVICE`] for none.
+        vc_res_id: i32,
+        /// [`ActivationState`] to begin in.
+        initial_state: i32,
+        /// Kind of DMA: 0.
+        dma_type: u32,
+        /// 1: the data path can be switched.
+        opt_support_datapath_switching: u8,
+        /// Zero.
+        reserved: Reserved<7>,
+    }
+}
+
+wire! {
+    /// Gives cores and, with a deactivate transaction in the same message, the channel back.
+    pub struct Deactivate: 16 = 11 "deactivate" {
+        /// Which activation.
+        activation_id: u32,
+        /// 1: a deactivate transaction follows.
+        opt_vc_teardown: u32,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Asks for everything about the card.
+    pub struct GetStatus: 8 = 13 "status" {
+        /// 0: everything.
+        info_type: u8,
+        /// Zero.
+        reserved: Reserved<3>,
+    }
+}
+
+wire! {
+    /// Announces constants: what comes and where it goes. A descriptor of the constants follows, their data come in
+    /// [`LoadConstantsPayload`]s.
+    pub struct LoadConstantsEx: 80 = 15 "load_constants_ex" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Name.
+        name: Text<64>,
+        /// Bytes of the descriptor.
+        descriptor_len: u32,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// The begin of a constants descriptor.
+    pub struct ConstantsDescriptor: 16 {
+        /// Bytes of the static constants.
+        static_size: u64,
+        /// Bytes of the dynamic constants.
+        dynamic_size: u64,
+    }
+}
+
+wire! {
+    /// A part of announced constants, in a dma transaction of the same message.
+    pub struct LoadConstantsPayload: 32 = 16 "load_constants_payload" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Tag of the dma transaction.
+        tag: u32,
+        /// What the announcement was answered with.
+        constants_id: u32,
+        /// Bytes of the part.
+        data_length: u64,
+        /// Where it goes.
+        offset: u64,
+    }
+}
+
+wire! {
+    /// Sets a channel aside.
+    pub struct ReserveChannel: 32 = 19 "reserve_vc" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Semaphores.
+        num_sem: u32,
+        /// Group that they are taken from; [`WHOLE_DEVICE`] for the device's pool.
+        source_grp_id: i32,
+        /// Kind of DMA.
+        dma_option: u32,
+        /// Bytes of memory for commands.
+        mem_cmd_block_size: u32,
+        /// Whether a semaphore for special uses is wanted.
+        assign_special_use_sem: u8,
+        /// Zero.
+        reserved: Reserved<7>,
+    }
+}
+
+wire! {
+    /// Gives a channel that was set aside back.
+    pub struct ReleaseChannel: 8 = 22 "release_vc" {
+        /// Which reservation.
+        vcresid: u32,
+    }
+}
+
+wire! {
+    /// Sets resources aside for activations.
+    pub struct CreateReservation: 48 = 24 "create_activation_reservation" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Group that they are taken from; [`WHOLE_DEVICE`] for the device's pool.
+        source_grp_id: i32,
+        /// Zero.
+        reserved: Reserved<4>,
+        /// Memory that is shared by the cores.
+        shddr_size: u64,
+        /// Cores.
+        num_nsp: u32,
+        /// Multicast ids.
+        num_mcid: u32,
+        /// Region of the second-level cache.
+        l2region_size: u64,
+        /// Networks.
+        num_networks: u16,
+        /// Zero.
+        reserved_tail: Reserved<6>,
+    }
+}
+
+wire! {
+    /// Gives resources that were set aside for activations back.
+    pub struct ReleaseReservation: 8 = 26 "release_activation_reservation" {
+        /// Which reservation.
+        ac_res_id: i32,
+    }
+}
+
+wire! {
+    /// Sets resources of the device aside for a group.
+    pub struct CreateResourceGroup: 64 = 28 "create_resource_group" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Group that they are taken from; [`WHOLE_DEVICE`] for the device's pool.
+        source_grp_id: i32,
+        /// Cores.
+        num_nsp: u32,
+        /// Multicast ids.
+        num_mcid: u32,
+        /// Semaphores.
+        num_sem: u32,
+        /// Virtual channels.
+        num_vc: u32,
+        /// Zero.
+        reserved: Reserved<4>,
+        /// Memory that is shared by the cores.
+        shddr_size: u64,
+        /// Region of the second-level cache.
+        l2region_size: u64,
+        /// Memory.
+        mem_size: u64,
+        /// Networks.
+        num_networks: u16,
+        /// Zero.
+        reserved_tail: Reserved<6>,
+    }
+}
+
+wire! {
+    /// Gives the resources of a group back.
+    pub struct ReleaseResourceGroup: 8 = 30 "release_resource_group" {
+        /// Which.
+        res_grp_id: i32,
+    }
+}
+
+wire! {
+    /// Asks what a group or the device has and has left.
+    pub struct GetResourceInfo: 16 = 32 "resource_info" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Resource group; [`WHOLE_DEVICE`] for all of it.
+        res_grp_id: i32,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Asks for frequencies and bandwidth.
+    pub struct GetPerformanceInfo: 8 = 34 "performance_info" {
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Changes the states of activations, in this order.
+    pub struct ActivationStates: 72 = 36 "activation_state" {
+        /// How many of the changes there are.
+        num_cmds: u32,
+        /// Always room for all of them.
+        cmds: [StateChange; ACTIVATION_STATES_MAX],
+    }
+}
+
+wire! {
+    /// An activation and the state it goes to.
+    pub struct StateChange: 8 {
+        /// The activation.
+        activation_id: u32,
+        /// [`ActivationState`].
+        cmd: i32,
+    }
+}
+
+impl Value for [StateChange; ACTIVATION_STATES_MAX] {
+    const KIND: Kind = Kind::List {
+        fields: StateChange::FIELDS,
+        bytes: size_of::<StateChange>(),
+        count: ACTIVATION_STATES_MAX,
+    };
+}
+
+wire! {
+    /// Settings of the device.
+    pub struct DeviceConfig: 16 = 38 "device_config" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// 1: physical channels of one's own.
+        option: u32,
+        /// How many of them.
+        num_pc_dedicated: u32,
+    }
+}
+
+wire! {
+    /// Gives a reservation another number of cores.
+    pub struct UpdateReservation: 24 = 44 "update_activation_reservation" {
+        /// Process of the caller.
+        process_id: ProcessId,
+        /// Which reservation.
+        ac_res_id: i32,
+        /// Cores.
+        num_nsp: u32,
+        /// Zero.
+        reserved: Reserved<8>,
+    }
+}
+
+/// States of an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum ActivationState {
+    /// Holds what it needs without running.
+    Standby = 0,
+    /// Runs.
+    Ready = 1,
+    /// Gives up what it holds.
+    Deactivate = 2,
+}
+
+impl ActivationStates {
+    /// The changes; what is beyond [`ACTIVATION_STATES_MAX`] is left out.
+    pub fn new(changes: &[(u32, ActivationState)]) -> Self {
+        let mut command = Self::default();
+        for (slot, &(activation_id, state)) in command.cmds.iter_mut().zip(changes) {
+            *slot = StateChange { activation_id, cmd: state as i32 };
+            command.num_cmds += 1;
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+//! Whole control messages, one operation each, in the bytes in which they are known to work.
+
+use bytemuck::bytes_of;
+
+use super::Numbered;
+use super::command::{
+    ACTIVATION_STATES_MAX, Activate, ActivationState, ActivationStates, CreateResourceGroup, Deactivate,
+    GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstants, LoadConstantsEx, LoadConstantsPayload,
+    LoadElf, ReleaseResourceGroup, UnloadConstants, UnloadElf, WHOLE_DEVICE, passthrough,
+};
+use super::transaction::{
+    ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, Header, STATUS_FROM_USER, SetUpChannel, TearDownChannel,
+};
+use crate::manage::ManageBuffer;
+use crate::wire::{ProcessId, Text};
+
+/// Tag of the dma transaction with a network image.
+pub const ELF_TAG: u32 = 100;
+/// Tag of the dma transaction with constants.
+pub const CONSTANTS_TAG: u32 = 300;
+/// Name that images are loaded under.
+pub const ELF_NAME: &str = "NetworkImage";
+/// Name that constants are loaded under.
+pub const CONSTANTS_NAME: &str = "ConstantsDescriptor";
+
+/// Versions and features of the firmware: the answer is [`features`](super::parse::features).
+pub fn status_features() -> ManageBuffer<'static> {
+    build(&[&transaction(STATUS_FROM_USER, &[])])
+}
+
+/// Everything about the card: the answer is a [`CardStatus`](super::CardStatus).
+pub fn status_query() -> ManageBuffer<'static> {
+    alone(&GetStatus::default())
+}
+
+/// Announces constants. `None`: the descriptor, which the container gives, is longer than a message.
+pub fn load_constants(process_id: u32, descriptor: &[u8]) -> Option<ManageBuffer<'static>> {
+    let command = LoadConstantsEx {
+        process_id: ProcessId(process_id),
+        name: Text::new(CONSTANTS_NAME),
+        descriptor_len: u32::try_from(descriptor.len()).ok()?,
+        ..LoadConstantsEx::default()
+    };
+    let mut message = ManageBuffer::default();
+    message.push(&passthrough(&command, descriptor))?;
+    Some(message)
+}
+
+/// A part of announced constants; `data` are fetched during the call.
+pub fn load_constants_payload(
+    process_id: u32,
+    constants_id: u32,
+    offset: u64,
+    data: &[u8],
+) -> ManageBuffer<'_> {
+    let command = LoadConstantsPayload {
+        process_id: ProcessId(process_id),
+        tag: CONSTANTS_TAG,
+        constants_id,
+        data_length: data.len() as u64,
+        offset,
+        ..LoadConstantsPayload::default()
+    };
+    with_data(&command, CONSTANTS_TAG, data)
+}
+
+/// Constants in the older form, all of them at once.
+pub fn load_constants_at_once(process_id: u32, constants_crc: u32, data: &[u8]) -> ManageBuffer<'_> {
+    let command = LoadConstants {
+        process_id: ProcessId(process_id),
+        tag: CONSTANTS_TAG,
+        constants_crc,
+        data_length: data.len() as u64,
+        name: Text::new(CONSTANTS_NAME),
+        ..LoadConstants::default()
+    };
+    with_data(&command, CONSTANTS_TAG, data)
+}
+
+/// A network image; `metadata_crc` is 0 when the container has none.
+pub fn load_elf(process_id: u32, metadata_crc: u32, data: &[u8]) -> ManageBuffer<'_> {
+    let command = LoadElf {
+        tag: ELF_TAG,
+        process_id: ProcessId(process_id),
+        metadata_crc,
+        name: Text::new(ELF_NAME),
+        data_length: data.len() as u64,
+        ..LoadElf::default()
+    };
+    with_data(&command, ELF_TAG, data)
+}
+
+/// What is activated, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct ActivateRequest {
+    /// The image.
+    pub elf_id: u32,
+    /// The constants; 0 for none.
+    pub constants_id: u32,
+    /// State to begin in.
+    pub initial_state: ActivationState,
+    /// Elements of the channel's ring; one fewer can be in it.
+    pub queue_size: u32,
+    /// Options of the channel, which no kernel defines; 0.
+    pub channel_options: u32,
+    /// Resource group; [`WHOLE_DEVICE`] for none.
+    pub resource_group_id: i32,
+}
+
+/// Gives images cores and a channel.
+pub fn activate(process_id: u32, request: ActivateRequest) -> ManageBuffer<'static> {
+    let ActivateRequest { elf_id, constants_id, queue_size, .. } = request;
+    let command = Activate {
+        process_id: ProcessId(process_id),
+        constants_id,
+        elf_id,
+        resource_res_id: request.resource_group_id,
+        opt_vc_setup: 1,
+        vc_res_id: WHOLE_DEVICE,
+        initial_state: request.initial_state as i32,
+        ..Activate::default()
+    };
+    let channel = SetUpChannel { queue_size, options: request.channel_options, ..SetUpChannel::default() };
+    build(&[&passthrough(&command, &[]), &transaction(ACTIVATE_FROM_USER, bytes_of(&channel))])
+}
+
+/// Gives cores back, and the channel `dbc_id` if there is one to give back.
+pub fn deactivate(activation_id: u32, dbc_id: Option<u32>) -> ManageBuffer<'static> {
+    let command =
+        Deactivate { activation_id, opt_vc_teardown: dbc_id.is_some().into(), ..Deactivate::default() };
+    let command = passthrough(&command, &[]);
+    match dbc_id {
+        None => build(&[&command]),
+        Some(dbc_id) => {
+            let channel = TearDownChannel { dbc_id, pad: 0 };
+            build(&[&command, &transaction(DEACTIVATE_FROM_USER, bytes_of(&channel))])
+        }
+    }
+}
+
+/// Frees a network image.
+pub fn unload_elf(elf_id: u32) -> ManageBuffer<'static> {
+    alone(&UnloadElf { elf_id, ..UnloadElf::default() })
+}
+
+/// Frees constants.
+pub fn unload_constants(constants_id: u32) -> ManageBuffer<'static> {
+    alone(&UnloadConstants { constants_id, ..UnloadConstants::default() })
+}
+
+/// What a group, or [the device](WHOLE_DEVICE), has and has left.
+pub fn resource_info(process_id: u32, group_id: i32) -> ManageBuffer<'static> {
+    let process_id = ProcessId(process_id);
+    alone(&GetResourceInfo { process_id, res_grp_id: group_id, ..GetResourceInfo::default() })
+}
+
+/// Frequencies and bandwidth.
+pub fn performance_info() -> ManageBuffer<'static> {
+    alone(&GetPerformanceInfo::default())
+}
+
+/// Changes the states of up to 8 activations; `None`: there are more.
+pub fn activation_states(changes: &[(u32, ActivationState)]) -> Option<ManageBuffer<'static>> {
+    (changes.len() <= ACTIVATION_STATES_MAX).then(|| alone(&ActivationStates::new(changes)))
+}
+
+/// Sets resources aside.
+pub fn create_resource_group(command: &CreateResourceGroup) -> ManageBuffer<'static> {
+    alone(command)
+}
+
+/// Gives them back.
+pub fn release_resource_group(group_id: i32) -> ManageBuffer<'static> {
+    alone(&ReleaseResourceGroup { res_grp_id: group_id, ..ReleaseResourceGroup::default() })
+}
+
+fn alone(command: &impl Numbered) -> ManageBuffer<'static> {
+    build(&[&passthrough(command, &[])])
+}
+
+fn with_data<'data>(command: &impl Numbered, tag: u32, data: &'data [u8]) -> ManageBuffer<'data> {
+    let mut message = build(&[&passthrough(command, &[])]);
+    let fits = message.push_dma(tag, data);
+    debug_assert!(fits.is_some());
+    message
+}
+
+/// A message of transactions that are known to fit: commands without parts of variable length.
+fn build<'data>(transactions: &[&[u8]]) -> ManageBuffer<'data> {
+    let mut message = ManageBuffer::default();
+    for transaction in transactions {
+        let fits = message.push(transaction);
+        debug_assert!(fits.is_some());
+    }
+    message
+}
+
+fn transaction(kind: u32, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(size_of::<Header>() + body.len()).unwrap_or(u32::MAX);
+    [bytes_of(&Header { kind, len }), body].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words<const N: usize>(values: [u32; N]) -> Vec<u8> {
+        values.into_iter().flat_map(u32::to_le_bytes).collect()
+    }
+
+    /// Type, length and body of each transaction.
+    fn taken_apart(message: &ManageBuffer<'_>) -> Vec<(u32, Vec<u8>)> {
+        let mut rest = message.bytes();
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let kind = u32::from_le_bytes(rest[0..4].try_into().unwrap());
+            let len = u32::from_le_bytes(rest[4..8].try_into().unwrap()) as usize;
+            found.push((kind, rest[8..len].to_vec()));
+            rest = &rest[len..];
+        }
+        assert_eq!(found.len(), message.count() as usize);
+        found
+    }
+
+    /// Asserts `len` and `count` of the table and that a command with this number comes first, 8 zero bytes behind it;
+    /// answers the transactions.
+    fn row(message: &ManageBuffer<'_>, len: usize, count: u32, id: u32) -> Vec<(u32, Vec<u8>)> {
+        assert_eq!((message.bytes().len(), message.count()), (len, count));
+        let transactions = taken_apart(message);
+        let (kind, command) = &transactions[0];
+        assert_eq!((*kind, &command[..4]), (1, &id.to_le_bytes()[..]));
+        assert_eq!(command[command.len() - 8..], [0; 8]);
+        transactions
+    }
+
+    fn assert_dma(transaction: &(u32, Vec<u8>), tag: u32, data: &[u8]) {
+        let (kind, body) = transaction;
+        assert_eq!(*kind, 5);
+        assert_eq!(body[0..4], tag.to_le_bytes());
+        assert_eq!(body[4..8], [1, 0, 0, 0]);
+        assert_eq!(body[8..16], (data.as_ptr().addr() as u64).to_le_bytes());
+        assert_eq!(body[16..24], (data.len() as u64).to_le_bytes());
+    }
+
+    #[test]
+    fn firmware_features() {
+        let message = status_features();
+        assert_eq!((message.bytes(), message.count()), (&[12, 0, 0, 0, 8, 0, 0, 0][..], 1));
+    }
+
+    #[test]
+    fn the_status_query() {
+        row(&status_query(), 24, 1, 13);
+    }
+
+    #[test]
+    fn announced_constants() {
+        let message = load_constants(77, &[0xAB; 24]).unwrap();
+        let command = &row(&message, 120, 1, 15)[0].1;
+        assert_eq!(command[4..8], [77, 0, 0, 0]);
+        assert_eq!(command[8..28], *b"ConstantsDescriptor\0");
+        assert_eq!(command[72..76], [24, 0, 0, 0]);
+        assert_eq!(command[80..104], [0xAB; 24]);
+        assert!(load_constants(1, &[0; 4096]).is_none());
+        // Lengths of transactions are multiples of 8; the descriptor's own stays what it is.
+        let odd = load_constants(1, &[9; 5]).unwrap();
+        assert_eq!((odd.bytes().len(), odd.bytes()[80]), (104, 5));
+    }
+
+    #[test]
+    fn a_part_of_constants() {
+        let data = [1, 2, 3];
+        let message = load_constants_payload(5, 6, 7, &data);
+        let transactions = row(&message, 80, 2, 16);
+        let expected: Vec<u8> =
+            [16_u32, 5, 300, 6, 3, 0, 7, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+        assert_eq!(transactions[0].1, expected);
+        assert_dma(&transactions[1], 300, &data);
+    }
+
+    #[test]
+    fn constants_of_the_older_form() {
+        let data = [1, 2, 3];
+        let message = load_constants_at_once(5, 6, &data);
+        let transactions = row(&message, 136, 2, 1);
+        assert_eq!(transactions[0].1[8..12], 300_u32.to_le_bytes());
+        assert_dma(&transactions[1], 300, &data);
+    }
+
+    #[test]
+    fn a_network_image() {
+        let data = [1; 1000];
+        let message = load_elf(5, 6, &data);
+        let transactions = row(&message, 144, 2, 3);
+        let command = &transactions[0].1;
+        assert_eq!(command[4..16], [100, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0]);
+        assert_eq!(command[16..29], *b"NetworkImage\0");
+        assert_eq!(command[80..92], [0xE8, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_dma(&transactions[1], 100, &data);
+    }
+
+    #[test]
+    fn an_activation() {
+        let request = ActivateRequest {
+            elf_id: 3,
+            constants_id: 2,
+            initial_state: ActivationState::Ready,
+            queue_size: 512,
+            channel_options: 0,
+            resource_group_id: -1,
+        };
+        let message = activate(1, request);
+        let transactions = row(&message, 88, 2, 9);
+        let minus_one = u32::MAX;
+        let command = [9, 1, 2, 3, 0, minus_one, 1, minus_one, 1, 0, 0, 0, 0, 0];
+        assert_eq!(transactions[0].1, words(command));
+        assert_eq!(transactions[1], (7, words([512, 0, 0, 0])));
+    }
+
+    #[test]
+    fn a_deactivation() {
+        let transactions = row(&deactivate(4, Some(11)), 48, 2, 11);
+        assert_eq!(transactions[0].1, words([11, 4, 1, 0, 0, 0]));
+        assert_eq!(transactions[1], (10, words([11, 0])));
+        let transactions = row(&deactivate(4, None), 32, 1, 11);
+        assert_eq!(transactions[0].1, words([11, 4, 0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn unloads_have_each_field_in_its_place() {
+        assert_eq!(row(&unload_elf(8), 24, 1, 7)[0].1, words([7, 8, 0, 0]));
+        assert_eq!(row(&unload_constants(9), 24, 1, 5)[0].1, words([5, 9, 0, 0]));
+    }
+
+    #[test]
+    fn queries_have_each_field_in_its_place() {
+        assert_eq!(row(&resource_info(3, -1), 32, 1, 32)[0].1, words([32, 3, u32::MAX, 0, 0, 0]));
+        assert_eq!(row(&performance_info(), 24, 1, 34)[0].1, words([34, 0, 0, 0]));
+    }
+
+    #[test]
+    fn activation_states_have_each_field_in_their_place() {
+        let message =
+            activation_states(&[(5, ActivationState::Standby), (6, ActivationState::Ready)]).unwrap();
+        let command = &row(&message, 88, 1, 36)[0].1;
+        assert_eq!(command[..24], words([36, 2, 5, 0, 6, 1]));
+        assert!(activation_states(&[(5, ActivationState::Ready); 9]).is_none());
+    }
+
+    #[test]
+    fn resource_groups() {
+        let request = CreateResourceGroup {
+            process_id: ProcessId(1),
+            source_grp_id: -1,
+            num_nsp: 2,
+            num_mcid: 3,
+            num_sem: 4,
+            num_vc: 5,
+            shddr_size: 6,
+            l2region_size: 7,
+            mem_size: 8,
+            num_networks: 9,
+            ..CreateResourceGroup::default()
+        };
+        let command = &row(&create_resource_group(&request), 80, 1, 28)[0].1;
+        assert_eq!(command[..64], words([28, 1, u32::MAX, 2, 3, 4, 5, 0, 6, 0, 7, 0, 8, 0, 9, 0]));
+        assert_eq!(row(&release_resource_group(3), 24, 1, 30)[0].1, words([30, 3, 0, 0]));
+    }
+}

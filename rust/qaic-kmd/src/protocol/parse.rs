@@ -1,0 +1,117 @@
+//! Takes what the firmware answers apart. It is not trusted: every length is checked before anything is read.
+
+use super::transaction::{
+    ACTIVATE_FROM_DEVICE, ChannelReply, Features, HEADER_BYTES, Header, PASSTHROUGH_FROM_DEVICE,
+    PASSTHROUGH_TO_USER, STATUS_FROM_DEVICE,
+};
+use crate::manage::ManageBuffer;
+use crate::wire::{self, Layout};
+
+const FEATURES: &str = "transaction with the firmware's features";
+
+/// A reply that is not what the protocol allows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: found {found}, expected {expected}")]
+pub struct ReplyError {
+    /// The part of the reply.
+    pub what: &'static str,
+    /// What is there.
+    pub found: String,
+    /// What the protocol has there.
+    pub expected: String,
+}
+
+impl ReplyError {
+    pub(super) fn new(what: &'static str, found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { what, found: found.into(), expected: expected.into() }
+    }
+
+    pub(super) fn too_few(what: &'static str, bytes: &[u8], least: usize) -> Self {
+        Self::new(what, format!("{} bytes", bytes.len()), format!("at least {least}"))
+    }
+}
+
+/// A transaction of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transaction<'a> {
+    /// Reply to a command, from its number on.
+    Passthrough(&'a [u8]),
+    /// The channel of an activation.
+    Channel(ChannelReply),
+    /// Versions and features of the firmware.
+    Features(Features),
+    /// One that says nothing to us.
+    Other {
+        /// Its type.
+        kind: u32,
+        /// What follows the header.
+        body: &'a [u8],
+    },
+}
+
+/// Transactions of a reply, in order; after an error come no more.
+///
+/// They are taken by length and never by count, because the kernel keeps some to itself and counts them.
+pub fn transactions(bytes: &[u8]) -> impl Iterator<Item = Result<Transaction<'_>, ReplyError>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let whole = split(rest);
+        rest = whole.as_ref().map_or(&[], |(.., behind)| behind);
+        let found = whole.and_then(|(kind, body, _)| transaction(kind, body));
+        if found.is_err() {
+            rest = &[];
+        }
+        Some(found)
+    })
+}
+
+/// Type, body and what is behind of the first transaction.
+pub fn split(rest: &[u8]) -> Result<(u32, &[u8], &[u8]), ReplyError> {
+    const WHAT: &str = "header of a transaction";
+    let Some(Header { kind, len }) = wire::read(rest) else {
+        return Err(ReplyError::new(WHAT, format!("{} bytes", rest.len()), "8 bytes"));
+    };
+    let end = len as usize;
+    let (Some(body), Some(behind)) = (rest.get(HEADER_BYTES..end), rest.get(end..)) else {
+        let expected = format!("8 to {}, which is what is left of the reply", rest.len());
+        return Err(ReplyError::new(WHAT, format!("length {len}"), expected));
+    };
+    Ok((kind, body, behind))
+}
+
+fn transaction(kind: u32, body: &[u8]) -> Result<Transaction<'_>, ReplyError> {
+    Ok(match kind {
+        PASSTHROUGH_TO_USER | PASSTHROUGH_FROM_DEVICE => Transaction::Passthrough(body),
+        ACTIVATE_FROM_DEVICE => Transaction::Channel(read("transaction of an activation", body)?),
+        STATUS_FROM_DEVICE => Transaction::Features(read(FEATURES, body)?),
+        kind => Transaction::Other { kind, body },
+    })
+}
+
+fn read<T: Layout>(what: &'static str, body: &[u8]) -> Result<T, ReplyError> {
+    wire::read(body).ok_or_else(|| ReplyError::too_few(what, body, size_of::<T>()))
+}
+
+pub(super) fn find<'a, T>(
+    bytes: &'a [u8],
+    what: &'static str,
+    wanted: impl Fn(Transaction<'a>) -> Option<T>,
+) -> Result<T, ReplyError> {
+    for transaction in transactions(bytes) {
+        if let Some(found) = wanted(transaction?) {
+            return Ok(found);
+        }
+    }
+    Err(ReplyError::new(what, format!("none in {} bytes", bytes.len()), "one"))
+}
+
+/// Reads the answer to [`status_features`](super::message::status_features).
+pub fn features(message: &ManageBuffer<'_>) -> Result<Features, ReplyError> {
+    find(message.bytes(), FEATURES, |transaction| match transaction {
+        Transaction::Features(features) => Some(features),
+        _ => None,
+    })
+}

@@ -1,0 +1,342 @@
+//! Replies of the firmware to commands.
+
+use super::card_status::{CardStatus, PerformanceInfo, ResourceInfo};
+use super::command::{
+    Activate, ActivationStates, CreateReservation, CreateResourceGroup, Deactivate, DeviceConfig,
+    GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstants, LoadConstantsEx, LoadConstantsPayload,
+    LoadElf, ReleaseChannel, ReleaseReservation, ReleaseResourceGroup, ReserveChannel, UnloadConstants,
+    UnloadElf, UpdateReservation,
+};
+use super::parse::{ReplyError, Transaction, find};
+use super::{NncStatus, Numbered};
+use crate::abi::DBC_COUNT;
+use crate::manage::ManageBuffer;
+use crate::wire::{self, Reserved, UnalignedU32, wire};
+
+/// Reply to a command. It is not trusted: its length and number are checked before anything is read. It may be longer than
+/// its structure.
+pub trait Reply: Numbered {
+    /// What it is, for people.
+    const WHAT: &'static str;
+    /// Transactions that its message must be said to have, where only one number will do.
+    const COUNT: Option<u32> = None;
+
+    /// What the firmware thought of the command; unless it is success, nothing else means anything.
+    fn status(&self) -> NncStatus;
+
+    /// A reply that says this and no more.
+    fn refused(status: NncStatus) -> Self;
+
+    /// Reads a reply from its number on.
+    fn decode(command: &[u8]) -> Result<Self, ReplyError> {
+        let few = |least| ReplyError::too_few(Self::WHAT, command, least);
+        let number = command.first_chunk().copied().map(u32::from_le_bytes).ok_or_else(|| few(4))?;
+        if number != Self::NUMBER {
+            return Err(ReplyError::new(
+                Self::WHAT,
+                format!("command {number}"),
+                format!("command {}", Self::NUMBER),
+            ));
+        }
+        wire::read(command).ok_or_else(|| few(size_of::<Self>()))
+    }
+
+    /// Reads the reply that came in place of a message.
+    fn of(message: &ManageBuffer<'_>) -> Result<Self, ReplyError> {
+        match Self::COUNT {
+            Some(count) if message.count() != count => Err(ReplyError::new(
+                Self::WHAT,
+                format!("{} transactions", message.count()),
+                count.to_string(),
+            )),
+            _ => Self::decode(passthrough(message.bytes())?),
+        }
+    }
+}
+
+/// The first reply to a command among the transactions of a reply.
+fn passthrough(bytes: &[u8]) -> Result<&[u8], ReplyError> {
+    find(bytes, "reply to a command", |transaction| match transaction {
+        Transaction::Passthrough(command) => Some(command),
+        _ => None,
+    })
+}
+
+macro_rules! replies {
+    ($($name:ident: $what:literal $(, $count:literal transaction)?;)*) => {
+        $(impl Reply for $name {
+            const WHAT: &'static str = concat!("reply to ", $what);
+            $(const COUNT: Option<u32> = Some($count);)?
+
+            fn status(&self) -> NncStatus {
+                self.status
+            }
+
+            fn refused(status: NncStatus) -> Self {
+                Self { status, ..Self::default() }
+            }
+        })*
+    };
+}
+
+replies! {
+    LoadConstantsReply: "load constants", 1 transaction;
+    LoadElfReply: "load ELF";
+    UnloadConstantsReply: "unload constants";
+    UnloadElfReply: "unload ELF";
+    ActivateReply: "activate";
+    DeactivateReply: "deactivate";
+    CardStatus: "status";
+    ReserveChannelReply: "reserve channel";
+    ReleaseChannelReply: "release channel";
+    CreateReservationReply: "create activation reservation";
+    ReleaseReservationReply: "release activation reservation";
+    CreateResourceGroupReply: "create resource group";
+    ReleaseResourceGroupReply: "release resource group";
+    ResourceInfoReply: "resource info";
+    PerformanceInfoReply: "performance info";
+    ActivationStatesReply: "activation state";
+    DeviceConfigReply: "device config";
+    UpdateReservationReply: "update activation reservation";
+}
+
+/// A command to the firmware.
+pub trait Command: Numbered {
+    /// What it is answered with.
+    type Reply: Reply;
+}
+
+macro_rules! commands {
+    ($($command:ident: $reply:ident;)*) => {
+        $(impl Command for $command {
+            type Reply = $reply;
+        })*
+    };
+}
+
+commands! {
+    LoadConstants: LoadConstantsReply;
+    LoadElf: LoadElfReply;
+    UnloadConstants: UnloadConstantsReply;
+    UnloadElf: UnloadElfReply;
+    Activate: ActivateReply;
+    Deactivate: DeactivateReply;
+    GetStatus: CardStatus;
+    LoadConstantsEx: LoadConstantsReply;
+    LoadConstantsPayload: LoadConstantsReply;
+    ReserveChannel: ReserveChannelReply;
+    ReleaseChannel: ReleaseChannelReply;
+    CreateReservation: CreateReservationReply;
+    ReleaseReservation: ReleaseReservationReply;
+    CreateResourceGroup: CreateResourceGroupReply;
+    ReleaseResourceGroup: ReleaseResourceGroupReply;
+    GetResourceInfo: ResourceInfoReply;
+    GetPerformanceInfo: PerformanceInfoReply;
+    ActivationStates: ActivationStatesReply;
+    DeviceConfig: DeviceConfigReply;
+    UpdateReservation: UpdateReservationReply;
+}
+
+macro_rules! status_only {
+    ($($(#[$meta:meta])* $name:ident = $number:literal $label:literal;)*) => {
+        $(wire! {
+            $(#[$meta])*
+            pub struct $name: 8 = $number $label {
+                /// What the firmware thought of it.
+                status: NncStatus,
+            }
+        })*
+    };
+}
+
+status_only! {
+    /// Reply to the command that frees constants.
+    UnloadConstantsReply = 6 "unload_constants_reply";
+    /// Reply to the command that frees a network image.
+    UnloadElfReply = 8 "unload_elf_reply";
+    /// Reply to the command that deactivates. The kernel keeps its own part of it to itself.
+    DeactivateReply = 12 "deactivate_reply";
+    /// Reply to the command that gives a channel back that was set aside.
+    ReleaseChannelReply = 23 "release_vc_reply";
+    /// Reply to the command that gives a reservation back.
+    ReleaseReservationReply = 27 "release_activation_reservation_reply";
+    /// Reply to the command that gives the resources of a group back.
+    ReleaseResourceGroupReply = 31 "release_resource_group_reply";
+    /// Reply to the command that changes states.
+    ActivationStatesReply = 37 "activation_state_reply";
+    /// Reply to the command that changes settings of the device.
+    DeviceConfigReply = 39 "device_config_reply";
+    /// Reply to the command that changes a reservation.
+    UpdateReservationReply = 45 "update_activation_reservation_reply";
+}
+
+wire! {
+    /// Reply to commands that load constants.
+    pub struct LoadConstantsReply: 16 = 2 "load_constants_reply" {
+        /// The constants; 0 when that failed.
+        constants_id: u32,
+        /// What the firmware thought of it.
+        status: NncStatus,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Reply to the command that loads a network image.
+    pub struct LoadElfReply: 16 = 4 "load_elf_reply" {
+        /// The image.
+        elf_id: u32,
+        /// What the firmware thought of it.
+        status: NncStatus,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Reply to the command that activates. [`Reply::of`] checks no more than the command; [`ActivateReply::with_channel`]
+    /// does.
+    pub struct ActivateReply: 88 = 10 "activate_reply" {
+        /// What the firmware thought of it; unless it is success, nothing else means anything.
+        status: NncStatus,
+        /// The activation.
+        activation_id: u32,
+        /// The channel, which is the kernel's DBC.
+        virtual_channel_id: u32,
+        /// Where the activation's memory begins in the device.
+        ddr_base: u64,
+        /// Where its memory of changing size begins.
+        dynamic_ddr_base: u64,
+        /// Where its multicast windows begin.
+        mcid_base: u64,
+        /// The same for DMA commands.
+        mcid_base_dma_cmd: u64,
+        /// Kind of DMA.
+        dma_type: u32,
+        /// Physical channels.
+        pc_mask: u32,
+        /// Where the cores poll for commands.
+        cmd_nsp_base_polling_addr: u64,
+        /// Bytes there.
+        cmd_nsp_polling_info_size: u32,
+        /// What is polled for.
+        cmd_nsp_polling_data: u32,
+        /// Doorbell for commands.
+        cmd_doorbell_addr: u64,
+        /// Code of its size: 0 32 bits, 1 16 bits, 2 8 bits, 3 there is none.
+        cmd_doorbell_length: u8,
+        /// Whether there is one.
+        cmd_doorbell_valid: u8,
+        /// Cores.
+        nsp_mask: UnalignedU32,
+        /// Zero.
+        reserved: Reserved<2>,
+    }
+}
+
+wire! {
+    /// Reply to the command that sets a channel aside.
+    pub struct ReserveChannelReply: 40 = 20 "reserve_vc_reply" {
+        /// What the firmware thought of it.
+        status: NncStatus,
+        /// The reservation.
+        vcresid: u32,
+        /// The channel.
+        virtual_channel_id: u32,
+        /// Kind of DMA.
+        dma_type: u32,
+        /// Physical channels.
+        pc_mask: u32,
+        /// Whether a semaphore for special uses was given.
+        special_use_sem_included: u8,
+        /// Zero.
+        reserved: Reserved<1>,
+        /// That semaphore.
+        special_use_sem_id: u16,
+        /// Bytes of memory for commands.
+        mem_cmd_block_size: u32,
+        /// Where it is.
+        mem_cmd_block_base: u64,
+    }
+}
+
+wire! {
+    /// Reply to the command that sets resources aside for activations.
+    pub struct CreateReservationReply: 16 = 25 "create_activation_reservation_reply" {
+        /// What the firmware thought of it.
+        status: NncStatus,
+        /// The reservation.
+        ac_res_id: i32,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Reply to the command that sets resources aside for a group.
+    pub struct CreateResourceGroupReply: 16 = 29 "create_resource_group_reply" {
+        /// What the firmware thought of it.
+        status: NncStatus,
+        /// The group.
+        res_grp_id: i32,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Reply to the question for resources.
+    pub struct ResourceInfoReply: 56 = 33 "resource_info_reply" {
+        /// Resource group; -1 for the device.
+        res_grp_id: i32,
+        /// What it has.
+        resources: ResourceInfo,
+        /// What the firmware thought of the question.
+        status: NncStatus,
+        /// Zero.
+        reserved: Reserved<4>,
+    }
+}
+
+wire! {
+    /// Reply to the question for frequencies.
+    pub struct PerformanceInfoReply: 64 = 35 "performance_info_reply" {
+        /// What the firmware thought of the question.
+        status: NncStatus,
+        /// The frequencies.
+        performance: PerformanceInfo,
+    }
+}
+
+impl ActivateReply {
+    /// Reads the answer to [`activate`](super::message::activate). Unless its status is success, it is only that; else the
+    /// channel is there and the kernel says the same of it.
+    pub fn with_channel(message: &ManageBuffer<'_>) -> Result<Self, ReplyError> {
+        let reply = Self::of(message)?;
+        if !reply.status.is_success() {
+            return Ok(reply);
+        }
+        let error = |found: String, expected: &str| Err(ReplyError::new(Self::WHAT, found, expected));
+        if reply.virtual_channel_id >= DBC_COUNT {
+            return error(format!("virtual channel {}", reply.virtual_channel_id), "0 to 15");
+        }
+        if message.count() != 2 {
+            return error(format!("{} transactions", message.count()), "2");
+        }
+        let channel = find(message.bytes(), "channel of an activation", |transaction| match transaction {
+            Transaction::Channel(channel) => Some(channel),
+            _ => None,
+        })?;
+        if channel.status != 0 {
+            return error(format!("status {} of the channel", channel.status), "0, as of the command");
+        }
+        if channel.dbc_id != reply.virtual_channel_id {
+            return error(
+                format!("channel {} and virtual channel {}", channel.dbc_id, reply.virtual_channel_id),
+                "the same",
+            );
+        }
+        Ok(reply)
+    }
+}

@@ -1,0 +1,119 @@
+//! All structures of the protocol by number, for code that meets them in bytes.
+
+use super::Numbered;
+use super::card_status::CardStatus;
+use super::command::{
+    Activate, ActivationStates, CreateReservation, CreateResourceGroup, Deactivate, DeviceConfig,
+    GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstants, LoadConstantsEx, LoadConstantsPayload,
+    LoadElf, ReleaseChannel, ReleaseReservation, ReleaseResourceGroup, ReserveChannel, UnloadConstants,
+    UnloadElf, UpdateReservation,
+};
+use super::reply::{
+    ActivateReply, ActivationStatesReply, CreateReservationReply, CreateResourceGroupReply, DeactivateReply,
+    DeviceConfigReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, ReleaseChannelReply,
+    ReleaseReservationReply, ReleaseResourceGroupReply, ReserveChannelReply, ResourceInfoReply,
+    UnloadConstantsReply, UnloadElfReply, UpdateReservationReply,
+};
+use super::transaction::{
+    ACTIVATE_FROM_DEVICE, ACTIVATE_FROM_USER, ChannelReply, DEACTIVATE_FROM_USER, DMA_FROM_USER, Dma,
+    Features, PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, PASSTHROUGH_TO_USER, STATUS_FROM_DEVICE,
+    STATUS_FROM_USER, SetUpChannel, TearDownChannel,
+};
+use crate::wire::{Field, Layout};
+
+/// A structure that is known by a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    number: u32,
+    pub(crate) name: &'static str,
+    pub(crate) fields: &'static [Field],
+    /// Name and begin of what is behind the fields, to the end.
+    pub(crate) rest: Option<(&'static str, usize)>,
+}
+
+const fn numbered<T: Numbered>() -> Entry {
+    Entry { number: T::NUMBER, name: T::NAME, fields: T::FIELDS, rest: None }
+}
+
+static COMMANDS: [Entry; 38] = [
+    numbered::<LoadConstants>(),
+    numbered::<LoadConstantsReply>(),
+    numbered::<LoadElf>(),
+    numbered::<LoadElfReply>(),
+    numbered::<UnloadConstants>(),
+    numbered::<UnloadConstantsReply>(),
+    numbered::<UnloadElf>(),
+    numbered::<UnloadElfReply>(),
+    numbered::<Activate>(),
+    numbered::<ActivateReply>(),
+    numbered::<Deactivate>(),
+    numbered::<DeactivateReply>(),
+    numbered::<GetStatus>(),
+    numbered::<CardStatus>(),
+    Entry { rest: Some(("descriptor", size_of::<LoadConstantsEx>())), ..numbered::<LoadConstantsEx>() },
+    numbered::<LoadConstantsPayload>(),
+    numbered::<ReserveChannel>(),
+    numbered::<ReserveChannelReply>(),
+    numbered::<ReleaseChannel>(),
+    numbered::<ReleaseChannelReply>(),
+    numbered::<CreateReservation>(),
+    numbered::<CreateReservationReply>(),
+    numbered::<ReleaseReservation>(),
+    numbered::<ReleaseReservationReply>(),
+    numbered::<CreateResourceGroup>(),
+    numbered::<CreateResourceGroupReply>(),
+    numbered::<ReleaseResourceGroup>(),
+    numbered::<ReleaseResourceGroupReply>(),
+    numbered::<GetResourceInfo>(),
+    numbered::<ResourceInfoReply>(),
+    numbered::<GetPerformanceInfo>(),
+    numbered::<PerformanceInfoReply>(),
+    numbered::<ActivationStates>(),
+    numbered::<ActivationStatesReply>(),
+    numbered::<DeviceConfig>(),
+    numbered::<DeviceConfigReply>(),
+    numbered::<UpdateReservation>(),
+    numbered::<UpdateReservationReply>(),
+];
+
+const fn typed(number: u32, name: &'static str, fields: &'static [Field]) -> Entry {
+    Entry { number, name, fields, rest: None }
+}
+
+static TRANSACTIONS: [Entry; 9] = [
+    typed(PASSTHROUGH_FROM_USER, "passthrough_from_user", &[]),
+    typed(PASSTHROUGH_TO_USER, "passthrough_to_user", &[]),
+    typed(PASSTHROUGH_FROM_DEVICE, "passthrough_from_device", &[]),
+    typed(DMA_FROM_USER, "dma_from_user", Dma::FIELDS),
+    typed(ACTIVATE_FROM_USER, "activate_from_user", SetUpChannel::FIELDS),
+    typed(ACTIVATE_FROM_DEVICE, "activate_from_device", ChannelReply::FIELDS),
+    typed(DEACTIVATE_FROM_USER, "deactivate_from_user", TearDownChannel::FIELDS),
+    typed(STATUS_FROM_USER, "status_from_user", &[]),
+    typed(STATUS_FROM_DEVICE, "status_from_device", Features::FIELDS),
+];
+
+/// The command or reply of this number.
+pub(crate) fn command_entry(number: u32) -> Option<&'static Entry> {
+    COMMANDS.iter().find(|entry| entry.number == number)
+}
+
+/// The transaction of this type, behind its header.
+pub(crate) fn transaction_entry(kind: u32) -> Option<&'static Entry> {
+    TRANSACTIONS.iter().find(|entry| entry.number == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_the_protocol_is_in_the_table_once() {
+        let numbers: Vec<u32> = COMMANDS.iter().map(|entry| entry.number).collect();
+        let expected: Vec<u32> = (1..=16).chain([19, 20]).chain(22..=39).chain([44, 45]).collect();
+        assert_eq!(numbers, expected);
+        assert!(command_entry(17).is_none() && command_entry(21).is_none());
+        assert_eq!(command_entry(9).map(|entry| entry.name), Some("activate"));
+        assert_eq!(transaction_entry(14).map(|entry| entry.name), Some("status_from_device"));
+        assert!(transaction_entry(4).is_none());
+    }
+}

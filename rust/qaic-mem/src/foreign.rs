@@ -1,0 +1,211 @@
+//! Memory that something else keeps, as a value that may be stored and moved to other threads.
+//!
+//! [`ForeignMemory`] has what keeps its memory in it: an owner with a count of references, a [`Storage`] of its own, or a
+//! [`crate::Loan`]. So a view of it, which borrows from it, is never one of memory that is gone.
+
+use std::any::Any;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use crate::loan::Returned;
+use crate::{HostSlice, HostSliceMut, Storage};
+
+/// Keeps memory alive. Dropped on whichever thread drops the last memory that it keeps.
+pub type Owner = Arc<dyn Any + Send + Sync>;
+
+/// What keeps memory.
+enum Keeper {
+    /// There are no bytes.
+    Nothing,
+    Owner(#[allow(dead_code)] Owner), // kept, never looked at
+    Storage(Storage),
+    Loan(#[allow(dead_code)] Returned), // its drop says that the memory is given back
+}
+
+impl Keeper {
+    fn into_storage(self) -> Option<Storage> {
+        match self {
+            Self::Storage(storage) => Some(storage),
+            Self::Nothing | Self::Owner(_) | Self::Loan(_) => None,
+        }
+    }
+}
+
+/// Readable memory, with what keeps it.
+pub struct ForeignMemory {
+    // Invariant: valid for reads of `len` bytes as long as the keeper lives.
+    ptr: *const u8,
+    len: usize,
+    keeper: Keeper,
+}
+
+/// Writable memory, with what keeps it.
+pub struct ForeignMemoryMut {
+    // Invariant: valid for reads and writes of `len` bytes as long as the keeper lives.
+    ptr: *mut u8,
+    len: usize,
+    keeper: Keeper,
+}
+
+// SAFETY: `new` requires that the memory may be read from any thread, as that of a storage and of a view may; keepers may be
+// sent.
+unsafe impl Send for ForeignMemory {}
+// SAFETY: as for `Send`; a shared reference only reads.
+unsafe impl Sync for ForeignMemory {}
+// SAFETY: `new` requires that the memory may be read and written from any thread, as that of a storage and of a view may;
+// keepers may be sent.
+unsafe impl Send for ForeignMemoryMut {}
+// SAFETY: as for `Send`; a shared reference only reads.
+unsafe impl Sync for ForeignMemoryMut {}
+
+impl ForeignMemory {
+    /// The `len` bytes at `ptr`, which `owner` keeps.
+    ///
+    /// # Safety
+    ///
+    /// As long as `owner` lives, the conditions of [`HostSlice::new`] hold.
+    pub unsafe fn new(ptr: *const u8, len: usize, owner: Owner) -> Self {
+        Self { ptr, len, keeper: Keeper::Owner(owner) }
+    }
+
+    /// A view that is lent until the returned value is dropped.
+    pub(crate) fn lent(view: HostSlice<'_>, returned: Returned) -> Self {
+        Self { ptr: view.as_ptr(), len: view.len(), keeper: Keeper::Loan(returned) }
+    }
+
+    /// No bytes.
+    pub const fn empty() -> Self {
+        Self { ptr: ptr::null(), len: 0, keeper: Keeper::Nothing }
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> HostSlice<'_> {
+        // SAFETY: the invariant; the view borrows from the value, which has the keeper.
+        unsafe { HostSlice::new(self.ptr, self.len) }
+    }
+
+    /// Keeps the first `len` bytes only.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// The storage that the memory is, if it is one.
+    pub fn into_storage(self) -> Option<Storage> {
+        self.keeper.into_storage()
+    }
+}
+
+impl ForeignMemoryMut {
+    /// The `len` bytes at `ptr`, which `owner` keeps.
+    ///
+    /// # Safety
+    ///
+    /// As long as `owner` lives, the conditions of [`HostSliceMut::new`] hold.
+    pub unsafe fn new(ptr: *mut u8, len: usize, owner: Owner) -> Self {
+        Self { ptr, len, keeper: Keeper::Owner(owner) }
+    }
+
+    /// A view that is lent until the returned value is dropped.
+    pub(crate) fn lent(view: &HostSliceMut<'_>, returned: Returned) -> Self {
+        Self { ptr: view.as_mut_ptr(), len: view.len(), keeper: Keeper::Loan(returned) }
+    }
+
+    /// No bytes.
+    pub const fn empty() -> Self {
+        Self { ptr: ptr::null_mut(), len: 0, keeper: Keeper::Nothing }
+    }
+
+    /// The bytes, for reading.
+    pub fn as_slice(&self) -> HostSlice<'_> {
+        // SAFETY: the invariant; the view borrows from the value, which has the keeper.
+        unsafe { HostSlice::new(self.ptr, self.len) }
+    }
+
+    /// The bytes.
+    pub fn as_mut(&mut self) -> HostSliceMut<'_> {
+        // SAFETY: the invariant; the view borrows from the value, which has the keeper.
+        unsafe { HostSliceMut::new(self.ptr, self.len) }
+    }
+
+    /// Keeps the first `len` bytes only.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// The storage that the memory is, if it is one.
+    pub fn into_storage(self) -> Option<Storage> {
+        self.keeper.into_storage()
+    }
+}
+
+impl From<Storage> for ForeignMemory {
+    fn from(storage: Storage) -> Self {
+        let view = storage.memory();
+        Self { ptr: view.as_ptr(), len: view.len(), keeper: Keeper::Storage(storage) }
+    }
+}
+
+impl From<Storage> for ForeignMemoryMut {
+    fn from(mut storage: Storage) -> Self {
+        let view = storage.memory_mut();
+        let (ptr, len) = (view.as_mut_ptr(), view.len());
+        Self { ptr, len, keeper: Keeper::Storage(storage) }
+    }
+}
+
+impl fmt::Debug for ForeignMemory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "ForeignMemory({} bytes at {:p})", self.len, self.ptr)
+    }
+}
+
+impl fmt::Debug for ForeignMemoryMut {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "ForeignMemoryMut({} bytes at {:p})", self.len, self.ptr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_with_an_owner_keeps_it() {
+        let owner: Arc<[u8; 4]> = Arc::new([1, 2, 3, 4]);
+        let ptr = owner.as_ptr();
+        let kept: Owner = Arc::clone(&owner) as Owner;
+        // SAFETY: the bytes lie in the owner, and nothing writes them.
+        let mut memory = unsafe { ForeignMemory::new(ptr, 4, kept) };
+        assert_eq!(Arc::strong_count(&owner), 2);
+        assert_eq!(memory.as_slice().to_vec(), [1, 2, 3, 4]);
+        memory.truncate(9);
+        assert_eq!(memory.as_slice().len(), 4);
+        memory.truncate(3);
+        assert_eq!(memory.as_slice().to_vec(), [1, 2, 3]);
+        drop(memory);
+        assert_eq!(Arc::strong_count(&owner), 1);
+    }
+
+    #[test]
+    fn storage_comes_back_as_it_was_left() {
+        let mut memory = ForeignMemoryMut::from(Storage::new(6).unwrap());
+        memory.as_mut().fill(7);
+        memory.truncate(4);
+        memory.as_mut().fill(8);
+        assert_eq!(memory.as_slice().to_vec(), [8; 4]);
+        assert_eq!(memory.into_storage().unwrap().memory().to_vec(), [8, 8, 8, 8, 7, 7]);
+        assert!(ForeignMemoryMut::empty().into_storage().is_none());
+        assert!(ForeignMemory::empty().as_slice().is_empty());
+    }
+
+    #[test]
+    fn memory_goes_to_another_thread_with_its_keeper() {
+        let mut memory = ForeignMemoryMut::from(Storage::new(3).unwrap());
+        let written = std::thread::spawn(move || {
+            memory.as_mut().fill(5);
+            memory
+        });
+        assert_eq!(written.join().unwrap().as_slice().to_vec(), [5; 3]);
+    }
+}

@@ -1,0 +1,51 @@
+//! Memory for what is large and written once.
+//!
+//! Each page of fresh memory costs a visit to the kernel, and with pages of 4 KiB that takes longer than to fill them.
+
+/// What is smaller is not worth a call of the system.
+const LARGE_BYTES: usize = 4 << 20;
+#[cfg(all(target_os = "linux", not(miri)))]
+const PAGE_BYTES: usize = 4096;
+
+/// Makes room for about `additional` more bytes, in large pages where the system has them. Memory is used only as it is
+/// written to; where there is none, `bytes` grow as they would have.
+pub fn reserve_large(bytes: &mut Vec<u8>, additional: usize) {
+    if additional < LARGE_BYTES || bytes.try_reserve_exact(additional).is_err() {
+        return;
+    }
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        use rustix::mm::{Advice, madvise};
+
+        let spare = bytes.spare_capacity_mut();
+        let start = spare.as_mut_ptr().cast::<std::ffi::c_void>();
+        let skipped = start.addr().next_multiple_of(PAGE_BYTES) - start.addr();
+        let whole = spare.len().saturating_sub(skipped) / PAGE_BYTES * PAGE_BYTES;
+        let first_page = start.wrapping_byte_add(skipped);
+        // SAFETY: whole pages inside the spare room of `bytes`; the advice is about how they are backed, not about what
+        // they hold.
+        let _ = unsafe { madvise(first_page, whole, Advice::LinuxHugepage) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_made_and_what_is_there_stays() {
+        let mut bytes = b"kept".to_vec();
+        reserve_large(&mut bytes, 3 * LARGE_BYTES);
+        assert!(bytes.capacity() >= 3 * LARGE_BYTES);
+        bytes.resize(2 * LARGE_BYTES, 7);
+        assert_eq!(&bytes[..5], b"kept\x07");
+        assert_eq!(bytes[2 * LARGE_BYTES - 1], 7);
+    }
+
+    #[test]
+    fn more_than_there_is_is_not_asked_for() {
+        let mut bytes = b"kept".to_vec();
+        reserve_large(&mut bytes, usize::MAX);
+        assert_eq!(bytes, b"kept");
+    }
+}

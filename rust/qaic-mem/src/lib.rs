@@ -1,0 +1,115 @@
+//! Memory that more than one party sees: the caller's arrays, buffers of devices, mapped files.
+//!
+//! * [`HostSlice`] and [`HostSliceMut`] are views of such memory. They borrow from what keeps it, copy, and never lend a
+//!   reference into it;
+//! * [`ForeignMemory`] and [`ForeignMemoryMut`] are memory with what keeps it, as values without a lifetime. A call that
+//!   borrows makes them with a [`Lender`];
+//! * [`Storage`] is memory of our own, [`StoragePool`] hands it out again, [`FileBytes`] is a file, [`Mapping`] pages that a
+//!   device has too, [`DmaBuf`] memory that
+//!   only devices see;
+//! * [`convert`] has the kernels that change element types and the order of dimensions on the way.
+//!
+//! Together with the calls of the engine and of the system this is the only place of the project with unsafe code. What is
+//! safe to call here cannot reach memory that is gone:
+//!
+//! ```compile_fail,E0505
+//! let mut storage = qaic_mem::Storage::new(8)?;
+//! let mut view = storage.memory_mut();
+//! drop(storage);
+//! view.fill(1); // the view borrows from the storage
+//! # Ok::<(), qaic_mem::MemoryError>(())
+//! ```
+//!
+//! ```compile_fail,E0499
+//! let mut storage = qaic_mem::Storage::new(8)?;
+//! let (mut one, mut other) = (storage.memory_mut(), storage.memory_mut()); // one writer at a time
+//! one.copy_from(other.as_const());
+//! # Ok::<(), qaic_mem::MemoryError>(())
+//! ```
+//!
+//! ```compile_fail,E0505
+//! let mut memory = qaic_mem::ForeignMemoryMut::from(qaic_mem::Storage::new(8)?);
+//! let mut view = memory.as_mut();
+//! drop(memory);
+//! view.fill(1); // the view borrows from the memory
+//! # Ok::<(), qaic_mem::MemoryError>(())
+//! ```
+//!
+//! ```compile_fail,E0505
+//! let mut memory = qaic_mem::ForeignMemoryMut::from(qaic_mem::Storage::new(8)?);
+//! let mut view = memory.as_mut();
+//! let storage = memory.into_storage(); // neither can it be taken apart
+//! view.fill(1);
+//! # Ok::<(), qaic_mem::MemoryError>(())
+//! ```
+//!
+//! ```compile_fail,E0382
+//! let memory = qaic_mem::ForeignMemoryMut::from(qaic_mem::Storage::new(8)?);
+//! let (mut one, mut other) = (memory, memory); // it is not copied
+//! # Ok::<(), qaic_mem::MemoryError>(())
+//! ```
+//!
+//! ```compile_fail,E0133
+//! let mut byte = 0_u8;
+//! let owner = std::sync::Arc::new(());
+//! // What safe code cannot know, it cannot claim.
+//! let memory = qaic_mem::ForeignMemoryMut::new(&raw mut byte, 1, owner);
+//! let view = qaic_mem::HostSliceMut::new(&raw mut byte, 1);
+//! ```
+//!
+//! ```compile_fail,E0597
+//! qaic_mem::Lender::default().scope(|loan| {
+//!     let bytes = [1_u8; 4];
+//!     let lent = loan.lend(qaic_mem::HostSlice::of(&bytes)); // what is lent outlives the call
+//! });
+//! ```
+//!
+//! ```compile_fail,E0505
+//! let mut bytes = vec![1_u8; 4];
+//! qaic_mem::Lender::default().scope(|loan| {
+//!     let lent = loan.lend(qaic_mem::HostSlice::of(&bytes));
+//!     drop(bytes); // it is borrowed until the call returns
+//! });
+//! ```
+//!
+//! ```compile_fail,E0521
+//! fn leak<'a>(lender: &mut qaic_mem::Lender, out: &mut Option<&mut qaic_mem::Loan<'_, 'a>>) {
+//!     lender.scope(|loan| *out = Some(loan)); // a loan ends with its call
+//! }
+//! ```
+#![deny(unsafe_code)]
+
+pub mod convert;
+mod dma_buf;
+mod error;
+#[allow(unsafe_code)] // maps files
+mod file_bytes;
+#[allow(unsafe_code)] // views of memory whose keeper is in the same value
+mod foreign;
+#[allow(unsafe_code)] // advice on memory that is reserved
+mod large_pages;
+#[allow(unsafe_code)] // marks that outlive what is lent
+mod loan;
+#[allow(unsafe_code)] // maps pages
+mod mapping;
+#[allow(unsafe_code)] // allocates
+mod storage;
+#[allow(unsafe_code)] // keeps allocations as addresses
+mod storage_pool;
+#[allow(unsafe_code)] // copies what is no run of bytes
+mod transposed;
+#[allow(unsafe_code)] // copies between addresses
+mod view;
+
+pub use bytemuck::Pod;
+pub use dma_buf::DmaBuf;
+pub use error::MemoryError;
+pub use file_bytes::FileBytes;
+pub use foreign::{ForeignMemory, ForeignMemoryMut, Owner};
+pub use large_pages::reserve_large;
+pub use loan::{Lender, Loan};
+pub use mapping::Mapping;
+pub use storage::Storage;
+pub use storage_pool::StoragePool;
+pub(crate) use transposed::copy_transposed;
+pub use view::{HostSlice, HostSliceMut};

@@ -1,0 +1,160 @@
+//! Borrowed memory in the hands of something that has no lifetime, for the length of a call.
+//!
+//! An inference is a value that several threads may come to work on, so it cannot borrow from the call that waits for it. What
+//! such a call borrows it lends instead: a [`ForeignMemory`] made by a [`Loan`] says when it is dropped, and the call does not
+//! return before. That costs a store per piece of memory, where an owner would cost a count of references.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use crate::{ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut};
+
+/// Room for the marks of what is lent, kept from one call to the next.
+#[derive(Debug, Default)]
+pub struct Lender {
+    // One per piece of memory that was lent: whether it was given back.
+    #[allow(clippy::vec_box)] // a mark is written to from afar, so it must not move
+    marks: Vec<Box<AtomicBool>>,
+}
+
+/// Lends memory that lives for `'env`, until the call that made the loan returns.
+#[derive(Debug)]
+pub struct Loan<'scope, 'env> {
+    lender: &'scope mut Lender,
+    lent: usize,
+    // Invariant in `'env`: it must not shrink to a lifetime that ends within the call.
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// Marks a piece of memory as given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    // Invariant: points to the mark of a lender whose loan waits for it.
+    mark: NonNull<AtomicBool>,
+}
+
+// SAFETY: the mark is atomic, and stays where it is until it is set.
+unsafe impl Send for Returned {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Returned {}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        // SAFETY: the loan waits for this mark before it ends, and it is set only here.
+        let mark = unsafe { self.mark.as_ref() };
+        // Release: what was done with the memory happened before it is given back.
+        mark.store(true, Ordering::Release);
+    }
+}
+
+impl Lender {
+    /// Room for `count` pieces of memory without further allocation.
+    pub fn with_capacity(count: usize) -> Self {
+        Self { marks: (0..count).map(|_| Box::new(AtomicBool::new(true))).collect() }
+    }
+
+    /// Does `work`, which may lend what lives as long as this call.
+    ///
+    /// Blocking: until all that was lent is dropped, which may be by other threads.
+    pub fn scope<'env, R>(&mut self, work: impl FnOnce(&mut Loan<'_, 'env>) -> R) -> R {
+        // Waits when it is dropped, also after a panic in `work`.
+        let mut loan = Loan { lender: self, lent: 0, env: PhantomData };
+        work(&mut loan)
+    }
+}
+
+impl<'env> Loan<'_, 'env> {
+    /// Lends memory for reading.
+    pub fn lend(&mut self, memory: HostSlice<'env>) -> ForeignMemory {
+        ForeignMemory::lent(memory, self.mark())
+    }
+
+    /// Lends memory for writing.
+    #[allow(clippy::needless_pass_by_value)] // the caller has it no more
+    pub fn lend_mut(&mut self, memory: HostSliceMut<'env>) -> ForeignMemoryMut {
+        ForeignMemoryMut::lent(&memory, self.mark())
+    }
+
+    fn mark(&mut self) -> Returned {
+        let marks = &mut self.lender.marks;
+        if self.lent == marks.len() {
+            marks.push(Box::new(AtomicBool::new(true)));
+        }
+        let mark = &marks[self.lent];
+        mark.store(false, Ordering::Relaxed);
+        self.lent += 1;
+        Returned { mark: NonNull::from(&**mark) }
+    }
+}
+
+impl Drop for Loan<'_, '_> {
+    fn drop(&mut self) {
+        for mark in &self.lender.marks[..self.lent] {
+            // Acquire: see `Returned`.
+            while !mark.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::Storage;
+
+    #[test]
+    fn scope_whose_memory_is_in_use_elsewhere_waits_for_it() {
+        let mut lender = Lender::with_capacity(1);
+        let input = [3_u8; 8];
+        let mut output = Storage::new(8).unwrap();
+        thread::scope(|threads| {
+            let (send, receive) = mpsc::channel::<(ForeignMemory, ForeignMemoryMut)>();
+            threads.spawn(move || {
+                let (from, mut to) = receive.recv().unwrap();
+                for _ in 0..100 {
+                    thread::yield_now();
+                }
+                to.as_mut().copy_from(from.as_slice());
+            });
+            lender.scope(|loan| {
+                send.send((loan.lend(HostSlice::of(&input)), loan.lend_mut(output.memory_mut()))).unwrap();
+            });
+        });
+        assert_eq!(output.memory().to_vec(), input);
+        assert_eq!(lender.marks.len(), 2);
+    }
+
+    #[test]
+    fn scope_that_panics_ends_when_its_memory_is_given_back() {
+        let mut lender = Lender::default();
+        let input = [1_u8];
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            lender.scope(|loan| {
+                let _lent = loan.lend(HostSlice::of(&input));
+                panic!("as expected");
+            })
+        }));
+        assert!(outcome.is_err());
+        assert!(lender.marks[0].load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn marks_are_used_again() {
+        let mut lender = Lender::with_capacity(2);
+        for _ in 0..3 {
+            let values = vec![9_u8; 4];
+            let sum = lender.scope(|loan| {
+                let both = [loan.lend(HostSlice::of(&values)), loan.lend(HostSlice::of(&values))];
+                both.iter().map(|memory| memory.as_slice().to_vec().len()).sum::<usize>()
+            });
+            assert_eq!(sum, 8);
+        }
+        assert_eq!(lender.marks.len(), 2);
+    }
+}

@@ -1,0 +1,178 @@
+//! Memory that a program and a device share.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::HostSliceMut;
+
+/// A mapped buffer object. Valid as long as this lives, whatever becomes of the handle, the channel or the card.
+///
+/// The device may write at any moment between an execute call and the return of the wait for it, so the memory is reached
+/// by address and copied, never borrowed.
+pub struct Mapping {
+    address: *mut u8,
+    len: usize,
+    // Unmaps or frees when it is dropped.
+    _keeper: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: it is plain memory of no thread's own, and the keeper can be dropped by any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: no reference into the memory is ever made: bytes are copied by raw pointer, as with memory that a device writes.
+// Whoever writes meanwhile makes the bytes that are copied unspecified, and nothing else.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Memory at `address` that `keeper` owns.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes from `address` on are readable and writable as long as `keeper` is not dropped.
+    pub unsafe fn new(address: *mut u8, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Self {
+        Self { address, len, _keeper: keeper }
+    }
+
+    /// New memory, zeroed; pages come when they are touched. `EINVAL`: no bytes.
+    pub fn anonymous(len: usize) -> Result<Self, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel chooses a place where nothing is.
+        let address =
+            unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        let keeper = Box::new(MappedPages { address: address.expose_provenance(), len });
+        // SAFETY: `len` bytes were mapped there for reading and writing, and stay so until the keeper is dropped.
+        Ok(unsafe { Self::new(address.cast(), len, keeper) })
+    }
+
+    /// `len` bytes of a file from `offset` on, shared with everybody who has it. `EINVAL`: no bytes, or not from a page's
+    /// begin on. Whoever may make the file shorter must be kept from it, or the memory be reached through the system only:
+    /// access beyond the end of a file is fatal.
+    pub fn of_file(file: impl AsFd, offset: u64, len: usize) -> Result<Self, Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a place where nothing is.
+        let address = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset) }?;
+        let keeper = Box::new(MappedPages { address: address.expose_provenance(), len });
+        // SAFETY: as in `anonymous`; the file's length is what the doc comment makes a condition.
+        Ok(unsafe { Self::new(address.cast(), len, keeper) })
+    }
+
+    /// A part of it, which keeps the whole; `None` when that reaches beyond the end.
+    pub fn part(self: &Arc<Self>, offset: usize, len: usize) -> Option<Self> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        let address = self.address.wrapping_add(offset);
+        // SAFETY: the part lies within the mapping, which its keeper keeps.
+        Some(unsafe { Self::new(address, len, Box::new(Arc::clone(self))) })
+    }
+
+    /// Address of the first byte.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.address
+    }
+
+    /// The memory, as the host sees it; a device may write it too.
+    pub fn memory_mut(&mut self) -> HostSliceMut<'_> {
+        // SAFETY: valid by the contract of `new` as long as this value lives, which the view borrows; no Rust value lies there.
+        unsafe { HostSliceMut::new(self.address, self.len) }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies from `offset` on; `None` when that reaches beyond the end.
+    pub fn read_into(&self, offset: usize, into: &mut [u8]) -> Option<()> {
+        let end = offset.checked_add(into.len())?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: `offset + into.len()` lies within the mapping, valid by the contract of `new`; `into` is exclusively ours.
+        unsafe { ptr::copy(self.address.wrapping_add(offset), into.as_mut_ptr(), into.len()) };
+        Some(())
+    }
+
+    /// Copies to `offset`; `None` when that reaches beyond the end.
+    pub fn write_from(&self, offset: usize, from: &[u8]) -> Option<()> {
+        let end = offset.checked_add(from.len())?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: `offset + from.len()` lies within the mapping, valid by the contract of `new`; `copy` allows overlap.
+        unsafe { ptr::copy(from.as_ptr(), self.address.wrapping_add(offset), from.len()) };
+        Some(())
+    }
+}
+
+/// Pages to give back.
+struct MappedPages {
+    address: usize,
+    len: usize,
+}
+
+impl Drop for MappedPages {
+    fn drop(&mut self) {
+        let address = ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: these pages were mapped for the one mapping that this was the keeper of.
+        let result = unsafe { munmap(address, self.len) };
+        debug_assert!(result.is_ok(), "munmap: {result:?}");
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapping")
+            .field("address", &self.address)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_keep_new_pages_and_stay_inside() {
+        assert_eq!(Mapping::anonymous(0).map(|_| ()), Err(Errno::INVAL));
+        let Ok(whole) = Mapping::anonymous(8192).map(Arc::new) else { panic!("no memory") };
+        let mut bytes = [1_u8; 8192];
+        assert_eq!(whole.read_into(0, &mut bytes), Some(()));
+        assert_eq!(bytes, [0; 8192]);
+        assert!(whole.part(4096, 4097).is_none());
+        assert!(whole.part(usize::MAX, 2).is_none());
+        let Some(part) = whole.part(4000, 100) else { panic!("lies inside") };
+        assert_eq!(whole.write_from(4099, &[7]), Some(()));
+        drop(whole);
+        let mut last = [0];
+        assert_eq!(part.read_into(99, &mut last), Some(()));
+        assert_eq!(last, [7]);
+        assert_eq!(part.read_into(100, &mut last), None);
+    }
+
+    #[test]
+    fn copies_stay_inside() {
+        let mut memory = vec![0_u8; 16].into_boxed_slice();
+        let address = memory.as_mut_ptr();
+        // SAFETY: the box is the keeper, and moving it does not move its bytes.
+        let mapping = unsafe { Mapping::new(address, 16, Box::new(memory)) };
+        assert_eq!(mapping.write_from(14, &[1, 2]), Some(()));
+        assert_eq!(mapping.write_from(15, &[1, 2]), None);
+        assert_eq!(mapping.write_from(usize::MAX, &[1]), None);
+        let mut back = [0; 3];
+        assert_eq!(mapping.read_into(13, &mut back), Some(()));
+        assert_eq!(back, [0, 1, 2]);
+        assert_eq!(mapping.read_into(14, &mut back), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! Whether a plan agrees with the rest of its container: buffers are sized by one and used by the other.
+
+use std::ops::Range;
+
+use super::{CONTROL_BYTES, INITIALIZER_ALIGNMENT, Initializer, Plan, PlanError};
+use crate::bytes::{range_within, to_u64};
+use crate::error::QpcError;
+use crate::network_desc::{Direction, NetworkDesc};
+
+impl Plan {
+    /// Each tensor of the plan is the binding at its place, and each specialization the permitted combination that callers
+    /// choose it by.
+    pub fn check_network(&self, network: &NetworkDesc) -> Result<(), PlanError> {
+        self.check_edges(network)?;
+        self.check_variants(network)
+    }
+
+    fn check_edges(&self, network: &NetworkDesc) -> Result<(), PlanError> {
+        let computed = network.computed_outputs();
+        if self.inputs.len() != network.inputs.len() || self.outputs.len() != computed.len() {
+            return Err(PlanError::EdgeCount {
+                inputs: self.inputs.len(),
+                outputs: self.outputs.len(),
+                expected_inputs: network.inputs.len(),
+                expected_outputs: computed.len(),
+            });
+        }
+        if let Some(partial) = network.inputs.iter().find(|binding| binding.is_partial_allowed) {
+            return Err(PlanError::PartialInput { input: partial.name.clone() });
+        }
+        let inputs = self.inputs.iter().zip(&network.inputs);
+        let inputs = inputs.map(|(edge, binding)| (edge, binding, &binding.io_transformed));
+        let outputs = self.outputs.iter().zip(computed);
+        let outputs = outputs.map(|(edge, binding)| (edge, binding, &binding.io_initial));
+        for (edge, binding, device_side) in inputs.chain(outputs) {
+            let same_dims = edge.dims.iter().copied().eq(device_side.dims.iter().copied().map(i64::from));
+            let same_size = device_side.dtype.size_bytes() == Some(edge.dtype.size_bytes());
+            if edge.name != binding.name || !same_dims || !same_size {
+                return Err(PlanError::Edge { binding: binding.name.clone(), edge: edge.name.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan says what the program computes with, the descriptor what callers choose by.
+    fn check_variants(&self, network: &NetworkDesc) -> Result<(), PlanError> {
+        let (found, expected) = (self.variants.len(), network.allowed_shapes.len());
+        if found != expected {
+            return Err(PlanError::VariantCount { found, expected });
+        }
+        let bindings = network.inputs.len().saturating_add(network.outputs.len());
+        for (number, (variant, entry)) in self.variants.iter().zip(&network.allowed_shapes).enumerate() {
+            let dims = variant.inputs.iter().chain(&variant.outputs);
+            let allowed = entry.shapes.iter().map(|shape| shape.dims.iter().copied().map(i64::from));
+            // The output of the statistics, the last binding, is no tensor of the plan.
+            let is_same = variant.inputs.len() == self.inputs.len()
+                && variant.outputs.len() == self.outputs.len()
+                && entry.shapes.len() == bindings
+                && dims.zip(allowed).all(|(dims, allowed)| dims.iter().copied().eq(allowed));
+            if !is_same {
+                return Err(PlanError::Variant { number });
+            }
+        }
+        Ok(())
+    }
+
+    /// The control buffer exists, has room, goes in, and holds no tensor.
+    pub fn check_control_buffer(&self, network: &NetworkDesc) -> Result<(), PlanError> {
+        let Some(number) = self.control_buffer else { return Ok(()) };
+        let refused = |found: String| Err(PlanError::ControlBuffer { number, found });
+        let Some(buffer) = network.dma_buffers.get(number) else {
+            return refused("which does not exist".to_owned());
+        };
+        if u64::from(buffer.size) < to_u64(CONTROL_BYTES) {
+            return refused(format!("which has {} bytes", buffer.size));
+        }
+        if buffer.dir != Direction::In {
+            return refused("which comes out".to_owned());
+        }
+        let mut copies = network.inputs.iter().flat_map(|input| &input.transformseq);
+        let holds_tensor = copies.any(|step| {
+            step.copy_dma_buffer.as_ref().is_some_and(|copy| u64::from(copy.buffer_num) == to_u64(number))
+        });
+        if holds_tensor { refused("which holds a tensor".to_owned()) } else { Ok(()) }
+    }
+}
+
+impl Plan {
+    /// Each initializer lies in `len` bytes of constants, which begin at `start` of a mapping or file.
+    pub fn check_initializers(&self, len: usize, start: u64) -> Result<(), PlanError> {
+        self.initializers.iter().try_for_each(|initializer| initializer.range(len, start).map(drop))
+    }
+}
+
+impl Initializer {
+    /// Where its bytes are in `len` bytes of constants, which begin at `start` of a mapping or file. The engine uses them
+    /// there, so an element has to begin where one of its type may.
+    pub fn range(&self, len: usize, start: u64) -> Result<Range<usize>, PlanError> {
+        let is_dense = || self.dtype.dense_bytes(&self.dims) == Some(self.size);
+        let range = range_within(len, self.offset, self.size)
+            .filter(|_| self.encoding.is_some() || is_dense())
+            .ok_or_else(|| PlanError::Initializer {
+                name: self.name.clone(),
+                size: self.size,
+                offset: self.offset,
+                constants: len,
+            })?;
+        if !self.offset.is_multiple_of(INITIALIZER_ALIGNMENT) {
+            return Err(QpcError::InitializerAlignment {
+                name: self.name.clone(),
+                offset: self.offset,
+                needed: INITIALIZER_ALIGNMENT,
+            }
+            .into());
+        }
+        // What is stored in blocks is decoded into memory of its own.
+        let needed = if self.encoding.is_some() { 1 } else { self.dtype.size_bytes() };
+        if start.is_multiple_of(needed) {
+            Ok(range)
+        } else {
+            Err(QpcError::ConstantsAlignment { name: self.name.clone(), start, needed }.into())
+        }
+    }
+
+    /// Its bytes in the constants.
+    pub fn bytes<'a>(&self, constants: &'a [u8]) -> Result<&'a [u8], PlanError> {
+        let range = self.range(constants.len(), to_u64(constants.as_ptr().addr()))?;
+        Ok(constants.get(range).unwrap_or_default())
+    }
+}

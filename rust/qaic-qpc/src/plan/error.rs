@@ -1,0 +1,81 @@
+//! What can be wrong with a plan.
+
+use thiserror::Error;
+
+use super::{CONTROL_BYTES, PLAN_SECTION, VERSIONS};
+use crate::error::QpcError;
+
+/// Why a plan cannot be used.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The container is malformed, or its weights are not where they may be used.
+    #[error(transparent)]
+    Qpc(#[from] QpcError),
+    /// The section is not JSON, or lacks an entry.
+    #[error("section {PLAN_SECTION} is not a plan: {reason}")]
+    #[allow(missing_docs)]
+    Json { reason: String },
+    /// The plan has another version.
+    #[error(
+        "section {PLAN_SECTION} has version {found}, this library reads versions {} to {}",
+        VERSIONS.start(),
+        VERSIONS.end()
+    )]
+    #[allow(missing_docs)]
+    Version { found: u64 },
+    /// Plan and network descriptor have other numbers of tensors.
+    #[error(
+        "the plan has {inputs} inputs and {outputs} outputs, the network descriptor {expected_inputs} and \
+         {expected_outputs}"
+    )]
+    #[allow(missing_docs)]
+    EdgeCount { inputs: usize, outputs: usize, expected_inputs: usize, expected_outputs: usize },
+    /// An input may be given in part.
+    #[error("input `{input}` may be given in part, which no graph can take")]
+    #[allow(missing_docs)]
+    PartialInput { input: String },
+    /// A tensor of the plan is not the binding at its place.
+    #[error("binding `{binding}` of the network descriptor is not tensor `{edge}` of the plan")]
+    #[allow(missing_docs)]
+    Edge { binding: String, edge: String },
+    /// Plan and network descriptor have other numbers of specializations.
+    #[error(
+        "the plan has {found} specializations, the network descriptor {expected} permitted combinations of shapes"
+    )]
+    #[allow(missing_docs)]
+    VariantCount { found: usize, expected: usize },
+    /// A specialization is not the permitted combination that callers choose it by.
+    #[error("specialization {number} of the plan is not entry {number} of allowed_shapes")]
+    #[allow(missing_docs)]
+    Variant { number: usize },
+    /// The bytes of an initializer are outside of the constants, or not those of its type and dims.
+    #[error(
+        "initializer `{name}`: {size} bytes at offset {offset} do not describe a tensor inside constants.bin \
+         ({constants} bytes)"
+    )]
+    #[allow(missing_docs)]
+    Initializer { name: String, size: u64, offset: u64, constants: usize },
+    /// The control buffer cannot carry what the host says.
+    #[error(
+        "its control buffer is DMA buffer {number}, {found}; {CONTROL_BYTES} bytes that go in and hold no tensor are \
+         needed"
+    )]
+    #[allow(missing_docs)]
+    ControlBuffer { number: usize, found: String },
+}
+
+impl PlanError {
+    /// A stable name for programs, as validation reports it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Qpc(error) => error.code(),
+            Self::Json { .. } => "qpc.cpu_plan",
+            Self::Version { .. } => "qpc.cpu_plan_version",
+            Self::EdgeCount { .. } | Self::PartialInput { .. } | Self::Edge { .. } => "qpc.cpu_plan_edges",
+            Self::VariantCount { .. } | Self::Variant { .. } => "qpc.cpu_plan_variants",
+            Self::Initializer { .. } => "qpc.initializer_out_of_bounds",
+            Self::ControlBuffer { .. } => "qpc.control_buffer",
+        }
+    }
+}

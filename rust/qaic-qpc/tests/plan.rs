@@ -1,0 +1,339 @@
+//! Plans of CPU programs: what is read of them, and what they may not say about the rest of their container.
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
+#[path = "defects/sample.rs"]
+#[allow(dead_code)] // each test binary uses a part
+mod sample;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use qaic_qpc::constants::ConstantsDesc;
+use qaic_qpc::dtype::ElementType;
+use qaic_qpc::elf;
+use qaic_qpc::metadata::Metadata;
+use qaic_qpc::network_desc::{Direction, DmaBuffer, IoShapes, NetworkDesc, Stats, TensorShape};
+use qaic_qpc::plan::{
+    CONTROL_BYTES, Control, Dtype, GRAPH_SECTION, Initializer, PLAN_SECTION, Plan, PlanError,
+};
+use qaic_qpc::validate::validate;
+use qaic_qpc::writer::{self, SegmentData};
+use sample::network;
+use serde_json::{Value, json};
+
+const DTYPES: [(&str, Dtype, u64); 13] = [
+    ("float32", Dtype::Float32, 4),
+    ("float64", Dtype::Float64, 8),
+    ("float16", Dtype::Float16, 2),
+    ("bfloat16", Dtype::Bfloat16, 2),
+    ("int8", Dtype::Int8, 1),
+    ("uint8", Dtype::Uint8, 1),
+    ("int16", Dtype::Int16, 2),
+    ("uint16", Dtype::Uint16, 2),
+    ("int32", Dtype::Int32, 4),
+    ("uint32", Dtype::Uint32, 4),
+    ("int64", Dtype::Int64, 8),
+    ("uint64", Dtype::Uint64, 8),
+    ("bool", Dtype::Bool, 1),
+];
+
+/// The plan of [`network`].
+fn plan() -> Value {
+    json!({
+        "version": 1, "target": "cpu", "initializers": [],
+        "inputs": [{"name": "x", "dtype": "float32", "dims": [4]}],
+        "outputs": [{"name": "y", "dtype": "float32", "dims": [4]}],
+    })
+}
+
+fn with(entries: &Value) -> Value {
+    let mut plan = plan();
+    plan.as_object_mut().unwrap().extend(entries.as_object().unwrap().clone());
+    plan
+}
+
+fn decode(plan: &Value) -> Result<Plan, PlanError> {
+    Plan::decode(&serde_json::to_vec(plan).unwrap())
+}
+
+fn weight(name: &str, dtype: &str, dims: &[i64], offset: u64, size: u64) -> Value {
+    json!({"name": name, "dtype": dtype, "dims": dims, "offset": offset, "size": size})
+}
+
+/// Findings of a container with these parts, as code and segment.
+fn findings(
+    plan: &Value,
+    network: &NetworkDesc,
+    constants: &[u8],
+    alignment: u64,
+) -> Vec<(&'static str, String)> {
+    let metadata = Metadata {
+        network_name: network.network_name.clone(),
+        num_nsps: 1,
+        vtcm_size: 1,
+        l2tcm_size: 1,
+        ..Metadata::default()
+    };
+    let (flat, text) = (metadata.encode_flatbuffer(), serde_json::to_vec(plan).unwrap());
+    let file =
+        elf::build(&[("metadata_fb", &flat), (GRAPH_SECTION, b"graph"), (PLAN_SECTION, &text)]).unwrap();
+    let size = constants.len() as u64;
+    let descriptor = ConstantsDesc { static_constants_size: size, ..ConstantsDesc::default() }.encode();
+    let network = network.encode();
+    let segments = [
+        SegmentData { name: "constants.bin", offset: size, payload: constants },
+        SegmentData { name: "constantsdesc.bin", offset: 0, payload: &descriptor },
+        SegmentData { name: "network.elf", offset: 0, payload: &file },
+        SegmentData { name: "networkdesc.bin", offset: 0, payload: &network },
+    ];
+    let bytes = writer::build_in_memory(&segments, alignment).unwrap();
+    let findings = validate(&bytes).into_iter();
+    findings.map(|finding| (finding.code, finding.segment.unwrap_or_default())).collect()
+}
+
+#[test]
+fn plan_with_every_entry_is_read_as_written() {
+    let plan = decode(&with(&json!({
+        "version": 2, "hardware": "ai200", "loops": true, "producer": "for people", "devices": 3,
+        "inputs": [{"name": "x", "dtype": "uint8", "dims": [2, 33], "mxint8": 32, "model": {}}],
+        "initializers": [
+            {"name": "w", "dtype": "float16", "dims": [2], "offset": 64, "size": 9, "encoding": "mxfp6_e2m3", "axis": 1}
+        ],
+        "variants": [{"name": "a", "symbols": {}, "inputs": [[1]], "outputs": [[2]]}],
+        "custom_op_libraries": [{"name": "lib.so", "size": 5, "crc32": 7}],
+        "retained_state": true, "split_retained_state_io": true, "io_crc": 0,
+        "places": {"inputs": [[1, 64]], "outputs": [[2, 0]]}, "control_buffer": 3,
+        "stats": {
+            "level": 70, "op_level": 1, "batch_size": 2, "buffer": 4, "ddr": true, "pmu_events": [1],
+            "fingerprint": "000102030405060708090a0b0c0d0eff", "capacity": {},
+        },
+    })))
+    .unwrap();
+    assert_eq!(
+        (plan.version, plan.target.as_str(), plan.family(), plan.devices),
+        (2, "cpu", "ai200", Some(3))
+    );
+    assert_eq!((plan.inputs[0].mxint8, plan.inputs[0].dims.as_slice()), (Some(32), &[2, 33][..]));
+    assert_eq!(plan.initializers[0].encoding.as_deref(), Some("mxfp6_e2m3"));
+    assert_eq!(
+        (plan.variants[0].inputs.as_slice(), plan.variants[0].outputs.as_slice()),
+        (&[vec![1]][..], &[vec![2]][..])
+    );
+    assert_eq!(plan.custom_op_libraries[0].crc32, 7);
+    assert!(plan.loops && plan.retained_state && plan.split_retained_state_io);
+    assert_eq!((plan.io_crc, plan.control_buffer), (Some(0), Some(3)));
+    assert_eq!((plan.places.inputs, plan.places.outputs), (vec![(1, 64)], vec![(2, 0)]));
+    let stats = plan.stats.unwrap();
+    assert_eq!((stats.level, stats.op_level, stats.batch_size, stats.buffer), (70, 1, 2, 4));
+    assert_eq!(stats.fingerprint(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);
+    assert!(stats.ddr && stats.pmu_events == [1]);
+}
+
+#[test]
+fn plan_without_its_optional_entries_asks_for_nothing() {
+    let plan = decode(&plan()).unwrap();
+    assert_eq!((plan.family(), plan.devices, plan.control_buffer, &plan.stats), ("ai100", None, None, &None));
+    assert!(!plan.loops && plan.variants.is_empty() && plan.io_crc.is_none());
+}
+
+#[test]
+fn fingerprint_of_other_text_is_zeros() {
+    for wrong in ["", "00", "+00102030405060708090a0b0c0d0eff", "zz0102030405060708090a0b0c0d0eff"] {
+        let plan = decode(&with(&json!({"stats": {"fingerprint": wrong}}))).unwrap();
+        assert_eq!(plan.stats.unwrap().fingerprint(), [0; 16], "{wrong}");
+    }
+}
+
+#[test]
+fn plan_of_another_version_is_refused_by_its_version_whatever_else_it_has() {
+    for plan in [with(&json!({"version": 3})), json!({"version": 0, "inputs": "changed"})] {
+        let error = decode(&plan).unwrap_err();
+        assert_eq!(
+            (error.code(), matches!(error, PlanError::Version { .. })),
+            ("qpc.cpu_plan_version", true)
+        );
+    }
+    for plan in [json!({"version": 1}), with(&json!({"target": 1})), json!([]), with(&json!({"version": -1}))]
+    {
+        assert_eq!(decode(&plan).unwrap_err().code(), "qpc.cpu_plan", "{plan}");
+    }
+    let unknown = with(&json!({"initializers": [weight("w", "float8", &[1], 0, 1)]}));
+    assert!(decode(&unknown).unwrap_err().to_string().contains("float8"));
+}
+
+#[test]
+fn edges_that_are_not_the_bindings_are_refused() {
+    assert_eq!(decode(&plan()).unwrap().check_network(&network()), Ok(()));
+    let edge = |name: &str, dtype: &str, dims: &[i64]| json!({"name": name, "dtype": dtype, "dims": dims});
+    for (entry, edges) in [
+        ("inputs", json!([])),
+        ("inputs", json!([edge("z", "float32", &[4])])),
+        ("inputs", json!([edge("x", "float16", &[4])])),
+        ("outputs", json!([edge("y", "float32", &[5])])),
+        ("outputs", json!([edge("y", "float32", &[4]), edge("z", "float32", &[4])])),
+    ] {
+        let plan = with(&json!({entry: edges}));
+        assert_eq!(
+            decode(&plan).unwrap().check_network(&network()).unwrap_err().code(),
+            "qpc.cpu_plan_edges",
+            "{plan}"
+        );
+        assert_eq!(findings(&plan, &network(), &[], 64), [("qpc.cpu_plan_edges", "network.elf".to_owned())]);
+    }
+    let mut partial = network();
+    partial.inputs[0].is_partial_allowed = true;
+    let error = decode(&plan()).unwrap().check_network(&partial).unwrap_err();
+    assert_eq!(error.to_string(), "input `x` may be given in part, which no graph can take");
+}
+
+#[test]
+fn statistics_are_no_tensor_of_the_plan() {
+    let mut network = network();
+    let mut counts = network.outputs[0].clone();
+    counts.name = "aiccyclecounts_0".to_owned();
+    network.outputs.push(counts);
+    assert_eq!(decode(&plan()).unwrap().check_network(&network).unwrap_err().code(), "qpc.cpu_plan_edges");
+    network.stats = Some(Stats::default());
+    assert_eq!(decode(&plan()).unwrap().check_network(&network), Ok(()));
+    assert_eq!((network.stats_output(), network.computed_outputs().len()), (Some(1), 1));
+}
+
+#[test]
+fn specializations_that_are_not_the_permitted_shapes_are_refused() {
+    let mut network = network();
+    let shape = |dim| TensorShape { dtype: ElementType::Float32, dims: vec![dim] };
+    network.allowed_shapes =
+        vec![IoShapes { shapes: vec![shape(4), shape(4)] }, IoShapes { shapes: vec![shape(2), shape(3)] }];
+    let variants = |variants: &[(i64, i64)]| {
+        let variants: Vec<_> = variants
+            .iter()
+            .map(|(input, output)| json!({"inputs": [[input]], "outputs": [[output]]}))
+            .collect();
+        with(&json!({"version": 2, "variants": variants}))
+    };
+    assert_eq!(decode(&variants(&[(4, 4), (2, 3)])).unwrap().check_network(&network), Ok(()));
+    for wrong in [&[][..], &[(4, 4)], &[(4, 4), (3, 2)], &[(2, 3), (4, 4)]] {
+        let error = decode(&variants(wrong)).unwrap().check_network(&network).unwrap_err();
+        assert_eq!(error.code(), "qpc.cpu_plan_variants", "{wrong:?}");
+    }
+    let swapped = with(&json!({"version": 2, "variants": [
+        {"inputs": [[4], [4]], "outputs": []}, {"inputs": [[2]], "outputs": [[3]]}
+    ]}));
+    assert_eq!(decode(&swapped).unwrap().check_network(&network), Err(PlanError::Variant { number: 0 }));
+}
+
+#[test]
+fn control_buffer_that_cannot_carry_what_the_host_says_is_refused() {
+    let mut network = network();
+    let size = u32::try_from(CONTROL_BYTES).unwrap();
+    for (size, dir) in [(size, Direction::In), (size - 1, Direction::In), (size, Direction::Out)] {
+        network.dma_buffers.push(DmaBuffer { size, dir });
+    }
+    network.dma_buffers[0].size = size;
+    let checked = |number: usize| {
+        let plan = decode(&with(&json!({"control_buffer": number}))).unwrap();
+        plan.check_control_buffer(&network).map_err(|error| error.to_string())
+    };
+    assert_eq!(checked(2), Ok(()));
+    for (number, found) in [
+        (0, "which holds a tensor"),
+        (3, "which has 63 bytes"),
+        (4, "which comes out"),
+        (5, "which does not exist"),
+        (usize::MAX, "which does not exist"),
+    ] {
+        assert!(checked(number).unwrap_err().contains(found), "{number}");
+    }
+}
+
+#[test]
+fn weights_at_an_odd_offset_are_refused() {
+    let constants = [0; 256];
+    let one = |offset| with(&json!({"initializers": [weight("w", "float32", &[2], offset, 8)]}));
+    for (offset, code) in [
+        (65, "qpc.initializer_alignment"),
+        (72, "qpc.initializer_alignment"),
+        (256, "qpc.initializer_out_of_bounds"),
+    ] {
+        assert_eq!(
+            findings(&one(offset), &network(), &constants, 64),
+            [(code, "constants.bin".to_owned())],
+            "{offset}"
+        );
+    }
+    assert_eq!(findings(&one(64), &network(), &constants, 8), []);
+    let plan = decode(&one(64)).unwrap();
+    let initializer = &plan.initializers[0];
+    assert_eq!(initializer.range(256, 4096), Ok(64..72));
+    assert_eq!(initializer.range(256, 4098).unwrap_err().code(), "qpc.constants_alignment");
+    let mut stored = initializer.clone();
+    stored.encoding = Some("mxfp6_e2m3".to_owned());
+    assert_eq!(stored.range(256, 4097), Ok(64..72), "blocks are decoded into memory of their own");
+}
+
+proptest! {
+    #[test]
+    fn initializer_is_used_only_where_its_elements_may_begin(
+        at in 0..DTYPES.len(), dims in vec(-1..6_i64, 0..4), offset in 0..700_u64, size_error in -1..2_i64,
+        len in 0..1000_usize, start in 0..16_u64,
+    ) {
+        let (_, dtype, element) = DTYPES[at];
+        let product: i64 = dims.iter().product();
+        let dense = i64::try_from(element).unwrap() * product;
+        let size = u64::try_from(dense + size_error).unwrap_or(0);
+        let is_negative = dims.iter().any(|dim| *dim < 0);
+        let initializer =
+            Initializer { name: "w".to_owned(), dtype, dims, offset, size, encoding: None, axis: 0 };
+        let is_tensor = !is_negative && i128::from(size) == i128::from(dense) && offset + size <= len as u64;
+        match initializer.range(len, start) {
+            Ok(range) => {
+                prop_assert!(is_tensor && offset % 64 == 0 && (start + offset) % element == 0);
+                prop_assert_eq!((range.start as u64, range.len() as u64), (offset, size));
+            }
+            Err(error) => {
+                let expected = if !is_tensor {
+                    "qpc.initializer_out_of_bounds"
+                } else if offset % 64 != 0 {
+                    "qpc.initializer_alignment"
+                } else {
+                    "qpc.constants_alignment"
+                };
+                prop_assert_eq!(error.code(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn edge_and_initializer_of_every_type_are_read_as_written(
+        at in 0..DTYPES.len(), dims in vec(any::<i64>(), 0..4), name in "\\PC{0,8}", offset in any::<u64>(), size in any::<u64>(),
+    ) {
+        let (text, dtype, element) = DTYPES[at];
+        let plan = decode(&with(&json!({
+            "inputs": [{"name": name, "dtype": text, "dims": dims}],
+            "initializers": [weight(&name, text, &dims, offset, size)],
+        }))).unwrap();
+        prop_assert_eq!(dtype.size_bytes(), element);
+        prop_assert_eq!((&plan.inputs[0].name, plan.inputs[0].dtype, &plan.inputs[0].dims), (&name, dtype, &dims));
+        let initializer = &plan.initializers[0];
+        prop_assert_eq!((initializer.offset, initializer.size, initializer.dtype), (offset, size, dtype));
+        let exact = dims.iter().map(|dim| i128::from(*dim)).try_fold(i128::from(element), i128::checked_mul);
+        let expected = exact.filter(|_| dims.iter().all(|dim| *dim >= 0)).and_then(|bytes| u64::try_from(bytes).ok());
+        // A product that overflows before a zero is as much refused.
+        if !dims.contains(&0) {
+            prop_assert_eq!(dtype.dense_bytes(&dims), expected);
+        }
+    }
+
+    #[test]
+    fn control_buffer_is_read_as_written(
+        variant in any::<u32>(), is_measured in any::<bool>(), program in any::<u32>(), activation in any::<u32>(),
+        inference in any::<u64>(),
+    ) {
+        let control = Control { variant, is_measured, program, activation, inference };
+        prop_assert_eq!(Control::decode(&control.encode()), Some(control));
+    }
+
+    #[test]
+    fn no_bytes_break_a_plan(bytes in vec(any::<u8>(), 0..200), text in "[\\[{\"a-z0-9:,}\\]]{0,80}") {
+        let _ = (Plan::decode(&bytes), Plan::decode(text.as_bytes()), Plan::of_elf(&bytes), Control::decode(&bytes));
+    }
+}

@@ -1,0 +1,23 @@
+//! Checks of what callers pass for the bindings of a program: arrays by name, buffers by index.
+//!
+//! [`BindingSpecs`] say what a program takes. A caller's array is an [`Argument`]: type, shape, strides and address, never
+//! its memory, so that the same checks serve every interface. [`BindingSpecs::variant_of`] finds the permitted combination
+//! of shapes; what belongs to none is a [`ShapeError`].
+
+mod array;
+mod error;
+mod overlap;
+mod shape;
+mod slicing;
+mod spec;
+mod state_part;
+#[cfg(test)]
+mod tests;
+
+pub use array::Argument;
+pub use error::ArgumentError;
+pub use overlap::first_overlap;
+pub use shape::{GivenShape, ShapeError};
+pub use slicing::{SlicingError, SlicingSpec};
+pub use spec::{BindingSpec, BindingSpecs, BufferFacts, TensorShape};
+pub use state_part::StatePart;

@@ -1,0 +1,184 @@
+//! Which permitted combination of shapes the given tensors belong to.
+
+use std::fmt::{self, Write};
+
+use super::{BindingSpec, BindingSpecs, TensorShape};
+
+/// The shape that a tensor was given with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GivenShape {
+    /// Bytes of one element.
+    pub item_bytes: u64,
+    /// Elements in each dim; a dim of 0 leaves the tensor out.
+    pub dims: Vec<u64>,
+}
+
+/// Shapes that are no permitted combination.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ShapeError {
+    /// Name, bytes of one element and dims of the tensors that were passed.
+    pub passed: Vec<(String, u64, Vec<u64>)>,
+    /// Name and dims of these tensors in each permitted combination.
+    pub allowed: Vec<Vec<(String, Vec<usize>)>>,
+    /// Bytes of one element that each of these tensors has.
+    pub item_bytes: Vec<usize>,
+}
+
+impl fmt::Display for ShapeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "No matching dimension found: {}", self.details())
+    }
+}
+
+impl ShapeError {
+    /// What was passed and what is allowed.
+    pub fn details(&self) -> String {
+        let passed = self.passed.iter().zip(&self.item_bytes).map(|((name, found, dims), &expected)| {
+            if usize::try_from(*found) == Ok(expected) {
+                format!("{name} {dims:?}")
+            } else {
+                format!("{name} {dims:?} with elements of {found} bytes instead of {expected}")
+            }
+        });
+        let mut text = format!("passed: {}", passed.collect::<Vec<_>>().join(", "));
+        for (variant, tensors) in self.allowed.iter().enumerate() {
+            let tensors = tensors.iter().map(|(name, dims)| format!("{name} {dims:?}"));
+            let _ = write!(text, "; allowed {variant}: {}", tensors.collect::<Vec<_>>().join(", "));
+        }
+        text
+    }
+}
+
+impl GivenShape {
+    /// Whether it leaves the tensor out.
+    pub fn is_left_out(&self) -> bool {
+        self.dims.contains(&0)
+    }
+
+    /// Bytes of all elements; `None` when they are more than the address space.
+    pub fn bytes(&self) -> Option<usize> {
+        let bytes = self.dims.iter().try_fold(self.item_bytes, |bytes, &dim| bytes.checked_mul(dim))?;
+        usize::try_from(bytes).ok()
+    }
+
+    fn has_elements_of(&self, shape: &TensorShape) -> bool {
+        usize::try_from(self.item_bytes) == Ok(shape.item_bytes)
+    }
+
+    fn is(&self, shape: &TensorShape) -> bool {
+        let (found, expected) = (rank_one(&self.dims, &1), rank_one(&shape.dims, &1));
+        self.has_elements_of(shape)
+            && found.len() == expected.len()
+            && found.iter().zip(expected).all(|(&found, &dim)| usize::try_from(found) == Ok(dim))
+    }
+}
+
+impl From<&TensorShape> for GivenShape {
+    fn from(shape: &TensorShape) -> Self {
+        Self { item_bytes: shape.item_bytes as u64, dims: shape.dims.iter().map(|&dim| dim as u64).collect() }
+    }
+}
+
+/// A scalar is passed as one dim of 1 (qpc-format §8.2).
+fn rank_one<'a, T>(dims: &'a [T], one: &'a T) -> &'a [T] {
+    if dims.is_empty() { std::slice::from_ref(one) } else { dims }
+}
+
+impl BindingSpecs {
+    /// The combination that tensors of these shapes belong to; `None` is a tensor that is left out, which fits all.
+    ///
+    /// It is the first that all of them have. Where there is none it is the first that all inputs have, as far as they
+    /// may not be given in part, and whose outputs find room: clients keep buffers for the largest shape, and the head of
+    /// such a buffer is written.
+    pub fn variant_of(&self, given: &[Option<GivenShape>]) -> Result<usize, ShapeError> {
+        let find = |fits: &dyn Fn(&BindingSpec, &TensorShape, &GivenShape) -> bool| {
+            (0..self.variants()).find(|&variant| {
+                let mut pairs = self.list.iter().zip(given);
+                pairs.all(|(spec, given)| {
+                    given.as_ref().is_none_or(|given| fits(spec, spec.shape(variant), given))
+                })
+            })
+        };
+        let is_exact = |_: &BindingSpec, shape: &TensorShape, given: &GivenShape| given.is(shape);
+        let is_loose = |spec: &BindingSpec, shape: &TensorShape, given: &GivenShape| {
+            given.is(shape)
+                || spec.is_partial
+                || (self.is_dynamic && !spec.is_input && has_room(shape, given))
+        };
+        find(&is_exact).or_else(|| find(&is_loose)).ok_or_else(|| self.mismatch(given))
+    }
+
+    /// [`Self::variant_of`] for buffers of these sizes that came without a shape; a size of 0 is a buffer that is left out.
+    pub fn variant_of_sizes(&self, sizes: &[usize]) -> Option<usize> {
+        let find = |fits: fn(&BindingSpec, usize, usize) -> bool| {
+            (0..self.variants()).find(|&variant| {
+                let mut pairs = self.list.iter().zip(sizes);
+                pairs.all(|(spec, &size)| size == 0 || fits(spec, spec.shape(variant).bytes, size))
+            })
+        };
+        find(|_, bytes, size| bytes == size)
+            .or_else(|| find(|spec, bytes, size| if spec.is_input { bytes == size } else { bytes <= size }))
+    }
+
+    /// The shape of a buffer that came without one, if its size says it: `None` where combinations differ in the dims of a
+    /// binding and not in its size, and for one that is left out or given in part.
+    pub fn shape_of_size(&self, index: usize, size: usize) -> Option<GivenShape> {
+        let spec = self.list.get(index)?;
+        if size == spec.largest.bytes {
+            return Some((&spec.largest).into());
+        }
+        let mut of_size = spec.variants.iter().filter(|shape| shape.bytes == size && size > 0);
+        let first = of_size.next()?;
+        of_size.all(|other| other.dims == first.dims).then(|| first.into())
+    }
+
+    /// The shapes of buffers that came without one, and the combination they belong to.
+    pub fn shapes_of_sizes(
+        &self,
+        sizes: &[usize],
+        shapes: &mut [Option<GivenShape>],
+    ) -> Result<usize, ShapeError> {
+        let variant = self.variant_of_sizes(sizes);
+        for ((slot, &size), spec) in shapes.iter_mut().zip(sizes).zip(&self.list) {
+            if size == 0 {
+                *slot = None;
+                continue;
+            }
+            let slot = slot.get_or_insert_default();
+            slot.item_bytes = spec.largest.item_bytes as u64;
+            slot.dims.clear();
+            let dims = |shape: &TensorShape| shape.dims.iter().map(|&dim| dim as u64).collect::<Vec<_>>();
+            match variant {
+                Some(variant) => slot.dims.extend(dims(spec.shape(variant))),
+                None if size == spec.largest.bytes => slot.dims.extend(dims(&spec.largest)),
+                // Nothing is known but the number of elements.
+                None => slot.dims.push((size / spec.largest.item_bytes.max(1)) as u64),
+            }
+        }
+        match variant {
+            Some(variant) => Ok(variant),
+            None => self.variant_of(shapes),
+        }
+    }
+
+    fn mismatch(&self, given: &[Option<GivenShape>]) -> ShapeError {
+        let passed: Vec<_> =
+            self.list.iter().zip(given).filter_map(|(spec, given)| Some((spec, given.as_ref()?))).collect();
+        let of_variant = |variant| {
+            passed.iter().map(|(spec, _)| (spec.name.clone(), spec.shape(variant).dims.clone())).collect()
+        };
+        ShapeError {
+            item_bytes: passed.iter().map(|(spec, _)| spec.largest.item_bytes).collect(),
+            allowed: (0..self.variants()).map(of_variant).collect(),
+            passed: passed
+                .into_iter()
+                .map(|(spec, given)| (spec.name.clone(), given.item_bytes, given.dims.clone()))
+                .collect(),
+        }
+    }
+}
+
+/// Whether the tensor of a combination has no more bytes than were given.
+fn has_room(shape: &TensorShape, given: &GivenShape) -> bool {
+    given.has_elements_of(shape) && given.bytes().is_some_and(|bytes| shape.bytes <= bytes)
+}

@@ -1,0 +1,179 @@
+//! Specifications of windows: which binding is cut where (python-api §B.10).
+//!
+//! A specification is matched against the names of all bindings when it is made, so that a later call only looks up its
+//! bindings.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::spec::refused;
+use super::{Argument, BindingSpec, BindingSpecs};
+use crate::error::RuntimeError;
+
+/// How the bindings of a program are cut.
+#[derive(Debug)]
+pub struct SlicingSpec {
+    // Per binding; `None` where no specification matches.
+    cuts: Vec<Option<Arc<Cut>>>,
+}
+
+#[derive(Debug)]
+struct Cut {
+    item_bytes: u64,
+    starts: Vec<Start>,
+}
+
+#[derive(Debug)]
+enum Start {
+    At(usize),
+    Symbol(String),
+}
+
+/// What is wrong with a specification, or the failure of what matches names.
+#[derive(Debug)]
+pub enum SlicingError<E> {
+    /// The text of it.
+    Spec(String),
+    /// Why names could not be matched.
+    Match(E),
+}
+
+impl SlicingSpec {
+    /// Reads a specification in JSON. `compile` makes of a pattern what says whether a name matches it; its text is what is
+    /// wrong with a pattern.
+    pub fn new<E, M: FnMut(&str) -> Result<bool, E>>(
+        specs: &BindingSpecs,
+        json: &str,
+        mut compile: impl FnMut(&str) -> Result<Result<M, String>, E>,
+    ) -> Result<Self, SlicingError<E>> {
+        let mut cuts = vec![None; specs.len()];
+        for (pattern, cut) in read(json).map_err(SlicingError::Spec)? {
+            let compiled = compile(&pattern).map_err(SlicingError::Match)?;
+            let mut is_match = compiled.map_err(SlicingError::Spec)?;
+            let cut = Arc::new(cut);
+            for (slot, spec) in cuts.iter_mut().zip(specs.iter()) {
+                if slot.is_none() && is_match(&spec.name).map_err(SlicingError::Match)? {
+                    *slot = Some(Arc::clone(&cut));
+                }
+            }
+        }
+        Ok(Self { cuts })
+    }
+
+    /// Whether a binding is cut; the others are bound whole.
+    pub fn cuts(&self, index: usize) -> bool {
+        self.cuts.get(index).is_some_and(Option::is_some)
+    }
+
+    /// First element of the window of binding `index` that an array is, in each dim.
+    pub fn origin(
+        &self,
+        specs: &BindingSpecs,
+        index: usize,
+        argument: &Argument<'_>,
+        parameters: &[(String, i64)],
+    ) -> Result<Vec<usize>, RuntimeError> {
+        let spec = specs.get(index)?;
+        let Some(Some(cut)) = self.cuts.get(index) else {
+            return Err(refused(format!("binding {index} is not cut by this specification")));
+        };
+        let origin = cut.origin(spec, argument, parameters).map_err(refused)?;
+        if spec.is_input && spec.retained.is_none() {
+            let name = &spec.name;
+            return Err(refused(format!(
+                "input `{name}` keeps no value on the device, so no part of it can be set"
+            )));
+        }
+        if !spec.is_input {
+            spec.check_contiguous(argument)?;
+        }
+        spec.check_writable(argument.is_readonly)?;
+        Ok(origin)
+    }
+}
+
+impl Cut {
+    /// First element of the window, after checking that the array fits.
+    fn origin(
+        &self,
+        spec: &BindingSpec,
+        argument: &Argument<'_>,
+        parameters: &[(String, i64)],
+    ) -> Result<Vec<usize>, String> {
+        let (name, tensor) = (&spec.name, &spec.largest);
+        if self.item_bytes != tensor.item_bytes as u64 || argument.item_bytes != tensor.item_bytes {
+            return Err(format!(
+                "`{name}` has elements of {} bytes; the array has {}, the specification says {}",
+                tensor.item_bytes, argument.item_bytes, self.item_bytes
+            ));
+        }
+        let rank = tensor.dims.len();
+        if self.starts.len() != rank || argument.shape.len() != rank {
+            return Err(format!(
+                "`{name}` has {rank} dims; the array has {}, the specification {}",
+                argument.shape.len(),
+                self.starts.len()
+            ));
+        }
+        let mut origin = Vec::with_capacity(rank);
+        for (start, (&dim, &extent)) in self.starts.iter().zip(tensor.dims.iter().zip(argument.shape)) {
+            let at = match start {
+                Start::At(at) => i64::try_from(*at).unwrap_or(i64::MAX),
+                Start::Symbol(symbol) => {
+                    let found = parameters.iter().find(|(name, _)| name == symbol);
+                    found.map(|(_, value)| *value).ok_or_else(|| {
+                        let given: Vec<_> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+                        format!("`{name}` begins at {symbol:?}, which has no value; given are {given:?}")
+                    })?
+                }
+            };
+            let first = usize::try_from(at).ok();
+            let end = first.zip(usize::try_from(extent).ok()).and_then(|(at, extent)| at.checked_add(extent));
+            match (first, end) {
+                (Some(first), Some(end)) if end <= dim => origin.push(first),
+                _ => {
+                    return Err(format!(
+                        "a window of {:?} elements with an element at {at} does not lie in `{name}` of {:?}",
+                        argument.shape, tensor.dims
+                    ));
+                }
+            }
+        }
+        Ok(origin)
+    }
+}
+
+/// Patterns and what they cut, in order.
+fn read(json: &str) -> Result<Vec<(String, Cut)>, String> {
+    let value: Value = serde_json::from_str(json).map_err(|error| format!("no JSON: {error}"))?;
+    let specs = value.get("BufferSpecs").and_then(Value::as_array);
+    let specs = specs.ok_or("a list \"BufferSpecs\" is expected")?;
+    specs
+        .iter()
+        .enumerate()
+        .map(|(index, spec)| read_spec(spec).map_err(|what| format!("BufferSpecs[{index}]: {what}")))
+        .collect()
+}
+
+fn read_spec(spec: &Value) -> Result<(String, Cut), String> {
+    let name = spec.get("Name").and_then(Value::as_str).ok_or("a text \"Name\" is expected")?;
+    let item_bytes =
+        spec.get("ElemSize").and_then(Value::as_u64).ok_or("a number \"ElemSize\" is expected")?;
+    let dims = spec.get("DimSpecs").and_then(Value::as_array).ok_or("a list \"DimSpecs\" is expected")?;
+    let starts = dims.iter().enumerate().map(|(dim, entry)| {
+        let start = entry.get("start");
+        match start {
+            Some(Value::String(symbol)) => Ok(Start::Symbol(symbol.clone())),
+            Some(Value::Number(at)) => {
+                at.as_u64().and_then(|at| usize::try_from(at).ok()).map(Start::At).ok_or(())
+            }
+            _ => Err(()),
+        }
+        .map_err(|()| {
+            let found = start.map_or_else(|| "nothing".to_owned(), Value::to_string);
+            format!("DimSpecs[{dim}]: \"start\" is {found}; a number from 0 on or a symbol is expected")
+        })
+    });
+    Ok((name.to_owned(), Cut { item_bytes, starts: starts.collect::<Result<_, _>>()? }))
+}

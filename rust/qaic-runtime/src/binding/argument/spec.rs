@@ -1,0 +1,387 @@
+//! What callers may pass for the bindings of a program.
+
+use qaic_qpc::mappings::user_mappings;
+use qaic_quant::mx::MxFormat;
+
+use super::{Argument, ArgumentError, GivenShape};
+use crate::binding::{ArrayType, TensorSpec, retained_pairs, tensor_specs};
+use crate::error::{InputError, RuntimeError};
+use crate::image::Image;
+use crate::program::Program;
+
+/// What a program takes, inputs then outputs.
+#[derive(Debug)]
+pub struct BindingSpecs {
+    pub(super) list: Vec<BindingSpec>,
+    inputs: usize,
+    /// Permitted combinations of shapes; at least one.
+    variants: usize,
+    /// Whether it was compiled for several combinations.
+    pub(super) is_dynamic: bool,
+}
+
+/// One binding.
+#[derive(Debug)]
+pub struct BindingSpec {
+    /// Its name.
+    pub name: String,
+    /// Whether it is an input.
+    pub is_input: bool,
+    /// Type of the elements, where arrays are taken. Of buffers only the size of an element counts.
+    pub dtype: Option<ArrayType>,
+    /// Whether fewer elements may be given, whatever the shapes.
+    pub is_partial: bool,
+    /// Whether it is a tensor of the model.
+    pub is_visible: bool,
+    /// The input whose value the device keeps between inferences, and that this binding is or is the next value of.
+    pub retained: Option<usize>,
+    /// Values per row of the blocks that the device has in place of an array.
+    pub block_columns: Option<usize>,
+    /// The largest tensor: what is shown, and room for every combination.
+    pub largest: TensorShape,
+    // By combination of shapes.
+    pub(super) variants: Vec<TensorShape>,
+}
+
+/// A tensor in one of its shapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorShape {
+    /// Bytes of one element.
+    pub item_bytes: usize,
+    /// Elements in each dim; empty for a scalar.
+    pub dims: Vec<usize>,
+    /// Bytes of all of them.
+    pub bytes: usize,
+}
+
+/// A buffer without type and shape.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferFacts {
+    /// Bytes.
+    pub len: usize,
+    /// Whether the memory must not be written.
+    pub is_readonly: bool,
+    /// Whether it is all of a DMA buffer, which may have a few bytes more than the tensor at its begin.
+    pub is_whole_dma_buffer: bool,
+}
+
+impl BindingSpecs {
+    /// What a program takes as arrays, whose types and shapes count.
+    pub fn of_arrays(image: &Image) -> Result<Self, RuntimeError> {
+        let specs = tensor_specs(image)?;
+        let pairs = retained_pairs(image)?;
+        let variants = specs.variants.len();
+        let mut list = Vec::with_capacity(specs.inputs.len() + specs.outputs.len());
+        for (index, tensor) in specs.inputs.iter().enumerate() {
+            let retained = pairs.iter().any(|pair| pair.input == index).then_some(index);
+            let dims = specs.variants.iter().filter_map(|variant| variant.inputs.get(index));
+            list.push(BindingSpec::of_array(tensor, true, dims, retained)?);
+        }
+        for (index, tensor) in specs.outputs.iter().enumerate() {
+            let retained = pairs.iter().find(|pair| pair.output == index).map(|pair| pair.input);
+            let dims = specs.variants.iter().filter_map(|variant| variant.outputs.get(index));
+            list.push(BindingSpec::of_array(tensor, false, dims, retained)?);
+        }
+        Ok(Self { list, inputs: specs.inputs.len(), variants: variants.max(1), is_dynamic: variants > 0 })
+    }
+
+    /// What a program takes as buffers, whose sizes count.
+    pub fn of_buffers(program: &Program) -> Result<Self, RuntimeError> {
+        let network = program.image().network();
+        let inputs = network.inputs.len();
+        let tensors = network.inputs.iter().map(|binding| &binding.io_initial);
+        let tensors = tensors.chain(network.outputs.iter().map(|binding| &binding.io_transformed));
+        let allowed = &network.allowed_shapes;
+        let list =
+            user_mappings(network)?.into_iter().zip(tensors).enumerate().map(|(index, (mapping, tensor))| {
+                let is_input = index < inputs;
+                let shape = |item_bytes: Option<u64>, dims: &[i32], bytes| TensorShape {
+                    item_bytes: item_bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(1),
+                    dims: dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect(),
+                    bytes,
+                };
+                let variants = program.variants().iter().enumerate().map(|(variant, plan)| {
+                    let transfers = if is_input { plan.inputs() } else { plan.outputs() };
+                    let position = if is_input { index } else { index - inputs };
+                    let bytes = transfers.get(position).map_or(0, |transfer| transfer.user_bytes());
+                    match allowed.get(variant).and_then(|entry| entry.shapes.get(index)) {
+                        Some(entry) => shape(entry.dtype.size_bytes(), &entry.dims, bytes),
+                        None => shape(tensor.dtype.size_bytes(), &tensor.dims, bytes),
+                    }
+                });
+                let pair = program
+                    .retained()
+                    .iter()
+                    .find(|pair| if is_input { pair.input == index } else { pair.output + inputs == index });
+                BindingSpec {
+                    is_input,
+                    dtype: None,
+                    is_partial: mapping.is_partial_buffer_allowed,
+                    is_visible: true,
+                    retained: pair.map(|pair| pair.input),
+                    block_columns: None,
+                    largest: shape(
+                        tensor.dtype.size_bytes(),
+                        &tensor.dims,
+                        usize::try_from(mapping.size).unwrap_or(usize::MAX),
+                    ),
+                    variants: variants.collect(),
+                    name: mapping.buffer_name,
+                }
+            });
+        Ok(Self {
+            list: list.collect(),
+            inputs,
+            variants: program.variants().len().max(1),
+            is_dynamic: !allowed.is_empty(),
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_list(list: Vec<BindingSpec>, inputs: usize, is_dynamic: bool) -> Self {
+        let variants = list.first().map_or(1, |spec| spec.variants.len());
+        Self { list, inputs, variants, is_dynamic }
+    }
+
+    /// Number of bindings.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are no bindings.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Permitted combinations of shapes; at least one.
+    pub fn variants(&self) -> usize {
+        self.variants
+    }
+
+    /// All bindings, inputs then outputs.
+    pub fn iter(&self) -> std::slice::Iter<'_, BindingSpec> {
+        self.list.iter()
+    }
+
+    /// The inputs.
+    pub fn inputs(&self) -> &[BindingSpec] {
+        self.list.get(..self.inputs).unwrap_or_default()
+    }
+
+    /// The outputs.
+    pub fn outputs(&self) -> &[BindingSpec] {
+        self.list.get(self.inputs..).unwrap_or_default()
+    }
+
+    /// The binding with this index.
+    pub fn get(&self, index: usize) -> Result<&BindingSpec, RuntimeError> {
+        self.list.get(index).ok_or_else(|| self.unknown(index))
+    }
+
+    /// The position that an index of a caller names.
+    pub fn position(&self, index: i64) -> Result<usize, RuntimeError> {
+        let position = usize::try_from(index).ok().filter(|&position| position < self.list.len());
+        position.ok_or_else(|| self.unknown(index))
+    }
+
+    fn unknown(&self, index: impl std::fmt::Display) -> RuntimeError {
+        let count = self.list.len();
+        refused(format!("binding {index} does not exist; the program has {count}, numbered from 0"))
+    }
+
+    /// Whether the device keeps values between inferences.
+    pub fn has_state(&self) -> bool {
+        self.inputs().iter().any(|spec| spec.retained.is_some())
+    }
+
+    /// Checks that a name is one of a visible output.
+    pub fn check_output_name(&self, name: &str) -> Result<(), ArgumentError> {
+        if self.outputs().iter().any(|spec| spec.is_visible && spec.name == name) {
+            return Ok(());
+        }
+        Err(ArgumentError::UnknownOutput { name: name.to_owned(), known: names(self.outputs()) })
+    }
+
+    /// The error for inputs of which `is_given` says that they are not all there.
+    pub fn missing_inputs(&self, is_given: impl Fn(usize) -> bool) -> ArgumentError {
+        let needed = self.inputs().iter().enumerate().filter(|(_, spec)| spec.retained.is_none());
+        let missing = needed.filter(|(index, _)| !is_given(*index)).map(|(_, spec)| spec.name.clone());
+        ArgumentError::Missing { missing: missing.collect(), known: names(self.inputs()) }
+    }
+}
+
+impl<'a> IntoIterator for &'a BindingSpecs {
+    type Item = &'a BindingSpec;
+    type IntoIter = std::slice::Iter<'a, BindingSpec>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// Names of the tensors of the model.
+pub(super) fn names(specs: &[BindingSpec]) -> Vec<String> {
+    specs.iter().filter(|spec| spec.is_visible).map(|spec| spec.name.clone()).collect()
+}
+
+impl BindingSpec {
+    fn of_array<'a>(
+        tensor: &TensorSpec,
+        is_input: bool,
+        variants: impl Iterator<Item = &'a Vec<u64>>,
+        retained: Option<usize>,
+    ) -> Result<Self, RuntimeError> {
+        let item_bytes = tensor.dtype.numpy().2;
+        let shape = |dims: &[u64]| {
+            TensorShape::of(item_bytes, dims)
+                .filter(|shape| !tensor.mxint8 || shape.block_bytes().is_some())
+                .ok_or_else(|| ArgumentError::TensorTooLarge {
+                    name: tensor.name.clone(),
+                    dims: dims.to_vec(),
+                })
+        };
+        let largest = shape(&tensor.dims)?;
+        let mut variants = variants.map(|dims| shape(dims)).collect::<Result<Vec<_>, _>>()?;
+        if variants.is_empty() {
+            variants.push(largest.clone());
+        }
+        Ok(Self {
+            name: tensor.name.clone(),
+            is_input,
+            dtype: Some(tensor.dtype),
+            is_partial: tensor.partial,
+            is_visible: tensor.visible,
+            retained,
+            block_columns: largest.dims.last().copied().filter(|_| tensor.mxint8),
+            largest,
+            variants,
+        })
+    }
+
+    /// The tensor in a combination of shapes.
+    pub fn shape(&self, variant: usize) -> &TensorShape {
+        self.variants.get(variant).unwrap_or(&self.largest)
+    }
+
+    /// Whether an array is this input in a combination of shapes, as it is.
+    pub fn takes(&self, variant: usize, argument: &Argument<'_>) -> bool {
+        let shape = self.shape(variant);
+        let is_short = || {
+            let bytes = argument.len_bytes();
+            self.is_partial && argument.shape.len() == 1 && bytes.is_some_and(|bytes| bytes <= shape.bytes)
+        };
+        self.has_elements(argument) && (argument.has_dims(&shape.dims) || is_short())
+    }
+
+    /// Whether an array can receive this output in a combination of shapes: it has the shape, or that of a larger
+    /// combination, and then the output is the head of it.
+    pub fn fits_into(&self, variant: usize, argument: &Argument<'_>) -> bool {
+        let shape = self.shape(variant);
+        let has_room = || {
+            let mut shapes = self.variants.iter().chain([&self.largest]);
+            argument.len_bytes().is_some_and(|bytes| bytes > shape.bytes)
+                && shapes.any(|other| argument.has_dims(&other.dims))
+        };
+        !argument.is_readonly && self.has_elements(argument) && (argument.has_dims(&shape.dims) || has_room())
+    }
+
+    /// Whether this output goes to the host when no array was given for it; `asked` are the names asked for.
+    /// `is_left_out` says which inputs the device provided: their next values stay there unless asked for by name, so
+    /// that a cache is not copied at every step.
+    pub fn is_delivered(&self, asked: Option<&[String]>, is_left_out: impl Fn(usize) -> bool) -> bool {
+        let stays = || self.retained.is_some_and(is_left_out);
+        self.is_visible && asked.map_or_else(|| !stays(), |names| names.contains(&self.name))
+    }
+
+    fn has_elements(&self, argument: &Argument<'_>) -> bool {
+        self.dtype.is_some_and(|dtype| argument.has_elements_of(dtype)) && argument.is_contiguous()
+    }
+
+    /// Refuses an array whose elements do not follow each other.
+    pub fn check_contiguous(&self, argument: &Argument<'_>) -> Result<(), RuntimeError> {
+        if argument.is_contiguous() {
+            return Ok(());
+        }
+        Err(refused(format!(
+            "`{}` was given an array of shape {:?} with strides {:?}; a C-contiguous one is expected",
+            self.name, argument.shape, argument.strides
+        )))
+    }
+
+    /// Refuses memory that an output cannot be written to.
+    pub fn check_writable(&self, is_readonly: bool) -> Result<(), RuntimeError> {
+        if self.is_input || !is_readonly {
+            return Ok(());
+        }
+        Err(refused(format!(
+            "output `{}` was given read-only memory; a writable array is expected",
+            self.name
+        )))
+    }
+
+    /// Checks a buffer that is not left out, with the shape that it came with.
+    pub fn check_buffer(&self, buffer: BufferFacts, given: Option<&GivenShape>) -> Result<(), RuntimeError> {
+        let len = match given {
+            _ if !buffer.is_whole_dma_buffer => buffer.len,
+            None => self.largest.bytes,
+            // What lies behind the descriptor has the size of the DMA buffer, whatever the shape.
+            Some(given) => given.bytes().unwrap_or(usize::MAX),
+        };
+        if let Some(given) = given
+            && given.bytes() != Some(len)
+        {
+            return Err(refused(format!(
+                "`{}`: {len} bytes given with element size {} and dims {:?}; both must say the same",
+                self.name, given.item_bytes, given.dims
+            )));
+        }
+        self.check_bytes(len, given.is_some())?;
+        self.check_writable(buffer.is_readonly)
+    }
+
+    /// Checks a number of bytes. What came with a shape may have a size that no combination has: that the shape is of none
+    /// is said when the inference runs (python-api §B.8).
+    fn check_bytes(&self, found: usize, has_shape: bool) -> Result<(), RuntimeError> {
+        let is_of_a_variant = || self.variants.iter().any(|shape| shape.bytes == found);
+        let may_be_short = || self.is_partial || (has_shape && self.variants.len() > 1) || is_of_a_variant();
+        let expected = self.largest.bytes;
+        if found == expected || (found < expected && may_be_short()) {
+            return Ok(());
+        }
+        Err(InputError::BufferSize {
+            buffer: self.name.clone(),
+            expected: expected as u64,
+            found: found as u64,
+        }
+        .into())
+    }
+
+    /// Bytes of the tensor in a buffer.
+    pub fn tensor_bytes(&self, buffer: BufferFacts) -> usize {
+        if buffer.is_whole_dma_buffer { self.largest.bytes } else { buffer.len }
+    }
+}
+
+impl TensorShape {
+    /// A tensor of these dims; `None` when it is larger than the address space.
+    fn of(item_bytes: usize, dims: &[u64]) -> Option<Self> {
+        let dims =
+            dims.iter().map(|&dim| isize::try_from(dim).ok().and_then(|dim| usize::try_from(dim).ok()));
+        let dims = dims.collect::<Option<Vec<_>>>()?;
+        let bytes = dims.iter().try_fold(item_bytes, |bytes, &dim| bytes.checked_mul(dim))?;
+        Some(Self { item_bytes, dims, bytes })
+    }
+
+    /// Bytes of the blocks that the device has in place of it; `None` when they are more than the address space, and of a
+    /// scalar, which has none.
+    pub fn block_bytes(&self) -> Option<usize> {
+        let (&columns, outer) = self.dims.split_last()?;
+        let rows = outer.iter().try_fold(1_usize, |rows, &dim| rows.checked_mul(dim))?;
+        MxFormat::Int8.stored_bytes(rows, columns)
+    }
+}
+
+/// The caller's mistake.
+pub(super) fn refused(what: String) -> RuntimeError {
+    InputError::Argument { what }.into()
+}

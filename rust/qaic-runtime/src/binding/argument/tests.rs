@@ -1,0 +1,383 @@
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::binding::ArrayType;
+
+fn shape(dims: &[usize]) -> TensorShape {
+    TensorShape { item_bytes: 4, dims: dims.to_vec(), bytes: 4 * dims.iter().product::<usize>() }
+}
+
+fn spec(name: &str, is_input: bool, variants: &[Vec<usize>]) -> BindingSpec {
+    let variants: Vec<_> = variants.iter().map(|dims| shape(dims)).collect();
+    BindingSpec {
+        name: name.to_owned(),
+        is_input,
+        dtype: Some(ArrayType::Float32),
+        is_partial: false,
+        is_visible: true,
+        retained: None,
+        block_columns: None,
+        largest: variants.iter().max_by_key(|shape| shape.bytes).unwrap().clone(),
+        variants,
+    }
+}
+
+/// Two inputs and an output, with these dims in each combination.
+fn specs(variants: &[[Vec<usize>; 3]]) -> BindingSpecs {
+    let of = |position: usize| variants.iter().map(|dims| dims[position].clone()).collect::<Vec<_>>();
+    let list = vec![spec("a", true, &of(0)), spec("b", true, &of(1)), spec("out", false, &of(2))];
+    BindingSpecs::of_list(list, 2, variants.len() > 1)
+}
+
+fn given(dims: &[usize]) -> GivenShape {
+    GivenShape { item_bytes: 4, dims: dims.iter().map(|&dim| dim as u64).collect() }
+}
+
+fn dims() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(1_usize..4, 0..3)
+}
+
+fn variants() -> impl Strategy<Value = Vec<[Vec<usize>; 3]>> {
+    prop::collection::vec([dims(), dims(), dims()], 1..5)
+}
+
+/// A scalar is one dim of 1.
+fn normal(dims: &[usize]) -> Vec<usize> {
+    if dims.is_empty() { vec![1] } else { dims.to_vec() }
+}
+
+/// Position, dims given, dims of a combination: whether they go together.
+type Fits<'a> = &'a dyn Fn(usize, &[usize], &[usize]) -> bool;
+
+proptest! {
+    #[test]
+    fn variant_of_given_shapes_is_the_first_that_has_them(
+        variants in variants(),
+        drawn in prop::collection::vec((0_usize..5, any::<bool>()), 3),
+        is_partial: bool,
+    ) {
+        let mut specs = specs(&variants);
+        specs.list[0].is_partial = is_partial;
+        // Each tensor has the shape of some combination, or is left out.
+        let shapes: Vec<Option<Vec<usize>>> = drawn
+            .iter()
+            .enumerate()
+            .map(|(position, &(variant, is_given))| {
+                is_given.then(|| variants[variant % variants.len()][position].clone())
+            })
+            .collect();
+        let size = |dims: &[usize]| dims.iter().product::<usize>();
+        let all = |fits: Fits<'_>| {
+            variants.iter().position(|tensors| {
+                (0..3).all(|at| shapes[at].as_ref().is_none_or(|dims| fits(at, dims, &tensors[at])))
+            })
+        };
+        let expected = all(&|_, found, dims| normal(found) == normal(dims)).or_else(|| {
+            all(&|at, found, dims| {
+                normal(found) == normal(dims)
+                    || (at == 0 && is_partial)
+                    || (at == 2 && variants.len() > 1 && size(found) >= size(dims))
+            })
+        });
+        let asked: Vec<_> = shapes.iter().map(|dims| dims.as_ref().map(|dims| given(dims))).collect();
+        match (specs.variant_of(&asked), expected) {
+            (Ok(found), Some(expected)) => prop_assert_eq!(found, expected),
+            (Err(error), None) => {
+                prop_assert_eq!(error.allowed.len(), variants.len());
+                prop_assert_eq!(error.passed.len(), shapes.iter().flatten().count());
+                let text = error.to_string();
+                prop_assert!(text.starts_with("No matching dimension found: passed: "));
+                prop_assert_eq!(text.matches("; allowed ").count(), variants.len());
+            }
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+
+    #[test]
+    fn shapes_of_sizes_are_those_of_a_variant_with_these_sizes(variants in variants(), drawn in 0_usize..5) {
+        let specs = specs(&variants);
+        let variant = drawn % variants.len();
+        let sizes: Vec<_> = specs.iter().map(|spec| spec.shape(variant).bytes).collect();
+        let mut shapes = vec![None; 3];
+        let found = specs.shapes_of_sizes(&sizes, &mut shapes).unwrap();
+        prop_assert!(found <= variant);
+        for (spec, (size, shape)) in specs.iter().zip(sizes.iter().zip(&shapes)) {
+            prop_assert_eq!(spec.shape(found).bytes, *size);
+            prop_assert_eq!(shape.as_ref(), Some(&GivenShape::from(spec.shape(found))));
+        }
+        for (index, &size) in sizes.iter().enumerate() {
+            let dims: Vec<_> = variants.iter().map(|tensors| &tensors[index]).collect();
+            let of_size: Vec<_> = dims.iter().filter(|dims| shape(dims).bytes == size).collect();
+            let is_unique = of_size.iter().all(|dims| *dims == of_size[0]);
+            let said = specs.shape_of_size(index, size);
+            // The largest is what is shown, and meant.
+            if size == specs.list[index].largest.bytes {
+                prop_assert_eq!(said, Some(GivenShape::from(&specs.list[index].largest)));
+            } else {
+                prop_assert_eq!(said, is_unique.then(|| given(of_size[0])));
+            }
+        }
+    }
+
+    #[test]
+    fn input_takes_its_own_shape_and_partly_given_rows(
+        own in dims(),
+        found in dims(),
+        is_partial: bool,
+        is_readonly: bool,
+    ) {
+        let mut spec = spec("a", true, std::slice::from_ref(&own));
+        spec.is_partial = is_partial;
+        let (found, strides) = (signed(&found), dense(&found));
+        let argument = array(&found, &strides, is_readonly);
+        let is_short = found.len() == 1 && shape_bytes(&found) <= spec.largest.bytes;
+        prop_assert_eq!(spec.takes(0, &argument), found == signed(&own) || (is_partial && is_short));
+    }
+
+    #[test]
+    fn output_goes_into_its_own_shape_and_into_larger_ones(
+        variants in prop::collection::vec(dims(), 1..4),
+        found in dims(),
+        drawn in 0_usize..4,
+        is_readonly: bool,
+    ) {
+        let spec = spec("out", false, &variants);
+        let variant = drawn % variants.len();
+        let (found, strides) = (signed(&found), dense(&found));
+        let is_known = variants.iter().any(|dims| signed(dims) == found);
+        let is_larger = shape_bytes(&found) > spec.shape(variant).bytes;
+        let expected = !is_readonly && (found == signed(&variants[variant]) || (is_known && is_larger));
+        prop_assert_eq!(spec.fits_into(variant, &array(&found, &strides, is_readonly)), expected);
+    }
+
+    #[test]
+    fn window_lies_in_its_tensor(
+        dims in prop::collection::vec((1_u8..5, 0_u8..5, 0_i8..5), 1..4),
+        symbolic in any::<bool>(),
+    ) {
+        let tensor: Vec<_> = dims.iter().map(|dim| usize::from(dim.0)).collect();
+        let mut own = spec("state", true, &[tensor]);
+        own.retained = Some(0);
+        let specs = BindingSpecs::of_list(vec![own], 1, false);
+        let starts: Vec<_> = dims
+            .iter()
+            .enumerate()
+            .map(|(index, dim)| if symbolic { format!("\"s{index}\"") } else { dim.1.to_string() })
+            .map(|start| format!("{{\"start\": {start}}}"))
+            .collect();
+        let json = format!(
+            "{{\"BufferSpecs\": [{{\"Name\": \"st.*\", \"ElemSize\": 4, \"DimSpecs\": [{}]}}]}}",
+            starts.join(",")
+        );
+        let spec = slicing(&specs, &json).unwrap();
+        prop_assert!(spec.cuts(0) && !spec.cuts(1));
+        let extent: Vec<_> = dims.iter().map(|dim| isize::from(dim.2)).collect();
+        let strides = vec![0; extent.len()];
+        let parameters: Vec<_> = dims.iter().enumerate().map(|(index, dim)| (format!("s{index}"), i64::from(dim.1))).collect();
+        let found = spec.origin(&specs, 0, &array(&extent, &strides, true), &parameters);
+        let lies_in = dims.iter().all(|(dim, at, extent)| i16::from(*at) + i16::from(*extent) <= i16::from(*dim));
+        prop_assert_eq!(found.is_ok(), lies_in, "{:?}", found);
+        if let Ok(origin) = found {
+            prop_assert_eq!(origin, dims.iter().map(|dim| usize::from(dim.1)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn parts_of_a_state_lie_side_by_side(own in prop::collection::vec(1_usize..70, 1..4), blocks: bool) {
+        let mut state = spec("past", true, std::slice::from_ref(&own));
+        state.retained = Some(0);
+        state.block_columns = blocks.then(|| own[own.len() - 1]);
+        let specs = BindingSpecs::of_list(vec![state], 1, false);
+        let whole = specs.state_part("past", None).unwrap();
+        prop_assert_eq!((&whole.dims, whole.device_offset), (&own, 0));
+        if blocks && own.len() == 1 {
+            prop_assert!(specs.state_part("past", Some(0)).is_err());
+            return Ok(());
+        }
+        let mut end = 0;
+        for sequence in 0..own[0] {
+            let part = specs.state_part("past", Some(sequence)).unwrap();
+            prop_assert_eq!(&part.dims, &own[1..]);
+            prop_assert_eq!(part.device_offset, end);
+            prop_assert_eq!(part.array_bytes * own[0], whole.array_bytes);
+            end += part.device_bytes;
+        }
+        prop_assert_eq!(end, whole.device_bytes);
+        prop_assert_eq!(specs.state_part("past", Some(own[0])).unwrap_err().code(), "state.sequence");
+    }
+
+    #[test]
+    fn slicing_spec_of_any_text_never_panics(json in ".{0,60}") {
+        let _ = slicing(&specs(&[[vec![1], vec![1], vec![1]]]), &json);
+    }
+}
+
+fn signed(dims: &[usize]) -> Vec<isize> {
+    dims.iter().map(|&dim| isize::try_from(dim).unwrap()).collect()
+}
+
+fn shape_bytes(dims: &[isize]) -> usize {
+    4 * usize::try_from(dims.iter().product::<isize>()).unwrap()
+}
+
+fn dense(dims: &[usize]) -> Vec<isize> {
+    let mut step = 4;
+    let mut strides = vec![0; dims.len()];
+    for (stride, &dim) in strides.iter_mut().zip(dims).rev() {
+        *stride = step;
+        step *= isize::try_from(dim).unwrap();
+    }
+    strides
+}
+
+fn array<'a>(shape: &'a [isize], strides: &'a [isize], is_readonly: bool) -> Argument<'a> {
+    Argument { format: b"f", item_bytes: 4, shape, strides, address: 64, is_readonly }
+}
+
+/// A specification whose patterns are prefixes with `.*` behind.
+fn slicing(specs: &BindingSpecs, json: &str) -> Result<SlicingSpec, SlicingError<()>> {
+    SlicingSpec::new(specs, json, |pattern| {
+        let prefix = pattern.strip_suffix(".*").map(str::to_owned);
+        let prefix = prefix.ok_or_else(|| format!("{pattern} is no pattern"));
+        Ok(prefix.map(|prefix| move |name: &str| Ok(name.starts_with(&prefix))))
+    })
+}
+
+#[test]
+fn buffer_of_a_size_that_no_shape_has_is_refused_where_it_came_without_shape() {
+    let specs = specs(&[
+        [vec![8, 4], vec![1], vec![8, 4]],
+        [vec![3, 4], vec![1], vec![3, 4]],
+        [vec![1, 4], vec![1], vec![1, 4]],
+    ]);
+    let buffer = |len| BufferFacts { len, is_readonly: false, is_whole_dma_buffer: false };
+    let check = |len, dims: Option<&[usize]>| {
+        specs.list[0].check_buffer(buffer(len), dims.map(given).as_ref()).map_err(|error| error.code())
+    };
+    for (len, dims, expected) in [
+        (128, None, Ok(())),
+        (48, None, Ok(())),
+        (32, None, Err("input.size")),
+        (144, None, Err("input.size")),
+        (32, Some(&[2, 4][..]), Ok(())),
+        (144, Some(&[9, 4]), Err("input.size")),
+        (48, Some(&[2, 4]), Err("call.argument")),
+    ] {
+        assert_eq!(check(len, dims), expected, "{len} bytes with {dims:?}");
+    }
+    let huge = GivenShape { item_bytes: u64::MAX, dims: vec![u64::MAX, 2] };
+    assert_eq!(specs.list[0].check_buffer(buffer(4), Some(&huge)).unwrap_err().code(), "call.argument");
+    // Of one shape only as many bytes as it has, unless it may be given in part.
+    let mut single = spec("a", true, &[vec![8, 4]]);
+    assert_eq!(single.check_buffer(buffer(48), Some(&given(&[3, 4]))).unwrap_err().code(), "input.size");
+    single.is_partial = true;
+    single.check_buffer(buffer(48), None).unwrap();
+}
+
+#[test]
+fn whole_dma_buffer_stands_for_its_tensor() {
+    let specs = specs(&[[vec![8, 4], vec![1], vec![8, 4]], [vec![3, 4], vec![1], vec![3, 4]]]);
+    let buffer = BufferFacts { len: 4096, is_readonly: false, is_whole_dma_buffer: true };
+    specs.list[0].check_buffer(buffer, None).unwrap();
+    specs.list[0].check_buffer(buffer, Some(&given(&[3, 4]))).unwrap();
+    assert_eq!(specs.list[0].tensor_bytes(buffer), 128);
+    assert_eq!(specs.list[0].check_buffer(buffer, Some(&given(&[9, 4]))).unwrap_err().code(), "input.size");
+}
+
+#[test]
+fn output_in_read_only_memory_is_refused() {
+    let specs = specs(&[[vec![1], vec![1], vec![1]]]);
+    let buffer = BufferFacts { len: 4, is_readonly: true, is_whole_dma_buffer: false };
+    specs.list[0].check_buffer(buffer, None).unwrap();
+    let refused = specs.list[2].check_buffer(buffer, None).unwrap_err().to_string();
+    assert_eq!(refused, "output `out` was given read-only memory; a writable array is expected");
+}
+
+#[test]
+fn shapes_with_other_elements_match_nothing_and_say_so() {
+    let specs = specs(&[[vec![2], vec![1], vec![2]]]);
+    let other = GivenShape { item_bytes: 2, dims: vec![2] };
+    let error = specs.variant_of(&[Some(other), None, Some(given(&[2]))]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "No matching dimension found: passed: a [2] with elements of 2 bytes instead of 4, out [2]; \
+         allowed 0: a [2], out [2]"
+    );
+}
+
+#[test]
+fn names_that_are_not_there_are_told_with_those_that_are() {
+    let mut specs = specs(&[[vec![2], vec![1], vec![2]]]);
+    specs.list[1].retained = Some(1);
+    specs.check_output_name("out").unwrap();
+    assert_eq!(
+        specs.check_output_name("a").unwrap_err().to_string(),
+        "output `a` does not exist; the program has [\"out\"]"
+    );
+    assert_eq!(
+        specs.missing_inputs(|_| false).to_string(),
+        "missing inputs: a; the program needs [\"a\", \"b\"]"
+    );
+    assert_eq!(
+        specs.state_part("a", None).unwrap_err().to_string(),
+        "the device keeps no state \"a\"; it keeps [\"b\"], of the inputs [\"a\", \"b\"]"
+    );
+    assert!(specs.has_state());
+    specs.list[2].is_visible = false;
+    assert_eq!(specs.check_output_name("out").unwrap_err().code(), "output.unknown_name");
+    for index in [-1, 3, i64::MAX, i64::MIN] {
+        assert_eq!(specs.position(index).unwrap_err().code(), "call.argument");
+    }
+    assert_eq!(specs.position(2).unwrap(), 2);
+}
+
+#[test]
+fn slicing_spec_that_is_wrong_is_told_where() {
+    let specs = specs(&[[vec![2], vec![1], vec![2]]]);
+    for (json, expected) in [
+        ("[", "no JSON"),
+        ("{}", "a list \"BufferSpecs\" is expected"),
+        ("{\"BufferSpecs\": [{}]}", "BufferSpecs[0]: a text \"Name\" is expected"),
+        ("{\"BufferSpecs\": [{\"Name\": \"a\"}]}", "BufferSpecs[0]: a number \"ElemSize\" is expected"),
+        (
+            "{\"BufferSpecs\": [{\"Name\": \"a\", \"ElemSize\": 4, \"DimSpecs\": [{\"start\": -1}]}]}",
+            "BufferSpecs[0]: DimSpecs[0]: \"start\" is -1; a number from 0 on or a symbol is expected",
+        ),
+        ("{\"BufferSpecs\": [{\"Name\": \"a\", \"ElemSize\": 4, \"DimSpecs\": []}]}", "a is no pattern"),
+    ] {
+        let Err(SlicingError::Spec(found)) = slicing(&specs, json) else { panic!("{json}") };
+        assert!(found.starts_with(expected), "{found}");
+    }
+}
+
+#[test]
+fn window_that_cannot_be_copied_is_refused_with_the_reason() {
+    let mut specs = specs(&[[vec![2, 3], vec![2, 3], vec![2, 3]]]);
+    specs.list[1].retained = Some(1);
+    let json = "{\"BufferSpecs\": [{\"Name\": \".*\", \"ElemSize\": 4, \"DimSpecs\": [{\"start\": \"row\"}, {\"start\": 1}]}]}";
+    let spec = slicing(&specs, json).unwrap();
+    let parameters = [("row".to_owned(), 1)];
+    let (extent, strides) = ([1, 2], [8, 4]);
+    let refusal = |index, argument: &Argument<'_>, parameters: &[(String, i64)]| {
+        spec.origin(&specs, index, argument, parameters).unwrap_err().to_string()
+    };
+    let fine = array(&extent, &strides, false);
+    assert_eq!(spec.origin(&specs, 1, &fine, &parameters).unwrap(), [1, 1]);
+    assert_eq!(spec.origin(&specs, 2, &fine, &parameters).unwrap(), [1, 1]);
+    assert!(refusal(0, &fine, &parameters).contains("input `a` keeps no value on the device"));
+    assert!(refusal(1, &fine, &[]).contains("begins at \"row\", which has no value; given are []"));
+    let turned = array(&extent, &[4, 8], false);
+    assert!(refusal(2, &turned, &parameters).contains("a C-contiguous one is expected"));
+    assert_eq!(spec.origin(&specs, 1, &turned, &parameters).unwrap(), [1, 1]);
+    assert!(refusal(2, &array(&extent, &strides, true), &parameters).contains("read-only"));
+    let half = Argument { item_bytes: 2, ..fine };
+    assert!(refusal(1, &half, &parameters).contains("has elements of 4 bytes; the array has 2"));
+    assert!(refusal(1, &array(&[2], &[4], false), &parameters).contains("`b` has 2 dims; the array has 1"));
+    for row in [-1, 2, i64::MAX, i64::MIN] {
+        let beyond = refusal(1, &fine, &[("row".to_owned(), row)]);
+        assert!(beyond.contains("does not lie in `b` of [2, 3]"), "{beyond}");
+    }
+    assert!(refusal(7, &fine, &parameters).contains("binding 7 does not exist"));
+}

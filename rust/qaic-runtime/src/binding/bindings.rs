@@ -1,0 +1,125 @@
+//! What the next execution of an exec object reads and writes.
+//!
+//! Bound memory has what keeps it. So it stays valid until it is bound elsewhere, and is let go on whichever thread does
+//! that.
+
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+
+use qaic_mem::{DmaBuf, ForeignMemory, ForeignMemoryMut, Storage};
+
+/// Where an input comes from.
+#[derive(Debug, Default)]
+pub enum InputBinding {
+    /// Never bound: the value on the device where the program retains one, else an error.
+    #[default]
+    Unset,
+    /// Left out of the inference on purpose: the value on the device.
+    Retained,
+    /// The caller's memory: bytes of the tensor, in the shape the bindings name.
+    Memory(ForeignMemory),
+    /// Memory behind a descriptor, which the device reads by itself.
+    DmaBuf {
+        /// The tensor, as the device has it.
+        memory: Arc<DmaBuf>,
+    },
+}
+
+/// Where an output goes.
+#[derive(Debug, Default)]
+pub enum OutputBinding {
+    /// Computed, and not copied to the host; a retained one stays on the device.
+    #[default]
+    Dropped,
+    /// The caller's memory: room for the tensor, in the shape the bindings name.
+    Memory(ForeignMemoryMut),
+    /// Memory behind a descriptor, which the device writes by itself.
+    DmaBuf {
+        /// The tensor, as the device has it.
+        memory: Arc<DmaBuf>,
+    },
+}
+
+/// A box of a device tensor that is copied from or to an array of the host (python-api §B.10).
+pub struct Window {
+    /// Binding, inputs then outputs.
+    pub binding: usize,
+    /// First element of the box in each dim.
+    pub origin: Vec<usize>,
+    /// Elements of the box in each dim.
+    pub extent: Vec<usize>,
+    /// Bytes of an element.
+    pub item_bytes: usize,
+    /// The host array, from its first element on.
+    pub array: WindowArray,
+    /// Bytes between neighbours of the host array in each dim; zero where one element stands for all.
+    pub strides: Vec<isize>,
+}
+
+/// The host's side of a box.
+#[derive(Debug)]
+pub enum WindowArray {
+    /// Read, for an input.
+    Source(ForeignMemory),
+    /// Written, for an output.
+    Target(ForeignMemoryMut),
+}
+
+/// Which permitted combination of shapes the bound tensors have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shapes {
+    /// Position in the program's variants.
+    Variant(usize),
+    /// None of them. The execution fails with this text, which lists what was passed and what is allowed: clients pass
+    /// shapes long before they look at a status.
+    Mismatch(Arc<str>),
+}
+
+/// All bindings of an exec object.
+#[derive(Debug)]
+pub struct Bindings {
+    /// Shapes of the bound tensors.
+    pub shapes: Shapes,
+    /// One per input.
+    pub inputs: Vec<InputBinding>,
+    /// One per output.
+    pub outputs: Vec<OutputBinding>,
+    /// Boxes that the next execution copies, in order; it consumes them.
+    pub windows: Vec<Window>,
+}
+
+impl Bindings {
+    /// Nothing bound, in the first combination of shapes.
+    pub fn new(inputs: usize, outputs: usize) -> Self {
+        Self {
+            shapes: Shapes::Variant(0),
+            inputs: (0..inputs).map(|_| InputBinding::Unset).collect(),
+            outputs: (0..outputs).map(|_| OutputBinding::Dropped).collect(),
+            windows: Vec::new(),
+        }
+    }
+
+    /// Lets all memory go.
+    pub fn clear(&mut self) {
+        self.shapes = Shapes::Variant(0);
+        self.inputs.fill_with(InputBinding::default);
+        self.outputs.fill_with(OutputBinding::default);
+        self.windows.clear();
+    }
+
+    /// Takes back the storage that output `index` was bound to; `None` where it is bound to something else.
+    pub fn take_storage(&mut self, index: usize) -> Option<Storage> {
+        match mem::take(self.outputs.get_mut(index)?) {
+            OutputBinding::Memory(memory) => memory.into_storage(),
+            OutputBinding::Dropped | OutputBinding::DmaBuf { .. } => None,
+        }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { binding, origin, extent, .. } = self;
+        write!(formatter, "Window({binding}: {origin:?} + {extent:?})")
+    }
+}

@@ -1,0 +1,126 @@
+//! Tensors that lie behind descriptors: the device moves them by itself, and nothing of them is seen here.
+//!
+//! A descriptor stands for a whole DMA buffer of a program, so it can take the place of a binding that has one to itself and
+//! is not converted on its way. What needs to see the bytes on the host excludes it: checksums, state kept between
+//! inferences, inputs of which parts may be given.
+
+use std::sync::Arc;
+
+use qaic_mem::DmaBuf;
+
+use crate::binding::{Bindings, InputBinding, OutputBinding, RetainedPair, TransferPlan};
+use crate::device::{DeviceKind, Exec};
+use crate::error::{DeviceError, InputError, RuntimeError};
+use crate::program::Program;
+
+impl Program {
+    /// Refuses a binding, inputs then outputs, that `len` bytes behind a descriptor cannot be bound to.
+    pub fn check_dma_buf(&self, binding: usize, len: u64) -> Result<(), RuntimeError> {
+        let kind = self.context().kind_of(self.placement());
+        if kind != Some(DeviceKind::Card) {
+            let kind = kind.map_or("unknown", DeviceKind::name);
+            return Err(DeviceError::Unsupported {
+                what: format!(
+                    "a buffer of type QBUFFER_TYPE_DMABUF on a device of kind `{kind}`; cards take them (`kmd`)"
+                ),
+            }.into());
+        }
+        let network = self.image().network();
+        let inputs = network.inputs.len();
+        let name = || {
+            let bindings = network.inputs.iter().chain(&network.outputs);
+            bindings.into_iter().nth(binding).map_or_else(String::new, |binding| binding.name.clone())
+        };
+        let refused = |why: &str| {
+            let what = format!("binding `{}` takes no memory behind a descriptor: {why}", name());
+            Err(RuntimeError::Input(InputError::Argument { what }))
+        };
+        if self.duties().io_crc.is_some() {
+            return refused("the program was compiled with io_crc, which sums the bytes on the host");
+        }
+        let is_kept = |pair: &RetainedPair| pair.input == binding || pair.output + inputs == binding;
+        if self.retained().iter().any(is_kept) {
+            return refused("its value is kept between inferences");
+        }
+        if network.stats_output().is_some_and(|output| output + inputs == binding) {
+            return refused("the statistics are put together on the host");
+        }
+        if self.variants().iter().any(|transfers| transfers.has_partial_inputs()) {
+            return refused("the program has inputs of which parts may be given, so it packs all of them");
+        }
+        for transfers in self.variants() {
+            let Some(buffer) = transfers.whole_buffer(binding) else {
+                return refused(
+                    "it is converted on its way, or shares its DMA buffer; use memory of the heap",
+                );
+            };
+            // The device moves all of the buffer, which may be longer than the tensor at its begin.
+            let expected = transfers.dma_bytes().get(buffer).copied().unwrap_or(0);
+            if u64::from(expected) != len {
+                let what = format!("DMA buffer {buffer} of binding `{}`", name());
+                return Err(
+                    InputError::BufferSize { buffer: what, expected: expected.into(), found: len }.into()
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The DMA buffers of an exec object that its device moves from and to descriptors.
+#[derive(Debug, Default)]
+pub(crate) struct DmaBufBindings {
+    bound: Vec<(usize, Arc<DmaBuf>)>,
+}
+
+impl DmaBufBindings {
+    /// Has the device use the descriptors of some bindings, and its own memory for all else.
+    ///
+    /// Blocking where a descriptor is new to the device: as long as that takes to map it.
+    pub(crate) fn bind(
+        &mut self,
+        exec: &mut dyn Exec,
+        bindings: &Bindings,
+        transfers: &TransferPlan,
+    ) -> Result<(), RuntimeError> {
+        if self.bound.is_empty() && descriptors(bindings).next().is_none() {
+            return Ok(());
+        }
+        let mut wanted: Vec<(usize, &Arc<DmaBuf>)> = Vec::new();
+        for (binding, memory) in descriptors(bindings) {
+            let buffer = transfers.whole_buffer(binding).ok_or_else(|| InputError::Argument {
+                what: format!("binding {binding} is not all of a DMA buffer; no descriptor can stand for it"),
+            })?;
+            wanted.push((buffer, memory));
+        }
+        let is_wanted = |bound: &(usize, Arc<DmaBuf>)| {
+            wanted.iter().any(|(buffer, memory)| *buffer == bound.0 && Arc::ptr_eq(memory, &bound.1))
+        };
+        // Before others are bound, which may be the same memory: a card has it once.
+        while let Some(at) = self.bound.iter().position(|bound| !is_wanted(bound)) {
+            exec.bind_dma_buf(self.bound[at].0, None)?;
+            self.bound.swap_remove(at);
+        }
+        for (buffer, memory) in wanted {
+            if !self.bound.iter().any(|(bound, _)| *bound == buffer) {
+                exec.bind_dma_buf(buffer, Some(memory))?;
+                self.bound.push((buffer, Arc::clone(memory)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bindings that are bound to descriptors, inputs then outputs.
+fn descriptors(bindings: &Bindings) -> impl Iterator<Item = (usize, &Arc<DmaBuf>)> {
+    let inputs = bindings.inputs.iter().enumerate().filter_map(|(index, binding)| match binding {
+        InputBinding::DmaBuf { memory } => Some((index, memory)),
+        _ => None,
+    });
+    let first = bindings.inputs.len();
+    let outputs = bindings.outputs.iter().enumerate().filter_map(move |(index, binding)| match binding {
+        OutputBinding::DmaBuf { memory } => Some((first + index, memory)),
+        _ => None,
+    });
+    inputs.chain(outputs)
+}

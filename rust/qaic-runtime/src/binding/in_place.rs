@@ -1,0 +1,197 @@
+//! Executions of devices that work on the host's memory.
+//!
+//! A tensor that is not converted is used where the caller has it. The others, and outputs without memory of the caller's,
+//! have a buffer here.
+
+use std::mem;
+
+use qaic_mem::{HostSlice, HostSliceMut, Storage};
+
+use super::retained::{Retained, RetainedNext};
+use super::sources::Sources;
+use super::window;
+use crate::binding::{BindingTransfer, Bindings, OutputBinding, Route, TransferPlan};
+use crate::device::HostTensors;
+use crate::error::RuntimeError;
+
+/// What executions on host memory need beside the caller's.
+#[derive(Debug)]
+pub(super) struct InPlace {
+    // Made when they are first needed.
+    inputs: Vec<Option<Storage>>,
+    outputs: Vec<Option<Storage>>,
+    // Whether the last execution wrote the output into the caller's memory.
+    is_delivered: Vec<bool>,
+    // The output of the statistics, which no graph computes.
+    stats_output: Option<usize>,
+    // Room for the lists of an execution; empty between them.
+    input_list: Vec<Option<HostSlice<'static>>>,
+    output_list: Vec<Option<HostSliceMut<'static>>>,
+}
+
+impl InPlace {
+    pub(super) fn new(transfers: &TransferPlan, stats_output: Option<usize>) -> Self {
+        let (inputs, outputs) = (transfers.inputs().len(), transfers.outputs().len());
+        Self {
+            inputs: (0..inputs).map(|_| None).collect(),
+            outputs: (0..outputs).map(|_| None).collect(),
+            is_delivered: vec![false; outputs],
+            stats_output,
+            input_list: Vec::with_capacity(inputs),
+            output_list: Vec::with_capacity(outputs),
+        }
+    }
+
+    /// Does `work` with the tensors where they lie.
+    pub(super) fn with_tensors(
+        &mut self,
+        bindings: &mut Bindings,
+        transfers: &TransferPlan,
+        retained: Option<&mut Retained>,
+        work: impl FnOnce(&mut HostTensors<'_, '_>) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let (values, mut next) = retained.map(Retained::split).unzip();
+        let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values };
+        let mut inputs = emptied(mem::take(&mut self.input_list));
+        for ((index, transfer), staged) in transfers.inputs().iter().enumerate().zip(&mut self.inputs) {
+            inputs.push(match sources.get(index, transfer)? {
+                Some(source) if transfer.place().is_some() => Some(read_from(transfer, source, staged)?),
+                _ => None,
+            });
+        }
+        let mut outputs = emptied_mut(mem::take(&mut self.output_list));
+        let bound = bindings.outputs.iter_mut().zip(&mut self.outputs).zip(&mut self.is_delivered);
+        for ((index, transfer), ((binding, staged), is_delivered)) in
+            transfers.outputs().iter().enumerate().zip(bound)
+        {
+            // Asked for every output, in their order.
+            let kept = next.as_mut().and_then(|next: &mut RetainedNext<'_>| next.take(index));
+            *is_delivered = false;
+            if transfer.place().is_none() || self.stats_output == Some(index) {
+                outputs.push(None);
+                continue;
+            }
+            outputs.push(Some(match (kept, binding) {
+                (Some(kept), _) if matches!(transfer.route(), Route::Direct) => kept,
+                (None, OutputBinding::Memory(memory))
+                    if is_written_in_place(transfer, memory.as_slice(), &inputs) =>
+                {
+                    *is_delivered = true;
+                    // The rest of memory that is larger stays as it is.
+                    memory.as_mut().first(transfer.user_bytes())
+                }
+                _ => staging(transfer, staged)?,
+            }));
+        }
+        let outcome = work(&mut HostTensors { inputs: &inputs, outputs: &mut outputs });
+        (self.input_list, self.output_list) = (emptied(inputs), emptied_mut(outputs));
+        outcome
+    }
+
+    /// Moves what the last execution left elsewhere than the caller wants it. Returns whether there was any.
+    pub(super) fn deliver(
+        &self,
+        bindings: &mut Bindings,
+        transfers: &TransferPlan,
+        mut retained: Option<&mut Retained>,
+    ) -> Result<bool, RuntimeError> {
+        let Bindings { outputs, windows, .. } = bindings;
+        let mut has_moved = !windows.is_empty();
+        let bound = outputs.iter_mut().zip(&self.outputs).zip(&self.is_delivered);
+        for ((index, transfer), ((binding, staged), is_delivered)) in
+            transfers.outputs().iter().enumerate().zip(bound)
+        {
+            let Some(place) = transfer.place().filter(|_| self.stats_output != Some(index)) else { continue };
+            // Empty where the execution wrote elsewhere.
+            let staged = staged.as_ref().and_then(|storage| storage.memory().subslice(0, place.bytes));
+            let staged = staged.unwrap_or(HostSlice::empty());
+            let mut result = staged;
+            let kept = retained.as_deref_mut().and_then(|retained| retained.next_mut(index));
+            let is_kept = kept.is_some();
+            if let Some(mut kept) = kept {
+                if !matches!(transfer.route(), Route::Direct) {
+                    has_moved = true;
+                    transfer.fetch(staged, kept.reborrow())?;
+                }
+                result = kept.into_const();
+            }
+            if let OutputBinding::Memory(memory) = binding {
+                if is_kept {
+                    has_moved = true;
+                    memory.as_mut().copy_from(result);
+                } else if *is_delivered {
+                    result = memory.as_slice();
+                } else {
+                    has_moved = true;
+                    transfer.fetch(staged, memory.as_mut())?;
+                }
+            }
+            window::download_of(windows, transfers, index, result)?;
+        }
+        Ok(has_moved)
+    }
+}
+
+/// An empty list in the allocation of another, for views that live otherwise.
+pub(super) fn emptied<'a>(mut list: Vec<Option<HostSlice<'_>>>) -> Vec<Option<HostSlice<'a>>> {
+    list.clear();
+    list.into_iter().map(|_| None).collect()
+}
+
+/// As [`emptied`].
+fn emptied_mut<'a>(mut list: Vec<Option<HostSliceMut<'_>>>) -> Vec<Option<HostSliceMut<'a>>> {
+    list.clear();
+    list.into_iter().map(|_| None).collect()
+}
+
+/// Where the device reads an input: where it lies, or in `staged` after its conversion.
+fn read_from<'a>(
+    transfer: &BindingTransfer,
+    source: HostSlice<'a>,
+    staged: &'a mut Option<Storage>,
+) -> Result<HostSlice<'a>, RuntimeError> {
+    if matches!(transfer.route(), Route::Direct) && has_whole_elements(transfer, source) {
+        return source.subslice(0, transfer.user_bytes()).ok_or_else(|| transfer.wrong_size(source.len()));
+    }
+    let mut staged = staging(transfer, staged)?;
+    transfer.stage(source, staged.reborrow())?;
+    Ok(staged.into_const())
+}
+
+/// A buffer for the device's tensor; it grows to the largest of the permitted shapes.
+fn staging<'a>(
+    transfer: &BindingTransfer,
+    slot: &'a mut Option<Storage>,
+) -> Result<HostSliceMut<'a>, RuntimeError> {
+    let bytes = transfer.place().map_or(0, |place| place.bytes);
+    slot.take_if(|storage| storage.memory().len() < bytes);
+    let storage = match slot {
+        Some(storage) => storage,
+        None => slot.insert(Storage::new(bytes)?),
+    };
+    Ok(storage.memory_mut().first(bytes))
+}
+
+/// Whether the device can write this output where the caller wants it: unconverted, with room for all of it, and not
+/// over an input, which it may read after it has written.
+fn is_written_in_place(
+    transfer: &BindingTransfer,
+    memory: HostSlice<'_>,
+    inputs: &[Option<HostSlice<'_>>],
+) -> bool {
+    matches!(transfer.route(), Route::Direct)
+        && memory.len() >= transfer.user_bytes()
+        && has_whole_elements(transfer, memory)
+        && !inputs.iter().flatten().any(|input| input.overlaps(memory))
+}
+
+/// Whether the memory begins where an element may: kernels load whole ones.
+fn has_whole_elements(transfer: &BindingTransfer, memory: HostSlice<'_>) -> bool {
+    let address = memory.as_ptr().addr();
+    // No element is larger.
+    if address.is_multiple_of(8) {
+        return true;
+    }
+    let count = transfer.dims().iter().product::<usize>().max(1);
+    address.is_multiple_of((transfer.user_bytes() / count).max(1))
+}

@@ -1,0 +1,213 @@
+//! Checksums of what goes into an inference and comes out of it (compile-options rows 86 and 87).
+//!
+//! A program compiled with `io_crc` has the bytes of every bound input summed when the inference is submitted and again
+//! by the thread that begins it; those of every output when it has been computed and again by whoever collects it. Two
+//! values that differ say that somebody wrote in between, and where. The sums are CRC-32 (the one of zlib), one per
+//! buffer or one per section of so many bytes. Slices are not covered.
+
+use qaic_mem::{ForeignMemoryMut, HostSlice};
+use qaic_qpc::crc::Crc32;
+
+use crate::binding::{Bindings, InputBinding, OutputBinding};
+use crate::error::{InputError, RuntimeError};
+
+/// Bytes that are copied aside at a time: a caller may write to its memory while it is summed.
+const STEP_BYTES: usize = 4096;
+
+/// The sums of one inference, by binding: empty where no memory is bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IoCrcs {
+    /// Per input, one value per section.
+    pub inputs: Vec<Vec<u32>>,
+    /// Per output; empty until it has ended well.
+    pub outputs: Vec<Vec<u32>>,
+}
+
+/// Takes and compares the sums of the inferences of one exec object.
+#[derive(Debug)]
+pub(crate) struct IoCheck {
+    section_bytes: usize,
+    taken: IoCrcs,
+    // Bytes of each output; the memory it was written to may be larger.
+    output_bytes: Vec<usize>,
+    // Whether the outputs were taken and nobody has collected them.
+    is_uncollected: bool,
+}
+
+impl IoCheck {
+    /// Sums of sections of this many bytes; 0 makes each buffer one section.
+    pub(crate) fn new(section_bytes: usize) -> Self {
+        let section_bytes = if section_bytes == 0 { usize::MAX } else { section_bytes };
+        Self { section_bytes, taken: IoCrcs::default(), output_bytes: Vec::new(), is_uncollected: false }
+    }
+
+    /// What was last taken.
+    pub(crate) fn taken(&self) -> &IoCrcs {
+        &self.taken
+    }
+
+    /// At submission.
+    pub(crate) fn take_inputs(&mut self, bindings: &Bindings) {
+        self.is_uncollected = false;
+        self.taken.outputs.clear();
+        let sums = bindings.inputs.iter().map(|binding| match binding {
+            InputBinding::Memory(memory) => sections(memory.as_slice(), self.section_bytes),
+            InputBinding::Unset | InputBinding::Retained | InputBinding::DmaBuf { .. } => Vec::new(),
+        });
+        self.taken.inputs = sums.collect();
+    }
+
+    /// By the thread that begins the inference. `name` tells the name of an input.
+    pub(crate) fn check_inputs(
+        &self,
+        bindings: &Bindings,
+        name: impl Fn(usize) -> String,
+    ) -> Result<(), RuntimeError> {
+        for (index, (binding, taken)) in bindings.inputs.iter().zip(&self.taken.inputs).enumerate() {
+            if let InputBinding::Memory(memory) = binding {
+                self.compare(memory.as_slice(), taken, "submitted", "begun", || name(index))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// When the outputs have been computed, which have this many bytes each.
+    pub(crate) fn take_outputs(&mut self, bindings: &Bindings, output_bytes: impl Iterator<Item = usize>) {
+        self.output_bytes.clear();
+        self.output_bytes.extend(output_bytes);
+        let sums = bindings.outputs.iter().zip(&self.output_bytes).map(|(binding, bytes)| match binding {
+            OutputBinding::Memory(memory) => sections(head(memory, *bytes), self.section_bytes),
+            OutputBinding::Dropped | OutputBinding::DmaBuf { .. } => Vec::new(),
+        });
+        self.taken.outputs = sums.collect();
+        self.is_uncollected = true;
+    }
+
+    /// By the first who collects the inference: afterwards the memory is the caller's to write to.
+    pub(crate) fn check_outputs(
+        &mut self,
+        bindings: &Bindings,
+        name: impl Fn(usize) -> String,
+    ) -> Result<(), RuntimeError> {
+        if !std::mem::take(&mut self.is_uncollected) {
+            return Ok(());
+        }
+        let taken = self.taken.outputs.iter().zip(&self.output_bytes);
+        for (index, (binding, (taken, bytes))) in bindings.outputs.iter().zip(taken).enumerate() {
+            if let OutputBinding::Memory(memory) = binding {
+                self.compare(head(memory, *bytes), taken, "computed", "collected", || name(index))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(
+        &self,
+        memory: HostSlice<'_>,
+        taken: &[u32],
+        first: &'static str,
+        second: &'static str,
+        name: impl Fn() -> String,
+    ) -> Result<(), RuntimeError> {
+        let found = sections(memory, self.section_bytes);
+        match found.iter().zip(taken).position(|(found, taken)| found != taken) {
+            None => Ok(()),
+            Some(section) => Err(RuntimeError::Input(InputError::IoCrc {
+                binding: name(),
+                section: section as u64,
+                begin: section.saturating_mul(self.section_bytes) as u64,
+                end: section.saturating_add(1).saturating_mul(self.section_bytes).min(memory.len()) as u64,
+                first,
+                second,
+                taken: taken[section],
+                found: found[section],
+            })),
+        }
+    }
+}
+
+/// The bytes of a tensor at the begin of memory that may be larger, or smaller.
+fn head(memory: &ForeignMemoryMut, bytes: usize) -> HostSlice<'_> {
+    let all = memory.as_slice();
+    all.subslice(0, bytes).unwrap_or(all)
+}
+
+/// The CRC of every section of `memory`; the last one may be shorter. Memory without bytes has none.
+fn sections(memory: HostSlice<'_>, section_bytes: usize) -> Vec<u32> {
+    let mut buffer = [0_u8; STEP_BYTES];
+    let mut sums = Vec::with_capacity(memory.len().div_ceil(section_bytes));
+    let mut at = 0;
+    while at < memory.len() {
+        let end = at.saturating_add(section_bytes).min(memory.len());
+        let mut sum = Crc32::new();
+        while at < end {
+            let step = buffer.len().min(end - at);
+            // Inside, by the arithmetic above.
+            if memory.read_into(at, &mut buffer[..step]).is_some() {
+                sum.update(&buffer[..step]);
+            }
+            at += step;
+        }
+        sums.push(sum.value());
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::iter;
+
+    use proptest::prelude::*;
+    use qaic_mem::Storage;
+    use qaic_qpc::crc::crc32;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_section_has_the_sum_of_its_bytes(
+            bytes in prop::collection::vec(any::<u8>(), 0..3 * STEP_BYTES),
+            section_bytes in prop_oneof![1_usize..80, 4000_usize..5000, Just(usize::MAX)],
+        ) {
+            let expected: Vec<u32> = bytes.chunks(section_bytes.min(1 << 20)).map(crc32).collect();
+            prop_assert_eq!(sections(HostSlice::of(&bytes), section_bytes), expected);
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_found_in_its_section() {
+        let mut bindings = Bindings::new(1, 1);
+        bindings.inputs[0] = InputBinding::Memory(Storage::new(100).unwrap().into());
+        bindings.outputs[0] = OutputBinding::Memory(Storage::new(100).unwrap().into());
+        let mut check = IoCheck::new(32);
+        check.take_inputs(&bindings);
+        check.check_inputs(&bindings, |_| "x".to_owned()).unwrap();
+        assert_eq!(check.taken().inputs[0].len(), 4);
+        let mut changed = [0_u8; 100];
+        changed[97] = 1;
+        bindings.inputs[0] = InputBinding::Memory(Storage::of(&changed).unwrap().into());
+        let error = check.check_inputs(&bindings, |index| format!("x{index}")).unwrap_err();
+        assert_eq!(error.code(), "inference.io_crc");
+        let text = error.to_string();
+        assert!(text.contains("`x0`, bytes 96 to 99 (section 3)"), "{text}");
+
+        // What follows the tensor is the caller's.
+        check.take_outputs(&bindings, iter::once(90));
+        write(&mut bindings, 90);
+        check.check_outputs(&bindings, |_| "y".to_owned()).unwrap();
+        check.take_outputs(&bindings, iter::once(100));
+        write(&mut bindings, 0);
+        check.check_outputs(&bindings, |_| "y".to_owned()).unwrap_err();
+        // Whoever comes second finds memory that is the caller's again.
+        check.check_outputs(&bindings, |_| "y".to_owned()).unwrap();
+        check.take_inputs(&bindings);
+        assert!(check.taken().outputs.is_empty());
+    }
+
+    fn write(bindings: &mut Bindings, at: usize) {
+        let OutputBinding::Memory(memory) = &mut bindings.outputs[0] else { panic!("it is bound to memory") };
+        memory.as_mut().write_from(at, &[1_u8]).unwrap();
+    }
+}

@@ -1,0 +1,43 @@
+//! Where an inference reads its inputs.
+
+use qaic_mem::HostSlice;
+
+use super::retained::RetainedValues;
+use crate::binding::{BindingTransfer, InputBinding, Window};
+use crate::error::{InputError, RuntimeError};
+
+/// The inputs of one inference: of the caller, or retained.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sources<'a> {
+    pub(super) inputs: &'a [InputBinding],
+    pub(super) windows: &'a [Window],
+    pub(super) values: Option<RetainedValues<'a>>,
+}
+
+impl<'a> Sources<'a> {
+    /// Where the host has the bytes of input `index`; `None` where it has none to move: optimized away, or behind a
+    /// descriptor.
+    pub(super) fn get(
+        &self,
+        index: usize,
+        transfer: &BindingTransfer,
+    ) -> Result<Option<HostSlice<'a>>, RuntimeError> {
+        // Boxes were written into the retained value, whatever array is bound.
+        let is_retained = self.windows.iter().any(|window| window.binding == index);
+        match self.inputs.get(index) {
+            Some(InputBinding::Memory(memory)) if !is_retained => Ok(Some(memory.as_slice())),
+            Some(InputBinding::DmaBuf { .. }) if !is_retained => Ok(None),
+            _ if transfer.place().is_none() => Ok(None),
+            _ => match self.values.and_then(|values| values.input(index)) {
+                Some(value) => Ok(Some(value)),
+                None if transfer.is_partial() => Ok(Some(HostSlice::empty())),
+                None => Err(state_required(transfer.name())),
+            },
+        }
+    }
+}
+
+/// What an input without memory or retained value ends with.
+pub(super) fn state_required(name: &str) -> RuntimeError {
+    RuntimeError::Input(InputError::StateRequired { binding: name.to_owned() })
+}

@@ -1,0 +1,98 @@
+//! Inferences of devices with DMA buffers: inputs into them before, outputs from them after.
+
+use std::mem;
+
+use qaic_mem::{HostSlice, HostSliceMut};
+
+use super::in_place::emptied;
+use super::retained::{Retained, RetainedValues};
+use super::sources::Sources;
+use super::window;
+use crate::binding::{Bindings, DmaBuffers, OutputBinding, Place, TransferPlan, Window};
+use crate::device::Exec;
+use crate::error::RuntimeError;
+
+/// What moving tensors through DMA buffers needs.
+#[derive(Debug)]
+pub(super) struct Staged {
+    // Room for the inputs of an inference; empty between them.
+    inputs: Vec<Option<HostSlice<'static>>>,
+    // Per DMA buffer, the bytes in use where partial inputs were packed, else 0.
+    resize: Vec<u32>,
+    // The output of the statistics, which no graph computes.
+    stats_output: Option<usize>,
+}
+
+impl Staged {
+    pub(super) fn new(transfers: &TransferPlan, stats_output: Option<usize>) -> Self {
+        Self { inputs: Vec::with_capacity(transfers.inputs().len()), resize: Vec::new(), stats_output }
+    }
+
+    /// Moves all inputs that the host moves into the DMA buffers.
+    pub(super) fn stage(
+        &mut self,
+        exec: &mut dyn Exec,
+        bindings: &Bindings,
+        transfers: &TransferPlan,
+        values: Option<RetainedValues<'_>>,
+    ) -> Result<(), RuntimeError> {
+        let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values };
+        let mut inputs = emptied(mem::take(&mut self.inputs));
+        for (index, transfer) in transfers.inputs().iter().enumerate() {
+            inputs.push(sources.get(index, transfer)?);
+        }
+        transfers.stage(&inputs, exec, &mut self.resize)?;
+        self.inputs = emptied(inputs);
+        if transfers.has_partial_inputs() {
+            exec.set_transfer_bytes(&self.resize);
+        }
+        Ok(())
+    }
+
+    /// Moves all outputs that are wanted from the DMA buffers.
+    pub(super) fn fetch(
+        &self,
+        exec: &mut dyn Exec,
+        bindings: &mut Bindings,
+        transfers: &TransferPlan,
+        mut retained: Option<&mut Retained>,
+    ) -> Result<(), RuntimeError> {
+        let Bindings { outputs, windows, .. } = bindings;
+        for (index, (transfer, binding)) in transfers.outputs().iter().zip(outputs).enumerate() {
+            let Some(place) = transfer.place().filter(|_| self.stats_output != Some(index)) else { continue };
+            let is_wanted = |window: &Window| window.binding == transfers.inputs().len() + index;
+            let memory = match binding {
+                OutputBinding::Memory(memory) => Some(memory.as_mut()),
+                OutputBinding::Dropped | OutputBinding::DmaBuf { .. } => None,
+            };
+            let kept = retained.as_deref_mut().and_then(|retained| retained.next_mut(index));
+            if kept.is_none() && memory.is_none() && !windows.iter().any(is_wanted) {
+                continue;
+            }
+            let buffer = exec.dma_buffer(place.buffer)?.into_const();
+            let mut result = in_buffer(place, buffer)?;
+            if let Some(memory) = memory {
+                transfer.fetch(result, memory)?;
+            }
+            if let Some(mut kept) = kept {
+                transfer.fetch(result, kept.reborrow())?;
+                result = kept.into_const();
+            }
+            window::download_of(windows, transfers, index, result)?;
+        }
+        Ok(())
+    }
+}
+
+impl DmaBuffers for dyn Exec + '_ {
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
+        Exec::dma_buffer(self, index)
+    }
+}
+
+/// The device's tensor in its DMA buffer.
+fn in_buffer(place: Place, buffer: HostSlice<'_>) -> Result<HostSlice<'_>, RuntimeError> {
+    buffer.subslice(place.offset, place.bytes).ok_or_else(|| RuntimeError::Internal {
+        what: format!("{place:?} does not lie in a DMA buffer of {} bytes", buffer.len()),
+    })
+}

@@ -1,0 +1,296 @@
+//! The inputs and outputs of a container as arrays of a host program.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+
+use qaic_qpc::dtype::ElementType;
+use qaic_qpc::network_desc::{IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, is_stats_output};
+use qaic_qpc::plan::{Dtype, Edge, Plan, PlanError};
+
+use crate::error::{InputError, RuntimeError};
+use crate::image::Image;
+
+/// An output with this behind the name of an input is the input's next value (compile-options row 12).
+const RETAINED_SUFFIX: &str = "_RetainedState";
+
+/// Element types of arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ArrayType {
+    Float32,
+    Float16,
+    Int8,
+    UInt8,
+    Int16,
+    UInt16,
+    Int32,
+    Int64,
+    Bool,
+}
+
+impl ArrayType {
+    /// Buffer-protocol format, numpy name and bytes of one element.
+    pub const fn numpy(self) -> (&'static CStr, &'static str, usize) {
+        match self {
+            Self::Float32 => (c"f", "float32", 4),
+            Self::Float16 => (c"e", "float16", 2),
+            Self::Int8 => (c"b", "int8", 1),
+            Self::UInt8 => (c"B", "uint8", 1),
+            Self::Int16 => (c"h", "int16", 2),
+            Self::UInt16 => (c"H", "uint16", 2),
+            Self::Int32 => (c"i", "int32", 4),
+            Self::Int64 => (c"q", "int64", 8),
+            Self::Bool => (c"?", "bool", 1),
+        }
+    }
+
+    /// The array type that carries an element type. Brain floats travel as the unsigned integers of their bits, because
+    /// the buffer protocol has no name for them.
+    const fn of(dtype: ElementType) -> Option<Self> {
+        match dtype {
+            ElementType::Float32 => Some(Self::Float32),
+            ElementType::Float16 => Some(Self::Float16),
+            ElementType::Int8Q | ElementType::Int8 => Some(Self::Int8),
+            ElementType::UInt8Q => Some(Self::UInt8),
+            ElementType::Int16Q => Some(Self::Int16),
+            ElementType::BFloat16 => Some(Self::UInt16),
+            ElementType::Int32Q | ElementType::Int32Index => Some(Self::Int32),
+            ElementType::Int64Index => Some(Self::Int64),
+            ElementType::Unknown(_) => None,
+        }
+    }
+}
+
+/// One input or output.
+#[derive(Clone, Debug)]
+pub struct TensorSpec {
+    /// Binding name.
+    pub name: String,
+    /// Element type.
+    pub dtype: ArrayType,
+    /// Dimensions; empty for a scalar.
+    pub dims: Vec<u64>,
+    /// Bytes of a full array.
+    pub size_bytes: u64,
+    /// Whether fewer elements may be given.
+    pub partial: bool,
+    /// Whether it is a tensor of the model.
+    pub visible: bool,
+    /// Whether the device has MXINT8 blocks in its place, along the last dimension (compile-options §5.4). Type, dims and
+    /// size are those of the array, which is float16.
+    pub mxint8: bool,
+}
+
+/// Values and bytes of an MXINT8 block.
+const BLOCK: u64 = 32;
+const BLOCK_BYTES: u64 = BLOCK + 1;
+
+/// Bytes of the blocks of one row.
+const fn row_of_blocks(columns: u64) -> u64 {
+    columns.div_ceil(BLOCK).saturating_mul(BLOCK_BYTES)
+}
+
+/// All inputs and outputs in binding order.
+#[derive(Clone, Debug)]
+pub struct TensorSpecs {
+    /// Inputs.
+    pub inputs: Vec<TensorSpec>,
+    /// Outputs.
+    pub outputs: Vec<TensorSpec>,
+    /// Dims of all tensors in each permitted combination of shapes, in the order of `allowed_shapes`; empty when the
+    /// tensors have the only dims.
+    pub variants: Vec<ShapeVariant>,
+    /// Whether one inference tells how long the next one takes. Not so where the values of the inputs decide, nor for
+    /// a program compiled elsewhere, of which nothing is known.
+    pub steady: bool,
+}
+
+/// One permitted combination of shapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShapeVariant {
+    /// Per input.
+    pub inputs: Vec<Vec<u64>>,
+    /// Per output.
+    pub outputs: Vec<Vec<u64>>,
+}
+
+/// An input whose next value is an output; the device may keep it between inferences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetainedPair {
+    /// Index among the inputs.
+    pub input: usize,
+    /// Index among the outputs.
+    pub output: usize,
+}
+
+/// The tensors a caller passes and gets.
+///
+/// The container stores booleans as 8-bit integers; a program compiled here remembers which they are.
+pub fn tensor_specs(image: &Image) -> Result<TensorSpecs, RuntimeError> {
+    let plan = read_plan(image)?;
+    let network = image.network();
+    let edges = |edges: fn(&Plan) -> &Vec<Edge>| plan.map(edges).map_or(&[][..], Vec::as_slice);
+    let (inputs_of_plan, outputs_of_plan) = (edges(|plan| &plan.inputs), edges(|plan| &plan.outputs));
+    let inputs: Vec<_> = network
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(index, binding)| tensor(binding, &binding.io_initial, inputs_of_plan.get(index)))
+        .collect::<Result<_, _>>()?;
+    let outputs: Vec<_> = network
+        .outputs
+        .iter()
+        .enumerate()
+        .map(|(index, binding)| tensor(binding, &binding.io_transformed, outputs_of_plan.get(index)))
+        .collect::<Result<_, _>>()?;
+    let mut variants = variant_dims(network)?;
+    for variant in &mut variants {
+        decode_variant(&mut variant.inputs, &inputs, inputs_of_plan);
+        decode_variant(&mut variant.outputs, &outputs, outputs_of_plan);
+    }
+    Ok(TensorSpecs { inputs, outputs, variants, steady: plan.is_some_and(|plan| !plan.loops) })
+}
+
+/// Puts dims of arrays in place of those of their blocks.
+fn decode_variant(dims: &mut [Vec<u64>], tensors: &[TensorSpec], edges: &[Edge]) {
+    for ((dims, tensor), edge) in dims.iter_mut().zip(tensors).zip(edges) {
+        if tensor.mxint8 {
+            decode_dims(dims, Some(edge));
+        }
+    }
+}
+
+/// Replaces the bytes of a row of blocks by the values they stand for; whether there are blocks.
+fn decode_dims(dims: &mut [u64], edge: Option<&Edge>) -> bool {
+    match (dims.last_mut(), edge.and_then(|edge| edge.mxint8)) {
+        (Some(last), Some(columns)) if *last == row_of_blocks(columns) => {
+            *last = columns;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError> {
+    network.check_allowed_shapes()?;
+    let names: Vec<_> = network.inputs.iter().chain(&network.outputs).map(|binding| &binding.name).collect();
+    let variant = |entry: &IoShapes| {
+        let dims = |(name, shape): (&&String, &TensorShape)| {
+            let unsigned = shape.dims.iter().map(|&dim| u64::try_from(dim)).collect::<Result<Vec<_>, _>>();
+            unsigned.map_err(|_| {
+                RuntimeError::Input(InputError::Argument {
+                    what: format!("binding `{name}`: permitted dims {:?} are negative", shape.dims),
+                })
+            })
+        };
+        let mut inputs = names.iter().zip(&entry.shapes).map(dims).collect::<Result<Vec<_>, _>>()?;
+        let outputs = inputs.split_off(network.inputs.len());
+        Ok(ShapeVariant { inputs, outputs })
+    };
+    network.allowed_shapes.iter().map(variant).collect()
+}
+
+/// Whether one inference tells how long the next one takes; see [`TensorSpecs::steady`].
+pub fn is_steady(image: &Image) -> Result<bool, RuntimeError> {
+    Ok(read_plan(image)?.is_some_and(|plan| !plan.loops))
+}
+
+/// The inputs that the device can keep between inferences: output `X_RetainedState` is the next value of input `X`.
+///
+/// A program compiled here has none unless its state was asked to be kept; of others the names decide. Both tensors must
+/// have one type and, in every permitted combination, one shape.
+pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> {
+    let network = image.network();
+    let bases = network.outputs.iter().enumerate().filter_map(|(output, binding)| {
+        binding.name.strip_suffix(RETAINED_SUFFIX).map(|base| (output, base))
+    });
+    let bases: Vec<_> = bases.collect();
+    // The plan is read only where it could say something.
+    if bases.is_empty() || read_plan(image)?.is_some_and(|plan| !plan.retained_state) {
+        return Ok(Vec::new());
+    }
+    network.check_allowed_shapes()?;
+    // Where two inputs have one name the first is meant, as in every look-up by name.
+    let mut by_name = HashMap::new();
+    for (input, binding) in network.inputs.iter().enumerate() {
+        by_name.entry(binding.name.as_str()).or_insert(input);
+    }
+    let pair = |(output, base): (usize, &str)| {
+        // Taken, so that no input has two next values.
+        let input = by_name.remove(base)?;
+        let (from, to) =
+            (&network.inputs.get(input)?.io_initial, &network.outputs.get(output)?.io_transformed);
+        let same_everywhere = network.allowed_shapes.iter().all(|entry| {
+            entry.shapes.get(input).map(|shape| &shape.dims)
+                == entry.shapes.get(network.inputs.len() + output).map(|shape| &shape.dims)
+        });
+        (from.dtype == to.dtype && from.dims == to.dims && same_everywhere)
+            .then_some(RetainedPair { input, output })
+    };
+    Ok(bases.into_iter().filter_map(pair).collect())
+}
+
+/// What a program was compiled to do beside computing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duties {
+    /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
+    pub io_crc: Option<usize>,
+    /// Whether callers may read and write the state between inferences.
+    pub split_state: bool,
+}
+
+/// What the plan of a container asks for; nothing without a plan.
+pub fn duties(image: &Image) -> Result<Duties, RuntimeError> {
+    let Some(plan) = read_plan(image)? else { return Ok(Duties::default()) };
+    let bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+    Ok(Duties { io_crc: plan.io_crc.map(bytes), split_state: plan.split_retained_state_io })
+}
+
+fn read_plan(image: &Image) -> Result<Option<&Plan>, RuntimeError> {
+    match image.plan() {
+        // A container for a card may hold an ELF that is not ours to judge; it simply has no plan.
+        Err(PlanError::Qpc(_)) => Ok(None),
+        plan => Ok(plan?),
+    }
+}
+
+fn tensor(
+    binding: &IoBinding,
+    descriptor: &IoDescriptor,
+    edge: Option<&Edge>,
+) -> Result<TensorSpec, RuntimeError> {
+    let invalid = |what: String| {
+        RuntimeError::Input(InputError::Argument { what: format!("binding `{}`: {what}", binding.name) })
+    };
+    let dtype = ArrayType::of(descriptor.dtype)
+        .ok_or_else(|| invalid(format!("element type {} is not known", descriptor.dtype.code())))?;
+    let mut dims = descriptor
+        .dims
+        .iter()
+        .map(|&dim| {
+            u64::try_from(dim).map_err(|_| invalid(format!("dims {:?} are negative", descriptor.dims)))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let mxint8 = dtype == ArrayType::UInt8 && decode_dims(&mut dims, edge);
+    let is_bool = edge.is_some_and(|edge| edge.dtype == Dtype::Bool);
+    let dtype = match dtype {
+        ArrayType::Int8 if is_bool => ArrayType::Bool,
+        // Blocks have neither a type nor a shape that an array could have.
+        _ if mxint8 => ArrayType::Float16,
+        other => other,
+    };
+    let size_bytes = dims
+        .iter()
+        .try_fold(dtype.numpy().2 as u64, |product, &dim| product.checked_mul(dim))
+        .ok_or_else(|| invalid(format!("dims {dims:?} overflow")))?;
+    Ok(TensorSpec {
+        name: binding.name.clone(),
+        dtype,
+        dims,
+        size_bytes,
+        partial: binding.is_partial_allowed,
+        // Users of the high-level interface never see statistics.
+        visible: !is_stats_output(&binding.name),
+        mxint8,
+    })
+}

@@ -1,0 +1,231 @@
+//! One binding: its checked transform sequence fused into what moves the bytes.
+
+use std::sync::Arc;
+
+use qaic_mem::convert::quantize::{QuantParams, QuantType};
+use qaic_mem::convert::{ElementOp, Pipeline, PipelineError, Step};
+use qaic_mem::{HostSlice, HostSliceMut};
+use qaic_qpc::dtype::ElementType;
+use qaic_qpc::network_desc::{Direction, TransformKind};
+use qaic_qpc::transform::{BindingPlan, Operation};
+
+use crate::error::{InputError, RuntimeError};
+
+/// How a binding travels.
+#[derive(Clone, Debug)]
+pub enum Route {
+    /// Optimized away by the compiler: nothing moves, the caller's buffer is ignored.
+    Skip,
+    /// The device takes the caller's bytes as they are; a device on host memory may use them in place.
+    Direct,
+    /// The bytes are converted on the way.
+    Convert(Pipeline),
+}
+
+/// Where the device's tensor lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// DMA buffer number.
+    pub buffer: usize,
+    /// Byte offset in the buffer; of the slice header for a partial input.
+    pub offset: usize,
+    /// Bytes of the tensor.
+    pub bytes: usize,
+}
+
+/// A binding ready to be moved.
+#[derive(Clone, Debug)]
+pub struct BindingTransfer {
+    name: Arc<str>,
+    route: Route,
+    place: Option<Place>,
+    user_bytes: usize,
+    dims: Vec<usize>,
+    partial: bool,
+}
+
+impl BindingTransfer {
+    /// Fuses a checked sequence.
+    pub(super) fn new(plan: &BindingPlan, direction: Direction) -> Result<Self, RuntimeError> {
+        let place = match plan.place {
+            None => None,
+            Some(place) => Some(Place {
+                buffer: place.buffer as usize,
+                offset: place.offset as usize,
+                bytes: in_memory(plan, place.bytes)?,
+            }),
+        };
+        let route = if place.is_some() { fuse(plan)? } else { Route::Skip };
+        let user_bytes = in_memory(plan, plan.user_bytes)?;
+        let last = plan.steps.last().map_or(&plan.initial, |step| &step.result);
+        let user = if direction == Direction::In { &plan.initial } else { last };
+        let dims = user.dims.iter().map(|&dim| in_memory(plan, dim)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            name: Arc::clone(&plan.name),
+            route,
+            place,
+            user_bytes,
+            dims,
+            partial: plan.partial_align.is_some(),
+        })
+    }
+
+    /// Binding name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How it travels.
+    pub fn route(&self) -> &Route {
+        &self.route
+    }
+
+    /// Where the device's tensor lies; `None` when it is optimized away.
+    pub fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// Bytes of the caller's tensor.
+    pub fn user_bytes(&self) -> usize {
+        self.user_bytes
+    }
+
+    /// Dims of the caller's tensor.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// Whether the caller may give fewer elements.
+    pub fn is_partial(&self) -> bool {
+        self.partial
+    }
+
+    /// Moves an input to the device's tensor. An input that is optimized away moves nothing.
+    pub(super) fn stage(&self, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) -> Result<(), RuntimeError> {
+        let src = src.subslice(0, self.user_bytes).ok_or_else(|| self.wrong_size(src.len()))?;
+        match &self.route {
+            Route::Skip => {}
+            Route::Direct => {
+                dst.copy_from(src);
+            }
+            Route::Convert(pipeline) => pipeline.run(src, dst).map_err(|error| sizes(&error))?,
+        }
+        Ok(())
+    }
+
+    /// Moves an output from the device's tensor to the caller; as much of it as fits.
+    pub(super) fn fetch(&self, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) -> Result<(), RuntimeError> {
+        match &self.route {
+            Route::Skip => {}
+            Route::Direct => {
+                dst.copy_from(src);
+            }
+            Route::Convert(pipeline) => pipeline.run_prefix(src, dst).map_err(|error| sizes(&error))?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn wrong_size(&self, found: usize) -> RuntimeError {
+        RuntimeError::Input(InputError::BufferSize {
+            buffer: self.name.to_string(),
+            expected: self.user_bytes as u64,
+            found: found as u64,
+        })
+    }
+}
+
+impl Place {
+    pub(super) fn too_short(&self, found: usize) -> RuntimeError {
+        RuntimeError::Input(InputError::BufferSize {
+            buffer: format!("DMA buffer {}", self.buffer),
+            expected: self.offset as u64 + self.bytes as u64,
+            found: found as u64,
+        })
+    }
+}
+
+/// The sequence as one pass.
+fn fuse(plan: &BindingPlan) -> Result<Route, RuntimeError> {
+    let mut before = &plan.initial;
+    let mut steps = Vec::new();
+    for (index, step) in plan.steps.iter().enumerate() {
+        let unsupported = |kind| unsupported(plan, index, kind);
+        let result = &step.result;
+        match &step.operation {
+            Operation::Copy => {}
+            Operation::Convert => match (before.dtype, result.dtype) {
+                (ElementType::Float32, ElementType::Float16) => {
+                    steps.push(Step::Element(ElementOp::F32ToF16));
+                }
+                (ElementType::Float16, ElementType::Float32) => {
+                    steps.push(Step::Element(ElementOp::F16ToF32));
+                }
+                _ => return Err(unsupported(TransformKind::Convert)),
+            },
+            &Operation::Quantize { scale, offset } => {
+                match before.dtype {
+                    ElementType::Float32 => {}
+                    ElementType::Float16 => steps.push(Step::Element(ElementOp::F16ToF32)),
+                    _ => return Err(unsupported(TransformKind::Quantize)),
+                }
+                let to = quant_type(result.dtype).ok_or_else(|| unsupported(TransformKind::Quantize))?;
+                steps.push(Step::Element(ElementOp::Quantize(to, QuantParams::new(scale, offset))));
+            }
+            &Operation::Dequantize { scale, offset } => {
+                let from = quant_type(before.dtype).ok_or_else(|| unsupported(TransformKind::Dequantize))?;
+                steps.push(Step::Element(ElementOp::Dequantize(from, QuantParams::new(scale, offset))));
+                match result.dtype {
+                    ElementType::Float32 => {}
+                    ElementType::Float16 => steps.push(Step::Element(ElementOp::F32ToF16)),
+                    _ => return Err(unsupported(TransformKind::Dequantize)),
+                }
+            }
+            Operation::Transpose { shuffle } => {
+                let dims = before.dims.iter().map(|&dim| in_memory(plan, dim)).collect::<Result<_, _>>()?;
+                steps.push(Step::Transpose { dims, shuffle: shuffle.clone() });
+            }
+        }
+        before = result;
+    }
+    // A type without a size was refused with the descriptor.
+    let element = in_memory(plan, plan.initial.dtype.size_bytes().unwrap_or(1))?;
+    let elements = in_memory(plan, plan.initial.bytes)? / element;
+    // Refused here: more dimensions than a pass handles, and transposes with a reshape between them.
+    let pipeline = Pipeline::new(elements, element, &steps)
+        .map_err(|_| unsupported(plan, plan.steps.len() - 1, TransformKind::Transpose))?;
+    Ok(if pipeline.is_copy() { Route::Direct } else { Route::Convert(pipeline) })
+}
+
+/// The plan gave both sides the sizes of its own pipeline.
+fn sizes(error: &PipelineError) -> RuntimeError {
+    RuntimeError::Internal { what: format!("transfer: {error}") }
+}
+
+fn unsupported(plan: &BindingPlan, step: usize, kind: TransformKind) -> RuntimeError {
+    RuntimeError::Input(InputError::UnsupportedTransform {
+        binding: plan.name.to_string(),
+        step,
+        kind: format!("{kind:?}"),
+    })
+}
+
+/// A size of the descriptor as a size in this process; fails only where addresses are shorter than the descriptor's.
+fn in_memory(plan: &BindingPlan, size: u64) -> Result<usize, RuntimeError> {
+    usize::try_from(size).map_err(|_| {
+        RuntimeError::Input(InputError::BufferSize {
+            buffer: plan.name.to_string(),
+            expected: size,
+            found: usize::MAX as u64,
+        })
+    })
+}
+
+fn quant_type(dtype: ElementType) -> Option<QuantType> {
+    match dtype {
+        ElementType::Int8Q => Some(QuantType::I8),
+        ElementType::UInt8Q => Some(QuantType::U8),
+        ElementType::Int16Q => Some(QuantType::I16),
+        ElementType::Int32Q => Some(QuantType::I32),
+        _ => None,
+    }
+}

@@ -1,0 +1,219 @@
+//! How the caller's tensors reach the DMA buffers of a program and come back (qpc-format §3).
+//!
+//! `qaic_qpc::transform` checks a descriptor and does the arithmetic of places; here the bytes are moved. A
+//! [`TransferPlan`] is made once per program and permitted combination of shapes: every sequence of transform steps is fused into one [`Route`]. What is left
+//! for an inference is to check the lengths of the buffers at hand. Nothing a descriptor or a caller says can make a
+//! transfer touch memory outside the buffers given.
+//!
+//! Several bindings may lie in one DMA buffer; bytes between them are never written. Short output arrays get the first
+//! bytes of the result. Partial inputs are packed behind the others, anew for each inference.
+//!
+//! The original runtime executes single copies only; conversions follow the arithmetic of qpc-format §3.6.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use qaic_mem::{HostSlice, HostSliceMut};
+use qaic_qpc::error::QpcError;
+use qaic_qpc::network_desc::{Direction, NetworkDesc, TransformKind};
+use qaic_qpc::transform::partial::{PartialLayout, Slice};
+use qaic_qpc::transform::{BindingPlan, TransferPlan as Checked};
+
+use super::transfer::{BindingTransfer, Place, Route};
+use crate::error::{InputError, RuntimeError};
+
+/// The DMA buffers that tensors lie in, as the host sees them.
+pub trait DmaBuffers {
+    /// The whole of one.
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError>;
+}
+
+/// All transfers of a program.
+#[derive(Clone, Debug)]
+pub struct TransferPlan {
+    checked: Checked,
+    inputs: Vec<Arc<BindingTransfer>>,
+    outputs: Vec<Arc<BindingTransfer>>,
+}
+
+impl TransferPlan {
+    /// The transfers of `network`. Fails when a sequence has no host implementation or is not consistent, naming the
+    /// binding and the step.
+    pub fn new(network: &NetworkDesc) -> Result<Self, RuntimeError> {
+        Self::of(Checked::new(network).map_err(refused)?)
+    }
+
+    /// One plan per entry of `allowed_shapes`, in order; exactly one without entries. All use the same places in the
+    /// same DMA buffers; the sizes are those of the entry. Fails as [`TransferPlan::new`], also when a binding whose dims
+    /// differ between entries has a transpose.
+    pub fn variants(network: &NetworkDesc) -> Result<Vec<Arc<Self>>, RuntimeError> {
+        let mut made = HashMap::new();
+        let checked = Checked::variants(network).map_err(refused)?;
+        // The plans stay in a list while the map knows them by address.
+        checked.iter().map(|checked| Self::with(checked.clone(), &mut made).map(Arc::new)).collect()
+    }
+
+    fn of(checked: Checked) -> Result<Self, RuntimeError> {
+        Self::with(checked, &mut HashMap::new())
+    }
+
+    /// What plans have in common, transfers have too.
+    fn with(
+        checked: Checked,
+        made: &mut HashMap<*const BindingPlan, Arc<BindingTransfer>>,
+    ) -> Result<Self, RuntimeError> {
+        let mut side = |plans: &[Arc<BindingPlan>], direction| {
+            let transfer = |plan: &Arc<BindingPlan>| match made.entry(Arc::as_ptr(plan)) {
+                Entry::Occupied(known) => Ok(Arc::clone(known.get())),
+                Entry::Vacant(slot) => {
+                    Ok(Arc::clone(slot.insert(Arc::new(BindingTransfer::new(plan, direction)?))))
+                }
+            };
+            plans.iter().map(transfer).collect::<Result<Vec<_>, RuntimeError>>()
+        };
+        let inputs = side(&checked.inputs, Direction::In)?;
+        let outputs = side(&checked.outputs, Direction::Out)?;
+        Ok(Self { checked, inputs, outputs })
+    }
+
+    /// Inputs in binding order.
+    pub fn inputs(&self) -> &[Arc<BindingTransfer>] {
+        &self.inputs
+    }
+
+    /// Outputs in binding order.
+    pub fn outputs(&self) -> &[Arc<BindingTransfer>] {
+        &self.outputs
+    }
+
+    /// Bytes of each DMA buffer.
+    pub fn dma_bytes(&self) -> &[u32] {
+        &self.checked.dma_sizes
+    }
+
+    /// The DMA buffer that holds nothing but this binding, inputs then outputs, at its begin and as the caller has it.
+    pub fn whole_buffer(&self, binding: usize) -> Option<usize> {
+        let all = || self.inputs.iter().chain(&self.outputs);
+        let transfer = all().nth(binding)?;
+        let place = transfer.place().filter(|_| matches!(transfer.route(), Route::Direct))?;
+        let here = all().filter(|other| other.place().is_some_and(|other| other.buffer == place.buffer));
+        (place.offset == 0 && here.count() == 1 && !transfer.is_partial()).then_some(place.buffer)
+    }
+
+    /// Whether some input may be given short; then the place of inputs depends on the lengths of each inference.
+    pub fn has_partial_inputs(&self) -> bool {
+        self.checked.has_partial_inputs()
+    }
+
+    /// Moves all inputs into the DMA buffers. What is `None` stays where it is: the device moves it by itself, or it is
+    /// optimized away.
+    ///
+    /// Where inputs may be given short, `resize` receives one value per DMA buffer: the bytes in use where such inputs were
+    /// packed, else 0.
+    pub fn stage<D: DmaBuffers + ?Sized>(
+        &self,
+        inputs: &[Option<HostSlice<'_>>],
+        dma: &mut D,
+        resize: &mut Vec<u32>,
+    ) -> Result<(), RuntimeError> {
+        if inputs.len() != self.inputs.len() {
+            let what = format!("input count is {}; the program has {}", inputs.len(), self.inputs.len());
+            return Err(InputError::Argument { what }.into());
+        }
+        for (index, (transfer, source)) in self.inputs.iter().zip(inputs).enumerate() {
+            if let (Some(place), Some(source), false) = (transfer.place(), source, transfer.is_partial()) {
+                self.stage_input(index, *source, dma.dma_buffer(place.buffer)?)?;
+            }
+        }
+        if self.has_partial_inputs() {
+            let given: Vec<_> = inputs.iter().map(|input| input.map_or(0, HostSlice::len) as u64).collect();
+            let layout = self.lay_out(&given)?;
+            for slice in layout.slices.iter().filter(|slice| slice.bytes > 0) {
+                let source = inputs[slice.input].unwrap_or(HostSlice::empty());
+                write_slice(slice, source, dma.dma_buffer(slice.buffer as usize)?)?;
+            }
+            resize.clear();
+            resize.extend_from_slice(&layout.resize);
+        }
+        Ok(())
+    }
+
+    /// Layout of the partial inputs for inputs of these many bytes. Fails when an input is longer than its tensor or the data
+    /// do not fit.
+    pub fn lay_out(&self, given: &[u64]) -> Result<PartialLayout, RuntimeError> {
+        self.checked.pack(given).map_err(refused)
+    }
+
+    /// Moves input `index` to its place in `dma`, the whole DMA buffer the binding names. An input that is optimized
+    /// away moves nothing. The place of a partial input depends on all the others ([`TransferPlan::lay_out`]).
+    pub fn stage_input(
+        &self,
+        index: usize,
+        src: HostSlice<'_>,
+        dma: HostSliceMut<'_>,
+    ) -> Result<(), RuntimeError> {
+        let input = lookup(&self.inputs, index)?;
+        let Some(place) = input.place() else { return Ok(()) };
+        if input.is_partial() {
+            let what = format!("input `{}` is partial and cannot be moved alone", input.name());
+            return Err(InputError::Argument { what }.into());
+        }
+        let found = dma.len();
+        let dst = dma.subslice(place.offset, place.bytes).ok_or_else(|| place.too_short(found))?;
+        input.stage(src, dst)
+    }
+
+    /// Moves output `index` from `dma`, the whole DMA buffer the binding names, to the caller; as much of it as fits.
+    /// An output that is optimized away leaves `dst` as it is.
+    pub fn fetch_output(
+        &self,
+        index: usize,
+        dma: HostSlice<'_>,
+        dst: HostSliceMut<'_>,
+    ) -> Result<(), RuntimeError> {
+        let output = lookup(&self.outputs, index)?;
+        let Some(place) = output.place() else { return Ok(()) };
+        let src = dma.subslice(place.offset, place.bytes).ok_or_else(|| place.too_short(dma.len()))?;
+        output.fetch(src, dst)
+    }
+}
+
+/// Writes the slice header and the data of one partial input. Without data neither is written (qpc-format §3.3).
+fn write_slice(slice: &Slice, src: HostSlice<'_>, mut dma: HostSliceMut<'_>) -> Result<(), RuntimeError> {
+    let place = Place {
+        buffer: slice.buffer as usize,
+        offset: slice.data_offset as usize,
+        bytes: slice.bytes as usize,
+    };
+    let found = dma.len();
+    let data = dma.reborrow().subslice(place.offset, place.bytes);
+    data.ok_or_else(|| place.too_short(found))?.copy_from(src);
+    let header = dma.write_from(slice.header_offset as usize, &slice.header());
+    header.ok_or_else(|| place.too_short(found))
+}
+
+/// The runtime's own words for what a caller may want to tell apart.
+fn refused(error: QpcError) -> RuntimeError {
+    match error {
+        QpcError::UnsupportedTransform { binding, step, kind } => {
+            RuntimeError::Input(InputError::UnsupportedTransform {
+                binding,
+                step: usize::try_from(step).unwrap_or(usize::MAX),
+                kind: format!("{:?}", TransformKind::from(kind)),
+            })
+        }
+        QpcError::BufferSize { binding, found, max } => {
+            RuntimeError::Input(InputError::BufferSize { buffer: binding, expected: max, found })
+        }
+        other => other.into(),
+    }
+}
+
+fn lookup(bindings: &[Arc<BindingTransfer>], index: usize) -> Result<&BindingTransfer, RuntimeError> {
+    bindings.get(index).map(AsRef::as_ref).ok_or_else(|| {
+        RuntimeError::Input(InputError::Argument {
+            what: format!("binding {index} does not exist; there are {}", bindings.len()),
+        })
+    })
+}

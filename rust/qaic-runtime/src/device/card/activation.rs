@@ -1,0 +1,160 @@
+//! A program that holds cores and a channel of a card.
+
+use std::sync::Arc;
+
+use qaic_kmd::protocol::NncStatus;
+use qaic_kmd::{Errno, calls};
+
+use super::channel::Channel;
+use super::errno::{self, DataPath, uninterrupted};
+use super::exec::CardExec;
+use super::program::ProgramShared;
+use super::slices::Bases;
+use super::submit_queue::SubmitQueue;
+use crate::device::{Activation, Exec};
+use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::sync::Mutex;
+
+/// An activation.
+#[derive(Debug)]
+pub(super) struct CardActivation(Arc<ActivationShared>);
+
+/// What an activation shares with its execs, which keep it.
+#[derive(Debug)]
+pub(super) struct ActivationShared {
+    pub(super) program: Arc<ProgramShared>,
+    pub(super) channel: Arc<Channel>,
+    pub(super) bases: Bases,
+    pub(super) submit_queue: SubmitQueue,
+    /// Handles that could not be closed, because the card had them still.
+    unclosed_handles: Mutex<Vec<u32>>,
+    activation_id: u32,
+}
+
+impl CardActivation {
+    /// Takes cores. Blocking: as long as the firmware takes.
+    pub(super) fn new(program: &Arc<ProgramShared>) -> Result<Self, RuntimeError> {
+        let (session, card) = (&program.session, &program.card);
+        session.fork_guard.check()?;
+        card.drain_events();
+        session.state.check(program.generation)?;
+        let activated = session
+            .activate(program.elf_id, program.constants_id())
+            .map_err(|error| no_cores(program, error))?;
+        // Events of an earlier user of the channel are not about this one.
+        card.drain_events();
+        let channel = Channel::new(card.id, activated.dbc_id);
+        session.state.register(&channel, program.generation);
+        Ok(Self(Arc::new(ActivationShared {
+            program: Arc::clone(program),
+            channel,
+            bases: Bases { ddr: activated.ddr_base, mcid: activated.mcid_base },
+            submit_queue: SubmitQueue::new(activated.dbc_id),
+            unclosed_handles: Mutex::default(),
+            activation_id: activated.activation_id,
+        })))
+    }
+}
+
+/// A refusal for want of cores with their numbers, as virtual cards give them.
+fn no_cores(program: &ProgramShared, error: RuntimeError) -> RuntimeError {
+    if !matches!(error, RuntimeError::Card(CardError::Firmware { status, .. }) if status == NncStatus::NSP_ALLOC.0)
+    {
+        return error;
+    }
+    let needed = program.image.network().num_cores.max(1);
+    match program.session.resources() {
+        Ok(resources) if u32::from(resources.nsp_free) < needed => RuntimeError::Device(DeviceError::Busy {
+            id: program.card.id,
+            needed,
+            free: resources.nsp_free.into(),
+            total: resources.nsp_total.into(),
+        }),
+        _ => error,
+    }
+}
+
+impl Activation for CardActivation {
+    fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
+        self.0.check()?;
+        Ok(Box::new(CardExec::new(&self.0)?))
+    }
+}
+
+impl ActivationShared {
+    /// Refuses once the channel is lost, and in a forked process.
+    pub(super) fn check(&self) -> Result<(), RuntimeError> {
+        self.program.session.fork_guard.check()?;
+        match self.channel.lost() {
+            Some(lost) => Err(lost.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// The error of a call of the data path: what was lost, where the call failed because of that.
+    pub(super) fn failed(&self, call: &'static str, errno: Errno, bytes: u64) -> RuntimeError {
+        let ProgramShared { session, card, generation, .. } = &*self.program;
+        let is_certain = match DataPath::of(errno) {
+            DataPath::DeviceLost => return self.device_lost("it is offline, or was reset"),
+            DataPath::ChannelLost => return self.channel_lost(),
+            DataPath::Lost => true,
+            DataPath::Invalid => false,
+            _ => return errno::failed_on(session.file(), card.id, call, errno, bytes),
+        };
+        // The events tell what else is lost.
+        card.drain_events();
+        if let Some(lost) = self.channel.lost() {
+            return lost.clone();
+        }
+        if let Err(lost) = session.state.check(*generation) {
+            return lost;
+        }
+        if is_certain {
+            return self.device_lost("it was reset");
+        }
+        errno::failed_on(session.file(), card.id, call, errno, bytes)
+    }
+
+    fn channel_lost(&self) -> RuntimeError {
+        self.program.card.drain_events();
+        if self.channel.lost().is_none() {
+            // No event has said so. Should the card have kept the channel, closing the file frees it.
+            self.program.session.state.request_reopen();
+        }
+        self.channel.mark_lost("its cores failed and are restarted")
+    }
+
+    fn device_lost(&self, reason: &str) -> RuntimeError {
+        // First what is known already.
+        self.program.card.drain_events();
+        let lost = self.program.session.state.mark_lost(self.program.generation, reason);
+        self.channel.lost().cloned().unwrap_or(lost)
+    }
+
+    /// Closes a handle after the activation, which the card uses until then.
+    pub(super) fn close_later(&self, handle: u32) {
+        self.unclosed_handles.lock().push(handle);
+    }
+}
+
+impl Drop for ActivationShared {
+    fn drop(&mut self) {
+        let ProgramShared { session, generation, .. } = &*self.program;
+        if !session.fork_guard.is_current() {
+            return;
+        }
+        if self.channel.is_lost_alone() {
+            session.forget_activation(self.activation_id);
+        } else if session.state.check(*generation).is_ok() {
+            let outcome = session.deactivate(self.activation_id, Some(self.channel.dbc_id));
+            if outcome.is_err() {
+                // Closing the file frees what the firmware would not.
+                session.state.request_reopen();
+            }
+            session.log_failure("an activation was not given back", outcome);
+        }
+        for handle in std::mem::take(&mut *self.unclosed_handles.lock()) {
+            let _ = uninterrupted(|| calls::close_handle(session.file(), handle));
+        }
+    }
+}

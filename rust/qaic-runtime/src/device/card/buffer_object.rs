@@ -1,0 +1,147 @@
+//! Buffer objects: made, attached to a channel, mapped, and taken apart again in the order that leaves nothing pinned.
+
+use std::mem;
+use std::sync::Arc;
+
+use qaic_kmd::abi::AttachSliceEntry;
+use qaic_kmd::calls;
+use qaic_mem::{DmaBuf, HostSliceMut, Mapping};
+
+use super::activation::ActivationShared;
+use super::errno::{DataPath, uninterrupted};
+use super::slices::BufferLayout;
+use crate::error::{CardError, RuntimeError, StateError};
+
+/// A buffer object with its slices. Taken apart when it is dropped.
+#[derive(Debug)]
+pub(super) struct BufferObject {
+    pub(super) handle: u32,
+    bytes: usize,
+    // Unmapped before the handle is closed.
+    memory: Option<Mapping>,
+    is_attached: bool,
+    is_imported: bool,
+    activation: Arc<ActivationShared>,
+}
+
+impl BufferObject {
+    /// Creates, attaches and maps one. What was done of one that fails is undone.
+    pub(super) fn new(
+        activation: &Arc<ActivationShared>,
+        layout: &BufferLayout,
+    ) -> Result<Self, RuntimeError> {
+        let file = activation.program.session.file();
+        let failed = |call, errno| activation.failed(call, errno, layout.bytes);
+        let handle = uninterrupted(|| calls::create_bo(file, layout.bytes))
+            .map_err(|errno| failed("CREATE_BO", errno))?;
+        let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
+        let mut object = Self {
+            handle,
+            bytes,
+            memory: None,
+            is_attached: false,
+            is_imported: false,
+            activation: Arc::clone(activation),
+        };
+        object.attach(layout, 0)?;
+        if layout.dma.is_some() {
+            let offset = uninterrupted(|| calls::mmap_offset(file, handle))
+                .map_err(|errno| failed("MMAP_BO", errno))?;
+            let mapping = uninterrupted(|| file.map(offset, bytes)).map_err(|errno| failed("mmap", errno))?;
+            if mapping.len() < bytes {
+                return Err(RuntimeError::Internal {
+                    what: format!("{} bytes of a buffer object of {bytes} were mapped", mapping.len()),
+                });
+            }
+            object.memory = Some(mapping);
+        }
+        Ok(object)
+    }
+
+    /// Memory behind a descriptor in place of the buffer object of `layout`; `None` where it has the handle `before`, which
+    /// is the caller's.
+    pub(super) fn import(
+        activation: &Arc<ActivationShared>,
+        layout: &BufferLayout,
+        memory: &DmaBuf,
+        before: Option<u32>,
+    ) -> Result<Option<Self>, RuntimeError> {
+        let file = activation.program.session.file();
+        let handle = uninterrupted(|| calls::import_dma_buf(file, memory.descriptor()))
+            .map_err(|errno| activation.failed("PRIME_FD_TO_HANDLE", errno, layout.bytes))?;
+        if before == Some(handle) {
+            return Ok(None);
+        }
+        if !activation.program.session.note_import(handle) {
+            return Err(StateError::Invalid {
+                what: "the memory of a descriptor is bound to another exec object of the card already"
+                    .to_owned(),
+            }
+            .into());
+        }
+        let mut object = Self {
+            handle,
+            bytes: 0,
+            memory: None,
+            is_attached: false,
+            is_imported: true,
+            activation: Arc::clone(activation),
+        };
+        object.attach(layout, memory.offset()).map(|()| Some(object))
+    }
+
+    fn attach(&mut self, layout: &BufferLayout, offset: u64) -> Result<(), RuntimeError> {
+        let Self { activation, handle, .. } = &*self;
+        let outside = || {
+            RuntimeError::Card(CardError::Transfers {
+                what: "a DMA request has an address in the device beyond all addresses".to_owned(),
+            })
+        };
+        let entries = layout.slices.iter().map(|slice| {
+            let entry = slice.entry(activation.bases)?;
+            Some(AttachSliceEntry { offset: entry.offset.checked_add(offset)?, ..entry })
+        });
+        let entries = entries.collect::<Option<Vec<_>>>().ok_or_else(outside)?;
+        let size = layout.bytes.checked_add(offset).ok_or_else(outside)?;
+        let file = activation.program.session.file();
+        let dbc_id = activation.channel.dbc_id;
+        uninterrupted(|| calls::attach_slices(file, dbc_id, *handle, layout.dir, size, &entries))
+            .map_err(|errno| activation.failed("ATTACH_SLICE_BO", errno, layout.bytes))?;
+        self.is_attached = true;
+        Ok(())
+    }
+
+    /// Its memory; none for one without data.
+    pub(super) fn memory_mut(&mut self) -> HostSliceMut<'_> {
+        let memory = self.memory.as_mut().map(|mapping| mapping.memory_mut().first(self.bytes));
+        memory.unwrap_or(HostSliceMut::empty())
+    }
+
+    pub(super) fn unmap(&mut self) {
+        self.memory = None;
+    }
+}
+
+impl Drop for BufferObject {
+    fn drop(&mut self) {
+        let session = &self.activation.program.session;
+        if !session.fork_guard.is_current() {
+            // The memory is the parent's too, and unmapping it here would call the driver of an emulated card.
+            mem::forget(self.memory.take());
+            return;
+        }
+        self.memory = None;
+        if self.is_imported {
+            session.forget_import(self.handle);
+        }
+        if self.is_attached
+            && let Err(errno) = uninterrupted(|| calls::detach_slices(session.file(), self.handle))
+            && DataPath::of(errno) == DataPath::Busy
+        {
+            // The card has it still. Other errors say that it is detached: with its channel, or its card.
+            return self.activation.close_later(self.handle);
+        }
+        // Only a card that is gone refuses, and it has closed it.
+        let _ = uninterrupted(|| calls::close_handle(session.file(), self.handle));
+    }
+}

@@ -1,0 +1,50 @@
+//! The channel of an activation, and whether it is still there.
+
+use std::sync::{Arc, OnceLock};
+
+use qaic_kmd::clock::EventCounter;
+
+use crate::error::{CardError, RuntimeError};
+
+/// The channel of an activation.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) device: u32,
+    pub(super) dbc_id: u32,
+    /// Counts ends of inferences of the activation, and the loss of the channel: a full ring may have room.
+    pub(super) ended: EventCounter,
+    lost: OnceLock<RuntimeError>,
+}
+
+impl Channel {
+    pub(super) fn new(device: u32, dbc_id: u32) -> Arc<Self> {
+        Arc::new(Self { device, dbc_id, ended: EventCounter::default(), lost: OnceLock::new() })
+    }
+
+    /// Why it is lost, if it is.
+    pub(super) fn lost(&self) -> Option<&RuntimeError> {
+        self.lost.get()
+    }
+
+    /// Whether the card is there and only the channel is not.
+    pub(super) fn is_lost_alone(&self) -> bool {
+        matches!(self.lost(), Some(RuntimeError::Card(CardError::ChannelLost { .. })))
+    }
+
+    /// Marks it as lost. The first reason counts, and is the answer.
+    pub(super) fn mark_lost(&self, reason: &str) -> RuntimeError {
+        let (device, channel) = (self.device, self.dbc_id);
+        self.mark_lost_with(RuntimeError::Card(CardError::ChannelLost {
+            device,
+            channel,
+            reason: reason.to_owned(),
+        }))
+    }
+
+    /// [`Self::mark_lost`] together with its card.
+    pub(super) fn mark_lost_with(&self, error: RuntimeError) -> RuntimeError {
+        let error = self.lost.get_or_init(|| error).clone();
+        self.ended.notify();
+        error
+    }
+}

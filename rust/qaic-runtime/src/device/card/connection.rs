@@ -1,0 +1,252 @@
+//! One card of this process: its file, opened when it is first needed, and what all its programs share.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+
+use qaic_kmd::kmd::{Kmd, MemoryErrors, NodeInfo, Telemetry};
+use qaic_kmd::protocol::{COMMAND_PROTOCOL_MAJOR, CardStatus, METADATA_VERSION};
+use qaic_kmd::{Errno, calls};
+
+use super::constants::Constants;
+use super::device_state::DeviceState;
+use super::errno::{self, Opening, uninterrupted};
+use super::event_pump::EventPump;
+use super::facts::{CardFacts, FirmwareFacts};
+use super::session::CardSession;
+use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::image::Image;
+use crate::process::ForkGuard;
+use crate::sync::Mutex;
+
+/// Name of the driver; nodes of others share the class.
+const DRIVER: &[u8] = b"qaic";
+
+type Slot = Arc<Mutex<Weak<Constants>>>;
+
+/// A card.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: u32,
+    pub(super) fork_guard: ForkGuard,
+    kmd: Arc<dyn Kmd>,
+    // As it was listed.
+    listed: NodeInfo,
+    pub(super) state: Arc<DeviceState>,
+    open: Mutex<Open>,
+    event_pump: OnceLock<Arc<EventPump>>,
+    // Constants that are loaded, by the address of their image, which they keep alive.
+    constants: Mutex<HashMap<usize, Slot>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    node: NodeInfo,
+    session: Option<Arc<CardSession>>,
+}
+
+impl Connection {
+    pub(super) fn new(kmd: Arc<dyn Kmd>, node: NodeInfo) -> Arc<Self> {
+        Arc::new(Self {
+            id: node.qid,
+            fork_guard: ForkGuard::new(),
+            kmd,
+            state: Arc::new(DeviceState::new(node.qid)),
+            listed: node.clone(),
+            open: Mutex::new(Open { node, session: None }),
+            event_pump: OnceLock::new(),
+            constants: Mutex::default(),
+        })
+    }
+
+    /// The node as it was last seen.
+    pub(super) fn node(&self) -> NodeInfo {
+        self.open.lock().node.clone()
+    }
+
+    /// Whether it runs programs compiled for a host.
+    pub(super) fn runs_host_programs(&self) -> bool {
+        self.kmd.runs_host_programs()
+    }
+
+    /// Takes note of everything that has happened to it.
+    pub(super) fn drain_events(&self) {
+        if let Some(event_pump) = self.event_pump.get() {
+            event_pump.drain();
+        }
+    }
+
+    /// Takes note of its events on a thread, from now on.
+    pub(super) fn start_event_pump(&self) {
+        if let Some(event_pump) = self.event_pump.get() {
+            event_pump.start();
+        }
+    }
+
+    /// Opens the card where that is needed and asks for its status, which is what "Ready" means. A file
+    /// that a reset has left dead is replaced once.
+    ///
+    /// Blocking: as long as the firmware takes, a minute at most.
+    pub(super) fn ready(&self) -> Result<(Arc<CardSession>, CardStatus, u64), RuntimeError> {
+        self.fork_guard.check()?;
+        self.drain_events();
+        let mut may_reopen = true;
+        loop {
+            let (session, is_new) = self.session()?;
+            match session.status() {
+                Ok((status, features)) => {
+                    self.state.mark_ready();
+                    return Ok((session, status, features.map_or(0, |features| features.status_flags)));
+                }
+                Err(RuntimeError::Device(DeviceError::Lost { .. })) if may_reopen && !is_new => {
+                    may_reopen = false;
+                    self.state.request_reopen();
+                }
+                Err(RuntimeError::Device(DeviceError::Lost { reason, .. })) => {
+                    return Err(self.unavailable(reason));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// [`Self::ready`] for programs: also refuses firmware of other versions.
+    pub(super) fn admit(&self) -> Result<(Arc<CardSession>, CardStatus), RuntimeError> {
+        let (session, status, _) = self.ready()?;
+        let other = |what, (major, minor): (u16, u16), expected| {
+            Err(RuntimeError::Card(CardError::FirmwareVersion {
+                id: self.id,
+                what,
+                found: format!("{major}.{minor}"),
+                expected,
+            }))
+        };
+        if status.metadata_version() != METADATA_VERSION {
+            return other("metadata", status.metadata_version(), "1.0");
+        }
+        if status.nnc_major != COMMAND_PROTOCOL_MAJOR {
+            return other("command protocol", status.command_protocol(), "17");
+        }
+        Ok((session, status))
+    }
+
+    /// The open file, and whether it was opened just now.
+    fn session(&self) -> Result<(Arc<CardSession>, bool), RuntimeError> {
+        let mut open = self.open.lock();
+        if let Some(session) = &open.session {
+            if !self.state.needs_reopen() {
+                return Ok((Arc::clone(session), false));
+            }
+            // Programs that still use it keep it open.
+            open.session = None;
+            self.find_node(&mut open)?;
+        } else if open.node.path.is_none() {
+            self.find_node(&mut open)?;
+        }
+        let Some(path) = open.node.path.clone() else {
+            let reason = self.kmd.explain(&open.node, Errno::NOENT);
+            let general = "it has no node; its firmware may still be booting";
+            return Err(self.unavailable(reason.unwrap_or_else(|| general.to_owned())));
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Before the file, so that nothing is missed of what happens to it.
+        self.event_pump.get_or_init(|| EventPump::new(&*self.kmd, &self.state, name.clone())).rename(&name);
+        let file = uninterrupted(|| self.kmd.open(&open.node))
+            .map_err(|errno| self.not_opened(&open.node, &path, errno))?;
+        match uninterrupted(|| calls::driver_name(&*file)) {
+            Ok(name) if name == DRIVER => {}
+            Ok(name) => return Err(self.of_other_driver(&path, &String::from_utf8_lossy(&name))),
+            Err(errno) => return Err(self.not_opened(&open.node, &path, errno)),
+        }
+        let session = Arc::new(CardSession::new(self.id, &self.state, self.kmd.clock(), file));
+        self.state.mark_opened();
+        open.session = Some(Arc::clone(&session));
+        Ok((session, true))
+    }
+
+    /// Nodes get other names when they come back.
+    fn find_node(&self, open: &mut Open) -> Result<(), RuntimeError> {
+        let nodes = self.kmd.enumerate().map_err(|errno| errno::failed(self.id, "enumerate", errno, 0))?;
+        let is_it = |node: &&NodeInfo| node.qid == self.id && node.address == open.node.address;
+        if let Some(node) = nodes.iter().find(is_it) {
+            open.node = node.clone();
+        }
+        Ok(())
+    }
+
+    /// Resets it, with everything that is on it; events and errors of calls tell when that has come.
+    pub(super) fn reset(&self) -> Result<(), RuntimeError> {
+        self.fork_guard.check()?;
+        self.kmd.reset(&self.node()).map_err(|errno| errno::not_reset(self.id, errno))
+    }
+
+    fn not_opened(&self, node: &NodeInfo, path: &Path, errno: Errno) -> RuntimeError {
+        let reason = |general: String| self.kmd.explain(node, errno).unwrap_or(general);
+        match Opening::of(errno) {
+            Opening::NoPermission => RuntimeError::Card(CardError::Permission {
+                id: self.id,
+                path: path.to_owned(),
+                fix: reason(
+                    "nodes of cards belong to a group, most often render or qaic; `stat` on the node names it, and \
+                     `sudo usermod -aG GROUP USER` followed by a new login joins it"
+                        .to_owned(),
+                ),
+            }),
+            Opening::NoNode => self.unavailable(reason(format!("{} does not exist", path.display()))),
+            Opening::Offline => self.unavailable(reason(format!(
+                "{} is offline: the card is booting or in reset",
+                path.display()
+            ))),
+            Opening::OtherDriver => {
+                self.unavailable(reason(format!("{} is not a node of the driver `qaic`", path.display())))
+            }
+            Opening::Other => match self.kmd.explain(node, errno) {
+                Some(reason) => self.unavailable(reason),
+                None => errno::failed(self.id, "open", errno, 0),
+            },
+        }
+    }
+
+    fn of_other_driver(&self, path: &Path, name: &str) -> RuntimeError {
+        self.unavailable(format!("{} is of the driver `{name}`, and `qaic` is needed", path.display()))
+    }
+
+    fn unavailable(&self, reason: String) -> RuntimeError {
+        RuntimeError::Device(DeviceError::Unavailable { id: self.id, reason })
+    }
+
+    /// What it says of itself. Not refused for its versions: tools show cards that programs cannot use.
+    pub(super) fn facts(&self) -> CardFacts {
+        if let Err(forked) = self.fork_guard.check() {
+            // Whatever else is known of it is behind locks that a thread may hold which does not exist here.
+            return CardFacts {
+                node: self.listed.clone(),
+                telemetry: Telemetry::default(),
+                memory_errors: MemoryErrors::default(),
+                firmware: Err(forked),
+            };
+        }
+        let firmware = self.ready().map(|(session, status, features)| {
+            let mut status = status;
+            // Fresher than those of the status; which serve where these fail.
+            if let Ok(resources) = session.resources() {
+                status.resources = resources;
+            }
+            if let Ok(performance) = session.performance() {
+                status.performance = performance;
+            }
+            FirmwareFacts { status, features }
+        });
+        let node = self.node();
+        let (telemetry, memory_errors) = (self.kmd.telemetry(&node), self.kmd.memory_errors(&node));
+        CardFacts { node, telemetry, memory_errors, firmware }
+    }
+
+    /// The place where the constants of an image are shared.
+    pub(super) fn constants(&self, image: &Arc<Image>) -> Slot {
+        let mut constants = self.constants.lock();
+        // What no program has any more need not be remembered.
+        constants.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.lock().strong_count() > 0);
+        Arc::clone(constants.entry(Arc::as_ptr(image).addr()).or_default())
+    }
+}

@@ -1,0 +1,273 @@
+//! Passes the events of a card on to its [`DeviceState`]: on a thread of its own while programs use the card, and at once
+//! wherever a call has failed and its errno alone does not say why.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use qaic_kmd::clock::Clock;
+use qaic_kmd::kmd::{EventSource, Kmd, Readiness};
+
+use super::device_state::DeviceState;
+use super::errno;
+use crate::process::log;
+use crate::sync::{AtomicBool, Mutex, Ordering};
+
+/// Events taken at a time, so that a flood of them holds no caller up.
+const MOST_EVENTS: u32 = 10_000;
+
+/// The events of one card.
+#[derive(Debug)]
+pub(super) struct EventPump {
+    // None once it has failed.
+    source: Mutex<Option<Box<dyn EventSource>>>,
+    readiness: Option<Arc<dyn Readiness>>,
+    has_thread: AtomicBool,
+    state: Arc<DeviceState>,
+    clock: Arc<dyn Clock>,
+    // Name of the node; another one when the card has come back.
+    node: Mutex<String>,
+}
+
+impl EventPump {
+    /// Takes note from now on of what happens to the node of this name. Without events, errors of calls are all that tells.
+    pub(super) fn new(kmd: &dyn Kmd, state: &Arc<DeviceState>, node: String) -> Arc<Self> {
+        let source = match kmd.events() {
+            Ok(source) => Some(source),
+            Err(error) => {
+                log::global().warn(|| format!("{node}: no events of the card can be had: {error}"));
+                None
+            }
+        };
+        Arc::new(Self {
+            readiness: source.as_ref().map(|source| source.readiness()),
+            source: Mutex::new(source),
+            has_thread: AtomicBool::new(false),
+            state: Arc::clone(state),
+            clock: kmd.clock(),
+            node: Mutex::new(node),
+        })
+    }
+
+    /// The card has a node of this name now.
+    pub(super) fn rename(&self, node: &str) {
+        node.clone_into(&mut self.node.lock());
+    }
+
+    fn is_of_card(&self, node: &str) -> bool {
+        *self.node.lock() == node
+    }
+
+    /// Starts the thread, unless it runs. It ends when the pump is dropped.
+    pub(super) fn start(self: &Arc<Self>) {
+        let Some(readiness) = self.readiness.clone() else { return };
+        if self.has_thread.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pump = Arc::downgrade(self);
+        let spawned = thread::Builder::new()
+            .name(format!("qaic-events-{}", self.node.lock()))
+            .spawn(move || Self::run(&pump, &*readiness));
+        if let Err(error) = spawned {
+            self.has_thread.store(false, Ordering::Release);
+            log::global().warn(|| format!("{}: its events have no thread: {error}", self.node.lock()));
+        }
+    }
+
+    /// Sleeps until there is an event, or cores that restart are late; nothing else wakes it.
+    fn run(pump: &Weak<Self>, readiness: &dyn Readiness) {
+        while let Some(limit) = pump.upgrade().map(|pump| pump.next_limit()) {
+            readiness.wait(limit);
+            if pump.upgrade().is_none_or(|pump| !pump.drain()) {
+                return;
+            }
+        }
+    }
+
+    /// How long there is nothing to do without an event.
+    fn next_limit(&self) -> Option<Duration> {
+        self.state.next_restart_limit().map(|limit| limit.saturating_sub(self.clock.now()))
+    }
+
+    /// Takes note of everything that has happened; false when there will be no events any more. Does not wait for events.
+    pub(super) fn drain(&self) -> bool {
+        let mut slot = self.source.lock();
+        let Some(source) = slot.as_mut() else { return false };
+        let limit_before = self.state.next_restart_limit();
+        let mut failure = None;
+        for _ in 0..MOST_EVENTS {
+            match source.next(Duration::ZERO) {
+                Ok(Some(event)) if self.is_of_card(&event.node) => {
+                    self.state.event(event.kind, self.clock.now());
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) if errno::are_events_lost(error) => self.state.missed_events(),
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        if failure.is_some() {
+            *slot = None;
+        }
+        drop(slot);
+        self.state.check_restart_limits(self.clock.now());
+        if self.state.next_restart_limit() != limit_before
+            && let Some(readiness) = &self.readiness
+        {
+            // The thread sleeps until the earlier limit.
+            readiness.wake();
+        }
+        if let Some(error) = failure {
+            log::global().warn(|| format!("{}: its events end here: {error}", self.node.lock()));
+        }
+        true
+    }
+}
+
+impl Drop for EventPump {
+    fn drop(&mut self) {
+        // The thread keeps the readiness alone, and ends when it finds no pump.
+        if let Some(readiness) = &self.readiness {
+            readiness.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::mpsc;
+
+    use qaic_kmd::Errno;
+    use qaic_kmd::clock::VirtualClock;
+    use qaic_kmd::kmd::{AccelFile, DbcState, Event, EventKind, NodeInfo, Telemetry};
+
+    use super::*;
+
+    type Outcome = Result<Option<Event>, Errno>;
+
+    /// A kernel whose events a test has chosen; it has nothing else.
+    #[derive(Debug)]
+    struct ScriptedKernel(Mutex<VecDeque<Outcome>>);
+
+    #[derive(Debug)]
+    struct ScriptedEvents(VecDeque<Outcome>);
+
+    #[derive(Debug)]
+    struct AlwaysReady;
+
+    impl EventSource for ScriptedEvents {
+        fn next(&mut self, _: Duration) -> Outcome {
+            self.0.pop_front().unwrap_or(Ok(None))
+        }
+
+        fn readiness(&self) -> Arc<dyn Readiness> {
+            Arc::new(AlwaysReady)
+        }
+    }
+
+    impl Readiness for AlwaysReady {
+        fn wait(&self, _: Option<Duration>) {}
+
+        fn wake(&self) {}
+    }
+
+    impl Kmd for ScriptedKernel {
+        fn name(&self) -> &'static str {
+            "scripted"
+        }
+
+        fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno> {
+            Ok(Vec::new())
+        }
+
+        fn open(&self, _: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
+            Err(Errno::NOENT)
+        }
+
+        fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
+            Ok(Box::new(ScriptedEvents(std::mem::take(&mut *self.0.lock()))))
+        }
+
+        fn telemetry(&self, _: &NodeInfo) -> Telemetry {
+            Telemetry::default()
+        }
+
+        fn reset(&self, _: &NodeInfo) -> Result<(), Errno> {
+            Err(Errno::OPNOTSUPP)
+        }
+
+        fn clock(&self) -> Arc<dyn Clock> {
+            Arc::new(VirtualClock::default())
+        }
+    }
+
+    /// Says when it is waited for, and waits until it is woken.
+    #[derive(Debug)]
+    struct Recorded {
+        limits: mpsc::Sender<Option<Duration>>,
+        woken: Mutex<mpsc::Receiver<()>>,
+        wakes: mpsc::Sender<()>,
+    }
+
+    impl Readiness for Recorded {
+        fn wait(&self, limit: Option<Duration>) {
+            self.limits.send(limit).unwrap();
+            let _ = self.woken.lock().recv();
+        }
+
+        fn wake(&self) {
+            let _ = self.wakes.send(());
+        }
+    }
+
+    #[test]
+    fn thread_without_events_sleeps_until_it_is_woken() {
+        let state = Arc::new(DeviceState::new(0));
+        let kernel = ScriptedKernel(Mutex::default());
+        let mut pump = Arc::into_inner(EventPump::new(&kernel, &state, "accel0".to_owned())).unwrap();
+        let ((limits, waits), (wakes, woken)) = (mpsc::channel(), mpsc::channel());
+        pump.readiness = Some(Arc::new(Recorded { limits, woken: Mutex::new(woken), wakes }));
+        let pump = Arc::new(pump);
+        pump.start();
+        assert_eq!(waits.recv(), Ok(None));
+        // Cores restart, as another thread has found out.
+        let failed = EventKind::Channel { dbc_id: 3, state: DbcState::BeforeShutdown };
+        let events = VecDeque::from([Ok(Some(about("accel0", failed)))]);
+        *pump.source.lock() = Some(Box::new(ScriptedEvents(events)));
+        assert!(pump.drain());
+        assert_eq!(waits.recv(), Ok(Some(Duration::from_secs(15))));
+        drop(pump);
+        // The thread has ended, and the readiness with it.
+        assert!(waits.recv().is_err());
+    }
+
+    fn about(node: &str, kind: EventKind) -> Event {
+        Event { node: node.to_owned(), kind }
+    }
+
+    /// Why the card `accel0` counts as down after these outcomes.
+    fn down_after(outcomes: impl Into<VecDeque<Outcome>>) -> Option<String> {
+        let state = Arc::new(DeviceState::new(0));
+        let pump = EventPump::new(&ScriptedKernel(Mutex::new(outcomes.into())), &state, "accel0".to_owned());
+        assert!(pump.drain());
+        state.down()
+    }
+
+    #[test]
+    fn event_of_another_node_changes_nothing() {
+        assert_eq!(down_after([Ok(Some(about("accel1", EventKind::Offline)))]), None);
+        let both =
+            [Ok(Some(about("accel1", EventKind::Online))), Ok(Some(about("accel0", EventKind::Offline)))];
+        assert!(down_after(both).is_some());
+    }
+
+    #[test]
+    fn loss_of_events_does_not_end_the_pump() {
+        assert!(down_after([Err(Errno::NOBUFS), Ok(Some(about("accel0", EventKind::Offline)))]).is_some());
+        assert_eq!(down_after([Err(Errno::BADF), Ok(Some(about("accel0", EventKind::Offline)))]), None);
+    }
+}

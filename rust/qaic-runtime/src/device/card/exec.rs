@@ -1,0 +1,596 @@
+//! One inference at a time through buffer objects: two system calls, no allocation, no lock.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use qaic_kmd::abi::PerfStatsEntry;
+use qaic_kmd::{Errno, calls};
+use qaic_mem::{DmaBuf, HostSlice, HostSliceMut};
+use qaic_qpc::plan::Control;
+
+use super::activation::ActivationShared;
+use super::buffer_object::BufferObject;
+use super::channel::Channel;
+use super::errno::{DataPath, uninterrupted};
+use super::slices::RING_ELEMENTS;
+use super::stats;
+use super::submit_queue::{Scratch, Submission};
+use super::wait_limits::{self, RING_ATTEMPTS};
+use crate::device::{Canceller, Exec, HostTensors};
+use crate::error::{CardError, InputError, RuntimeError, StateError};
+use crate::process::log;
+use crate::profiling::{Identity, Stages};
+use crate::sync::{AtomicU32, Ordering};
+
+// What the canceller may end.
+const IDLE: u32 = 0;
+const RUNNING: u32 = 1;
+const CANCELLED: u32 = 2;
+
+/// Buffer objects of one inference, and the list of them that the kernel is given.
+#[derive(Debug)]
+pub(super) struct CardExec {
+    activation: Arc<ActivationShared>,
+    canceller: Arc<CardCanceller>,
+    // In the order of the layout.
+    objects: Vec<BufferObject>,
+    // Of each DMA buffer, the buffer object that it is.
+    positions: Vec<Option<usize>>,
+    // Memory of others, in place of a buffer object.
+    bound: Vec<Option<Bound>>,
+    submission: Arc<Submission>,
+    scratch: Scratch,
+    // Per DMA buffer, the bytes of the next inference that move, 0 for all.
+    transfer_bytes: Vec<u32>,
+    variant: usize,
+    state: ExecState,
+    // The message to the cores, where they read one.
+    control: Control,
+}
+
+#[derive(Debug)]
+struct Bound {
+    memory: Arc<DmaBuf>,
+    object: BufferObject,
+}
+
+/// Why the card did not take an inference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SubmitError {
+    /// The execute call failed.
+    Execute(Errno),
+    /// What the inference before left in the ring did not end.
+    Wait(Errno),
+}
+
+/// How far the present inference is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExecState {
+    /// There is none.
+    Idle,
+    /// Another thread makes the call that submits it.
+    Submitting,
+    /// The ring had no room for it.
+    Deferred,
+    /// The card has it.
+    Queued,
+}
+
+impl CardExec {
+    /// Makes the buffer objects. What was made of one that fails is taken apart.
+    pub(super) fn new(activation: &Arc<ActivationShared>) -> Result<Self, RuntimeError> {
+        let program = &activation.program;
+        let layouts = &program.layout.buffers;
+        let mut objects = Vec::with_capacity(layouts.len());
+        let mut positions = vec![None; program.image.network().dma_buffers.len()];
+        for (position, layout) in layouts.iter().enumerate() {
+            objects.push(BufferObject::new(activation, layout)?);
+            if let Some(slot) = layout.dma.and_then(|dma| positions.get_mut(dma)) {
+                *slot = Some(position);
+            }
+        }
+        let handles = objects.iter().map(|object| object.handle);
+        let mut exec = Self {
+            canceller: Arc::new(CardCanceller {
+                channel: Arc::clone(&activation.channel),
+                phase: AtomicU32::new(IDLE),
+            }),
+            bound: objects.iter().map(|_| None).collect(),
+            submission: Submission::new(handles.zip(layouts), program.layout.is_partial),
+            scratch: Scratch::with_capacity(layouts.len()),
+            transfer_bytes: vec![0; positions.len()],
+            activation: Arc::clone(activation),
+            objects,
+            positions,
+            variant: 0,
+            state: ExecState::Idle,
+            control: Control::default(),
+        };
+        exec.write_control();
+        Ok(exec)
+    }
+
+    /// Writes the shapes of the next inference for the cores, where they read them.
+    fn write_control(&mut self) {
+        let encoded = self.control.encode();
+        if let Some(control) = self.activation.program.control
+            && let Some(mut memory) = self.own_memory(control)
+        {
+            // Checked when the program was loaded: it has room.
+            let _ = memory.write_from(0, &encoded);
+        }
+    }
+
+    fn own_memory(&mut self, dma: usize) -> Option<HostSliceMut<'_>> {
+        let position = (*self.positions.get(dma)?)?;
+        self.objects.get_mut(position).map(BufferObject::memory_mut)
+    }
+
+    /// Has the kernel work on another buffer object from the next inference on.
+    fn rebuild_submission(&mut self) {
+        let handles = self.objects.iter().zip(&self.bound);
+        let handles =
+            handles.map(|(own, bound)| bound.as_ref().map_or(own.handle, |bound| bound.object.handle));
+        let layout = &self.activation.program.layout;
+        self.submission = Submission::new(handles.zip(&layout.buffers), layout.is_partial);
+    }
+
+    /// Binds another part of the memory that a buffer is bound to, or leaves it bound as it was.
+    fn import_again(&mut self, position: usize, memory: &DmaBuf) -> Result<BufferObject, RuntimeError> {
+        let layout = &self.activation.program.layout.buffers[position];
+        let before = self.bound[position].take().map(|bound| bound.memory);
+        let import = |memory: &DmaBuf| {
+            let object = BufferObject::import(&self.activation, layout, memory, None)?;
+            object.ok_or_else(|| RuntimeError::Internal { what: "memory has a handle twice".to_owned() })
+        };
+        let outcome = import(memory);
+        if let (Err(_), Some(before)) = (&outcome, before) {
+            // Only a card that is lost refuses what it took before; its own buffer object is then as good.
+            self.bound[position] = import(&before).ok().map(|object| Bound { memory: before, object });
+            self.rebuild_submission();
+        }
+        outcome
+    }
+
+    /// Has the execute call made once; `None`: another thread is going to make it.
+    fn try_submit(&mut self) -> Option<Result<(), SubmitError>> {
+        let ActivationShared { program, submit_queue, .. } = &*self.activation;
+        submit_queue.submit(&self.submission, program.session.file(), &mut self.scratch);
+        let outcome = self.submission.outcome()?;
+        Some(self.retry_behind_dataless(outcome))
+    }
+
+    /// Where requests without data follow the last output, the card may have them of the inference before still: waits for
+    /// them, and has the call made again.
+    fn retry_behind_dataless(&mut self, outcome: Result<(), Errno>) -> Result<(), SubmitError> {
+        let ActivationShared { program, channel, submit_queue, .. } = &*self.activation;
+        let last = program.layout.buffers.len() - 1;
+        let is_refused = outcome.is_err_and(|errno| DataPath::of(errno) == DataPath::Invalid);
+        if !is_refused || program.layout.awaited == last {
+            return outcome.map_err(SubmitError::Execute);
+        }
+        let (file, handle) = (program.session.file(), self.submission.handle(last));
+        uninterrupted(|| calls::wait(file, channel.dbc_id, handle, 0)).map_err(SubmitError::Wait)?;
+        submit_queue.submit(&self.submission, file, &mut self.scratch);
+        submit_queue.wait(&self.submission).map_err(SubmitError::Execute)
+    }
+
+    /// Says of every buffer object how much of it moves: what the last inference left must not count, and 0 does not mean
+    /// the same to all kernels.
+    fn set_sizes(&mut self) {
+        let layout = &self.activation.program.layout;
+        if !layout.is_partial {
+            return;
+        }
+        for (position, buffer) in layout.buffers.iter().enumerate() {
+            let used = buffer.dma.and_then(|dma| self.transfer_bytes.get(dma));
+            let used = used.map_or(0, |&bytes| u64::from(bytes));
+            let bytes = if used == 0 { buffer.bytes } else { used.min(buffer.bytes) };
+            self.submission.set_resize(position, bytes);
+        }
+        self.transfer_bytes.fill(0);
+    }
+
+    fn begin(&mut self) -> Result<(), RuntimeError> {
+        self.activation.check()?;
+        let program = &self.activation.program;
+        let entries = &program.image.network().allowed_shapes;
+        if entries.len() > 1 && program.control.is_none() && program.only_shapes != Some(self.variant) {
+            return Err(InputError::NoMatchingShape {
+                what: format!(
+                    "entry {} of the {} permitted combinations was picked; this program runs on cards with the shapes \
+                     of its bindings only, because how a card learns of others is not public",
+                    self.variant,
+                    entries.len()
+                )
+                .into(),
+            }.into());
+        }
+        self.set_sizes();
+        // Publishes nothing: only this exec's own inference can be cancelled by it.
+        self.canceller.phase.store(RUNNING, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes note of what became of a submission; `true`: the card has it.
+    fn note_submission(&mut self, outcome: Result<(), SubmitError>) -> Result<bool, RuntimeError> {
+        let Err(error) = outcome else {
+            self.state = ExecState::Queued;
+            return Ok(true);
+        };
+        let error = match error {
+            SubmitError::Execute(errno) if DataPath::of(errno) == DataPath::RingFull => {
+                self.state = ExecState::Deferred;
+                return Ok(false);
+            }
+            SubmitError::Execute(errno) => self.activation.failed("EXECUTE_BO", errno, 0),
+            SubmitError::Wait(errno) if DataPath::of(errno) == DataPath::TimedOut => RuntimeError::Timeout {
+                what: "requests without data of the inference before",
+                timeout_ms: wait_limits::DEVICE_DEFAULT_MS.into(),
+            },
+            SubmitError::Wait(errno) => self.activation.failed("WAIT_BO", errno, 0),
+        };
+        self.end();
+        Err(error)
+    }
+
+    /// Takes note of what became of a submission that another thread makes, once it is made.
+    fn resolve_submission(&mut self) -> Result<(), RuntimeError> {
+        let outcome = self.activation.submit_queue.wait(&self.submission);
+        let outcome = self.retry_behind_dataless(outcome);
+        self.note_submission(outcome).map(drop)
+    }
+
+    /// Submits the inference again until there is room.
+    fn submit_with_backoff(
+        &mut self,
+        interrupted: &mut Option<&mut dyn FnMut() -> bool>,
+    ) -> Result<(), RuntimeError> {
+        // The first attempt was the submission's.
+        if let Err(error) = self.check_room() {
+            self.end();
+            return Err(error);
+        }
+        let activation = Arc::clone(&self.activation);
+        let clock = &activation.program.session.clock;
+        let mut listener = activation.channel.ended.listen();
+        for attempt in 1..=RING_ATTEMPTS {
+            // Between the submission and the listening, or the listening and its renewal, room may have come.
+            listener.renew();
+            self.check_interrupts(interrupted)?;
+            if let Some(lost) = activation.channel.lost() {
+                let lost = lost.clone();
+                self.end();
+                return Err(lost);
+            }
+            let outcome = self.try_submit().unwrap_or_else(|| {
+                let outcome = activation.submit_queue.wait(&self.submission);
+                self.retry_behind_dataless(outcome)
+            });
+            if self.note_submission(outcome)? {
+                return Ok(());
+            }
+            if attempt == RING_ATTEMPTS {
+                break;
+            }
+            let mut left = wait_limits::pause_after(attempt);
+            while !left.is_zero() {
+                let nap = if interrupted.is_some() { left.min(wait_limits::CHECK_PERIOD) } else { left };
+                if clock.wait(nap, &listener) {
+                    break;
+                }
+                self.check_interrupts(interrupted)?;
+                left = left.saturating_sub(nap);
+            }
+        }
+        self.end();
+        Err(self.ring_full(RING_ATTEMPTS, self.activation.program.layout.elements))
+    }
+
+    /// Asks the kernel how many elements an inference takes: more than the ring holds never find room.
+    fn check_room(&self) -> Result<(), RuntimeError> {
+        let entry = |position| PerfStatsEntry {
+            handle: self.submission.handle(position),
+            ..PerfStatsEntry::default()
+        };
+        let mut entries: Vec<_> = (0..self.objects.len()).map(entry).collect();
+        let (file, dbc_id) = (self.activation.program.session.file(), self.activation.channel.dbc_id);
+        // A kernel that does not tell is asked for nothing else.
+        if uninterrupted(|| calls::perf_stats(file, dbc_id, &mut entries)).is_err() {
+            return Ok(());
+        }
+        let elements = entries.iter().fold(0_u32, |sum, entry| sum.saturating_add(entry.num_queue_element));
+        if elements < RING_ELEMENTS { Ok(()) } else { Err(self.ring_full(1, elements)) }
+    }
+
+    fn ring_full(&self, attempts: u32, elements: u32) -> RuntimeError {
+        let (device, channel) = (self.activation.channel.device, self.activation.channel.dbc_id);
+        RuntimeError::Card(CardError::RingFull { device, channel, attempts, elements })
+    }
+
+    /// Waits for the end of the queued inference.
+    fn wait(&mut self, interrupted: &mut Option<&mut dyn FnMut() -> bool>) -> Result<(), RuntimeError> {
+        let limits = self.activation.program.wait;
+        let handle = self.submission.handle(self.activation.program.layout.awaited);
+        for _ in 0..=limits.retries {
+            for limit_ms in wait_limits::calls(limits) {
+                if self.wait_once(handle, limit_ms, interrupted)? {
+                    return Ok(());
+                }
+            }
+        }
+        // The card has it still.
+        self.canceller.phase.store(IDLE, Ordering::Release);
+        Err(RuntimeError::Timeout { what: "an inference", timeout_ms: wait_limits::total_ms(limits) })
+    }
+
+    /// One wait; whether the inference has ended. Signals make it begin anew, with what is left of its time since the first
+    /// of them: however often they come, it ends.
+    fn wait_once(
+        &mut self,
+        handle: u32,
+        limit_ms: u32,
+        interrupted: &mut Option<&mut dyn FnMut() -> bool>,
+    ) -> Result<bool, RuntimeError> {
+        let mut resumed: Option<wait_limits::Resumed> = None;
+        loop {
+            self.check_interrupts(interrupted)?;
+            let ActivationShared { program, channel, .. } = &*self.activation;
+            let left_ms = resumed.as_mut().map_or(Some(limit_ms), wait_limits::Resumed::left_ms);
+            let Some(left_ms) = left_ms else { return Ok(false) };
+            let outcome = calls::wait(program.session.file(), channel.dbc_id, handle, left_ms);
+            let Err(errno) = outcome else {
+                self.end();
+                return Ok(true);
+            };
+            match DataPath::of(errno) {
+                DataPath::Interrupted if resumed.is_some() => {}
+                DataPath::Interrupted => {
+                    let clock = Arc::clone(&program.session.clock);
+                    resumed = Some(wait_limits::Resumed::new(clock, limit_ms));
+                }
+                DataPath::TimedOut => return Ok(false),
+                _ => {
+                    let error = self.activation.failed("WAIT_BO", errno, 0);
+                    self.end();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Ends the call early, if that was asked for. What the card has, it keeps.
+    fn check_interrupts(
+        &mut self,
+        interrupted: &mut Option<&mut dyn FnMut() -> bool>,
+    ) -> Result<(), RuntimeError> {
+        let is_cancelled = self.canceller.phase.load(Ordering::Acquire) == CANCELLED;
+        if !is_cancelled && !interrupted.as_mut().is_some_and(|interrupted| interrupted()) {
+            return Ok(());
+        }
+        if is_cancelled {
+            self.canceller.phase.store(IDLE, Ordering::Release);
+            if self.state == ExecState::Deferred {
+                self.state = ExecState::Idle;
+            }
+        }
+        Err(RuntimeError::Interrupted)
+    }
+
+    /// The inference is over, and the ring may have room for another.
+    fn end(&mut self) {
+        self.state = ExecState::Idle;
+        self.canceller.phase.store(IDLE, Ordering::Release);
+        self.activation.channel.ended.notify();
+        if mem::take(&mut self.control.is_measured) {
+            self.write_control();
+        }
+    }
+
+    fn finish(&mut self, mut interrupted: Option<&mut dyn FnMut() -> bool>) -> Result<(), RuntimeError> {
+        self.activation.program.session.fork_guard.check()?;
+        if self.state == ExecState::Idle {
+            self.submit()?;
+        }
+        if self.state == ExecState::Submitting {
+            self.resolve_submission()?;
+        }
+        if self.state == ExecState::Deferred {
+            self.submit_with_backoff(&mut interrupted)?;
+        }
+        self.wait(&mut interrupted)
+    }
+}
+
+impl Exec for CardExec {
+    fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
+        match self.positions.get(index) {
+            // One without bytes, which no request moves.
+            Some(None) => Ok(HostSliceMut::empty()),
+            Some(Some(_)) => Ok(self.own_memory(index).unwrap_or(HostSliceMut::empty())),
+            None => Err(RuntimeError::Internal {
+                what: format!("DMA buffer {index} of {}", self.positions.len()),
+            }),
+        }
+    }
+
+    fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
+        self.variant = variant;
+        self.control.variant = u32::try_from(variant).unwrap_or(u32::MAX);
+        self.write_control();
+        Ok(())
+    }
+
+    fn bind_dma_buf(&mut self, index: usize, memory: Option<&Arc<DmaBuf>>) -> Result<(), RuntimeError> {
+        let Some(position) = self.positions.get(index).copied().flatten() else {
+            return match memory {
+                None => Ok(()),
+                Some(_) => Err(RuntimeError::Input(InputError::Argument {
+                    what: format!("DMA buffer {index} has no bytes that memory of others could stand for"),
+                })),
+            };
+        };
+        let slot = self.bound.get(position).and_then(Option::as_ref);
+        if slot.is_some_and(|bound| memory.is_some_and(|memory| Arc::ptr_eq(&bound.memory, memory)))
+            || (slot.is_none() && memory.is_none())
+        {
+            return Ok(());
+        }
+        self.activation.check()?;
+        if matches!(self.state, ExecState::Submitting | ExecState::Queued) {
+            return Err(StateError::InFlight.into());
+        }
+        let bound = match memory {
+            None => None,
+            Some(memory) => {
+                let layout = &self.activation.program.layout.buffers[position];
+                if memory.len() != layout.bytes {
+                    return Err(InputError::BufferSize {
+                        buffer: format!("DMA buffer {index}"),
+                        expected: layout.bytes,
+                        found: memory.len(),
+                    }
+                    .into());
+                }
+                let before = self.bound[position].as_ref().map(|bound| bound.object.handle);
+                let object = match BufferObject::import(&self.activation, layout, memory, before)? {
+                    Some(object) => object,
+                    // Another part of the same memory: the kernel knows it by the handle that is in use here.
+                    None => self.import_again(position, memory)?,
+                };
+                Some(Bound { memory: Arc::clone(memory), object })
+            }
+        };
+        self.bound[position] = bound;
+        self.rebuild_submission();
+        Ok(())
+    }
+
+    fn identify(&mut self, identity: Identity) {
+        let Identity { program, activation, inference } = identity;
+        self.control = Control { program, activation, inference, ..self.control };
+        self.write_control();
+    }
+
+    fn measure(&mut self, _: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
+        self.control.is_measured = true;
+        self.write_control();
+        Ok(())
+    }
+
+    fn write_stats(&mut self, stages: &Stages, _: Identity) -> Result<HostSlice<'_>, RuntimeError> {
+        let stats =
+            self.activation.program.image.network().stats.as_ref().map(|stats| stats.buff_num as usize);
+        let missing =
+            || RuntimeError::Internal { what: "the program has no buffer of statistics".to_owned() };
+        let mut memory = self.dma_buffer(stats.ok_or_else(missing)?)?;
+        if let Err(error) = stats::add_host_waits(memory.reborrow(), stages) {
+            log::global().warn(|| format!("waits of a measured inference are not known: {error}"));
+        }
+        Ok(memory.into_const())
+    }
+
+    fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+        self.activation.program.session.fork_guard.check()?;
+        if self.state == ExecState::Submitting {
+            // Whatever became of it; where it failed, there is nothing to wait for.
+            let _ = self.resolve_submission();
+        }
+        match self.state {
+            ExecState::Idle | ExecState::Submitting => Ok(()),
+            ExecState::Deferred => {
+                self.end();
+                Ok(())
+            }
+            // What has become of it does not matter any more.
+            ExecState::Queued if self.activation.channel.lost().is_some() => {
+                self.end();
+                Ok(())
+            }
+            ExecState::Queued => {
+                self.canceller.phase.store(RUNNING, Ordering::Release);
+                self.wait(&mut Some(interrupted))
+            }
+        }
+    }
+
+    fn set_transfer_bytes(&mut self, bytes: &[u32]) {
+        for (used, &bytes) in self.transfer_bytes.iter_mut().zip(bytes) {
+            *used = bytes;
+        }
+    }
+
+    fn submit(&mut self) -> Result<(), RuntimeError> {
+        if self.state != ExecState::Idle {
+            return Err(StateError::InFlight.into());
+        }
+        if let Err(error) = self.begin() {
+            self.end();
+            return Err(error);
+        }
+        match self.try_submit() {
+            None => self.state = ExecState::Submitting,
+            Some(outcome) => {
+                self.note_submission(outcome)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self) -> Result<(), RuntimeError> {
+        self.finish(None)
+    }
+
+    fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+        self.finish(Some(interrupted))
+    }
+
+    fn canceller(&self) -> Arc<dyn Canceller> {
+        Arc::clone(&self.canceller) as Arc<dyn Canceller>
+    }
+}
+
+/// How long a card is asked to let go of the buffers of an exec that is dropped; 0 would be the kernel's default.
+const LAST_WAIT: Duration = Duration::from_millis(100);
+
+impl Drop for CardExec {
+    fn drop(&mut self) {
+        let session = &self.activation.program.session;
+        if !session.fork_guard.is_current() {
+            return;
+        }
+        if self.state == ExecState::Submitting {
+            // The other thread knows these buffer objects by their handles.
+            let is_taken = self.activation.submit_queue.wait(&self.submission).is_ok();
+            self.state = if is_taken { ExecState::Queued } else { ExecState::Idle };
+        }
+        if self.state == ExecState::Queued && self.activation.channel.lost().is_none() {
+            let handle = self.submission.handle(self.activation.program.layout.awaited);
+            let limit_ms = u32::try_from(LAST_WAIT.as_millis()).unwrap_or(1);
+            // What the card keeps is given back with the activation.
+            let _ = calls::wait(session.file(), self.activation.channel.dbc_id, handle, limit_ms);
+        }
+        // All mappings first, then the handles in the order in which they were made.
+        for object in &mut self.objects {
+            object.unmap();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct CardCanceller {
+    // Not the activation: a handle that ends inferences does not keep cores.
+    channel: Arc<Channel>,
+    phase: AtomicU32,
+}
+
+impl Canceller for CardCanceller {
+    fn cancel(&self) {
+        let asked = self.phase.compare_exchange(RUNNING, CANCELLED, Ordering::AcqRel, Ordering::Acquire);
+        if asked.is_ok() {
+            // It may wait for room.
+            self.channel.ended.notify();
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A program in a card's memory.
+
+use std::sync::Arc;
+
+use qaic_qpc::container::names;
+use qaic_qpc::crc::CrcSegment;
+use qaic_qpc::elf;
+use qaic_qpc::hardware;
+use qaic_qpc::limits::Limits;
+use qaic_qpc::metadata::LocatedMetadata;
+use qaic_qpc::plan::{Plan, PlanError};
+
+use super::activation::CardActivation;
+use super::connection::Connection;
+use super::constants::Constants;
+use super::session::CardSession;
+use super::slices::Layout;
+use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram};
+use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::image::Image;
+use crate::program::WaitLimits;
+
+/// The plan of a program compiled for a host; `None` of others.
+pub(super) fn plan_of(image: &Image) -> Result<Option<&Plan>, RuntimeError> {
+    image.plan().map_err(transfers)
+}
+
+fn transfers(error: PlanError) -> RuntimeError {
+    match error {
+        PlanError::Qpc(error) => error.into(),
+        error => RuntimeError::Card(CardError::Transfers { what: error.to_string() }),
+    }
+}
+
+/// A loaded program. Unloaded when it and all its activations are gone.
+#[derive(Debug)]
+pub(super) struct ProgramShared {
+    pub(super) card: Arc<Connection>,
+    pub(super) session: Arc<CardSession>,
+    pub(super) generation: u64,
+    pub(super) image: Arc<Image>,
+    pub(super) layout: Layout,
+    pub(super) wait: WaitLimits,
+    /// DMA buffer that carries the shapes of an inference to the cores.
+    pub(super) control: Option<usize>,
+    /// The only entry of `allowed_shapes` that a program without such a buffer can run.
+    pub(super) only_shapes: Option<usize>,
+    pub(super) elf_id: u32,
+    constants: Option<Arc<Constants>>,
+}
+
+/// The handle on a loaded program.
+#[derive(Debug)]
+pub(super) struct CardProgram(Arc<ProgramShared>);
+
+impl CardProgram {
+    /// Checks a program and loads it. What was loaded of one that fails is unloaded again.
+    ///
+    /// Blocking: copies the program and its constants to the card.
+    pub(super) fn load(
+        card: &Arc<Connection>,
+        image: &Arc<Image>,
+        options: &LoadOptions,
+    ) -> Result<Self, RuntimeError> {
+        let token = &options.token;
+        let plan = plan_of(image)?;
+        check_target(card, image, plan)?;
+        let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
+        let located = LocatedMetadata::from_elf(file, &Limits::default())?;
+        let layout = Layout::new(&located.metadata, image.network())?;
+        let control = plan.and_then(|plan| plan.control_buffer);
+        if let Some(plan) = plan {
+            plan.check_control_buffer(image.network()).map_err(transfers)?;
+            // A card has its own memory, where constants begin aligned.
+            let constants = image.segment(names::CONSTANTS).map_or(0, <[u8]>::len);
+            plan.check_initializers(constants, 0).map_err(transfers)?;
+        }
+        check_crcs(image)?;
+        let (session, status) = card.admit()?;
+        let generation = card.state.generation();
+        let needed = located.metadata.hw_version_major;
+        if !options.any_hardware && status.hw_version >> 16 != u32::from(needed) {
+            return Err(DeviceError::HardwareFamily {
+                built_for: hardware::name_of_major(needed.into()).to_owned(),
+                device: card.id,
+                family: hardware::name_of_version(status.hw_version),
+            }
+            .into());
+        }
+        let crc = metadata_crc(image, located.section)?;
+        let constants = Constants::of(card, &session, generation, image, token)?;
+        let elf_id = session.load_elf(crc, file, token)?;
+        card.start_event_pump();
+        Ok(Self(Arc::new(ProgramShared {
+            card: Arc::clone(card),
+            session,
+            generation,
+            image: Arc::clone(image),
+            layout,
+            wait: options.wait,
+            control,
+            only_shapes: if control.is_some() { None } else { own_shapes(image) },
+            elf_id,
+            constants,
+        })))
+    }
+}
+
+impl LoadedProgram for CardProgram {
+    fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError> {
+        Ok(Arc::new(CardActivation::new(&self.0)?))
+    }
+}
+
+impl ProgramShared {
+    /// Id of the constants, 0 for none.
+    pub(super) fn constants_id(&self) -> u32 {
+        self.constants.as_ref().map_or(0, |constants| constants.id)
+    }
+}
+
+impl Drop for ProgramShared {
+    fn drop(&mut self) {
+        if self.session.fork_guard.is_current() && self.session.state.check(self.generation).is_ok() {
+            self.session.log_failure("the program was not unloaded", self.session.unload_elf(self.elf_id));
+        }
+    }
+}
+
+/// Refuses what the card cannot run whatever its state.
+fn check_target(card: &Connection, image: &Image, plan: Option<&Plan>) -> Result<(), RuntimeError> {
+    let wrong = |built_for: &str, reason: &str| {
+        Err(RuntimeError::Device(DeviceError::WrongTarget {
+            built_for: built_for.to_owned(),
+            device: card.id,
+            kind: DeviceKind::Card.name(),
+            reason: reason.to_owned(),
+        }))
+    };
+    match plan {
+        Some(plan) if !card.runs_host_programs() => wrong(
+            &plan.target,
+            "its graph is run by virtual and emulated cards only; cards need programs of the vendor's compiler",
+        ),
+        _ if image.container().is_multi_device() => {
+            wrong("several cards", "how its parts work together is not public")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Compares what the CRC segments cover with them.
+fn check_crcs(image: &Image) -> Result<(), RuntimeError> {
+    for segment in CrcSegment::ALL {
+        let Some(stored) = segment.stored(image.container(), image.bytes())? else { continue };
+        let computed = segment.compute(image.container(), image.bytes())?;
+        if let Some(computed) = computed.filter(|&computed| computed != stored) {
+            return Err(CardError::Transfers {
+                what: format!(
+                    "segment {} says {stored:#010x}, and the CRC of what it covers is {computed:#010x}",
+                    segment.name()
+                ),
+            }
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// CRC of the metadata for the firmware, 0 where the container has none.
+fn metadata_crc(image: &Image, section: &str) -> Result<u32, RuntimeError> {
+    let segment =
+        if section == elf::METADATA_FB_SECTION { CrcSegment::MetadataFb } else { CrcSegment::Metadata };
+    Ok(segment.stored(image.container(), image.bytes())?.unwrap_or_default())
+}
+
+/// Of a program with several permitted shapes, the entry that is the shapes of its bindings. A card does not learn of others:
+/// how is not public.
+fn own_shapes(image: &Image) -> Option<usize> {
+    let network = image.network();
+    let inputs = network.inputs.iter().map(|binding| &binding.io_initial.dims);
+    let outputs = network.outputs.iter().map(|binding| &binding.io_transformed.dims);
+    let own: Vec<_> = inputs.chain(outputs).collect();
+    let is_own = |shapes: &[qaic_qpc::network_desc::TensorShape]| {
+        shapes.len() == own.len() && shapes.iter().zip(&own).all(|(shape, own)| shape.dims == **own)
+    };
+    network.allowed_shapes.iter().position(|entry| is_own(&entry.shapes))
+}

@@ -1,0 +1,411 @@
+//! A session with a card: its open file, and control messages to its firmware over it.
+
+use std::collections::HashSet;
+use std::mem;
+use std::process;
+use std::sync::Arc;
+use std::time::Duration;
+
+use qaic_kmd::Errno;
+use qaic_kmd::calls;
+use qaic_kmd::clock::Clock;
+use qaic_kmd::kmd::AccelFile;
+use qaic_kmd::manage::ManageBuffer;
+use qaic_kmd::protocol::command::ActivationState;
+use qaic_kmd::protocol::message::{self, ActivateRequest};
+use qaic_kmd::protocol::parse::{self, ReplyError, Transaction};
+use qaic_kmd::protocol::reply::{
+    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply,
+    ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
+};
+use qaic_kmd::protocol::transaction::Features;
+use qaic_kmd::protocol::{CardStatus, NncStatus, PerformanceInfo, ResourceInfo};
+
+use super::device_state::DeviceState;
+use super::errno::{self, Control, MOST_SIGNALS, uninterrupted};
+use super::slices::RING_ELEMENTS;
+use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::process::CancellationToken;
+use crate::process::ForkGuard;
+use crate::process::cancellation::CHECK_PERIOD;
+use crate::process::log;
+use crate::sync::Mutex;
+
+/// Tries of what the firmware refuses because cores restart, and the time between them.
+const TRIES: u32 = 5;
+const BETWEEN_TRIES: Duration = Duration::from_secs(1);
+
+const STATUS: &str = "tell its status";
+const LOAD_CONSTANTS: &str = "load constants";
+const LOAD_ELF: &str = "load the program";
+const ACTIVATE: &str = "activate the program";
+const DEACTIVATE: &str = "deactivate the program";
+const UNLOAD_ELF: &str = "unload the program";
+const UNLOAD_CONSTANTS: &str = "unload constants";
+
+/// An open card: a user of its own to the driver. Everything that was loaded, activated or allocated through it keeps it
+/// open.
+#[derive(Debug)]
+pub(super) struct CardSession {
+    pub(super) device: u32,
+    pub(super) state: Arc<DeviceState>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) fork_guard: ForkGuard,
+    file: Arc<dyn AccelFile>,
+    // Handles of imported memory. The kernel gives one handle for one memory, however often it is imported.
+    imported: Mutex<HashSet<u32>>,
+}
+
+/// What an activation got.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Activated {
+    pub(super) activation_id: u32,
+    pub(super) dbc_id: u32,
+    pub(super) ddr_base: u64,
+    pub(super) mcid_base: u64,
+}
+
+impl CardSession {
+    pub(super) fn new(
+        device: u32,
+        state: &Arc<DeviceState>,
+        clock: Arc<dyn Clock>,
+        file: Arc<dyn AccelFile>,
+    ) -> Self {
+        let state = Arc::clone(state);
+        Self { device, state, clock, fork_guard: ForkGuard::new(), file, imported: Mutex::default() }
+    }
+
+    pub(super) fn file(&self) -> &dyn AccelFile {
+        &*self.file
+    }
+
+    /// Notes the handle of imported memory; false when it is in use already, and not the caller's to close.
+    pub(super) fn note_import(&self, handle: u32) -> bool {
+        self.imported.lock().insert(handle)
+    }
+
+    /// Forgets a handle before it is closed.
+    pub(super) fn forget_import(&self, handle: u32) {
+        self.imported.lock().remove(&handle);
+    }
+
+    /// Everything that the firmware says of the card; then its features, whose failure does not matter.
+    pub(super) fn status(&self) -> Result<(CardStatus, Option<Features>), RuntimeError> {
+        let status = self.ask(STATUS, message::status_query, None)?;
+        let mut message = message::status_features();
+        let features = uninterrupted(|| calls::manage(self.file(), &mut message));
+        let features = features.ok().and_then(|()| parse::features(&message).ok());
+        Ok((status, features))
+    }
+
+    pub(super) fn resources(&self) -> Result<ResourceInfo, RuntimeError> {
+        let message = || message::resource_info(process::id(), -1);
+        let reply: ResourceInfoReply = self.ask("tell its resources", message, None)?;
+        Ok(reply.resources)
+    }
+
+    pub(super) fn performance(&self) -> Result<PerformanceInfo, RuntimeError> {
+        let message = message::performance_info;
+        let reply: PerformanceInfoReply = self.ask("tell its performance", message, None)?;
+        Ok(reply.performance)
+    }
+
+    /// Announces constants; answers their id.
+    pub(super) fn load_constants(
+        &self,
+        descriptor: &[u8],
+        token: &CancellationToken,
+    ) -> Result<u32, RuntimeError> {
+        let too_long = || {
+            RuntimeError::Card(CardError::Transfers {
+                what: format!("its constants descriptor has {} bytes, more than a message", descriptor.len()),
+            })
+        };
+        // Whether it fits does not depend on anything else.
+        message::load_constants(process::id(), descriptor).ok_or_else(too_long)?;
+        let message = || message::load_constants(process::id(), descriptor).unwrap_or_default();
+        let reply: LoadConstantsReply = self.ask(LOAD_CONSTANTS, message, Some(token))?;
+        if reply.constants_id == 0 {
+            return Err(
+                self.protocol_error(LOAD_CONSTANTS, "the id 0, which says that it failed, with success")
+            );
+        }
+        Ok(reply.constants_id)
+    }
+
+    /// Moves a part of announced constants.
+    pub(super) fn load_constants_payload(
+        &self,
+        id: u32,
+        offset: u64,
+        data: &[u8],
+        token: &CancellationToken,
+    ) -> Result<(), RuntimeError> {
+        let message = || message::load_constants_payload(process::id(), id, offset, data);
+        self.ask::<LoadConstantsReply>(LOAD_CONSTANTS, message, Some(token)).map(drop)
+    }
+
+    /// Loads a network image; answers its id.
+    pub(super) fn load_elf(
+        &self,
+        metadata_crc: u32,
+        data: &[u8],
+        token: &CancellationToken,
+    ) -> Result<u32, RuntimeError> {
+        let message = || message::load_elf(process::id(), metadata_crc, data);
+        let reply: LoadElfReply = self.ask(LOAD_ELF, message, Some(token))?;
+        Ok(reply.elf_id)
+    }
+
+    pub(super) fn unload_elf(&self, id: u32) -> Result<(), RuntimeError> {
+        self.ask::<UnloadElfReply>(UNLOAD_ELF, || message::unload_elf(id), None).map(drop)
+    }
+
+    pub(super) fn unload_constants(&self, id: u32) -> Result<(), RuntimeError> {
+        let message = || message::unload_constants(id);
+        self.ask::<UnloadConstantsReply>(UNLOAD_CONSTANTS, message, None).map(drop)
+    }
+
+    /// Takes cores and a channel. While the cores of an earlier activation restart, it is tried again.
+    pub(super) fn activate(&self, elf_id: u32, constants_id: u32) -> Result<Activated, RuntimeError> {
+        let request = ActivateRequest {
+            elf_id,
+            constants_id,
+            initial_state: ActivationState::Ready,
+            queue_size: RING_ELEMENTS,
+            channel_options: 0,
+            resource_group_id: -1,
+        };
+        for attempt in 1.. {
+            match self.try_activate(request) {
+                Err(RuntimeError::Card(CardError::Firmware { status, .. }))
+                    if status == NncStatus::RESTARTING.0 && attempt < TRIES =>
+                {
+                    self.pause(BETWEEN_TRIES);
+                    if CancellationToken::is_current_cancelled() {
+                        return Err(RuntimeError::Interrupted);
+                    }
+                }
+                other => return other,
+            }
+        }
+        Err(RuntimeError::Internal { what: "tries of an activation ran out".to_owned() })
+    }
+
+    fn try_activate(&self, request: ActivateRequest) -> Result<Activated, RuntimeError> {
+        let mut message = message::activate(process::id(), request);
+        let was_refused = match self.send(&mut message, None, true) {
+            Ok(was_refused) => was_refused,
+            Err(SendError::Lost(generation)) => {
+                // Also said of a channel that the kernel does not know; then the card still answers.
+                return Err(match self.ask::<CardStatus>(STATUS, message::status_query, None) {
+                    Ok(_) => {
+                        self.state.request_reopen();
+                        self.protocol_error(ACTIVATE, "a channel that the kernel does not know")
+                    }
+                    Err(_) => self.state.mark_lost(generation, GONE),
+                });
+            }
+            Err(error) => {
+                self.state.request_reopen();
+                return Err(self.send_failed(error));
+            }
+        };
+        let reply = ActivateReply::with_channel(&message);
+        let activated = self.check_reply(ACTIVATE, was_refused, reply);
+        match activated {
+            Ok(reply) => Ok(Activated {
+                activation_id: reply.activation_id,
+                dbc_id: reply.virtual_channel_id,
+                ddr_base: reply.ddr_base,
+                mcid_base: reply.mcid_base,
+            }),
+            Err(error) => {
+                self.undo_activation(&message);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives back what a reply that cannot be used says was given.
+    fn undo_activation(&self, message: &ManageBuffer<'_>) {
+        let Ok(reply) = ActivateReply::of(message) else {
+            return self.state.request_reopen();
+        };
+        if !reply.status.is_success() {
+            return;
+        }
+        let channel = parse::transactions(message.bytes()).find_map(|transaction| match transaction {
+            Ok(Transaction::Channel(channel)) if channel.status == 0 => Some(channel.dbc_id),
+            _ => None,
+        });
+        if self.deactivate(reply.activation_id, channel).is_err() {
+            self.state.request_reopen();
+        }
+    }
+
+    /// Gives cores and channel back. A device that refuses is asked again.
+    pub(super) fn deactivate(&self, activation_id: u32, dbc_id: Option<u32>) -> Result<(), RuntimeError> {
+        self.try_deactivate(activation_id, dbc_id, TRIES)
+    }
+
+    /// Tells the firmware that an activation is over whose channel is lost. It may know.
+    pub(super) fn forget_activation(&self, activation_id: u32) {
+        let _ = self.try_deactivate(activation_id, None, 1);
+    }
+
+    fn try_deactivate(
+        &self,
+        activation_id: u32,
+        dbc_id: Option<u32>,
+        tries: u32,
+    ) -> Result<(), RuntimeError> {
+        let message = || message::deactivate(activation_id, dbc_id);
+        for attempt in 1.. {
+            match self.ask::<DeactivateReply>(DEACTIVATE, message, None) {
+                Err(RuntimeError::Card(CardError::Firmware { status, .. })) if attempt < tries => {
+                    if status == NncStatus::RESTARTING.0 {
+                        self.pause(BETWEEN_TRIES);
+                    }
+                }
+                other => return other.map(drop),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits, until the work that the thread is in is cancelled.
+    fn pause(&self, time: Duration) {
+        let mut left = time;
+        while !left.is_zero() && !CancellationToken::is_current_cancelled() {
+            let nap = left.min(CHECK_PERIOD);
+            self.clock.sleep(nap);
+            left -= nap;
+        }
+    }
+
+    /// Sends a message and reads the reply; a status that is not success is an error. With a `token` it is one that loads
+    /// something: where the reply cannot be had, that may be on the card, and only closing the file frees it.
+    fn ask<'data, R: Reply>(
+        &self,
+        what: &'static str,
+        message: impl FnOnce() -> ManageBuffer<'data>,
+        token: Option<&CancellationToken>,
+    ) -> Result<R, RuntimeError> {
+        let mut message = message();
+        // What is given back is given back all the same.
+        let may_end = !matches!(what, DEACTIVATE | UNLOAD_ELF | UNLOAD_CONSTANTS);
+        let sent = self.send(&mut message, token, may_end).map_err(|error| self.send_failed(error));
+        let outcome = sent.and_then(|was_refused| self.check_reply(what, was_refused, R::of(&message)));
+        if token.is_some() && outcome.as_ref().is_err_and(is_outcome_unknown) {
+            self.state.request_reopen();
+        }
+        outcome
+    }
+
+    fn check_reply<R: Reply>(
+        &self,
+        what: &'static str,
+        was_refused: bool,
+        reply: Result<R, ReplyError>,
+    ) -> Result<R, RuntimeError> {
+        match reply {
+            Ok(reply) if !reply.status().is_success() => {
+                let status = reply.status();
+                Err(RuntimeError::Card(CardError::Firmware {
+                    id: self.device,
+                    what,
+                    status: status.0,
+                    name: status.name(),
+                }))
+            }
+            Ok(_) if was_refused => Err(self.protocol_error(what, "success, while the kernel saw a refusal")),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(self.protocol_error(what, &error.to_string())),
+        }
+    }
+
+    /// Whether the device refused. The reply is in the message.
+    ///
+    /// `may_end`: not made again after a signal, when the work that the thread is in is cancelled.
+    fn send(
+        &self,
+        message: &mut ManageBuffer<'_>,
+        token: Option<&CancellationToken>,
+        may_end: bool,
+    ) -> Result<bool, SendError> {
+        let generation = self.state.generation();
+        for _ in 0..MOST_SIGNALS {
+            if token.is_some_and(CancellationToken::is_cancelled) {
+                return Err(SendError::Cancelled);
+            }
+            let Err(errno) = calls::manage(self.file(), message) else { return Ok(false) };
+            match Control::of(errno) {
+                Control::Interrupted if may_end && CancellationToken::is_current_cancelled() => {
+                    return Err(SendError::Cancelled);
+                }
+                // It may have gone out, and what it took the first time has no owner then: only closing the file frees it.
+                Control::Interrupted => self.state.request_reopen(),
+                Control::Refused => return Ok(true),
+                Control::DeviceLost => return Err(SendError::Lost(generation)),
+                Control::Other => {
+                    return Err(SendError::Failed(errno::failed_on(
+                        self.file(),
+                        self.device,
+                        "MANAGE",
+                        errno,
+                        0,
+                    )));
+                }
+            }
+        }
+        Err(SendError::Failed(errno::failed(self.device, "MANAGE", Errno::INTR, 0)))
+    }
+
+    fn send_failed(&self, error: SendError) -> RuntimeError {
+        match error {
+            SendError::Cancelled => RuntimeError::Interrupted,
+            SendError::Lost(generation) => self.state.mark_lost(generation, GONE),
+            SendError::Failed(error) => error,
+        }
+    }
+
+    fn protocol_error(&self, what: &'static str, reason: &str) -> RuntimeError {
+        RuntimeError::Card(CardError::FirmwareProtocol { id: self.device, what, reason: reason.to_owned() })
+    }
+
+    /// For what is undone where no caller can get the error.
+    pub(super) fn log_failure(&self, what: &str, outcome: Result<(), RuntimeError>) {
+        if let Err(error) = outcome {
+            log::global().warn(|| format!("device {}: {what}: {error}", self.device));
+        }
+    }
+}
+
+/// Whether the firmware may have done what it was asked for all the same.
+fn is_outcome_unknown(error: &RuntimeError) -> bool {
+    !matches!(
+        error,
+        RuntimeError::Card(CardError::Firmware { .. }) | RuntimeError::Device(DeviceError::Lost { .. })
+    )
+}
+
+const GONE: &str = "it is offline, or was reset";
+
+/// Why a message has no reply.
+enum SendError {
+    Cancelled,
+    // The generation in which it was sent.
+    Lost(u64),
+    Failed(RuntimeError),
+}
+
+impl Drop for CardSession {
+    fn drop(&mut self) {
+        if !self.fork_guard.is_current() {
+            // Not closed: it is the parent's, and what is behind it may be locked for good.
+            mem::forget(Arc::clone(&self.file));
+        }
+    }
+}

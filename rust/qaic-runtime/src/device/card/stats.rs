@@ -1,0 +1,88 @@
+//! Statistics of a card, with what only the host knows of a measured inference: how long its inputs took to be there, and
+//! its outputs to be fetched.
+//!
+//! A card writes its statistics before the outputs are fetched. Where they are in the open layout, the host adds
+//! the records; what is in another layout stays as the card left it.
+
+use qaic_mem::HostSliceMut;
+use qaic_stats::decode::layout::{DecodeOptions, StatsLayout};
+use qaic_stats::decode::oqstats::{self, MAGIC, OqStats};
+use qaic_stats::error::StatsError;
+
+use crate::device::stats_records;
+use crate::profiling::Stages;
+
+/// Adds the waits to the statistics in `memory`.
+pub(super) fn add_host_waits(mut memory: HostSliceMut<'_>, stages: &Stages) -> Result<(), StatsError> {
+    let mut magic = [0; MAGIC.len()];
+    if memory.as_const().read_into(0, &mut magic).is_none() || magic != MAGIC {
+        return Ok(());
+    }
+    let written = memory.as_const().to_vec();
+    let options = DecodeOptions { any_program: true, ..DecodeOptions::default() };
+    let mut model = OqStats.decode(&written, None, options)?;
+    if stats_records::set_waits(&mut model, stages) {
+        let mut encoded = vec![0; written.len()];
+        oqstats::encode(&model, oqstats::fingerprint_of(&written)?, &mut encoded)?;
+        // It has the size of the memory.
+        let _ = memory.write_from(0, &encoded);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use qaic_mem::Storage;
+    use qaic_stats::decode::record::{Core, Op};
+    use qaic_stats::model::{Run, StatsModel};
+
+    use super::*;
+
+    fn buffer(level: u16) -> Storage {
+        let run = Run { stats_level: level, ucycle_hz: 19_200_000, cores: 1, ..Run::default() };
+        let mut model = StatsModel::new(run);
+        model.set_records([Core { start_u: 7, end_u: 9, ..Core::default() }]);
+        model.set_records([Op { oc: 3, ..Op::default() }; 4]);
+        let mut bytes = vec![0; 4096];
+        oqstats::encode(&model, [5; 16], &mut bytes).unwrap();
+        Storage::of(&bytes).unwrap()
+    }
+
+    const STAGES: Stages = Stages {
+        enqueued_ns: 500_000,
+        begun_ns: 1_000_000,
+        inputs_ready_ns: 2_000_000,
+        executed_ns: 5_000_000,
+        outputs_ready_ns: 9_000_000,
+        completed_ns: 0,
+    };
+
+    #[test]
+    fn waits_are_added_and_nothing_else_changes() {
+        let mut storage = buffer(50);
+        add_host_waits(storage.memory_mut(), &STAGES).unwrap();
+        let bytes = storage.memory().to_vec();
+        let model =
+            OqStats.decode(&bytes, None, DecodeOptions { any_program: true, ..Default::default() }).unwrap();
+        let waits: Vec<_> =
+            model.ports().iter().map(|port| (port.port, port.direction, port.wait_u)).collect();
+        assert_eq!(waits, [(100, 0, 19_200), (101, 1, 4 * 19_200)]);
+        assert_eq!(model.ops().iter().map(|op| op.oc).collect::<Vec<_>>(), [3; 4]);
+        assert_eq!(model.cores().iter().map(|core| (core.start_u, core.end_u)).collect::<Vec<_>>(), [(7, 9)]);
+        assert_eq!(oqstats::fingerprint_of(&bytes).unwrap(), [5; 16]);
+    }
+
+    #[test]
+    fn other_levels_and_layouts_stay_as_they_are() {
+        let low = buffer(49);
+        let other = Storage::of(&[0xEE_u8; 64]).unwrap();
+        for mut storage in [low, other, Storage::new(0).unwrap()] {
+            let before = storage.memory().to_vec();
+            add_host_waits(storage.memory_mut(), &STAGES).unwrap();
+            assert_eq!(storage.memory().to_vec(), before);
+        }
+        let mut broken = buffer(70);
+        broken.memory_mut().write_from(40, &[0xFF_u8; 60]).unwrap();
+        assert!(add_host_waits(broken.memory_mut(), &STAGES).is_err());
+    }
+}

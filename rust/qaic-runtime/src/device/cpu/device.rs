@@ -1,0 +1,154 @@
+//! One virtual card, and what can be done with its programs beside loading them.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use qaic_qpc::container::names;
+use qaic_qpc::plan::PlanError;
+
+use super::engine::{GraphOptions, Purpose, SavePaths};
+use super::executable::{Constants, Executable, ExecutableOptions, Parts, build_graph};
+use super::program::CpuProgram;
+use super::stats::Description;
+use crate::device::{Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, ResourceTracker, Resources};
+use crate::error::{InputError, RuntimeError};
+use crate::image::Image;
+use crate::process::CancellationToken;
+
+/// One virtual card.
+#[derive(Debug)]
+pub struct CpuDevice {
+    resource_tracker: Arc<ResourceTracker>,
+    engine_candidates: Vec<PathBuf>,
+    family: &'static str,
+}
+
+impl CpuDevice {
+    /// A card whose resources this tracker counts. Loads nothing.
+    pub fn new(
+        resource_tracker: Arc<ResourceTracker>,
+        engine_candidates: Vec<PathBuf>,
+        family: &'static str,
+    ) -> Self {
+        Self { resource_tracker, engine_candidates, family }
+    }
+}
+
+impl Device for CpuDevice {
+    fn id(&self) -> DeviceId {
+        self.resource_tracker.card()
+    }
+
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Cpu
+    }
+
+    fn name(&self) -> String {
+        format!("openqaic virtual AI 100 {}", self.id().0)
+    }
+
+    fn resources(&self) -> Resources {
+        self.resource_tracker.resources()
+    }
+
+    fn family(&self) -> &'static str {
+        self.family
+    }
+
+    fn executes_on_host(&self) -> bool {
+        true
+    }
+
+    fn resource_tracker(&self) -> Option<&Arc<ResourceTracker>> {
+        Some(&self.resource_tracker)
+    }
+
+    fn partitions(&self, image: &Image) -> Result<Option<u32>, RuntimeError> {
+        // The whole plan is judged by the load that follows.
+        match image.plan() {
+            Err(PlanError::Qpc(error)) => Err(error.into()),
+            plan => Ok(plan.ok().flatten().and_then(|plan| plan.devices)),
+        }
+    }
+
+    fn load(
+        &self,
+        image: &Arc<Image>,
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+        let options = ExecutableOptions {
+            cores: image.network().num_cores.max(1),
+            activations: options.activations,
+            family: (!options.any_hardware).then_some(self.family),
+            token: &options.token,
+        };
+        let executable = Executable::new(
+            &parts(image, self.id())?,
+            Description::of_container(image),
+            &self.engine_candidates,
+            &options,
+        )?;
+        Ok(Arc::new(CpuProgram::new(image, executable)))
+    }
+}
+
+/// The parts of a container.
+fn parts(image: &Arc<Image>, device: DeviceId) -> Result<Parts<'_>, RuntimeError> {
+    Ok(Parts {
+        elf: image.segment(names::NETWORK_ELF).unwrap_or_default(),
+        plan: image.plan()?,
+        constants: Constants::Container(Arc::clone(image)),
+        network: Some(image.network()),
+        device,
+    })
+}
+
+/// Checks that a CPU program loads: the engine takes its graph with its weights and shapes.
+///
+/// The weights are used where they are mapped. Blocking: as long as a load that packs no weights.
+pub fn check_program(
+    image: &Arc<Image>,
+    engine_candidates: &[PathBuf],
+    token: &CancellationToken,
+) -> Result<(), RuntimeError> {
+    let options =
+        GraphOptions { intra_op_threads: 1, purpose: Purpose::Check, family: None, save: None, token };
+    build_graph(&parts(image, DeviceId(0))?, engine_candidates, options).map(drop)
+}
+
+/// Writes the graph that the engine runs for a CPU program into `folder`, and returns its path. It is an ONNX file whose
+/// larger initializers have no values: they are said to lie in a file beside it that holds nothing.
+///
+/// The same program can be another graph on another processor or with another engine, as the engine decides.
+///
+/// Blocking: as long as a load.
+pub fn save_optimized(
+    image: &Arc<Image>,
+    folder: &Path,
+    engine_candidates: &[PathBuf],
+    token: &CancellationToken,
+) -> Result<PathBuf, RuntimeError> {
+    let graph_path = folder.join("optimized.onnx");
+    let c_path = |path: &Path| {
+        CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| {
+            RuntimeError::Input(InputError::Argument {
+                what: format!("the folder {} has a zero byte in its name", folder.display()),
+            })
+        })
+    };
+    // The engine has no way to leave the constants out; it may write them where nothing stays.
+    let constants = Path::new("constants");
+    let sink = folder.join(constants);
+    symlink("/dev/null", &sink)
+        .map_err(|source| RuntimeError::Io { path: sink.clone(), source: Arc::new(source) })?;
+    let save = SavePaths { graph: c_path(&graph_path)?, constants: c_path(constants)? };
+    let options =
+        GraphOptions { intra_op_threads: 1, purpose: Purpose::Run, family: None, save: Some(&save), token };
+    let built = build_graph(&parts(image, DeviceId(0))?, engine_candidates, options);
+    // Some engines remove it themselves.
+    let _ = fs::remove_file(sink);
+    built.map(|_| graph_path)
+}

@@ -1,0 +1,281 @@
+//! Refuses graphs that name data outside of their container.
+//!
+//! A tensor of an ONNX graph may say that its elements are in another file. In the graph of a container these are the
+//! initializers that the plan lists, which the engine is given from `constants.bin`. Any other is refused before the engine
+//! sees the graph: onnxruntime 1.22 opens absolute paths whatever folder is set for files, and engines have a name of
+//! their own for elements at an address of the process.
+//!
+//! The graph is walked as the protobuf message that it is; the numbers are those of `onnx.proto`.
+
+use std::collections::HashSet;
+
+use qaic_qpc::container::names;
+use qaic_qpc::plan::Plan;
+
+/// Readers of protobuf messages refuse deeper ones.
+const DEEPEST: usize = 100;
+/// `TensorProto.EXTERNAL`.
+const EXTERNAL: u64 = 1;
+
+/// Checks a serialized graph against the plan that came with it.
+pub(super) fn check(graph: &[u8], plan: &Plan) -> Result<(), String> {
+    let listed = plan.initializers.iter().map(|initializer| initializer.name.as_bytes()).collect();
+    Walk { listed }.message(graph, Kind::Model, 0)
+}
+
+/// The messages of a model that tensors are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Model,
+    MainGraph,
+    InnerGraph,
+    Node,
+    Attribute,
+    SparseTensor,
+    Function,
+    Training,
+    /// An initializer of the main graph.
+    Initializer,
+    /// Any other tensor.
+    Tensor,
+}
+
+impl Kind {
+    /// What a field of this message holds; `None` where no tensor can be.
+    const fn of_field(self, number: u32) -> Option<Self> {
+        Some(match (self, number) {
+            (Self::Model, 7) => Self::MainGraph,
+            (Self::Model, 20) => Self::Training,
+            (Self::Model, 25) => Self::Function,
+            (Self::Training, 1 | 2) | (Self::Attribute, 6 | 11) => Self::InnerGraph,
+            (Self::MainGraph | Self::InnerGraph, 1) | (Self::Function, 7) => Self::Node,
+            (Self::Node, 5) | (Self::Function, 11) => Self::Attribute,
+            (Self::MainGraph, 5) => Self::Initializer,
+            (Self::InnerGraph, 5) | (Self::Attribute, 5 | 10) | (Self::SparseTensor, 1 | 2) => Self::Tensor,
+            (Self::MainGraph | Self::InnerGraph, 15) | (Self::Attribute, 22 | 23) => Self::SparseTensor,
+            _ => return None,
+        })
+    }
+}
+
+struct Walk<'a> {
+    /// Names of the initializers that the engine is given.
+    listed: HashSet<&'a [u8]>,
+}
+
+impl Walk<'_> {
+    fn message(&self, bytes: &[u8], kind: Kind, depth: usize) -> Result<(), String> {
+        if depth > DEEPEST {
+            return Err(format!(
+                "the graph is not an ONNX model: more than {DEEPEST} messages in each other"
+            ));
+        }
+        if matches!(kind, Kind::Initializer | Kind::Tensor) {
+            return self.tensor(bytes, kind);
+        }
+        for field in Fields(bytes) {
+            let (number, value) = field?;
+            if let (Some(inner), Value::Bytes(bytes)) = (kind.of_field(number), value) {
+                self.message(bytes, inner, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tensor(&self, bytes: &[u8], kind: Kind) -> Result<(), String> {
+        let mut name: &[u8] = b"";
+        let mut is_external = false;
+        let mut location: &[u8] = b"";
+        for field in Fields(bytes) {
+            match field? {
+                (8, Value::Bytes(bytes)) => name = bytes,
+                (13, Value::Bytes(entry)) => {
+                    is_external = true;
+                    let (key, value) = key_and_value(entry)?;
+                    if key == b"location" {
+                        location = value;
+                    }
+                }
+                (14, Value::Varint(place)) => is_external |= place == EXTERNAL,
+                _ => {}
+            }
+        }
+        let is_given = kind == Kind::Initializer
+            && self.listed.contains(name)
+            && location == names::CONSTANTS.as_bytes();
+        if is_external && !is_given {
+            return Err(format!(
+                "tensor `{}` has external data in \"{}\"; the data of a program are the initializers of its plan, in {}",
+                String::from_utf8_lossy(name).escape_debug(),
+                String::from_utf8_lossy(location).escape_debug(),
+                names::CONSTANTS,
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The two texts of a `StringStringEntryProto`.
+fn key_and_value(entry: &[u8]) -> Result<(&[u8], &[u8]), String> {
+    let (mut key, mut value): (&[u8], &[u8]) = (b"", b"");
+    for field in Fields(entry) {
+        match field? {
+            (1, Value::Bytes(bytes)) => key = bytes,
+            (2, Value::Bytes(bytes)) => value = bytes,
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+enum Value<'a> {
+    Varint(u64),
+    Bytes(&'a [u8]),
+    Fixed,
+}
+
+/// The fields of a message, numbers first; ends after an error. Stricter than readers need to be: what two of them might
+/// read in two ways is refused.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn bytes(&mut self, count: u64) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(usize::try_from(count).ok()?)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn field(&mut self) -> Option<(u32, Value<'a>)> {
+        let tag = u32::try_from(self.varint()?).ok()?;
+        let value = match tag & 7 {
+            0 => Value::Varint(self.varint()?),
+            1 => self.bytes(8).map(|_| Value::Fixed)?,
+            2 => {
+                let count = self.varint()?;
+                Value::Bytes(self.bytes(count)?)
+            }
+            5 => self.bytes(4).map(|_| Value::Fixed)?,
+            // Groups, which ONNX has none of.
+            _ => return None,
+        };
+        (tag >> 3 != 0).then_some((tag >> 3, value))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, Value<'a>), String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_none() {
+            self.0 = &[];
+        }
+        Some(field.ok_or_else(|| "the graph is not an ONNX model: a field that cannot be read".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A field that holds bytes.
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        // Two bytes of a tag and two of a length, which may be longer than they have to be.
+        let [length, high] = [bytes.len() & 0x7f, bytes.len() >> 7].map(|part| u8::try_from(part).unwrap());
+        [&[(number & 0x0f) << 3 | 0x82, number >> 4, length | 0x80, high], bytes].concat()
+    }
+
+    fn tensor(name: &str, location: &str) -> Vec<u8> {
+        let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
+        [field(8, name.as_bytes()), field(13, &entry), vec![14 << 3, 1]].concat()
+    }
+
+    fn checked(graph: &[u8]) -> Result<(), String> {
+        Walk { listed: HashSet::from([&b"w"[..]]) }.message(graph, Kind::Model, 0)
+    }
+
+    /// Places of a tensor in a model, as the numbers of the fields on the way to it.
+    const PLACES: [&[u8]; 12] = [
+        &[7, 1, 5, 5],
+        &[7, 1, 5, 10],
+        &[7, 1, 5, 22, 1],
+        &[7, 1, 5, 23, 2],
+        &[7, 1, 5, 6, 5],
+        &[7, 1, 5, 11, 1, 5, 5],
+        &[7, 1, 5, 6, 15, 1],
+        &[7, 15, 2],
+        &[20, 1, 5],
+        &[20, 2, 15, 1],
+        &[25, 7, 5, 5],
+        &[25, 11, 5],
+    ];
+
+    fn inside(place: &[u8], innermost: Vec<u8>) -> Vec<u8> {
+        place.iter().rev().fold(innermost, |bytes, &number| field(number, &bytes))
+    }
+
+    #[test]
+    fn initializers_that_the_plan_lists_are_taken() {
+        checked(&inside(&[7, 5], tensor("w", "constants.bin"))).unwrap();
+        checked(&inside(&[7, 5], field(8, b"inside"))).unwrap();
+        checked(&[]).unwrap();
+    }
+
+    #[test]
+    fn other_files_and_other_tensors_are_refused_with_their_names() {
+        for location in ["/etc/passwd", "data.bin", "./constants.bin", "*/_ORT_MEM_ADDR_/*", ""] {
+            let message = checked(&inside(&[7, 5], tensor("w", location))).unwrap_err();
+            assert!(message.contains("`w`") && message.contains(&format!("\"{location}\"")), "{message}");
+        }
+        assert!(checked(&inside(&[7, 5], tensor("v", "constants.bin"))).is_err());
+        for place in PLACES {
+            assert!(checked(&inside(place, tensor("w", "constants.bin"))).is_err(), "{place:?}");
+        }
+    }
+
+    #[test]
+    fn either_half_of_external_data_is_enough() {
+        let location = field(13, &[field(1, b"location"), field(2, b"/etc/passwd")].concat());
+        // Readers join the parts of a tensor that is written in two.
+        for half in [location, vec![14 << 3, 1]] {
+            assert!(checked(&inside(&[7, 1, 5, 5], half.clone())).is_err());
+            assert!(checked(&inside(&[7, 5], [field(8, b"w"), half].concat())).is_err());
+        }
+    }
+
+    #[test]
+    fn what_two_readers_might_read_in_two_ways_is_refused() {
+        // A group, a number of a field beyond 32 bits, field 0, a length past the end, a number that does not end.
+        for bytes in [&[0x3b, 0x3c][..], &[0xba, 0x80, 0x80, 0x80, 0x10, 0], &[2, 0], &[0x3a, 1], &[0x80]] {
+            assert!(checked(bytes).is_err(), "{bytes:?}");
+        }
+        let deep = (0..60).fold(Vec::new(), |bytes, _| inside(&[1, 5, 6], bytes));
+        assert!(checked(&inside(&[7], deep)).unwrap_err().contains("in each other"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_the_walk(bytes in prop::collection::vec(any::<u8>(), 0..64), place in 0..PLACES.len()) {
+            let _ = checked(&bytes);
+            let _ = checked(&inside(PLACES[place], bytes));
+        }
+    }
+}

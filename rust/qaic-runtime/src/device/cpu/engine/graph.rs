@@ -1,0 +1,272 @@
+//! The session of a program: its graph with its weights, ready to run.
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::ptr;
+
+use ort_sys::{GraphOptimizationLevel, OrtSession, OrtSessionOptions};
+use qaic_qpc::plan::Plan;
+
+use super::library::{Engine, check};
+use super::value::Tensor;
+use super::weights::Weights;
+use super::{custom_ops, external_data};
+use crate::device::cpu::executable::Constants;
+use crate::error::{EngineError, RuntimeError};
+use crate::process::{CancellationToken, ForkGuard};
+
+/// How a graph is built.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::device::cpu) struct GraphOptions<'a> {
+    /// Threads that work on one inference, the calling one included.
+    pub(in crate::device::cpu) intra_op_threads: u32,
+    /// What for.
+    pub(in crate::device::cpu) purpose: Purpose,
+    /// Hardware family that the program must be for; `None` when it makes no difference.
+    pub(in crate::device::cpu) family: Option<&'static str>,
+    /// Where the engine writes the graph that it made of the program's.
+    pub(in crate::device::cpu) save: Option<&'a SavePaths>,
+    /// Ends the build early.
+    pub(in crate::device::cpu) token: &'a CancellationToken,
+}
+
+/// What a graph is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::device::cpu) enum Purpose {
+    /// To run inferences.
+    Run,
+    /// To see whether it can be built: weights keep their layout, kernels pack none, blocks are not decoded.
+    Check,
+}
+
+/// Where an optimized graph goes.
+#[derive(Debug)]
+pub(in crate::device::cpu) struct SavePaths {
+    /// File of the graph.
+    pub(in crate::device::cpu) graph: CString,
+    /// Name of the file beside it that takes the larger initializers.
+    pub(in crate::device::cpu) constants: CString,
+}
+
+/// A graph ready to run. Any number of `Bindings` may execute it at the same time; weights exist once.
+#[derive(Debug)]
+pub(in crate::device::cpu) struct Graph {
+    pub(super) engine: &'static Engine,
+    pub(super) session: *mut OrtSession,
+    // Of the process whose threads the session has.
+    fork_guard: ForkGuard,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) outputs: Vec<Tensor>,
+    // Number of specializations, 1 without.
+    pub(super) variants: usize,
+    // The session uses these as long as it lives.
+    weights: ManuallyDrop<Weights>,
+}
+
+// SAFETY: ONNX Runtime allows concurrent `Run` calls on one session; the graph is not changed after its creation.
+unsafe impl Send for Graph {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Graph {}
+
+/// Session options that are released whatever happens.
+struct Options {
+    engine: &'static Engine,
+    raw: *mut OrtSessionOptions,
+}
+
+impl Drop for Options {
+    fn drop(&mut self) {
+        // SAFETY: created by `Graph::build`, released once.
+        unsafe { (self.engine.api().ReleaseSessionOptions)(self.raw) };
+    }
+}
+
+/// Sets the flag that makes the creation of a session end early.
+struct CancelFlag {
+    engine: &'static Engine,
+    options: *mut OrtSessionOptions,
+}
+
+// SAFETY: the flag is made to be set from another thread than the one creating the session.
+unsafe impl Send for CancelFlag {}
+
+impl CancelFlag {
+    fn set(&self) {
+        // SAFETY: `CancellationToken::on_cancel` guarantees that this runs only while the options are live.
+        let status = unsafe { (self.engine.api().SessionOptionsSetLoadCancellationFlag)(self.options, true) };
+        // Setting a flag has no failure mode; the check releases the status.
+        let _ = check(self.engine.api(), status);
+    }
+}
+
+impl Graph {
+    /// Builds the session of a CPU program.
+    ///
+    /// Blocking: reads the weights and prepares them for the kernels.
+    pub(in crate::device::cpu) fn build(
+        engine: &'static Engine,
+        plan: &Plan,
+        graph: &[u8],
+        constants: &Constants,
+        options: GraphOptions<'_>,
+    ) -> Result<Self, RuntimeError> {
+        Self::try_build(engine, plan, graph, constants, options).map_err(|message| {
+            if options.token.is_cancelled() {
+                RuntimeError::Interrupted
+            } else {
+                RuntimeError::Engine(EngineError::Graph { message })
+            }
+        })
+    }
+
+    fn try_build(
+        engine: &'static Engine,
+        plan: &Plan,
+        graph: &[u8],
+        constants: &Constants,
+        settings: GraphOptions<'_>,
+    ) -> Result<Self, String> {
+        let api = engine.api();
+        external_data::check(graph, plan)?;
+        let inputs = Tensor::of_edges(&plan.inputs, &plan.variants, |variant| &variant.inputs)?;
+        let outputs = Tensor::of_edges(&plan.outputs, &plan.variants, |variant| &variant.outputs)?;
+
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is writable.
+        let status = unsafe { (api.CreateSessionOptions)(&raw mut raw) };
+        check(api, status)?;
+        let options = Options { engine, raw };
+        let threads = c_int::try_from(settings.intra_op_threads.max(1)).unwrap_or(c_int::MAX);
+        // SAFETY: the options are live.
+        let status = unsafe { (api.SetIntraOpNumThreads)(options.raw, threads) };
+        check(api, status)?;
+        let level = match settings.purpose {
+            Purpose::Run => GraphOptimizationLevel::ORT_ENABLE_ALL,
+            Purpose::Check => GraphOptimizationLevel::ORT_ENABLE_EXTENDED,
+        };
+        // SAFETY: the options are live.
+        let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
+        check(api, status)?;
+        // Workers wait awake for as long as the next inference usually takes to come, then sleep (docs/adr/0005).
+        // A graph has all its data in the container (`external_data`). The engine is sent where no file can be, so that it
+        // looks for none in the working folder.
+        let mut entries: Vec<(&CStr, &CStr)> = vec![
+            (c"session.intra_op.spin_duration_us", c"1000"),
+            (c"session.model_external_initializers_file_folder_path", c"/dev/null/none"),
+        ];
+        if let Some(save) = settings.save {
+            // Constants of a KiB and more stay away from the graph, so that it has no size limit.
+            entries.push((c"session.optimized_model_external_initializers_file_name", &save.constants));
+            entries.push((c"session.optimized_model_external_initializers_min_size_in_bytes", c"1024"));
+        }
+        if settings.purpose == Purpose::Check {
+            entries.push((c"session.disable_prepacking", c"1"));
+        }
+        if int8_products_saturate() {
+            entries.push((c"session.x64quantprecision", c"1"));
+        }
+        for (key, value) in entries {
+            // SAFETY: the options are live, both texts are NUL-terminated.
+            let status = unsafe { (api.AddSessionConfigEntry)(options.raw, key.as_ptr(), value.as_ptr()) };
+            check(api, status)?;
+        }
+        if let Some(save) = settings.save {
+            // SAFETY: the options are live, the path is NUL-terminated.
+            let status = unsafe { (api.SetOptimizedModelFilePath)(options.raw, save.graph.as_ptr()) };
+            check(api, status)?;
+        }
+        for library in &plan.custom_op_libraries {
+            let path = custom_ops::find(library)?;
+            let path = CString::new(path.into_os_string().into_encoded_bytes())
+                .map_err(|error| error.to_string())?;
+            // SAFETY: the options are live, the path is NUL-terminated; the user allowed this process to run the library.
+            let status = unsafe { (api.RegisterCustomOpsLibrary_V2)(options.raw, path.as_ptr()) };
+            check(api, status)?;
+        }
+
+        let weights = Weights::of_plan(engine, plan, constants, settings.purpose)?;
+        if !weights.values.is_empty() {
+            let name_pointers: Vec<_> = weights.names.iter().map(|name| name.as_ptr()).collect();
+            let value_pointers: Vec<_> = weights.values.iter().map(|value| value.raw.cast_const()).collect();
+            // SAFETY: both arrays have the given length and live past the creation of the session.
+            let status = unsafe {
+                (api.AddExternalInitializers)(
+                    options.raw,
+                    name_pointers.as_ptr(),
+                    value_pointers.as_ptr(),
+                    value_pointers.len(),
+                )
+            };
+            check(api, status)?;
+            // That alone lets the optimizer read the weights, but the session would then copy them; a shared initializer
+            // is used where it lies (measured: docs/adr/0005).
+            for (name, value) in name_pointers.iter().zip(value_pointers) {
+                // SAFETY: name and value live as long as the options, the value as long as the session.
+                let status = unsafe { (api.AddInitializer)(options.raw, *name, value) };
+                check(api, status)?;
+            }
+        }
+
+        let flag = CancelFlag { engine, options: options.raw };
+        let guard =
+            settings.token.on_cancel(Box::new(move || flag.set())).map_err(|error| error.to_string())?;
+        let mut session = ptr::null_mut();
+        // SAFETY: the graph bytes are only read during the call; options and values are live.
+        let status = unsafe {
+            (api.CreateSessionFromArray)(
+                engine.env(),
+                graph.as_ptr().cast::<c_void>(),
+                graph.len(),
+                options.raw,
+                &raw mut session,
+            )
+        };
+        drop(guard);
+        check(api, status)?;
+        Ok(Self {
+            engine,
+            session,
+            fork_guard: ForkGuard::new(),
+            inputs,
+            outputs,
+            variants: plan.variants.len().max(1),
+            weights: ManuallyDrop::new(weights),
+        })
+    }
+
+    /// Number of specializations, 1 without.
+    pub(in crate::device::cpu) fn variants(&self) -> usize {
+        self.variants
+    }
+
+    /// The engine that it is for.
+    pub(in crate::device::cpu) fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // A forked process has no worker threads, and the release would wait for them to end forever.
+        if !self.fork_guard.is_current() {
+            return;
+        }
+        // SAFETY: created by `build`; every `Bindings` holds an `Arc` of the graph, so none is left.
+        unsafe { (self.engine.api().ReleaseSession)(self.session) };
+        // SAFETY: dropped once, after the session that uses them.
+        unsafe { ManuallyDrop::drop(&mut self.weights) };
+    }
+}
+
+/// Whether this processor adds products of u8 and s8 in 16 bits, which saturates. The engine is then
+/// made to use slower kernels that do not; where there is VNNI they would only be slower.
+fn int8_products_saturate() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        !(is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni"))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}

@@ -1,0 +1,25 @@
+//! ONNX Runtime: the library, a graph that any number of activations share, and the bindings of one exec object.
+//!
+//! Raw calls, because an inference must cost the engine's own time and nothing else: tensors are bound once and
+//! bound again only when the memory behind them changes.
+
+#[allow(unsafe_code)] // calls of the engine's C functions
+mod bindings;
+pub mod custom_ops;
+mod encoded;
+mod external_data;
+#[allow(unsafe_code)] // calls of the engine's C functions
+mod graph;
+#[allow(unsafe_code)] // loads a library and its function table
+mod library;
+#[allow(unsafe_code)] // calls of the engine's C functions
+mod terminator;
+#[allow(unsafe_code)] // calls of the engine's C functions
+mod value;
+#[allow(unsafe_code)] // tensors over the constants of a program
+mod weights;
+
+pub(super) use bindings::Bindings;
+pub(super) use graph::{Graph, GraphOptions, Purpose, SavePaths};
+pub use library::{Engine, MINIMUM_VERSION};
+pub(in crate::device) use terminator::Terminator;

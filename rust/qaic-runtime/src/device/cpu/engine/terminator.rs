@@ -1,0 +1,90 @@
+//! Ending an execution of the engine from another thread.
+
+use std::ptr;
+
+use ort_sys::OrtRunOptions;
+
+use super::library::{Engine, check};
+use crate::sync::{AtomicBool, Mutex, Ordering};
+
+/// Terminators an execution from another thread.
+#[derive(Debug)]
+pub(in crate::device) struct Terminator {
+    engine: &'static Engine,
+    pub(super) run_options: *mut OrtRunOptions,
+    requested: AtomicBool,
+    // Whether no execution is to begin any more.
+    is_final: AtomicBool,
+    // Held while the engine's flag and `requested` change, so that neither is ever cleared without the other.
+    change: Mutex<()>,
+}
+
+// SAFETY: the terminate flag of run options is made to be set from another thread than the running one.
+unsafe impl Send for Terminator {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Terminator {}
+
+impl Terminator {
+    pub(super) fn new(engine: &'static Engine) -> Result<Self, String> {
+        let mut run_options = ptr::null_mut();
+        // SAFETY: `run_options` is writable.
+        let status = unsafe { (engine.api().CreateRunOptions)(&raw mut run_options) };
+        check(engine.api(), status)?;
+        Ok(Self {
+            engine,
+            run_options,
+            requested: AtomicBool::new(false),
+            is_final: AtomicBool::new(false),
+            change: Mutex::new(()),
+        })
+    }
+
+    /// Asks the running execution to end at its next node. Without one, nothing happens: an execution clears
+    /// what was asked before it began, so a caller that must be sure asks again until the execution has ended.
+    pub(in crate::device::cpu) fn terminate(&self) {
+        let _change = self.change.lock();
+        // SAFETY: the options live as long as `self`.
+        let status = unsafe { (self.engine.api().RunOptionsSetTerminate)(self.run_options) };
+        // Setting a flag has no failure mode; the check releases the status.
+        let _ = check(self.engine.api(), status);
+        self.requested.store(true, Ordering::Release);
+    }
+
+    /// [`Self::terminate`] for the running execution and all that would follow.
+    #[cfg(feature = "emu")]
+    pub(in crate::device) fn terminate_for_good(&self) {
+        self.is_final.store(true, Ordering::Release);
+        self.terminate();
+    }
+
+    /// Clears what was asked before an execution. Costs one load where nothing was; a request that is just being made
+    /// counts for the execution. Returns whether there is to be none.
+    pub(super) fn clear(&self) -> bool {
+        if self.requested.load(Ordering::Acquire) {
+            self.take();
+        }
+        self.is_final.load(Ordering::Acquire)
+    }
+
+    /// Whether a stop was asked for since it was last cleared; clears it, unless it was for good.
+    pub(super) fn take(&self) -> bool {
+        let _change = self.change.lock();
+        if self.is_final.load(Ordering::Acquire) {
+            return true;
+        }
+        if !self.requested.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        // SAFETY: the options live as long as `self`; no run uses them now.
+        let status = unsafe { (self.engine.api().RunOptionsUnsetTerminate)(self.run_options) };
+        let _ = check(self.engine.api(), status);
+        true
+    }
+}
+
+impl Drop for Terminator {
+    fn drop(&mut self) {
+        // SAFETY: created by `new`, released once.
+        unsafe { (self.engine.api().ReleaseRunOptions)(self.run_options) };
+    }
+}

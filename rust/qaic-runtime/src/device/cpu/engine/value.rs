@@ -1,0 +1,148 @@
+//! Tensors of the engine over memory of the host, and what a graph says of its inputs and outputs.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::ptr;
+
+use ort_sys::{ONNXTensorElementDataType, OrtValue};
+use qaic_qpc::plan::{Dtype, Edge, Variant};
+
+use super::library::{Engine, check};
+
+/// An input or output of the graph in all its shapes.
+#[derive(Debug)]
+pub(super) struct Tensor {
+    pub(super) name: CString,
+    pub(super) dtype: ONNXTensorElementDataType,
+    // Bytes of an element.
+    pub(super) item_bytes: usize,
+    // Each shape once.
+    pub(super) shapes: Vec<Shape>,
+    // Per specialization, which shape; empty when there is one.
+    by_variant: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shape {
+    dims: Vec<i64>,
+    pub(super) size_bytes: usize,
+}
+
+/// A tensor over memory that it does not own.
+#[derive(Debug)]
+pub(super) struct Value {
+    engine: &'static Engine,
+    pub(super) raw: *mut OrtValue,
+}
+
+impl Value {
+    /// A tensor at `address`.
+    ///
+    /// # Safety
+    ///
+    /// From `address` on, `shape.size_bytes` bytes are valid, for writes too if it becomes an output, and aligned for the
+    /// type whenever a session runs with the value.
+    pub(super) unsafe fn new(
+        engine: &'static Engine,
+        dtype: ONNXTensorElementDataType,
+        shape: &Shape,
+        address: *mut u8,
+    ) -> Result<Self, String> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: dims describe exactly `size_bytes` bytes, and the value only records pointers.
+        let status = unsafe {
+            (engine.api().CreateTensorWithDataAsOrtValue)(
+                engine.host_memory(),
+                address.cast::<c_void>(),
+                shape.size_bytes,
+                shape.dims.as_ptr(),
+                shape.dims.len(),
+                dtype,
+                &raw mut raw,
+            )
+        };
+        check(engine.api(), status)?;
+        Ok(Self { engine, raw })
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        // SAFETY: created by `Value::new`, released once; a binding that still names it holds its own reference.
+        unsafe { (self.engine.api().ReleaseValue)(self.raw) };
+    }
+}
+
+impl Tensor {
+    /// The tensors of one side; `dims_of` gives their dims in a specialization.
+    pub(super) fn of_edges(
+        edges: &[Edge],
+        variants: &[Variant],
+        dims_of: impl Fn(&Variant) -> &[Vec<i64>],
+    ) -> Result<Vec<Self>, String> {
+        let tensor = |(index, edge): (usize, &Edge)| {
+            let mut tensor = Self {
+                name: c_name(&edge.name)?,
+                dtype: element_type(edge.dtype),
+                // At most 8.
+                item_bytes: usize::try_from(edge.dtype.size_bytes()).unwrap_or(8),
+                shapes: Vec::new(),
+                by_variant: Vec::new(),
+            };
+            if variants.is_empty() {
+                tensor.shapes.push(Shape::new(&edge.name, edge.dtype, &edge.dims)?);
+            }
+            let mut known = HashMap::new();
+            for variant in variants {
+                let dims = dims_of(variant)
+                    .get(index)
+                    .ok_or_else(|| format!("a specialization has no dims for tensor `{}`", edge.name))?;
+                let number = *known.entry(dims).or_insert(tensor.shapes.len());
+                if number == tensor.shapes.len() {
+                    tensor.shapes.push(Shape::new(&edge.name, edge.dtype, dims)?);
+                }
+                tensor.by_variant.push(number);
+            }
+            Ok(tensor)
+        };
+        edges.iter().enumerate().map(tensor).collect()
+    }
+
+    /// Number of the shape it has in a specialization.
+    pub(super) fn shape_in(&self, variant: usize) -> usize {
+        self.by_variant.get(variant).copied().unwrap_or(0)
+    }
+}
+
+impl Shape {
+    pub(super) fn new(name: &str, dtype: Dtype, dims: &[i64]) -> Result<Self, String> {
+        let size_bytes = dtype
+            .dense_bytes(dims)
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .ok_or_else(|| format!("tensor `{name}`: dims {dims:?} are not a dense shape"))?;
+        Ok(Self { dims: dims.to_vec(), size_bytes })
+    }
+}
+
+pub(super) fn c_name(name: &str) -> Result<CString, String> {
+    CString::new(name).map_err(|_| format!("tensor name {name:?} holds a NUL"))
+}
+
+pub(super) const fn element_type(dtype: Dtype) -> ONNXTensorElementDataType {
+    use ONNXTensorElementDataType as E;
+    match dtype {
+        Dtype::Float32 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+        Dtype::Float64 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+        Dtype::Float16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+        Dtype::Bfloat16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
+        Dtype::Int8 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,
+        Dtype::Uint8 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+        Dtype::Int16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,
+        Dtype::Uint16 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
+        Dtype::Int32 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+        Dtype::Uint32 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
+        Dtype::Int64 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+        Dtype::Uint64 => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
+        Dtype::Bool => E::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,
+    }
+}

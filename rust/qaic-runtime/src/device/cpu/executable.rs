@@ -1,0 +1,187 @@
+//! From the parts of a container to what runs: a plan that agrees with the rest, and a graph of the engine.
+//!
+//! The parts are where a device has them: in the container, or in the memory of a card that was given the ELF and the
+//! constants and nothing else.
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use qaic_qpc::container::names;
+use qaic_qpc::network_desc::NetworkDesc;
+use qaic_qpc::plan::{self, GRAPH_SECTION, PLAN_SECTION, Plan};
+
+use super::blocks::BlockEdges;
+use super::engine::{Engine, Graph, GraphOptions, Purpose};
+use super::stats::{Description, ProgramStats};
+use crate::device::{DeviceId, DeviceKind};
+use crate::error::{DeviceError, RuntimeError};
+use crate::image::Image;
+use crate::process::{CancellationToken, clock};
+
+/// Where the parts of a program are.
+#[derive(Debug)]
+pub(in crate::device) struct Parts<'a> {
+    /// `network.elf`.
+    pub(in crate::device) elf: &'a [u8],
+    /// The plan in it, if it has one.
+    pub(in crate::device) plan: Option<&'a Plan>,
+    /// The payload of `constants.bin`.
+    pub(in crate::device) constants: Constants,
+    /// The network descriptor, where buffers are sized by it.
+    pub(in crate::device) network: Option<&'a NetworkDesc>,
+    /// The device, for messages.
+    pub(in crate::device) device: DeviceId,
+}
+
+/// Constants of a program with what owns them, which changes and moves them never.
+#[derive(Clone, Debug)]
+pub(in crate::device) enum Constants {
+    /// In their container.
+    Container(Arc<Image>),
+    /// In the memory of a card.
+    #[cfg(feature = "emu")]
+    Card(Arc<[u8]>),
+}
+
+impl Constants {
+    /// The payload of `constants.bin`.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Container(image) => image.segment(names::CONSTANTS).unwrap_or_default(),
+            #[cfg(feature = "emu")]
+            Self::Card(bytes) => bytes,
+        }
+    }
+}
+
+/// How a program is made ready.
+#[derive(Debug)]
+pub(in crate::device) struct ExecutableOptions<'a> {
+    /// Cores of one activation.
+    pub(in crate::device) cores: u32,
+    /// Activations that share it.
+    pub(in crate::device) activations: u32,
+    /// Hardware family that the program must be for; `None` when it makes no difference.
+    pub(in crate::device) family: Option<&'static str>,
+    /// Ends it early.
+    pub(in crate::device) token: &'a CancellationToken,
+}
+
+/// A program that is ready to run, any number of times at once.
+#[derive(Clone, Debug)]
+pub(in crate::device) struct Executable {
+    pub(super) graph: Arc<Graph>,
+    pub(super) blocks: Option<Arc<BlockEdges>>,
+    pub(super) stats: Option<Arc<ProgramStats>>,
+}
+
+impl Executable {
+    /// Makes a program ready. `description` says what it measures.
+    ///
+    /// Blocking: reads the weights and prepares them for the kernels.
+    pub(in crate::device) fn new(
+        parts: &Parts<'_>,
+        description: Option<Description>,
+        engine_candidates: &[PathBuf],
+        options: &ExecutableOptions<'_>,
+    ) -> Result<Self, RuntimeError> {
+        let begun_ns = clock::now_ns();
+        let graph_options = GraphOptions {
+            intra_op_threads: session_threads(options.cores, options.activations, usable_cpus()),
+            purpose: Purpose::Run,
+            family: options.family,
+            save: None,
+            token: options.token,
+        };
+        let Built { graph, blocks, is_repeatable } = build_graph(parts, engine_candidates, graph_options)?;
+        let stats = description.map(|description| {
+            ProgramStats::new(description, graph.engine(), graph.variants(), is_repeatable, begun_ns)
+        });
+        Ok(Self { graph: Arc::new(graph), blocks, stats })
+    }
+}
+
+/// What a program runs with.
+pub(super) struct Built {
+    pub(super) graph: Graph,
+    pub(super) blocks: Option<Arc<BlockEdges>>,
+    /// Whether an inference can be run twice without a difference.
+    pub(super) is_repeatable: bool,
+}
+
+/// Checks the plan against the rest of its program, and makes its graph.
+///
+/// Blocking: reads the weights and prepares them for the kernels.
+pub(super) fn build_graph(
+    parts: &Parts<'_>,
+    engine_candidates: &[PathBuf],
+    options: GraphOptions<'_>,
+) -> Result<Built, RuntimeError> {
+    let wrong_target = |built_for: &str, reason: String| {
+        RuntimeError::Device(DeviceError::WrongTarget {
+            built_for: built_for.to_owned(),
+            device: parts.device.0,
+            kind: DeviceKind::Cpu.name(),
+            reason,
+        })
+    };
+    let without = |section| wrong_target("a card", format!("network.elf has no section {section}"));
+    let plan = parts.plan.ok_or_else(|| without(PLAN_SECTION))?;
+    let graph = plan::graph(parts.elf)?.ok_or_else(|| without(GRAPH_SECTION))?;
+    if plan.target != DeviceKind::Cpu.name() {
+        return Err(wrong_target(&plan.target, "the plan names another target".to_owned()));
+    }
+    let built_for = plan.family();
+    if let Some(family) = options.family.filter(|&family| family != built_for) {
+        return Err(DeviceError::HardwareFamily {
+            built_for: built_for.to_owned(),
+            device: parts.device.0,
+            family,
+        }
+        .into());
+    }
+    if let Some(network) = parts.network {
+        plan.check_network(network)?;
+    }
+    let constants = parts.constants.bytes();
+    plan.check_initializers(constants.len(), constants.as_ptr().addr() as u64)?;
+    let mut plan = plan.clone();
+    let blocks = BlockEdges::of(&mut plan)?;
+    let engine = Engine::get(engine_candidates)?;
+    let is_repeatable = !plan.retained_state && !plan.loops && plan.custom_op_libraries.is_empty();
+    let graph = Graph::build(engine, &plan, graph, &parts.constants, options)?;
+    Ok(Built { graph, blocks, is_repeatable })
+}
+
+/// CPUs this process may use, respecting affinity and control groups.
+fn usable_cpus() -> u32 {
+    thread::available_parallelism().map_or(1, |count| u32::try_from(NonZero::get(count)).unwrap_or(u32::MAX))
+}
+
+/// Threads of the session that `activations` activations of `cores` cores share.
+///
+/// Each activation may use min(cores, CPUs / activations) threads. One of them is the thread
+/// that calls, so the pool holds the others of all activations, plus one because the engine counts its caller.
+fn session_threads(cores: u32, activations: u32, cpus: u32) -> u32 {
+    let activations = activations.max(1);
+    let per_activation = cores.min(cpus / activations).max(1);
+    (per_activation - 1).saturating_mul(activations).min(cpus.saturating_sub(1)) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::session_threads;
+
+    #[test]
+    fn session_threads_follow_cores_up_to_those_of_the_host() {
+        assert_eq!(session_threads(1, 1, 2), 1);
+        assert_eq!(session_threads(2, 1, 2), 2);
+        assert_eq!(session_threads(16, 1, 2), 2);
+        assert_eq!(session_threads(2, 2, 2), 1);
+        assert_eq!(session_threads(4, 4, 16), 13);
+        assert_eq!(session_threads(16, 14, 2), 1);
+        assert_eq!(session_threads(0, 0, 0), 1);
+    }
+}

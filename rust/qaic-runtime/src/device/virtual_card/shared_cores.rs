@@ -1,0 +1,317 @@
+//! Cores counted across the processes of a user (`QAIC_CPU_SHARED`).
+//!
+//! A core is a file, and the process that holds the lock of the file holds the core. The system lets go of the locks of a process
+//! that ends, however it ends, so nothing has to be cleaned up. Operations on a card take turns, by the lock of one more
+//! file, so that a count sees no core twice and a claim finds all that are free.
+//!
+//! # Forks
+//!
+//! A child shares the open files of its parent, and a lock lives until all have closed the file; a child would keep the
+//! cores of a parent that was killed. So files are open with a lock only while [`HELD`] is locked or in it; a fork waits
+//! for that lock ([`freeze`]), and the child closes the files ([`abandon`]). Whatever is given back in time is unlocked
+//! and not only closed, which works even where a child has kept the file.
+
+use std::cell::RefCell;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+// A model checker has no use for statics, and cannot make them.
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::device::{DeviceId, DeviceKind};
+use crate::error::{InputError, RuntimeError};
+use crate::process::CancellationToken;
+
+/// How long an operation waits for its turn. One takes far less than a millisecond, so a longer wait is for a process
+/// that was stopped.
+const TURN_LIMIT: Duration = Duration::from_secs(2);
+/// Permission bits of all but the owner.
+const OTHERS: u32 = 0o077;
+const ASK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A directory that belongs to one user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserDirectory {
+    /// Where it is, or will be made.
+    pub path: PathBuf,
+    /// The user.
+    pub user: u32,
+}
+
+impl UserDirectory {
+    /// Makes it if there is none, and checks that no other user can use it.
+    pub fn open(&self) -> Result<&Path, RuntimeError> {
+        let path = &self.path;
+        let failed = |source: io::Error| RuntimeError::Io { path: path.clone(), source: source.into() };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+        // The link itself, not what it leads to.
+        let found = fs::symlink_metadata(path).map_err(failed)?;
+        if found.is_dir() && found.uid() == self.user && found.mode() & OTHERS == 0 {
+            return Ok(path);
+        }
+        Err(RuntimeError::Input(InputError::Argument {
+            what: format!(
+                "{}: it is {} of user {} with mode {:o}; a directory of user {} with mode 700 is expected, because \
+                 processes of one user meet in it. Remove it; cores can be counted elsewhere with QAIC_CPU_SHARED",
+                path.display(),
+                if found.is_dir() { "a directory" } else { "no directory but a file" },
+                found.uid(),
+                found.mode() & 0o7777,
+                self.user
+            ),
+        }))
+    }
+}
+
+/// The cores of one card, as all processes of a user see them.
+#[derive(Debug)]
+pub(crate) struct SharedCores {
+    turns: PathBuf,
+    cores: Vec<PathBuf>,
+    key: u64,
+}
+
+/// A core that this process holds.
+#[derive(Debug)]
+struct HeldCore {
+    key: u64,
+    file: File,
+}
+
+static HELD: Mutex<Vec<HeldCore>> = Mutex::new(Vec::new());
+
+fn held() -> MutexGuard<'static, Vec<HeldCore>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClaimOutcome {
+    Taken,
+    /// Nothing was taken.
+    Refused {
+        free: u32,
+    },
+}
+
+impl SharedCores {
+    /// Cores of a card of this kind.
+    pub(in crate::device) fn new(
+        directory: &UserDirectory,
+        kind: DeviceKind,
+        card: DeviceId,
+        cores: u32,
+    ) -> Result<Self, RuntimeError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let directory = directory.open()?;
+        let name = format!("{}-{}", kind.name(), card.0);
+        Ok(Self {
+            turns: directory.join(format!("{name}.turns")),
+            cores: (0..cores).map(|core| directory.join(format!("{name}.core-{core:02}"))).collect(),
+            key: NEXT.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    /// Takes `needed` cores or none.
+    ///
+    /// Blocking: at most [`TURN_LIMIT`].
+    pub(super) fn claim(&self, needed: u32) -> Result<ClaimOutcome, RuntimeError> {
+        if needed == 0 {
+            return Ok(ClaimOutcome::Taken);
+        }
+        self.in_turn(|held| {
+            let mut taken = Vec::new();
+            for path in &self.cores {
+                taken.extend(try_lock(path)?);
+                if taken.len() == needed as usize {
+                    held.extend(taken.into_iter().map(|file| HeldCore { key: self.key, file }));
+                    return Ok(ClaimOutcome::Taken);
+                }
+            }
+            let free = taken.len();
+            taken.iter().for_each(let_go);
+            Ok(ClaimOutcome::Refused { free: u32::try_from(free).unwrap_or(u32::MAX) })
+        })
+    }
+
+    /// Gives `count` cores back.
+    pub(super) fn release(&self, count: u32) {
+        let mut held = held();
+        for _ in 0..count {
+            let Some(index) = held.iter().rposition(|core| core.key == self.key) else { return };
+            let_go(&held.swap_remove(index).file);
+        }
+    }
+
+    /// Cores that no process holds.
+    ///
+    /// Blocking: at most [`TURN_LIMIT`].
+    pub(super) fn free(&self) -> Result<u32, RuntimeError> {
+        self.in_turn(|_| {
+            let mut free = 0;
+            for path in &self.cores {
+                if let Some(file) = try_lock(path)? {
+                    free += 1;
+                    let_go(&file);
+                }
+            }
+            Ok(free)
+        })
+    }
+
+    /// Runs `work` while no other process looks at the card.
+    fn in_turn<T>(
+        &self,
+        work: impl FnOnce(&mut Vec<HeldCore>) -> Result<T, RuntimeError>,
+    ) -> Result<T, RuntimeError> {
+        let began = Instant::now();
+        loop {
+            let mut held = held();
+            if let Some(turn) = try_lock(&self.turns)? {
+                let result = work(&mut held);
+                let_go(&turn);
+                return result;
+            }
+            drop(held);
+            CancellationToken::current().check()?;
+            if began.elapsed() >= TURN_LIMIT {
+                return Err(RuntimeError::Timeout {
+                    what: "another process that counts cores of the same card",
+                    timeout_ms: u64::try_from(TURN_LIMIT.as_millis()).unwrap_or(u64::MAX),
+                });
+            }
+            thread::sleep(ASK_AGAIN);
+        }
+    }
+}
+
+impl Drop for SharedCores {
+    fn drop(&mut self) {
+        self.release(u32::MAX);
+    }
+}
+
+/// The file with its lock; `None` when another holds it.
+fn try_lock(path: &Path) -> Result<Option<File>, RuntimeError> {
+    let failed = |source: io::Error| RuntimeError::Io { path: path.to_owned(), source: source.into() };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+fn let_go(file: &File) {
+    // Unlocking an open file has no failure mode, and closing it follows.
+    let _ = file.unlock();
+}
+
+thread_local! {
+    static FROZEN: RefCell<Option<MutexGuard<'static, Vec<HeldCore>>>> = const { RefCell::new(None) };
+}
+
+/// Before a fork: no lock of a file is taken until [`thaw`], in the parent, or [`abandon`], in the child.
+pub(crate) fn freeze() {
+    FROZEN.with_borrow_mut(|frozen| {
+        if frozen.is_none() {
+            *frozen = Some(held());
+        }
+    });
+}
+
+/// After a fork, in the parent.
+pub(crate) fn thaw() {
+    FROZEN.take();
+}
+
+/// After a fork, in the child: closes the parent's files without unlocking them.
+pub(crate) fn abandon() {
+    if let Some(mut held) = FROZEN.take() {
+        held.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(name: &str) -> UserDirectory {
+        let path = std::env::temp_dir().join(format!("openqaic-test-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let user = fs::metadata(&path).unwrap().uid();
+        fs::remove_dir_all(&path).unwrap();
+        UserDirectory { path, user }
+    }
+
+    fn cores(directory: &UserDirectory) -> SharedCores {
+        SharedCores::new(directory, DeviceKind::Noop, DeviceId(2), 16).unwrap()
+    }
+
+    // The locks of one process exclude each other like those of two, because every claim opens the files anew.
+    #[test]
+    fn claims_of_two_processes_exclude_each_other() {
+        let place = directory("claims");
+        let (one, other) = (cores(&place), cores(&place));
+        assert_eq!(one.claim(10).unwrap(), ClaimOutcome::Taken);
+        assert_eq!(other.free().unwrap(), 6);
+        assert_eq!(other.claim(7).unwrap(), ClaimOutcome::Refused { free: 6 });
+        assert_eq!(other.claim(6).unwrap(), ClaimOutcome::Taken);
+        assert_eq!(one.claim(1).unwrap(), ClaimOutcome::Refused { free: 0 });
+        one.release(4);
+        assert_eq!(other.free().unwrap(), 4);
+        drop(one);
+        assert_eq!(other.free().unwrap(), 10);
+        other.release(6);
+        assert_eq!(other.free().unwrap(), 16);
+        let another_card = SharedCores::new(&place, DeviceKind::Noop, DeviceId(3), 16).unwrap();
+        assert_eq!(other.claim(16).unwrap(), ClaimOutcome::Taken);
+        assert_eq!(another_card.free().unwrap(), 16);
+        fs::remove_dir_all(&place.path).unwrap();
+    }
+
+    #[test]
+    fn turn_of_a_stopped_process_is_waited_for_until_the_limit() {
+        let place = directory("turns");
+        let cores = cores(&place);
+        let turn = try_lock(&cores.turns).unwrap().unwrap();
+        assert_eq!(cores.free().unwrap_err().code(), "device.timeout");
+        let_go(&turn);
+        assert_eq!(cores.free().unwrap(), 16);
+        fs::remove_dir_all(&place.path).unwrap();
+    }
+
+    #[test]
+    fn directory_of_another_user_is_refused() {
+        let place = directory("owner");
+        let stranger = UserDirectory { user: place.user + 1, ..place.clone() };
+        let refused = |place: &UserDirectory| {
+            SharedCores::new(place, DeviceKind::Noop, DeviceId(0), 16).unwrap_err().to_string()
+        };
+        assert!(refused(&stranger).contains("is a directory of user"));
+        fs::remove_dir_all(&place.path).unwrap();
+        DirBuilder::new().mode(0o755).create(&place.path).unwrap();
+        assert!(refused(&place).contains("mode 755"));
+        fs::remove_dir_all(&place.path).unwrap();
+        std::os::unix::fs::symlink(std::env::temp_dir(), &place.path).unwrap();
+        assert!(refused(&place).contains("no directory but a file"));
+        fs::remove_file(&place.path).unwrap();
+        fs::write(&place.path, "").unwrap();
+        assert_eq!(
+            SharedCores::new(&place, DeviceKind::Noop, DeviceId(0), 16).unwrap_err().code(),
+            "file.io"
+        );
+        fs::remove_file(&place.path).unwrap();
+    }
+}

@@ -1,0 +1,118 @@
+//! What only cards can answer.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A card or its driver refused, or a program says what no card can do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CardError {
+    /// A channel of a card went away, with all that was queued on it; the rest of the card goes on.
+    #[error("channel {channel} of device {device} is lost: {reason}")]
+    ChannelLost {
+        /// Device.
+        device: u32,
+        /// Channel.
+        channel: u32,
+        /// What was seen.
+        reason: String,
+    },
+
+    /// The user may not open the device.
+    #[error("device {id}: no permission to open {}; {fix}", path.display())]
+    Permission {
+        /// Device.
+        id: u32,
+        /// Its node.
+        path: PathBuf,
+        /// Who may, and how to become one of them.
+        fix: String,
+    },
+
+    /// The firmware of a card speaks another version.
+    #[error("device {id}: its firmware has {what} version {found}, and {expected} is needed")]
+    FirmwareVersion {
+        /// Device.
+        id: u32,
+        /// Of what.
+        what: &'static str,
+        /// Version found.
+        found: String,
+        /// Version expected.
+        expected: &'static str,
+    },
+
+    /// The firmware of a card refused.
+    #[error("device {id}: the firmware refused to {what}: {name} ({status})")]
+    Firmware {
+        /// Device.
+        id: u32,
+        /// What it was to do.
+        what: &'static str,
+        /// Its status (device-kmd §2.7).
+        status: i32,
+        /// Meaning of the status.
+        name: &'static str,
+    },
+
+    /// A card answered something else than its protocol says.
+    #[error("device {id}: its answer to \"{what}\" is wrong: {reason}")]
+    FirmwareProtocol {
+        /// Device.
+        id: u32,
+        /// What it was asked for.
+        what: &'static str,
+        /// What was found, and what was expected.
+        reason: String,
+    },
+
+    /// A system call of a card's driver failed.
+    #[error("device {id}: {call} failed: {source}")]
+    Driver {
+        /// Device.
+        id: u32,
+        /// The call.
+        call: &'static str,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
+
+    /// The ring of a channel had no room for an inference, again and again.
+    #[error(
+        "device {device}: the ring of channel {channel} had no room for an inference in {attempts} attempts; \
+         {elements} elements are needed"
+    )]
+    RingFull {
+        /// Device.
+        device: u32,
+        /// Channel.
+        channel: u32,
+        /// How often it was tried.
+        attempts: u32,
+        /// Elements that an inference of the program needs.
+        elements: u32,
+    },
+
+    /// A program says something of its transfers that no card can do.
+    #[error("the program cannot run on a card: {what}")]
+    Transfers {
+        /// What is wrong, what was found, and what is possible.
+        what: String,
+    },
+}
+
+impl CardError {
+    /// Stable slug of the variant.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::ChannelLost { .. } => "device.channel_lost",
+            Self::Permission { .. } => "device.permission",
+            Self::FirmwareVersion { .. } => "device.firmware_version",
+            Self::Firmware { .. } => "device.firmware",
+            Self::FirmwareProtocol { .. } => "device.firmware_protocol",
+            Self::Driver { .. } => "device.driver",
+            Self::RingFull { .. } => "device.ring_full",
+            Self::Transfers { .. } => "program.transfers",
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The one error type of the runtime.
+//!
+//! Errors carry data, so that the Python layer can fill `context` and callers can branch on [`RuntimeError::code`]. What
+//! failed decides the type of the source: a device, a card, the engine, what the caller gave, or the state that an object is
+//! in.
+
+mod card;
+mod catalogue;
+mod device;
+mod engine;
+mod input;
+mod state;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use qaic_mem::MemoryError;
+use qaic_qpc::error::QpcError;
+use qaic_qpc::plan::PlanError;
+
+use crate::binding::ArgumentError;
+
+pub use card::CardError;
+pub use device::DeviceError;
+pub use engine::EngineError;
+pub use input::InputError;
+pub use state::StateError;
+
+/// What failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The bytes of a container.
+    Container,
+    /// A file.
+    File,
+    /// A device, or the choice of one.
+    Device,
+    /// A card, its firmware or its driver.
+    Card,
+    /// The engine of the host device.
+    Engine,
+    /// What the caller gave.
+    Input,
+    /// Nothing but the time of the call.
+    State,
+    /// A wait, which ended without its event.
+    Wait,
+    /// This library.
+    Internal,
+}
+
+/// What went wrong, with the figures needed to say so.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// The container is malformed or beyond the limits.
+    #[error(transparent)]
+    Qpc(#[from] QpcError),
+
+    /// A file could not be read or mapped.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
+
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+
+    /// A card failed.
+    #[error(transparent)]
+    Card(#[from] CardError),
+
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+
+    /// The caller gave something impossible.
+    #[error(transparent)]
+    Input(#[from] InputError),
+
+    /// The call came at the wrong time.
+    #[error(transparent)]
+    State(#[from] StateError),
+
+    /// A wait ended without its event.
+    #[error("timed out after {timeout_ms} ms waiting for {what}")]
+    Timeout {
+        /// What was awaited.
+        what: &'static str,
+        /// The limit.
+        timeout_ms: u64,
+    },
+
+    /// The caller interrupted the call.
+    #[error("interrupted")]
+    Interrupted,
+
+    /// The inference was cancelled.
+    #[error("the inference was cancelled")]
+    Cancelled,
+
+    /// A bug of ours.
+    #[error("internal error: {what}")]
+    Internal {
+        /// What was seen.
+        what: String,
+    },
+}
+
+impl From<MemoryError> for RuntimeError {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::Io { path, source } => Self::Io { path, source },
+            MemoryError::OutOfMemory { bytes, what } => DeviceError::OutOfMemory { bytes, what }.into(),
+        }
+    }
+}
+
+impl From<ArgumentError> for RuntimeError {
+    fn from(error: ArgumentError) -> Self {
+        Self::Input(error.into())
+    }
+}
+
+impl From<PlanError> for RuntimeError {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Qpc(error) => Self::Qpc(error),
+            error => EngineError::Graph { message: error.to_string() }.into(),
+        }
+    }
+}
+
+impl RuntimeError {
+    /// What failed.
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Qpc(_) => ErrorKind::Container,
+            Self::Io { .. } => ErrorKind::File,
+            Self::Device(_) => ErrorKind::Device,
+            Self::Card(_) => ErrorKind::Card,
+            Self::Engine(_) => ErrorKind::Engine,
+            Self::Input(_) => ErrorKind::Input,
+            Self::State(_) => ErrorKind::State,
+            Self::Timeout { .. } | Self::Interrupted | Self::Cancelled => ErrorKind::Wait,
+            Self::Internal { .. } => ErrorKind::Internal,
+        }
+    }
+
+    /// Stable slug of the case; texts may change, slugs do not.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Qpc(source) => source.code(),
+            Self::Device(source) => source.code(),
+            Self::Card(source) => source.code(),
+            Self::Engine(source) => source.code(),
+            Self::Input(source) => source.code(),
+            Self::State(source) => source.code(),
+            Self::Io { .. } => "file.io",
+            Self::Timeout { .. } => "device.timeout",
+            Self::Interrupted => "call.interrupted",
+            Self::Cancelled => "inference.cancelled",
+            Self::Internal { .. } => "internal",
+        }
+    }
+}

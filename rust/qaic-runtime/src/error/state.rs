@@ -1,0 +1,64 @@
+//! What is not possible in the present state of an object.
+
+/// The call comes at the wrong time.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The object belongs to the process that this one was forked from.
+    #[error(
+        "this object was made before the process was forked; its threads and cores are the parent's. Make it anew \
+         in the child"
+    )]
+    Forked,
+
+    /// The exec object or handle carries an inference that has not ended.
+    #[error("its inference is under way; wait until it has ended")]
+    InFlight,
+
+    /// More inferences were submitted than there is room for.
+    #[error("{capacity} inferences are submitted, and there is room for no more; wait for one")]
+    QueueFull {
+        /// Room.
+        capacity: u32,
+    },
+
+    /// The program holds its cores for exec objects.
+    #[error("exec objects of the program still exist, {count} in number; drop them first")]
+    LiveExecObjs {
+        /// How many.
+        count: u32,
+    },
+
+    /// No inference with this id is under way or waits to be collected.
+    #[error("no inference with id {id} is under way or waits to be collected")]
+    UnknownInference {
+        /// Id asked for.
+        id: u64,
+    },
+
+    /// There is no inference to wait for.
+    #[error("no inference is under way or waits to be collected")]
+    NothingSubmitted,
+
+    /// The call is not valid in the object's present state.
+    #[error("{what}")]
+    Invalid {
+        /// What is not valid.
+        what: String,
+    },
+}
+
+impl StateError {
+    /// Stable slug of the variant.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Forked => "call.forked",
+            Self::InFlight => "inference.in_flight",
+            Self::QueueFull { .. } => "queue.full",
+            Self::LiveExecObjs { .. } => "program.live_exec_objs",
+            Self::UnknownInference { .. } => "inference.unknown",
+            Self::NothingSubmitted => "inference.none",
+            Self::Invalid { .. } => "call.state",
+        }
+    }
+}

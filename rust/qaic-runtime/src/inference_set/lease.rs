@@ -1,0 +1,104 @@
+//! An exec object of a set, on loan.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Instant;
+
+use qaic_mem::{HostSlice, HostSliceMut, Lender};
+
+use super::{HandleId, InferenceSet};
+use crate::binding::{Bindings, InputBinding, OutputBinding, Shapes};
+use crate::error::{InputError, RuntimeError};
+use crate::process::log;
+use crate::request::ExecObj;
+
+/// An exec object on loan; dropping it ends its inference and returns it to the set.
+#[derive(Debug)]
+pub struct Lease<'a> {
+    pub(super) set: &'a InferenceSet,
+    pub(super) handle: HandleId,
+    pub(super) exec: &'a Arc<ExecObj>,
+}
+
+impl Lease<'_> {
+    /// Its number.
+    pub fn handle(&self) -> HandleId {
+        self.handle
+    }
+
+    /// Lends tensors in binding order and runs one inference of them; an output that is `None` is not delivered. All
+    /// inputs are in the program's first combination of shapes.
+    ///
+    /// Blocking: as [`ExecObj::run_until`].
+    pub fn run(
+        &self,
+        lender: &mut Lender,
+        inputs: &[HostSlice<'_>],
+        outputs: &mut [Option<HostSliceMut<'_>>],
+        deadline: Option<Instant>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        let outputs = outputs.iter_mut().map(|memory| memory.as_mut().map(HostSliceMut::reborrow));
+        lender.scope(|loan| {
+            self.bind(|bindings| {
+                let expected = (bindings.inputs.len(), bindings.outputs.len());
+                if (inputs.len(), outputs.len()) != expected {
+                    return Err(RuntimeError::Input(InputError::Argument {
+                        what: format!(
+                            "{} inputs and {} outputs given; the program has {} and {}",
+                            inputs.len(),
+                            outputs.len(),
+                            expected.0,
+                            expected.1
+                        ),
+                    }));
+                }
+                bindings.shapes = Shapes::Variant(0);
+                bindings.inputs.clear();
+                bindings.inputs.extend(inputs.iter().map(|&memory| InputBinding::Memory(loan.lend(memory))));
+                bindings.outputs.clear();
+                bindings.outputs.extend(outputs.map(|memory| match memory {
+                    Some(memory) => OutputBinding::Memory(loan.lend_mut(memory)),
+                    None => OutputBinding::Dropped,
+                }));
+                Ok(())
+            })??;
+            let outcome = self.run_until(deadline, interrupted);
+            // The inference has ended, so the memory can be given back.
+            self.bind(Bindings::clear)?;
+            outcome
+        })
+    }
+
+    /// Keeps it beyond the lease; [`InferenceSet::put_completed`] returns it.
+    pub fn keep(self) -> HandleId {
+        let handle = self.handle;
+        std::mem::forget(self);
+        handle
+    }
+}
+
+impl Deref for Lease<'_> {
+    type Target = ExecObj;
+
+    fn deref(&self) -> &ExecObj {
+        self.exec
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        // The memory bound may be gone after this: nothing may be under way, and nothing stay bound.
+        self.exec.end();
+        match self.exec.bind(Bindings::clear) {
+            Ok(()) => {
+                // It was acquired, so it can be put back.
+                let _ = self.set.put_completed(self.handle);
+            }
+            // It keeps its place rather than memory that may be gone.
+            Err(error) => {
+                log::global().warn(|| format!("an exec object is not returned to its set: {error}"))
+            }
+        }
+    }
+}

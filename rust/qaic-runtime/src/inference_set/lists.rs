@@ -1,0 +1,94 @@
+//! Which requests of an inference set are available, and which have completed.
+//!
+//! Nothing here knows exec objects, so that a thread which ends an inference keeps no cores.
+
+use qaic_sync::{EventCount, FreeList, IdIndex, ReadyList, Ring};
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// Lists of the requests of a set, by their numbers in it.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    // The latest first: its memory is still in the cache.
+    available: ReadyList<FreeList>,
+    // In the order in which they ended.
+    completed: ReadyList<Ring>,
+    ids: IdIndex,
+    // Submitted and not collected.
+    outstanding: AtomicU32,
+}
+
+impl Lists {
+    /// Of `count` requests, none of them available yet.
+    pub(super) fn new(count: u32) -> Self {
+        Self {
+            available: ReadyList::lifo(count),
+            completed: ReadyList::fifo(count),
+            ids: IdIndex::new(count),
+            outstanding: AtomicU32::new(0),
+        }
+    }
+
+    /// A request was submitted under an id, by its owner.
+    pub(crate) fn submitted(&self, number: u32, id: u64) {
+        self.outstanding.fetch_add(1, Ordering::AcqRel);
+        self.ids.insert(id, number);
+    }
+
+    /// Its submission was taken back.
+    pub(crate) fn withdrawn(&self, number: u32) {
+        self.collected(number);
+    }
+
+    /// A request has completed, and needs an entry.
+    pub(crate) fn completed(&self, number: u32) {
+        self.completed.push(number);
+    }
+
+    /// A completed request was collected, by the calling thread.
+    pub(super) fn collected(&self, number: u32) {
+        self.ids.remove(number);
+        // AcqRel: a thread that sees zero sees what the ended inferences wrote.
+        if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // There is nothing to wait for any more.
+            self.completed.waiters().notify_all();
+        }
+    }
+
+    /// A request is available, and needs an entry.
+    pub(crate) fn put_back(&self, number: u32) {
+        self.available.push(number);
+    }
+
+    /// The next available request that can be claimed.
+    pub(super) fn acquire(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
+        self.available.take(claim)
+    }
+
+    /// The next completed request that can be claimed.
+    pub(super) fn collect(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
+        let number = self.completed.take(claim)?;
+        self.collected(number);
+        Some(number)
+    }
+
+    /// Where threads wait for an available request.
+    pub(super) fn for_available(&self) -> &EventCount {
+        self.available.waiters()
+    }
+
+    /// Where threads wait for a completed request, or for there being none to wait for.
+    pub(super) fn for_completed(&self) -> &EventCount {
+        self.completed.waiters()
+    }
+
+    /// Whether no inference is under way or waits to be collected.
+    pub(super) fn is_settled(&self) -> bool {
+        self.outstanding.load(Ordering::Acquire) == 0
+    }
+
+    /// Which requests carry the inferences of an id.
+    pub(super) fn ids(&self) -> &IdIndex {
+        &self.ids
+    }
+}

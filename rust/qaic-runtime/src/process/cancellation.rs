@@ -1,0 +1,359 @@
+//! How work that blocks is ended early: by another thread, at a deadline, or by a signal.
+//!
+//! A [`CancellationToken`] is a reference to one flag. Work that has it asks [`CancellationToken::is_cancelled`] where it
+//! can end; work far below the caller, which is handed no token, asks [`CancellationToken::current`]. A [`WaitScope`] is
+//! what a wait of the calling thread has to watch beside what it waits for.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::fork::ForkGuard;
+use crate::error::RuntimeError;
+use crate::sync::{AtomicBool, Mutex, Ordering};
+
+/// How often a wait that answers signals asks whether one arrived.
+pub const CHECK_PERIOD: Duration = Duration::from_millis(50);
+
+/// How often an inference that has to end is asked to, as a device may overlook it.
+pub const CANCEL_PERIOD: Duration = Duration::from_millis(1);
+
+/// How often a wait for a card asks whether its inference was cancelled.
+pub const WAIT_SLICE_MS: u32 = 200;
+
+/// How long a wait sleeps that answers no signals: what it waits for wakes it. Infinite where a lost wake-up should hang a
+/// test instead of costing time.
+pub(crate) const GUARD_PERIOD: Duration =
+    if cfg!(any(test, debug_assertions)) { Duration::MAX } else { Duration::from_secs(1) };
+
+/// A time limit is enforced this much too late at most, as a part of it, or after [`CHECK_PERIOD`].
+const LATENESS: u32 = 8;
+
+/// Runs when a token is cancelled. Must not block.
+type Hook = Box<dyn Fn() + Send>;
+
+/// Ends work early, from any thread. A clone refers to the same flag.
+#[derive(Clone, Default)]
+pub struct CancellationToken(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    is_cancelled: AtomicBool,
+    hook: Mutex<Option<Hook>>,
+}
+
+// A panic in the work leaves the flag and the hook as whole as they were.
+impl UnwindSafe for CancellationToken {}
+impl RefUnwindSafe for CancellationToken {}
+
+impl CancellationToken {
+    /// A token that is not cancelled.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks the work to end. It ends with [`RuntimeError::Interrupted`] where it can, which may be never.
+    pub fn cancel(&self) {
+        self.0.is_cancelled.store(true, Ordering::Release);
+        if let Some(hook) = &*self.0.hook.lock() {
+            hook();
+        }
+    }
+
+    /// Whether the work was asked to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// [`RuntimeError::Interrupted`] once the work was asked to end.
+    pub fn check(&self) -> Result<(), RuntimeError> {
+        if self.is_cancelled() { Err(RuntimeError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Makes the token of work that was cancelled good for the next.
+    pub fn renew(&self) {
+        self.0.is_cancelled.store(false, Ordering::Release);
+    }
+
+    /// Has `hook` run when the token is cancelled, until the returned guard is dropped. Fails when it already is.
+    ///
+    /// The hook runs with an internal lock held, so that it never runs after the guard is gone.
+    pub(crate) fn on_cancel(&self, hook: Hook) -> Result<OnCancel<'_>, RuntimeError> {
+        *self.0.hook.lock() = Some(hook);
+        let guard = OnCancel { token: self };
+        self.check().map(|()| guard)
+    }
+
+    /// Runs work of the calling thread that this token ends: inside, it is [`Self::current`].
+    pub fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _restored = Restored(CURRENT.replace(Some(self.clone())));
+        work()
+    }
+
+    /// The token of the work that the calling thread is in; outside of any, one that is never cancelled.
+    ///
+    /// For what is far below the caller: the control messages of a card, and the cores of emulated cards, which make their
+    /// programs on the thread that activates them.
+    pub fn current() -> Self {
+        CURRENT.with_borrow(Clone::clone).unwrap_or_default()
+    }
+
+    /// Whether [`Self::current`] is cancelled.
+    pub fn is_current_cancelled() -> bool {
+        CURRENT.with_borrow(|token| token.as_ref().is_some_and(Self::is_cancelled))
+    }
+}
+
+impl fmt::Debug for CancellationToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("CancellationToken")
+            .field("is_cancelled", &self.is_cancelled())
+            .finish_non_exhaustive()
+    }
+}
+
+/// While this lives, cancelling the token runs the hook.
+#[derive(Debug)]
+pub(crate) struct OnCancel<'a> {
+    token: &'a CancellationToken,
+}
+
+impl Drop for OnCancel<'_> {
+    fn drop(&mut self) {
+        *self.token.0.hook.lock() = None;
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<CancellationToken>> = const { RefCell::new(None) };
+    // In a forked process the thread that forked is the main one, whatever it was before.
+    static WITHOUT_SIGNALS: Cell<Option<ForkGuard>> = const { Cell::new(None) };
+}
+
+/// Puts the token of the surrounding work back, also after a panic, which threads of pools survive.
+struct Restored(Option<CancellationToken>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+/// A point in time, and the limit it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// `limit` from now; `None` where the clock cannot express that, which is no limit.
+    pub fn after(limit: Duration) -> Option<Self> {
+        Instant::now().checked_add(limit).map(|at| Self { at, limit })
+    }
+
+    /// When it is.
+    pub fn at(self) -> Instant {
+        self.at
+    }
+
+    /// Whether it has passed.
+    pub fn has_passed(self) -> bool {
+        Instant::now() >= self.at
+    }
+
+    /// Time left.
+    pub fn remaining(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    /// Says that `what` did not come in time.
+    pub fn error(self, what: &'static str) -> RuntimeError {
+        RuntimeError::Timeout { what, timeout_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX) }
+    }
+}
+
+/// What a wait of the calling thread watches beside what it waits for: a deadline, and a check whether a signal ends the
+/// call.
+#[derive(Default)]
+pub struct WaitScope<'a> {
+    deadline: Option<Deadline>,
+    check: Option<&'a mut dyn FnMut() -> bool>,
+    // When the check is due. Unknown before the first poll: a check costs more than a short inference.
+    due: Option<Instant>,
+}
+
+impl<'a> WaitScope<'a> {
+    /// Waits until `deadline`, for ever without one, and answers no signals.
+    pub fn until(deadline: Option<Deadline>) -> Self {
+        Self { deadline, check: None, due: None }
+    }
+
+    /// Answers signals: `check` is asked about every [`CHECK_PERIOD`] and says whether the call is to end.
+    #[must_use]
+    pub fn checked_by(self, check: &'a mut dyn FnMut() -> bool) -> Self {
+        Self { check: Some(check), ..self }
+    }
+
+    /// The deadline.
+    pub fn deadline(&self) -> Option<Deadline> {
+        self.deadline
+    }
+
+    /// Ends the wait for `what` once the deadline has passed or the check says so. Called whenever the wait wakes; the first
+    /// call checks nothing but the deadline.
+    pub fn poll(&mut self, what: &'static str) -> Result<(), RuntimeError> {
+        if self.deadline.is_none() && self.check.is_none() {
+            return Ok(());
+        }
+        self.poll_at(Instant::now(), what)
+    }
+
+    fn poll_at(&mut self, now: Instant, what: &'static str) -> Result<(), RuntimeError> {
+        if let Some(deadline) = self.deadline.filter(|deadline| now >= deadline.at) {
+            return Err(deadline.error(what));
+        }
+        let Some(check) = self.check.as_mut() else { return Ok(()) };
+        match self.due {
+            Some(due) if now >= due => {
+                self.due = Some(now + CHECK_PERIOD);
+                if check() { Err(RuntimeError::Interrupted) } else { Ok(()) }
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.due = Some(now + CHECK_PERIOD);
+                Ok(())
+            }
+        }
+    }
+
+    /// How long the calling thread may sleep before it polls again.
+    pub fn sleep_limit(&self) -> Duration {
+        let left = self.deadline.map_or(Duration::MAX, Deadline::remaining);
+        left.min(if self.check.is_some() { CHECK_PERIOD } else { GUARD_PERIOD })
+    }
+}
+
+impl fmt::Debug for WaitScope<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("WaitScope")
+            .field("deadline", &self.deadline)
+            .field("is_checked", &self.check.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Says that no signal ends the calling thread's waits: Python delivers signals to the main thread only. Thousands of
+/// threads that all woke twenty times a second to ask would take a CPU from those that work.
+pub fn ignore_signals_on_this_thread() {
+    WITHOUT_SIGNALS.set(Some(ForkGuard::new()));
+}
+
+/// How long a wait of the calling thread may last before it asks whether to end; `limit` is the time limit of what it
+/// waits for.
+pub(crate) fn check_period(limit: Option<Duration>) -> Duration {
+    if WITHOUT_SIGNALS.get().is_none_or(|guard| !guard.is_current()) {
+        return CHECK_PERIOD;
+    }
+    let longest = Duration::from_secs(1);
+    limit.map_or(longest, |limit| (limit / LATENESS).clamp(CHECK_PERIOD, longest))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::panic::catch_unwind;
+    use std::sync::atomic::AtomicU32;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn token_entered_inside_another_ends_its_own_work_only() {
+        let (outer, inner) = (CancellationToken::new(), CancellationToken::new());
+        assert!(!CancellationToken::is_current_cancelled());
+        outer.enter(|| {
+            assert!(!CancellationToken::is_current_cancelled());
+            CancellationToken::current().cancel();
+            assert!(CancellationToken::is_current_cancelled());
+            assert!(!inner.enter(CancellationToken::is_current_cancelled));
+            let panicked = catch_unwind(|| CancellationToken::new().enter(|| panic!("in the work")));
+            assert!(panicked.is_err() && CancellationToken::is_current_cancelled());
+            assert!(!thread::spawn(CancellationToken::is_current_cancelled).join().unwrap());
+        });
+        assert!(outer.is_cancelled() && !inner.is_cancelled() && !CancellationToken::is_current_cancelled());
+    }
+
+    #[test]
+    fn token_cancelled_runs_its_hook_while_the_guard_lives() {
+        let runs = Arc::new(AtomicU32::new(0));
+        let hook = || {
+            let runs = Arc::clone(&runs);
+            Box::new(move || {
+                runs.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let token = CancellationToken::new();
+        let guard = token.on_cancel(hook()).unwrap();
+        token.cancel();
+        drop(guard);
+        token.cancel();
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+        assert_eq!(token.on_cancel(hook()).unwrap_err().code(), "call.interrupted");
+        token.cancel();
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "a hook that was refused is gone");
+        token.renew();
+        assert!(token.check().is_ok() && token.on_cancel(hook()).is_ok());
+    }
+
+    #[test]
+    fn scope_past_its_deadline_names_the_limit() {
+        let mut never = || panic!("asked although the deadline has passed");
+        let mut scope = WaitScope::until(Deadline::after(Duration::ZERO)).checked_by(&mut never);
+        let error = scope.poll("an inference").unwrap_err();
+        assert_eq!(error.code(), "device.timeout");
+        assert_eq!(scope.sleep_limit(), Duration::ZERO);
+        assert!(Deadline::after(Duration::MAX).is_none());
+    }
+
+    #[test]
+    fn scope_polled_often_asks_once_a_period() {
+        let mut asked = 0_u32;
+        let mut check = || {
+            asked += 1;
+            asked == 3
+        };
+        let mut scope = WaitScope::until(None).checked_by(&mut check);
+        let begin = Instant::now();
+        let ms = Duration::from_millis(1);
+        let ended = (0..1000).find(|after| scope.poll_at(begin + ms * *after, "an inference").is_err());
+        assert_eq!(ended.map(|after| ms * after), Some(CHECK_PERIOD * 3));
+        assert_eq!(asked, 3);
+    }
+
+    #[test]
+    fn scope_without_signals_sleeps_until_it_is_woken() {
+        assert_eq!(WaitScope::until(None).sleep_limit(), GUARD_PERIOD);
+        let mut check = || false;
+        assert_eq!(WaitScope::until(None).checked_by(&mut check).sleep_limit(), CHECK_PERIOD);
+        assert!(WaitScope::until(None).poll("an inference").is_ok());
+    }
+
+    #[test]
+    fn thread_without_signals_sleeps_longer() {
+        let other = thread::spawn(|| {
+            let before = check_period(None);
+            ignore_signals_on_this_thread();
+            let limits = [None, Some(5000), Some(1000), Some(100), Some(0), Some(60_000)];
+            (before, limits.map(|limit| check_period(limit.map(Duration::from_millis)).as_millis()))
+        });
+        let (before, after) = other.join().unwrap();
+        assert_eq!((before, check_period(None)), (CHECK_PERIOD, CHECK_PERIOD));
+        assert_eq!(after, [1000, 625, 125, 50, 50, 1000]);
+    }
+}

@@ -1,0 +1,128 @@
+//! What a forked process must know: that it is one.
+//!
+//! A child has a copy of its parent's memory and one thread, the one that forked. Locks that another thread of the
+//! parent held stay locked, threads that would answer do not exist, and cores were counted for the parent. So every
+//! object remembers the process it was made in ([`ForkGuard`]), and in another one it refuses to work before it touches a
+//! lock; what belongs to the process as a whole exists once per process (`ForkLocal`).
+//!
+//! The number of forks is counted instead of asking for the process id, which costs a system call.
+
+use std::mem;
+use std::sync::atomic::{AtomicU32, Ordering};
+// A model checker has no use for statics, and cannot make them.
+use std::sync::{Mutex, PoisonError};
+
+use crate::device::virtual_card::shared_cores;
+use crate::error::{RuntimeError, StateError};
+
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Forks between the first process and this one.
+pub fn generation() -> u32 {
+    // The only writer is the child's only thread, before it goes on.
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Says that this thread is going to fork the process. [`forked_parent`] in the parent follows, whether or not there is a
+/// child.
+pub fn will_fork() {
+    shared_cores::freeze();
+}
+
+/// Says, in the parent, that the fork is over.
+pub fn forked_parent() {
+    shared_cores::thaw();
+}
+
+/// Says, in the child, that the process was just forked. The child calls it before it uses anything else of this
+/// library, while it still has one thread.
+pub fn forked() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    shared_cores::abandon();
+}
+
+/// The process that something was made in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForkGuard(u32);
+
+impl Default for ForkGuard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ForkGuard {
+    /// Guards what this process makes.
+    pub fn new() -> Self {
+        Self(generation())
+    }
+
+    /// Whether it is this process, and not one that this process was forked from.
+    pub fn is_current(self) -> bool {
+        self.0 == generation()
+    }
+
+    /// Refuses what was made before a fork.
+    pub fn check(self) -> Result<(), RuntimeError> {
+        if self.is_current() { Ok(()) } else { Err(RuntimeError::State(StateError::Forked)) }
+    }
+}
+
+/// Processes in a chain of forks that have locks of their own. Beyond, a child could meet a lock of an ancestor this many
+/// forks ago, and would wait for ever if that one was held at the moment of the fork.
+const GENERATIONS: usize = 32;
+
+/// A value that every process of a chain of forks has for itself, behind a lock that none of its ancestors holds.
+#[derive(Debug)]
+pub(crate) struct ForkLocal<T> {
+    slots: [Mutex<Option<(ForkGuard, T)>>; GENERATIONS],
+}
+
+impl<T: Default> ForkLocal<T> {
+    pub(crate) const fn new() -> Self {
+        Self { slots: [const { Mutex::new(None) }; GENERATIONS] }
+    }
+
+    /// Works on this process's value, with its lock held.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        self.with_in(ForkGuard::new(), work)
+    }
+
+    fn with_in<R>(&self, here: ForkGuard, work: impl FnOnce(&mut T) -> R) -> R {
+        let mut slot =
+            self.slots[here.0 as usize % GENERATIONS].lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *slot {
+            Some((origin, value)) if *origin == here => work(value),
+            other => {
+                // An ancestor's value is not dropped: what it holds belongs to that process.
+                mem::forget(other.take());
+                work(&mut other.insert((here, T::default())).1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fork_local_in_each_process_is_another_value() {
+        let values: ForkLocal<Vec<u32>> = ForkLocal::new();
+        for fork in 0..3 * u32::try_from(GENERATIONS).unwrap() {
+            assert!(values.with_in(ForkGuard(fork), |value| mem::replace(value, vec![fork])).is_empty());
+            assert_eq!(values.with_in(ForkGuard(fork), |value| value.clone()), [fork]);
+        }
+    }
+
+    #[test]
+    fn fork_local_locked_by_the_parent_is_free_in_the_child() {
+        let values: ForkLocal<u32> = ForkLocal::new();
+        // The closure of the parent is the thread that holds the lock while the child works.
+        let found = values.with_in(ForkGuard(4), |parent| {
+            *parent = 1;
+            values.with_in(ForkGuard(5), |child| *child)
+        });
+        assert_eq!(found, 0);
+    }
+}

@@ -1,0 +1,274 @@
+//! What a context says: lines with a level, to standard error or to a sink.
+//!
+//! A text is only made when its level is wanted. No lock is held while a line is delivered, and no lock of a parent
+//! process is waited for in its child.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
+// Taken for the time of a clone; there is no protocol a model checker could look at.
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::process::ForkGuard;
+
+/// How much a line matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// For debugging the runtime.
+    Debug = 0,
+    /// What happens.
+    Info = 1,
+    /// What may surprise.
+    Warn = 2,
+    /// What failed.
+    Error = 3,
+}
+
+impl Level {
+    /// The level of this code.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Debug),
+            1 => Some(Self::Info),
+            2 => Some(Self::Warn),
+            3 => Some(Self::Error),
+            _ => None,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Debug => "DEBUG",
+            Self::Info => "INFO",
+            Self::Warn => "WARN",
+            Self::Error => "ERROR",
+        }
+    }
+}
+
+/// Kinds of failure an error handler is called for, by their code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorType(pub u32);
+
+/// Where lines and failures of a context go. Called from any thread, without a lock; must not block.
+pub trait Sink: Send + Sync {
+    /// Takes a line; `false` sends it to standard error instead.
+    fn line(&self, level: Level, text: &str) -> bool;
+
+    /// Takes the report of a failure, whose line was already written.
+    fn failure(&self, kind: ErrorType, text: &str);
+}
+
+/// The voice of one context.
+pub struct Logger {
+    name: String,
+    level: AtomicU8,
+    sink: Mutex<Option<Arc<dyn Sink>>>,
+    fork_guard: ForkGuard,
+}
+
+impl fmt::Debug for Logger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Logger")
+            .field("name", &self.name)
+            .field("level", &self.level())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is said where no context is at hand.
+pub fn global() -> &'static Logger {
+    static GLOBAL: OnceLock<Logger> = OnceLock::new();
+    GLOBAL.get_or_init(|| Logger { name: "Aic".to_owned(), ..Logger::new(0) })
+}
+
+/// How often a child looks whether its parent's thread had left the lock before the fork.
+const CHILD_ATTEMPTS: u32 = 100;
+
+impl Logger {
+    /// The logger of context `id`; says errors only.
+    pub fn new(id: u32) -> Self {
+        Self {
+            name: format!("Aic-{id}"),
+            level: AtomicU8::new(Level::Error as u8),
+            sink: Mutex::new(None),
+            fork_guard: ForkGuard::new(),
+        }
+    }
+
+    /// The lowest level that is said.
+    pub fn level(&self) -> Level {
+        Level::from_code(self.level.load(Ordering::Relaxed)).unwrap_or(Level::Error)
+    }
+
+    /// Says lines of `level` and above.
+    pub fn set_level(&self, level: Level) {
+        self.level.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// Whether lines of `level` are said.
+    pub fn says(&self, level: Level) -> bool {
+        level as u8 >= self.level.load(Ordering::Relaxed)
+    }
+
+    /// Sends everything to `sink`, or to standard error.
+    pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
+        // The old one is dropped after the lock: dropping runs code of others.
+        let old = self.with_sink(|slot| std::mem::replace(slot, sink));
+        drop(old);
+    }
+
+    /// Something failed.
+    pub fn error(&self, text: impl FnOnce() -> String) {
+        self.say(Level::Error, text);
+    }
+
+    /// Something may surprise.
+    pub fn warn(&self, text: impl FnOnce() -> String) {
+        self.say(Level::Warn, text);
+    }
+
+    /// Something happened.
+    pub fn info(&self, text: impl FnOnce() -> String) {
+        self.say(Level::Info, text);
+    }
+
+    /// For debugging the runtime.
+    pub fn debug(&self, text: impl FnOnce() -> String) {
+        self.say(Level::Debug, text);
+    }
+
+    /// Says a line of `level`.
+    pub fn say(&self, level: Level, text: impl FnOnce() -> String) {
+        if self.says(level) {
+            self.deliver(level, &text());
+        }
+    }
+
+    /// Says that something failed, and calls the error handler if there is one.
+    pub fn failure(&self, kind: ErrorType, text: &str) {
+        if self.says(Level::Error) {
+            self.deliver(Level::Error, text);
+        }
+        if let Some(sink) = self.sink() {
+            sink.failure(kind, text);
+        }
+    }
+
+    fn deliver(&self, level: Level, text: &str) {
+        if !self.sink().is_some_and(|sink| sink.line(level, text)) {
+            self.console(level, text);
+        }
+    }
+
+    /// Writes a line to standard error, whatever the sink and the level are.
+    pub fn console(&self, level: Level, text: &str) {
+        let time = time_of_day(SystemTime::now());
+        let line = format!("[{time}][{}][{}]{text}\n", level.name(), self.name);
+        // Where standard error is closed, the line is lost.
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
+
+    fn sink(&self) -> Option<Arc<dyn Sink>> {
+        self.with_sink(|slot| slot.clone()).flatten()
+    }
+
+    /// `None` in a child whose parent had the lock when it forked.
+    fn with_sink<T>(&self, work: impl FnOnce(&mut Option<Arc<dyn Sink>>) -> T) -> Option<T> {
+        if self.fork_guard.is_current() {
+            return Some(work(&mut self.sink.lock().unwrap_or_else(PoisonError::into_inner)));
+        }
+        for _ in 0..CHILD_ATTEMPTS {
+            match self.sink.try_lock() {
+                Ok(mut slot) => return Some(work(&mut slot)),
+                Err(TryLockError::Poisoned(slot)) => return Some(work(&mut slot.into_inner())),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        None
+    }
+}
+
+/// `HH:MM:SS.mmm` in UTC: the standard library knows no other zone.
+fn time_of_day(now: SystemTime) -> String {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let seconds = since.as_secs();
+    format!(
+        "{:02}:{:02}:{:02}.{:03}",
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60,
+        since.subsec_millis()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Kept {
+        lines: Mutex<Vec<(Level, String)>>,
+        failures: Mutex<Vec<(u32, String)>>,
+    }
+
+    impl Sink for Kept {
+        fn line(&self, level: Level, text: &str) -> bool {
+            self.lines.lock().unwrap().push((level, text.to_owned()));
+            true
+        }
+
+        fn failure(&self, kind: ErrorType, text: &str) {
+            self.failures.lock().unwrap().push((kind.0, text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn says_its_level_and_above_and_makes_no_other_text() {
+        let logger = Logger::new(0);
+        let kept = Arc::new(Kept::default());
+        logger.set_sink(Some(Arc::clone(&kept) as Arc<dyn Sink>));
+        logger.warn(|| unreachable!("a warning is below the default level"));
+        logger.error(|| "first".to_owned());
+        logger.set_level(Level::Warn);
+        logger.warn(|| "second".to_owned());
+        logger.info(|| unreachable!("below warnings"));
+        logger.failure(ErrorType(0x501), "third");
+        let lines = kept.lines.lock().unwrap();
+        assert_eq!(
+            *lines,
+            [
+                (Level::Error, "first".to_owned()),
+                (Level::Warn, "second".to_owned()),
+                (Level::Error, "third".to_owned())
+            ]
+        );
+        assert_eq!(*kept.failures.lock().unwrap(), [(0x501, "third".to_owned())]);
+    }
+
+    #[test]
+    fn a_sink_may_log_and_replace_itself() {
+        struct Talkative(std::sync::Weak<Logger>);
+        impl Sink for Talkative {
+            fn line(&self, _: Level, text: &str) -> bool {
+                if let Some(logger) = self.0.upgrade().filter(|_| text == "outer") {
+                    logger.set_sink(None);
+                    logger.debug(|| "inner".to_owned());
+                }
+                true
+            }
+            fn failure(&self, _: ErrorType, _: &str) {}
+        }
+        let logger = Arc::new(Logger::new(0));
+        logger.set_sink(Some(Arc::new(Talkative(Arc::downgrade(&logger)))));
+        logger.error(|| "outer".to_owned());
+        assert!(logger.sink().is_none());
+    }
+
+    #[test]
+    fn writes_the_time_of_day() {
+        let moment = UNIX_EPOCH + Duration::from_millis(((26 * 60 + 3) * 60 + 4) * 1000 + 56);
+        assert_eq!(time_of_day(moment), "02:03:04.056");
+    }
+}

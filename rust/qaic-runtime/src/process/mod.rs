@@ -1,0 +1,10 @@
+//! What belongs to the process as a whole: forks, the clock, lines for people, and how work that blocks is ended.
+
+pub mod cancellation;
+pub mod clock;
+pub mod fork;
+pub mod log;
+pub mod reaper;
+
+pub use cancellation::{CancellationToken, Deadline, WaitScope};
+pub use fork::ForkGuard;

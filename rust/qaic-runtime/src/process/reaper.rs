@@ -1,0 +1,445 @@
+//! Threads that tear down what a caller lets go of.
+//!
+//! To give a card's cores back takes as long as its firmware takes to answer, a minute for each message; to drop an
+//! inference takes until the device has let go of it. A caller may hold a lock that all others need, as garbage
+//! collection of Python does. So the last reference goes to a thread of its own, and the caller waits for the
+//! [`Teardown`] as long as it likes: [`Teardown::wait_briefly`] for drops, [`Teardown::wait`] for explicit calls.
+//!
+//! A forked child has reapers of its own. What its parent let go of is torn down by the parent.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::cancellation::{CancellationToken, Deadline, WaitScope, ignore_signals_on_this_thread};
+use super::fork::ForkLocal;
+use super::log;
+use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
+
+/// How long an explicit teardown is waited for: as long as the kernel waits for an answer of a card's firmware.
+pub const LIMIT: Duration = Duration::from_mins(1);
+
+/// How long the end of the process waits for teardowns. The kernel frees what is left.
+pub const EXIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a drop waits: most teardowns take less, and then cores and memory are free when the drop returns.
+const BRIEFLY: Duration = Duration::from_millis(200);
+
+/// Threads at most. Teardowns beyond them wait for one to be free.
+const MOST_THREADS: usize = 8;
+
+/// How long a thread without work stays.
+const LINGER: Duration = Duration::from_secs(1);
+
+const WHAT: &str = "a teardown, which goes on";
+
+static REAPERS: ForkLocal<Arc<Reaper>> = ForkLocal::new();
+
+static IS_EXITING: AtomicBool = AtomicBool::new(false);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Where the teardown of one object stands.
+#[derive(Debug, Default)]
+pub struct Teardown {
+    phase: Mutex<Phase>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Others still have the object, or had it when its owner let go.
+    #[default]
+    NotBegun,
+    UnderWay,
+    Over,
+}
+
+impl Teardown {
+    /// The teardown of an object that exists.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Waits until the object is torn down; returns at once when nothing has begun that.
+    ///
+    /// Blocking: until then, or until `scope` ends the wait; then the teardown goes on.
+    pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
+        while !self.is_settled_within(scope.sleep_limit()) {
+            scope.poll(WHAT)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a moment; while the process ends, for [`EXIT_LIMIT`].
+    pub fn wait_briefly(&self) {
+        let limit = if IS_EXITING.load(Ordering::Relaxed) { EXIT_LIMIT } else { BRIEFLY };
+        // What is late goes on.
+        let _ = self.wait(&mut WaitScope::until(Deadline::after(limit)));
+    }
+
+    /// Whether nothing is under way, after one wait of `limit` at most.
+    fn is_settled_within(&self, limit: Duration) -> bool {
+        let phase = self.phase.lock();
+        if *phase != Phase::UnderWay {
+            return true;
+        }
+        *self.changed.wait_at_most(phase, limit) != Phase::UnderWay
+    }
+
+    fn set(&self, phase: Phase) {
+        *self.phase.lock() = phase;
+        self.changed.notify_all();
+    }
+}
+
+/// Marks a teardown as over also after a panic.
+struct Ended(Arc<Teardown>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.set(Phase::Over);
+    }
+}
+
+/// Tears an object down if `last` is the last reference to it; `None` when it is not. Does not wait.
+pub fn release<T: Send + Sync + 'static>(last: Arc<T>) -> Option<Arc<Teardown>> {
+    let teardown = Teardown::new();
+    release_as(&teardown, last).then_some(teardown)
+}
+
+/// [`release`] whose progress `teardown` shows; whether it was the last reference.
+pub fn release_as<T: Send + Sync + 'static>(teardown: &Arc<Teardown>, last: Arc<T>) -> bool {
+    let Some(object) = Arc::into_inner(last) else { return false };
+    begin(teardown, Box::new(move || drop(object)));
+    true
+}
+
+/// Runs an explicit teardown, and gives its outcome.
+///
+/// Blocking: as [`Teardown::wait`].
+pub fn run<T: Send + 'static>(
+    scope: &mut WaitScope<'_>,
+    work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static,
+) -> Result<T, RuntimeError> {
+    let (teardown, outcome) = (Teardown::new(), Arc::new(Mutex::new(None)));
+    let slot = Arc::clone(&outcome);
+    begin(&teardown, Box::new(move || *slot.lock() = Some(work())));
+    teardown.wait(scope)?;
+    let ended = outcome.lock().take();
+    ended.unwrap_or_else(|| Err(RuntimeError::Internal { what: "a teardown panicked".to_owned() }))
+}
+
+/// Makes an attempt, and another one where the first found a device busy while something was torn down.
+///
+/// Blocking: as `attempt`, and as [`drain`].
+pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
+    let was_idle = is_idle();
+    let outcome = attempt();
+    let is_busy = matches!(
+        outcome,
+        Err(RuntimeError::Device(DeviceError::Busy { .. } | DeviceError::OutOfMemory { .. })
+            | RuntimeError::Card(CardError::Firmware { .. }))
+    );
+    if !is_busy || (was_idle && is_idle()) {
+        return outcome;
+    }
+    let mut is_cancelled = CancellationToken::is_current_cancelled;
+    let mut scope = WaitScope::until(Deadline::after(LIMIT)).checked_by(&mut is_cancelled);
+    match drain(&mut scope) {
+        Ok(()) => attempt(),
+        Err(RuntimeError::Interrupted) => Err(RuntimeError::Interrupted),
+        Err(_) => outcome,
+    }
+}
+
+/// Whether nothing is torn down.
+pub fn is_idle() -> bool {
+    reaper().is_idle()
+}
+
+/// Waits until everything is torn down that was let go of.
+///
+/// Blocking: as [`Teardown::wait`].
+pub fn drain(scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
+    reaper().drain(scope)
+}
+
+/// Waits for what is being torn down, as the process is about to end: libraries that a teardown uses are unloaded then.
+/// What is let go of from now on is waited for too.
+///
+/// Blocking: [`EXIT_LIMIT`], or until `interrupted`.
+pub fn finish(mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+    IS_EXITING.store(true, Ordering::Relaxed);
+    drain(&mut WaitScope::until(Deadline::after(EXIT_LIMIT)).checked_by(&mut interrupted))
+}
+
+fn begin(teardown: &Arc<Teardown>, work: Work) {
+    teardown.set(Phase::UnderWay);
+    let ended = Ended(Arc::clone(teardown));
+    reaper().submit(Box::new(move || {
+        let _ended = ended;
+        work();
+    }));
+}
+
+fn reaper() -> Arc<Reaper> {
+    REAPERS.with(|reaper| Arc::clone(reaper))
+}
+
+#[derive(Default)]
+struct Reaper {
+    state: Mutex<State>,
+    arrived: Condvar,
+    drained: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Work>,
+    // Queued and running.
+    unfinished: usize,
+    threads: usize,
+    idle: usize,
+}
+
+impl fmt::Debug for Reaper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reaper").field("unfinished", &self.state.lock().unfinished).finish_non_exhaustive()
+    }
+}
+
+impl Reaper {
+    fn submit(self: &Arc<Self>, work: Work) {
+        let mut state = self.state.lock();
+        state.queue.push_back(work);
+        state.unfinished += 1;
+        let needs_thread = state.queue.len() > state.idle && state.threads < MOST_THREADS;
+        if needs_thread {
+            state.threads += 1;
+        }
+        drop(state);
+        self.arrived.notify_one();
+        if !needs_thread {
+            return;
+        }
+        let shared = Arc::clone(self);
+        let life = move || {
+            ignore_signals_on_this_thread();
+            shared.serve();
+        };
+        if thread::Builder::new().name("qaic-reaper".to_owned()).spawn(life).is_err() {
+            let mut state = self.state.lock();
+            state.threads -= 1;
+            // With no thread at all, the caller's has to do.
+            let work = if state.threads == 0 { state.queue.pop_front() } else { None };
+            drop(state);
+            if let Some(work) = work {
+                self.perform(work);
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.state.lock().unfinished == 0
+    }
+
+    fn drain(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
+        loop {
+            let state = self.state.lock();
+            if state.unfinished == 0 {
+                return Ok(());
+            }
+            drop(self.drained.wait_at_most(state, scope.sleep_limit()));
+            scope.poll(WHAT)?;
+        }
+    }
+
+    fn serve(&self) {
+        let mut state = self.state.lock();
+        let mut idle_since = Instant::now();
+        loop {
+            if let Some(work) = state.queue.pop_front() {
+                drop(state);
+                self.perform(work);
+                state = self.state.lock();
+                idle_since = Instant::now();
+                continue;
+            }
+            let left = LINGER.saturating_sub(idle_since.elapsed());
+            if left.is_zero() {
+                state.threads -= 1;
+                return;
+            }
+            state.idle += 1;
+            state = self.arrived.wait_at_most(state, left);
+            state.idle -= 1;
+        }
+    }
+
+    fn perform(&self, work: Work) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            log::global().error(|| format!("a teardown panicked: {text}"));
+        }
+        let mut state = self.state.lock();
+        state.unfinished -= 1;
+        let is_drained = state.unfinished == 0;
+        drop(state);
+        if is_drained {
+            self.drained.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::StateError;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use proptest::prelude::*;
+
+    const LONG: Duration = Duration::from_mins(1);
+
+    /// Its drop waits until the sender has gone.
+    struct Blocked(Mutex<Receiver<()>>);
+
+    impl Drop for Blocked {
+        fn drop(&mut self) {
+            let _ = self.0.lock().recv();
+        }
+    }
+
+    fn within<'a>(limit: Duration) -> WaitScope<'a> {
+        WaitScope::until(Deadline::after(limit))
+    }
+
+    #[test]
+    fn release_of_a_shared_object_leaves_it_to_the_others() {
+        let object = Arc::new(7);
+        assert!(release(Arc::clone(&object)).is_none());
+        assert_eq!(*object, 7);
+        let teardown = release(object).unwrap();
+        teardown.wait(&mut within(LONG)).unwrap();
+    }
+
+    #[test]
+    fn release_of_the_last_reference_does_not_wait_for_its_drop() {
+        let (unblock, blocked) = channel();
+        let teardown = release(Arc::new(Blocked(Mutex::new(blocked)))).unwrap();
+        assert_eq!(teardown.wait(&mut within(Duration::ZERO)).unwrap_err().code(), "device.timeout");
+        let mut signalled = || true;
+        let interrupted = teardown.wait(&mut within(LONG).checked_by(&mut signalled));
+        assert_eq!(interrupted.unwrap_err().code(), "call.interrupted");
+        drop(unblock);
+        teardown.wait(&mut within(LONG)).unwrap();
+        teardown.wait(&mut within(Duration::ZERO)).unwrap();
+    }
+
+    #[test]
+    fn wait_for_a_teardown_that_nobody_began_returns_at_once() {
+        Teardown::new().wait(&mut within(Duration::ZERO)).unwrap();
+    }
+
+    #[test]
+    fn run_gives_the_outcome_and_leaves_late_work_going() {
+        assert_eq!(run(&mut within(LONG), || Ok(3)).unwrap(), 3);
+        assert_eq!(
+            run::<()>(&mut within(LONG), || Err(RuntimeError::State(StateError::InFlight)))
+                .unwrap_err()
+                .code(),
+            "inference.in_flight"
+        );
+        let ((unblock, blocked), (ended, end)) = (channel::<()>(), channel());
+        let late = run(&mut within(Duration::ZERO), move || {
+            let _ = blocked.recv();
+            ended.send(()).map_err(|_| RuntimeError::State(StateError::Forked))
+        });
+        assert_eq!(late.unwrap_err().code(), "device.timeout");
+        drop(unblock);
+        end.recv().unwrap();
+    }
+
+    #[test]
+    fn panic_in_a_teardown_ends_it_and_no_thread() {
+        for _ in 0..2 * MOST_THREADS {
+            let outcome = run::<()>(&mut within(LONG), || panic!("in a teardown"));
+            assert_eq!(outcome.unwrap_err().code(), "internal");
+        }
+        assert_eq!(run(&mut within(LONG), || Ok(1)).unwrap(), 1);
+    }
+
+    #[test]
+    fn attempt_that_finds_a_device_busy_is_repeated_after_teardowns_under_way() {
+        let (unblock, blocked) = channel();
+        let teardown = release(Arc::new(Blocked(Mutex::new(blocked)))).unwrap();
+        let mut unblock = Some(unblock);
+        let attempt = || match unblock.take() {
+            Some(_) => Err(RuntimeError::Device(DeviceError::Busy { id: 0, needed: 1, free: 0, total: 16 })),
+            None => Ok(()),
+        };
+        when_free(attempt).unwrap();
+        teardown.wait(&mut within(Duration::ZERO)).unwrap();
+        let mut attempts = 0;
+        let refused: Result<(), _> = when_free(|| {
+            attempts += 1;
+            Err(RuntimeError::State(StateError::InFlight))
+        });
+        assert_eq!((refused.unwrap_err().code(), attempts), ("inference.in_flight", 1));
+    }
+
+    #[test]
+    fn idle_threads_end() {
+        let reaper = Arc::new(Reaper::default());
+        reaper.submit(Box::new(|| ()));
+        reaper.drain(&mut within(LONG)).unwrap();
+        while reaper.state.lock().threads > 0 {
+            thread::yield_now();
+        }
+        reaper.submit(Box::new(|| ()));
+        reaper.drain(&mut within(LONG)).unwrap();
+    }
+
+    proptest! {
+        // Some block until all that do not have ended: threads beyond those that are blocked get on.
+        #[test]
+        fn every_teardown_runs_once_and_drain_waits_for_all(
+            blocks in prop::collection::vec(any::<bool>(), 0..40).prop_filter(
+                "a thread has to be left",
+                |blocks| blocks.iter().filter(|blocks| **blocks).count() < MOST_THREADS,
+            ),
+        ) {
+            let reaper = Arc::new(Reaper::default());
+            let (ran, runs) = channel();
+            let unblock = blocks.iter().enumerate().map(|(index, &blocks)| {
+                let (unblock, blocked) = channel::<()>();
+                let ran = ran.clone();
+                reaper.submit(Box::new(move || {
+                    if blocks {
+                        let _ = blocked.recv();
+                    }
+                    let _ = ran.send(index);
+                }));
+                unblock
+            });
+            let unblock: Vec<_> = unblock.collect();
+            let free: Vec<_> = (0..blocks.len()).filter(|&index| !blocks[index]).collect();
+            let mut found: Vec<_> = runs.iter().take(free.len()).collect();
+            found.sort_unstable();
+            prop_assert_eq!(&found, &free);
+            prop_assert!(free.len() == blocks.len() || !reaper.is_idle());
+            drop(unblock);
+            reaper.drain(&mut within(LONG)).unwrap();
+            prop_assert!(reaper.state.lock().queue.is_empty());
+            found.extend(runs.try_iter());
+            found.sort_unstable();
+            prop_assert_eq!(found, (0..blocks.len()).collect::<Vec<_>>());
+        }
+    }
+}

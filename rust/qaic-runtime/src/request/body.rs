@@ -1,0 +1,341 @@
+//! What one thread at a time works with on behalf of a request.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use qaic_qpc::network_desc::IoBinding as BindingDesc;
+
+use super::Request;
+use crate::binding::{
+    Bindings, CancellationCheck, InputBinding, IoBinding, IoCheck, IoCrcs, OutputBinding, Retained, Shapes,
+    StatsPlace,
+};
+use crate::device::Canceller;
+use crate::error::{InputError, RuntimeError};
+use crate::inference_set::Completion;
+use crate::process::clock;
+use crate::profiling::{Arrival, Watched};
+use crate::program::{Activated, Program};
+
+/// One in this many inferences of a request is timed.
+const TIMED_EVERY: u32 = 16;
+
+/// The device's side of a request, what is bound, and what is known of the present inference.
+#[derive(Debug)]
+pub(crate) struct Body {
+    io: IoBinding,
+    pub(crate) bindings: Bindings,
+    check: Option<IoCheck>,
+    activated: Arc<Activated>,
+    // Of the present inference.
+    completion: Option<Arc<dyn Completion>>,
+    arrival: Arrival,
+    watched: Option<Watched>,
+    // Time that threads spent on it so far, where it is timed.
+    spent: Option<Duration>,
+    // Whether the device does not have it yet, because the device is not done with the one before.
+    is_deferred: bool,
+    begun: u32,
+}
+
+/// What came of a wait for the device.
+pub(crate) enum Finished {
+    /// The inference has ended; with the time that threads spent on it, where it was timed.
+    Ended(Result<(), RuntimeError>, Option<Duration>),
+    /// The wait was given up, and the device still has it.
+    LeftToDevice,
+}
+
+impl Body {
+    pub(crate) fn new(program: &Program, activated: &Arc<Activated>) -> Result<Box<Self>, RuntimeError> {
+        let network = program.image().network();
+        let io = IoBinding::new(activated.activation(), program.shared_variants(), StatsPlace::of(network))?;
+        Ok(Box::new(Self {
+            io,
+            bindings: Bindings::new(network.inputs.len(), network.outputs.len()),
+            check: program.duties().io_crc.map(IoCheck::new),
+            activated: Arc::clone(activated),
+            completion: None,
+            arrival: Arrival::default(),
+            watched: None,
+            spent: None,
+            is_deferred: false,
+            begun: 0,
+        }))
+    }
+
+    pub(crate) fn canceller(&self) -> Arc<dyn Canceller> {
+        self.io.canceller()
+    }
+
+    /// Combination of shapes that is bound; 0 where none fits, which fails before anything runs.
+    pub(crate) fn variant(&self) -> usize {
+        match &self.bindings.shapes {
+            Shapes::Variant(variant) => *variant,
+            Shapes::Mismatch(_) => 0,
+        }
+    }
+
+    /// Whether a callback has to be called when the inference has ended.
+    pub(crate) fn has_completion(&self) -> bool {
+        self.completion.is_some()
+    }
+
+    pub(crate) fn take_completion(&mut self) -> Option<Arc<dyn Completion>> {
+        self.completion.take()
+    }
+
+    /// Prepares the inference that was just begun. Says at once what could only fail later: an input without memory or state.
+    pub(crate) fn prepare(
+        &mut self,
+        program: &Program,
+        arrival: Option<Arrival>,
+        completion: Option<Arc<dyn Completion>>,
+    ) -> Result<(), RuntimeError> {
+        let transfers = program.variants().first().map(|transfers| transfers.inputs()).unwrap_or_default();
+        let unfed =
+            self.bindings.inputs.iter().zip(transfers).enumerate().find(|(index, (input, transfer))| {
+                !matches!(input, InputBinding::Memory(_) | InputBinding::DmaBuf { .. })
+                    && transfer.place().is_some()
+                    && !transfer.is_partial()
+                    && !self.activated.retains_input(*index)
+            });
+        if let Some((_, (_, transfer))) = unfed {
+            return Err(InputError::StateRequired { binding: transfer.name().to_owned() }.into());
+        }
+        if let Some(check) = &mut self.check {
+            check.take_inputs(&self.bindings);
+        }
+        self.arrival = arrival.unwrap_or_default();
+        self.completion = completion;
+        self.watched = None;
+        self.is_deferred = false;
+        self.begun = self.begun.wrapping_add(1);
+        self.spent = None;
+        Ok(())
+    }
+
+    /// Has the next inference be timed, or one of a few.
+    pub(crate) fn time_if(&mut self, is_unknown: bool) {
+        if is_unknown || self.begun.is_multiple_of(TIMED_EVERY) {
+            self.spent = Some(Duration::ZERO);
+        }
+    }
+
+    /// Says that the inference begins when it comes, on the thread of its caller.
+    pub(crate) fn begin_at_once(&mut self) {
+        self.arrival.is_begin = true;
+    }
+
+    /// Runs the whole inference on the calling thread. Cancelled where `check` says so.
+    pub(crate) fn run(
+        &mut self,
+        request: &Request,
+        check: Option<CancellationCheck<'_>>,
+    ) -> (Result<(), RuntimeError>, Option<Duration>) {
+        let started = self.spent.map(|_| Instant::now());
+        let outcome = self.guarded(request, |body| {
+            body.watched = body.watch();
+            let outcome = body.inputs_checked().and_then(|()| {
+                if !body.activated.is_ordered() {
+                    return body.run_again(request, None, check);
+                }
+                let activated = Arc::clone(&body.activated);
+                let mut state = activated.take_state()?;
+                body.run_again(request, Some(&mut state), check)
+            });
+            body.close(&outcome);
+            outcome
+        });
+        (outcome, started.map(|started| started.elapsed()))
+    }
+
+    /// The first half of [`Body::run`], on a device that works by itself: gives it the inference.
+    pub(crate) fn submit(&mut self, request: &Request) -> Result<(), RuntimeError> {
+        let started = self.spent.map(|_| Instant::now());
+        let outcome = self.guarded(request, |body| {
+            body.watched = body.watch();
+            body.is_deferred = body.io.needs_reclaim();
+            let mut outcome = body.inputs_checked();
+            // What has to wait for the device first does so where a thread may wait for it.
+            if outcome.is_ok() && !body.is_deferred {
+                let watch = body.watched.as_mut().map(|watched| &mut watched.watch);
+                outcome = body.io.submit(&mut body.bindings, None, watch, None);
+            }
+            if outcome.is_err() {
+                body.close(&outcome);
+            }
+            outcome
+        });
+        self.spent = started.map(|started| started.elapsed());
+        outcome
+    }
+
+    /// The second half: waits for the device. Left to it where `check` says to wait no longer.
+    pub(crate) fn finish(&mut self, request: &Request, check: Option<CancellationCheck<'_>>) -> Finished {
+        let started = self.spent.map(|_| Instant::now());
+        let mut is_left = false;
+        let outcome = caught(|| {
+            let mut is_given_up = false;
+            let mut noted = check.map(|check| {
+                || {
+                    is_given_up |= check();
+                    is_given_up
+                }
+            });
+            let mut outcome = self.wait(request, noted.as_mut().map(|noted| noted as CancellationCheck<'_>));
+            if matches!(outcome, Err(RuntimeError::Interrupted)) && !request.is_asked_to_end() {
+                if is_given_up {
+                    is_left = true;
+                    return outcome;
+                }
+                // It was meant for the inference before, which had just ended; this one is begun anew.
+                outcome = self.run_again(request, None, None);
+            } else if is_given_up && outcome.is_err() {
+                request.cancel_on_device();
+                self.io.discard();
+            }
+            self.close(&outcome);
+            outcome
+        });
+        let took = self.spent.zip(started).map(|(spent, started)| spent.saturating_add(started.elapsed()));
+        if is_left {
+            self.spent = took;
+            return Finished::LeftToDevice;
+        }
+        Finished::Ended(outcome, took)
+    }
+
+    /// Gives the device what was deferred, and waits for the end.
+    fn wait(
+        &mut self,
+        request: &Request,
+        mut check: Option<CancellationCheck<'_>>,
+    ) -> Result<(), RuntimeError> {
+        let mut watch = self.watched.as_mut().map(|watched| &mut watched.watch);
+        if self.is_deferred {
+            // The device cannot tell which inference is meant while it has the one before.
+            let mut check = || request.is_asked_to_end() || check.as_mut().is_some_and(|check| check());
+            if check() {
+                return Err(RuntimeError::Interrupted);
+            }
+            self.io.submit(&mut self.bindings, None, watch.as_deref_mut(), Some(&mut check))?;
+            self.is_deferred = false;
+        }
+        if request.is_asked_to_end() {
+            // The thread that asked may have come before the device could be told.
+            request.cancel_on_device();
+        }
+        self.io.complete(&mut self.bindings, None, watch, check)
+    }
+
+    /// Runs it until it is ended by nothing but its caller, or a thread that asked for its end.
+    fn run_again(
+        &mut self,
+        request: &Request,
+        mut retained: Option<&mut Retained>,
+        mut check: Option<CancellationCheck<'_>>,
+    ) -> Result<(), RuntimeError> {
+        loop {
+            let watch = self.watched.as_mut().map(|watched| &mut watched.watch);
+            let mut is_given_up = false;
+            let outcome = match check.as_deref_mut() {
+                Some(check) => {
+                    let mut check = || {
+                        is_given_up |= check();
+                        is_given_up
+                    };
+                    self.io.run(&mut self.bindings, retained.as_deref_mut(), watch, Some(&mut check))
+                }
+                None => self.io.run(&mut self.bindings, retained.as_deref_mut(), watch, None),
+            };
+            if matches!(outcome, Err(RuntimeError::Interrupted)) {
+                if is_given_up {
+                    request.ask_to_end(request.state().generation(), qaic_sync::Reason::Cancelled);
+                    self.io.discard();
+                } else if !request.is_asked_to_end() {
+                    // It was meant for the inference before, which had just ended.
+                    continue;
+                }
+            }
+            return outcome;
+        }
+    }
+
+    fn watch(&self) -> Option<Watched> {
+        self.activated.watch(&self.bindings, self.arrival)
+    }
+
+    /// Whether the inputs are what they were when the inference was submitted.
+    fn inputs_checked(&self) -> Result<(), RuntimeError> {
+        match &self.check {
+            Some(check) => {
+                let network = self.activated.image().network();
+                check.check_inputs(&self.bindings, |index| name_of(&network.inputs, index))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What remains to be done for an inference that has ended, before any thread hears of it.
+    fn close(&mut self, outcome: &Result<(), RuntimeError>) {
+        self.bindings.windows.clear();
+        let has_check = self.check.is_some();
+        if outcome.is_ok() {
+            self.activated.count_completed();
+            if let Some(check) = &mut self.check {
+                check.take_outputs(&self.bindings, self.io.output_bytes());
+            }
+            if let Some(mut watched) = self.watched.take() {
+                let stages = &mut watched.watch.stages;
+                // Where nothing was done since, another look at the clock would only cost.
+                let is_over = !has_check && watched.watch.stats.is_none();
+                stages.completed_ns = if is_over { stages.outputs_ready_ns } else { clock::now_ns() };
+                watched.record();
+            }
+        }
+        self.watched = None;
+    }
+
+    /// Does `work` unless the inference was asked to end before.
+    fn guarded(
+        &mut self,
+        request: &Request,
+        work: impl FnOnce(&mut Self) -> Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        if request.is_asked_to_end() {
+            return Err(RuntimeError::Interrupted);
+        }
+        caught(|| work(self))
+    }
+
+    /// The CRCs of the last inference of a program that has its buffers checked.
+    pub(crate) fn io_crcs(&self) -> Option<IoCrcs> {
+        self.check.as_ref().map(|check| check.taken().clone())
+    }
+
+    /// Compares the outputs of an inference that ended well, the first time it is asked about.
+    pub(crate) fn check_outputs(&mut self) -> Result<(), RuntimeError> {
+        let Some(check) = &mut self.check else { return Ok(()) };
+        let network = self.activated.image().network();
+        check.check_outputs(&self.bindings, |index| name_of(&network.outputs, index))
+    }
+}
+
+/// Whether a user asks for the stats buffer in memory of their own.
+pub(crate) fn is_stats_bound(bindings: &Bindings, output: Option<usize>) -> bool {
+    output.is_some_and(|output| {
+        matches!(bindings.outputs.get(output), Some(OutputBinding::Memory(memory)) if !memory.as_slice().is_empty())
+    })
+}
+
+/// A panic in `work` is an error of the inference.
+fn caught(work: impl FnOnce() -> Result<(), RuntimeError>) -> Result<(), RuntimeError> {
+    let caught = catch_unwind(AssertUnwindSafe(work));
+    caught.unwrap_or_else(|_| Err(RuntimeError::Internal { what: "an inference panicked".to_owned() }))
+}
+
+fn name_of(bindings: &[BindingDesc], index: usize) -> String {
+    bindings.get(index).map(|binding| binding.name.clone()).unwrap_or_default()
+}

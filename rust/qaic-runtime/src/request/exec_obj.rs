@@ -1,0 +1,363 @@
+//! Exec objects: each carries one inference at a time through an activated program.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Instant;
+
+use qaic_sync::{Phase, Reason, Submitted};
+
+use super::{Body, INFERENCE, Request, give_up, until};
+use crate::binding::{Bindings, CancellationCheck, IoCrcs};
+use crate::error::{RuntimeError, StateError};
+use crate::inference_set::{Completion, Lists};
+use crate::process::ForkGuard;
+use crate::process::cancellation::{CANCEL_PERIOD, check_period};
+use crate::program::{Activated, Program};
+use crate::sync::{AtomicU32, Ordering};
+
+/// Carries one inference of an activated program.
+///
+/// It is bound to memory, then run on the calling thread or submitted and waited for. It may be used from any thread;
+/// while its inference is under way it can be waited for and cancelled, and nothing else.
+#[derive(Debug)]
+pub struct ExecObj {
+    program: Arc<Program>,
+    activated: Arc<Activated>,
+    request: Arc<Request>,
+    id: AtomicU32,
+    fork_guard: ForkGuard,
+}
+
+/// How an inference is submitted.
+#[derive(Debug, Default)]
+pub(crate) struct Submission {
+    /// No caller is going to wait for it here: where it does not run at once, a worker sees to it.
+    pub(crate) is_eager: bool,
+    /// It is collected from the list of an inference set, under this id.
+    pub(crate) id: Option<u64>,
+    /// Called when it has ended.
+    pub(crate) completion: Option<Arc<dyn Completion>>,
+}
+
+impl ExecObj {
+    /// An exec object of `program`. With `auto_activate` the program is loaded and activated first where necessary, and
+    /// deactivated with its last exec object.
+    ///
+    /// Blocking: as [`Program::load`] when it is not loaded.
+    pub fn new(program: &Arc<Program>, auto_activate: bool) -> Result<Arc<Self>, RuntimeError> {
+        let activated = program.enter(auto_activate)?;
+        let made = Body::new(program, &activated).and_then(|body| {
+            let (scheduler, queue) = activated.scheduler();
+            let request = scheduler.take_request(queue)?;
+            request.attach(body);
+            Ok(request)
+        });
+        match made {
+            Ok(request) => Ok(Arc::new(Self {
+                program: Arc::clone(program),
+                request,
+                activated,
+                id: AtomicU32::new(0),
+                fork_guard: ForkGuard::new(),
+            })),
+            Err(error) => {
+                activated.leave();
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes it one of an inference set; before its first inference.
+    pub(crate) fn join(&self, lists: &Arc<Lists>, number: u32) {
+        self.request.join(lists, number);
+    }
+
+    pub(crate) fn request(&self) -> &Arc<Request> {
+        &self.request
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// A number the user gave it; 0 at first.
+    pub fn id(&self) -> u32 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    /// Gives it a number.
+    pub fn set_id(&self, id: u32) {
+        self.id.store(id, Ordering::Relaxed);
+    }
+
+    /// Whether its inference is queued or running. An inference on a device that works by itself ends soon after it was asked
+    /// about, whether or not a thread waits for it.
+    pub fn is_in_flight(&self) -> bool {
+        match self.request.state().phase() {
+            Phase::OnDevice => {
+                self.activated.scheduler().0.watch_device();
+                true
+            }
+            Phase::Queued | Phase::Running => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a device has its inference.
+    pub fn is_running(&self) -> bool {
+        self.is_in_flight() && matches!(self.request.state().phase(), Phase::Running | Phase::OnDevice)
+    }
+
+    /// Takes its inference back if no thread has begun it; it then has ended with [`RuntimeError::Cancelled`]. Never
+    /// blocks.
+    pub fn revoke(&self) -> bool {
+        self.request.state().under_way().is_some_and(|generation| self.request.revoke(generation))
+    }
+
+    /// Reads or changes what the next inference reads and writes. Fails while one is under way.
+    ///
+    /// Never blocks. Memory that is bound without an owner has to stay valid until other memory is bound in its place.
+    pub fn bind<T>(&self, change: impl FnOnce(&mut Bindings) -> T) -> Result<T, RuntimeError> {
+        self.fork_guard.check()?;
+        self.request.edit(|body| change(&mut body.bindings))
+    }
+
+    /// Starts the bound inference and returns at once; one that is known to be short has ended then. Inferences of one
+    /// activation that retain state run in the order in which they were enqueued.
+    pub fn enqueue(&self) -> Result<(), RuntimeError> {
+        self.submit(Submission::default())
+    }
+
+    pub(crate) fn submit(&self, submission: Submission) -> Result<(), RuntimeError> {
+        let Submission { is_eager, id, completion } = submission;
+        let (body, begun) = self.begin(id, completion)?;
+        let (scheduler, _) = self.activated.scheduler();
+        scheduler.submit(&self.request, body, begun.generation, is_eager).inspect_err(|_| {
+            // First: the request may carry another thread's inference once it is withdrawn.
+            if id.is_some() {
+                self.request.unlist();
+            }
+            self.request.withdraw(begun.origin);
+        })
+    }
+
+    /// Begins an inference and prepares it; the calling thread owns it. Where it fails, nothing has begun.
+    fn begin(
+        &self,
+        id: Option<u64>,
+        completion: Option<Arc<dyn Completion>>,
+    ) -> Result<(Box<Body>, Submitted), RuntimeError> {
+        self.fork_guard.check()?;
+        let arrival = self.activated.arrival();
+        let request = &*self.request;
+        let begun = request.state().begin(id.is_some()).map_err(|_| StateError::InFlight)?;
+        let mut withdrawn = Withdrawn { request, origin: begun.origin, body: None, is_begun: false };
+        let body = withdrawn.body.insert(request.take_body()?);
+        body.prepare(&self.program, arrival, completion)?;
+        if let Some(id) = id {
+            request.list(id);
+        }
+        withdrawn.is_begun = true;
+        let body =
+            withdrawn.body.take().ok_or_else(|| RuntimeError::Internal { what: "no body".to_owned() })?;
+        Ok((body, begun))
+    }
+
+    /// Runs the bound inference: on the calling thread where that is as good as anywhere else. Interrupted, it is
+    /// cancelled, and the call returns when it has ended.
+    ///
+    /// Blocking: as long as the device takes, and inferences before it where state is retained; `interrupted` is asked
+    /// about every 50 ms. During an inference that is known to be short only a device that waits for it asks, as often as
+    /// it wakes.
+    pub fn run(&self, interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+        self.run_until(None, interrupted)
+    }
+
+    /// [`Self::run`], ended with [`RuntimeError::Timeout`] at `deadline`, whichever thread runs it.
+    pub fn run_until(
+        &self,
+        deadline: Option<Instant>,
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        let (scheduler, _) = self.activated.scheduler();
+        let (body, begun) = self.begin(None, None)?;
+        let body = if scheduler.may_run_here(body.variant()) {
+            let since = deadline.map(|_| Instant::now());
+            let mut given_up = None;
+            // Not where nothing was waited for yet: to ask Python costs more than a short inference.
+            let mut has_waited = false;
+            let mut check = || {
+                if given_up.is_none() && mem::replace(&mut has_waited, true) {
+                    given_up = give_up(INFERENCE, deadline, since, &mut interrupted);
+                }
+                given_up.is_some()
+            };
+            match scheduler.run_here(&self.request, body, deadline, &mut check) {
+                Ok(()) => return self.ran(deadline, since, given_up),
+                Err(body) => body,
+            }
+        } else {
+            body
+        };
+        scheduler
+            .submit(&self.request, body, begun.generation, false)
+            .inspect_err(|_| self.request.withdraw(begun.origin))?;
+        let awaited = self.wait(deadline, interrupted);
+        if self.request.state().is_in_flight() {
+            self.end();
+        }
+        awaited
+    }
+
+    /// How an inference ended that ran on the calling thread. An outcome after the deadline is a timeout.
+    fn ran(
+        &self,
+        deadline: Option<Instant>,
+        began: Option<Instant>,
+        given_up: Option<RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let outcome = self.request.outcome();
+        let is_ended = matches!(outcome, Err(RuntimeError::Cancelled | RuntimeError::Timeout { .. }));
+        if is_ended && let Some(error) = given_up {
+            return Err(error);
+        }
+        if is_ended || outcome.is_ok() {
+            let late = give_up(INFERENCE, deadline, began, &mut || false);
+            if let Some(late) = late {
+                return Err(late);
+            }
+        }
+        self.collected(outcome)
+    }
+
+    /// Waits for the inference under way and returns how it ended; without one, how the last ended, and `Ok` when there
+    /// never was one. An inference that takes longer than the program's time limit is ended with
+    /// [`RuntimeError::Timeout`].
+    ///
+    /// Blocking: until it ends, `deadline`, or `interrupted`, which is asked about every 50 ms. In the last two cases
+    /// the inference goes on and can be waited for again.
+    pub fn wait(
+        &self,
+        deadline: Option<Instant>,
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        self.fork_guard.check()?;
+        // Only a deadline asks what time it is.
+        let began = deadline.map(|_| Instant::now());
+        let state = self.request.state();
+        loop {
+            let Some(generation) = state.under_way() else { return self.collected(self.request.outcome()) };
+            let mut given_up = None;
+            let mut has_waited = false;
+            let mut check = || {
+                // As in `run_until`.
+                if mem::replace(&mut has_waited, true) {
+                    given_up =
+                        given_up.take().or_else(|| give_up(INFERENCE, deadline, began, &mut interrupted));
+                }
+                given_up.is_some()
+            };
+            let has_helped = self.help(&mut check);
+            if let Some(error) = given_up {
+                return Err(error);
+            }
+            if !has_helped {
+                let ended = || (state.under_way() != Some(generation)).then_some(());
+                let limit = until(deadline).min(check_period(None));
+                let has_ended = self.request.ended().wait(limit, ended).is_some();
+                if !has_ended && let Some(error) = give_up(INFERENCE, deadline, began, &mut interrupted) {
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Works on behalf of a caller that waits for the inference under way: on what is queued before it, or for the device that
+    /// has it; false when there was nothing to do, and when `check` said to wait no longer.
+    pub(crate) fn help(&self, check: CancellationCheck<'_>) -> bool {
+        let (scheduler, _) = self.activated.scheduler();
+        let state = self.request.state();
+        let generation = state.generation();
+        match state.phase() {
+            Phase::Queued => scheduler.help(check),
+            Phase::OnDevice => scheduler.finish(&self.request, generation, Some(check)),
+            _ => false,
+        }
+    }
+
+    /// Asks the inference under way to end; it then ends with [`RuntimeError::Cancelled`], unless it was just ending. One
+    /// that no thread works on, because it has not begun or because the device has it, ends at once. Never blocks.
+    pub fn cancel(&self) {
+        let request = &self.request;
+        let Some(generation) = request.state().under_way() else { return };
+        if !request.revoke(generation) {
+            request.ask_to_end(generation, Reason::Cancelled);
+            self.activated.scheduler().0.finish(request, generation, None);
+        }
+    }
+
+    /// How the last inference ended.
+    pub fn outcome(&self) -> Result<(), RuntimeError> {
+        self.collected(self.request.outcome())
+    }
+
+    /// The CRCs of the last inference of a program that has its buffers checked; `None` for other programs, and while an
+    /// inference is under way.
+    pub fn io_crcs(&self) -> Option<IoCrcs> {
+        self.program.duties().io_crc?;
+        if self.is_in_flight() {
+            return None;
+        }
+        self.request.edit(|body| body.io_crcs()).ok()?
+    }
+
+    /// Compares the outputs of an inference that ended well, the first time it is asked about.
+    fn collected(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
+        if self.program.duties().io_crc.is_none() || outcome.is_err() {
+            return outcome;
+        }
+        // Another thread is binding the next one, and has collected this one.
+        self.request.edit(Body::check_outputs).unwrap_or(outcome)
+    }
+
+    /// Cancels the inference under way and waits until it has ended.
+    pub(crate) fn end(&self) {
+        let state = self.request.state();
+        while state.is_in_flight() {
+            self.cancel();
+            let ended = || (!state.is_in_flight()).then_some(());
+            let _ = self.request.ended().wait(CANCEL_PERIOD, ended);
+        }
+    }
+}
+
+impl Drop for ExecObj {
+    fn drop(&mut self) {
+        if self.fork_guard.is_current() {
+            self.end();
+            drop(self.request.detach());
+            self.activated.scheduler().0.give_back_request(&self.request);
+        }
+        self.activated.leave();
+    }
+}
+
+/// An inference that has begun and was not prepared: it is withdrawn, also after a panic.
+struct Withdrawn<'a> {
+    request: &'a Request,
+    origin: qaic_sync::Origin,
+    body: Option<Box<Body>>,
+    is_begun: bool,
+}
+
+impl Drop for Withdrawn<'_> {
+    fn drop(&mut self) {
+        if !self.is_begun {
+            if let Some(body) = self.body.take() {
+                self.request.put_body(body);
+            }
+            self.request.withdraw(self.origin);
+        }
+    }
+}

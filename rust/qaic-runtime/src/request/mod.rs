@@ -1,0 +1,310 @@
+//! A request: what carries one inference at a time through an activated program.
+//!
+//! A [`Request`] has one state word ([`RequestState`]) and one [`Body`]. The thread that brings the word to *running* takes
+//! the body out of its slot and is the only one to work on it; it puts the body back before the step that leaves that
+//! phase. Other threads look at the word, ask the inference to end, and wait.
+
+mod body;
+mod exec_obj;
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use qaic_sync::{EventCount, Generation, Origin, Reason, RequestState, Slot};
+
+pub(crate) use body::{Body, Finished, is_stats_bound};
+pub use exec_obj::ExecObj;
+pub(crate) use exec_obj::Submission;
+
+use crate::device::Canceller;
+use crate::error::{RuntimeError, StateError};
+use crate::inference_set::{Completion, HandleId, Lists};
+use crate::process::clock;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+
+/// What a request is, in errors about waiting for it.
+pub(crate) const INFERENCE: &str = "an inference";
+
+/// Carries one inference at a time. It outlives its exec object, and is then used for another one: a thread that comes
+/// across its number in a queue holds no cores with it.
+#[derive(Debug)]
+pub(crate) struct Request {
+    state: RequestState,
+    // Empty while the owner of the running inference has it, and between two exec objects.
+    body: Slot<Body>,
+    // Threads that wait for the end.
+    ended: EventCount,
+    // Number among the requests of its scheduler, and the run queue of its activation.
+    number: u32,
+    queue: u32,
+    // Combination of shapes of the inference that was begun last.
+    variant: AtomicU32,
+    // When it counts as stuck, on the process's clock; 0 while nothing limits it. Its owner clears it before it completes.
+    deadline_ns: AtomicU64,
+    // After how long that is.
+    limit_ms: AtomicU64,
+    // Why the last inference failed; read where the state word says that it did.
+    failure: Mutex<Option<RuntimeError>>,
+    canceller: Mutex<Option<Arc<dyn Canceller>>>,
+    // How long an inference may take.
+    limit: Option<Duration>,
+    // The inference set that it belongs to, and its number there.
+    lists: OnceLock<(Arc<Lists>, u32)>,
+}
+
+impl Request {
+    /// A request without a body.
+    pub(crate) fn new(number: u32, queue: u32, limit: Option<Duration>) -> Self {
+        Self {
+            state: RequestState::idle(),
+            body: Slot::empty(),
+            ended: EventCount::new(),
+            number,
+            queue,
+            variant: AtomicU32::new(0),
+            deadline_ns: AtomicU64::new(0),
+            limit_ms: AtomicU64::new(0),
+            failure: Mutex::new(None),
+            canceller: Mutex::new(None),
+            limit,
+            lists: OnceLock::new(),
+        }
+    }
+
+    /// Gives it the body of a new exec object.
+    pub(crate) fn attach(&self, body: Box<Body>) {
+        *self.canceller.lock() = Some(body.canceller());
+        self.body.put(body);
+    }
+
+    /// Takes the body of an exec object that is gone, whose inference has ended.
+    pub(crate) fn detach(&self) -> Option<Box<Body>> {
+        *self.canceller.lock() = None;
+        self.body.take()
+    }
+
+    /// Makes it one of an inference set; before its first inference.
+    pub(crate) fn join(&self, lists: &Arc<Lists>, number: u32) {
+        let _ = self.lists.set((Arc::clone(lists), number));
+    }
+
+    /// Has the inference that was just begun be collected from the list of its set, under an id.
+    pub(crate) fn list(&self, id: u64) {
+        if let Some((lists, number)) = self.lists.get() {
+            lists.submitted(*number, id);
+        }
+    }
+
+    /// Undoes [`Request::list`] of an inference that was not submitted.
+    pub(crate) fn unlist(&self) {
+        if let Some((lists, number)) = self.lists.get() {
+            lists.withdrawn(*number);
+        }
+    }
+
+    /// Takes back a begin that came to nothing; the body is in its place.
+    pub(crate) fn withdraw(&self, origin: Origin) {
+        let needs_entry = self.state.withdraw(origin);
+        if needs_entry && let Some((lists, number)) = self.lists.get() {
+            lists.put_back(*number);
+        }
+        self.ended.notify_all();
+    }
+
+    pub(crate) fn state(&self) -> &RequestState {
+        &self.state
+    }
+
+    /// Where threads wait for its end.
+    pub(crate) fn ended(&self) -> &EventCount {
+        &self.ended
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// Combination of shapes of the inference under way.
+    pub(crate) fn variant(&self) -> usize {
+        self.variant.load(Ordering::Relaxed) as usize
+    }
+
+    /// Notes the combination of shapes of the inference that was just begun. Relaxed: the state word publishes it.
+    pub(crate) fn set_variant(&self, variant: usize) {
+        self.variant.store(u32::try_from(variant).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Takes the body, for the owner of a running inference.
+    pub(crate) fn take_body(&self) -> Result<Box<Body>, RuntimeError> {
+        self.body.take().ok_or_else(|| RuntimeError::Internal {
+            what: format!("request {} has no body while an inference of it runs", self.number),
+        })
+    }
+
+    /// Puts the body back, before the state leaves the running phase.
+    pub(crate) fn put_body(&self, body: Box<Body>) {
+        self.body.put(body);
+    }
+
+    /// Works on the body while no inference is under way, and none can begin.
+    pub(crate) fn edit<T>(&self, change: impl FnOnce(&mut Body) -> T) -> Result<T, RuntimeError> {
+        self.state.edit().map_err(|_| StateError::InFlight)?;
+        // Also after a panic in `change`.
+        let mut edited = Edited { request: self, body: self.body.take() };
+        match &mut edited.body {
+            Some(body) => Ok(change(body)),
+            None => Err(RuntimeError::Internal { what: format!("request {} has no body", self.number) }),
+        }
+    }
+
+    /// Says how the inference that the calling thread owns ended: to the threads that wait, to the set, or to the completion
+    /// callback. Nothing of the program is held when they hear of it.
+    pub(crate) fn complete(&self, mut body: Box<Body>, outcome: Result<(), RuntimeError>) {
+        let completion = body.take_completion();
+        self.body.put(body);
+        self.conclude(outcome, completion);
+    }
+
+    /// [`Request::complete`] after the body was put back.
+    fn conclude(&self, outcome: Result<(), RuntimeError>, completion: Option<Arc<dyn Completion>>) {
+        let outcome = self.explained(outcome);
+        let has_failed = outcome.is_err();
+        if let Err(error) = outcome {
+            *self.failure.lock() = Some(error);
+        }
+        // Relaxed: the state word publishes it.
+        self.deadline_ns.store(0, Ordering::Relaxed);
+        let completed = self.state.complete(has_failed);
+        self.ended.notify_all();
+        if let Some((lists, number)) = self.lists.get() {
+            if completed.needs_entry {
+                lists.completed(*number);
+            }
+            if let Some(completion) = completion {
+                completion.completed(HandleId(*number));
+            }
+        }
+    }
+
+    /// The outcome with the reason for which the inference was asked to end.
+    fn explained(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
+        match (outcome, self.state.reason()) {
+            (Err(RuntimeError::Interrupted), Some(Reason::TimedOut)) => {
+                let timeout_ms = self.limit_ms.load(Ordering::Relaxed);
+                Err(RuntimeError::Timeout { what: INFERENCE, timeout_ms })
+            }
+            (Err(RuntimeError::Interrupted), Some(Reason::Cancelled)) => Err(RuntimeError::Cancelled),
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// How the last inference ended; `Ok` where there never was one.
+    pub(crate) fn outcome(&self) -> Result<(), RuntimeError> {
+        if !self.state.has_failed() {
+            return Ok(());
+        }
+        self.failure.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether the inference was asked to end.
+    pub(crate) fn is_asked_to_end(&self) -> bool {
+        self.state.reason().is_some()
+    }
+
+    /// Ends a queued inference that no thread has taken; it has ended as cancelled then.
+    pub(crate) fn revoke(&self, generation: Generation) -> bool {
+        if !self.state.claim(generation) {
+            return false;
+        }
+        self.fail(RuntimeError::Cancelled);
+        true
+    }
+
+    /// Ends the inference that the calling thread owns, whose body is in its place.
+    pub(crate) fn fail(&self, error: RuntimeError) {
+        match self.take_body() {
+            Ok(body) => self.complete(body, Err(error)),
+            Err(missing) => self.conclude(Err(missing), None),
+        }
+    }
+
+    /// Asks an inference to end, unless it has ended; the first reason counts.
+    pub(crate) fn ask_to_end(&self, generation: Generation, reason: Reason) {
+        if self.state.ask_to_end(generation, reason) {
+            self.cancel_on_device();
+        }
+    }
+
+    /// Has the device end the inference, which was asked to end.
+    pub(crate) fn cancel_on_device(&self) {
+        let canceller = self.canceller.lock().clone();
+        if let Some(canceller) = canceller {
+            canceller.cancel();
+        }
+    }
+
+    /// Has the running inference count as stuck after `limit`, at `deadline_ns`.
+    pub(crate) fn set_deadline(&self, limit: Duration, deadline_ns: u64) {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.limit_ms.store(limit_ms, Ordering::Relaxed);
+        self.deadline_ns.store(deadline_ns.max(1), Ordering::Release);
+    }
+
+    /// When the inference under way counts as stuck; `None` while nothing limits it.
+    pub(crate) fn deadline(&self) -> Option<(Generation, u64)> {
+        // The word first: a deadline that is seen then is of this inference, or of a later one, which the generation tells.
+        let generation = self.state.under_way()?;
+        let deadline_ns = self.deadline_ns.load(Ordering::Acquire);
+        (deadline_ns != 0).then_some((generation, deadline_ns))
+    }
+}
+
+/// An idle request whose body is out of its slot.
+struct Edited<'a> {
+    request: &'a Request,
+    body: Option<Box<Body>>,
+}
+
+impl Drop for Edited<'_> {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take() {
+            self.request.body.put(body);
+        }
+        self.request.state.edited();
+    }
+}
+
+/// A time on the process's clock, `after` from now.
+pub(crate) fn clock_after(after: Duration) -> u64 {
+    clock::now_ns().saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Time left until a deadline.
+pub(crate) fn until(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
+}
+
+/// Why a wait for `what`, which began at `began`, ends without it.
+pub(crate) fn give_up(
+    what: &'static str,
+    deadline: Option<Instant>,
+    began: Option<Instant>,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Option<RuntimeError> {
+    if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        let waited = began.map(|began| began.elapsed()).unwrap_or_default();
+        return Some(RuntimeError::Timeout {
+            what,
+            timeout_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+        });
+    }
+    interrupted().then_some(RuntimeError::Interrupted)
+}

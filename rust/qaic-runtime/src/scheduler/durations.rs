@@ -1,0 +1,57 @@
+//! How long inferences take, per combination of shapes.
+
+use std::time::Duration;
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Nanoseconds that inferences took lately, for each combination of shapes. One with shapes that never ran takes for ever.
+#[derive(Debug)]
+pub(super) struct Durations(Box<[AtomicU64]>);
+
+impl Durations {
+    /// Of `variants` combinations that never ran.
+    pub(super) fn new(variants: usize) -> Self {
+        Self((0..variants.max(1)).map(|_| AtomicU64::new(u64::MAX)).collect())
+    }
+
+    /// What an inference with these shapes took lately.
+    pub(super) fn of(&self, variant: usize) -> u64 {
+        // Relaxed: a guess, which publishes nothing.
+        self.0.get(variant).map_or(u64::MAX, |typical| typical.load(Ordering::Relaxed))
+    }
+
+    /// Whether no inference with these shapes was timed.
+    pub(super) fn is_unknown(&self, variant: usize) -> bool {
+        self.of(variant) == u64::MAX
+    }
+
+    /// Takes note of one. It grows slowly: an inference that was long because its thread had no CPU says nothing about the
+    /// next.
+    pub(super) fn note(&self, variant: usize, took: Duration) {
+        let Some(typical) = self.0.get(variant) else { return };
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX - 1);
+        let known = typical.load(Ordering::Relaxed);
+        typical.store(took.min(known.saturating_mul(2).max(1)), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_of_one_variant_say_nothing_of_another() {
+        let durations = Durations::new(2);
+        durations.note(0, Duration::from_nanos(500));
+        assert_eq!((durations.of(0), durations.is_unknown(1), durations.of(7)), (500, true, u64::MAX));
+    }
+
+    #[test]
+    fn durations_grow_slowly_and_fall_at_once() {
+        let durations = Durations::new(0);
+        for (took, known) in [(100, 100), (10_000, 200), (10_000, 400), (50, 50), (0, 0), (9, 1)] {
+            durations.note(0, Duration::from_nanos(took));
+            assert_eq!(durations.of(0), known);
+        }
+    }
+}

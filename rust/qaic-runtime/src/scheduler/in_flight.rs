@@ -1,0 +1,63 @@
+//! The requests that are on a device which works by itself.
+
+use qaic_sync::Ring;
+
+use crate::sync::{AtomicU32, Ordering, yield_now};
+
+/// Requests on the device at a time, for each thread that waits for it: enough to keep a card busy while the host prepares
+/// the next, and few enough that one which has ended is not left waiting for long.
+pub(super) const MOST_PER_THREAD: u32 = 64;
+
+/// Numbers in the order in which requests were handed over, which is the order in which a device usually ends them. The
+/// state word of a request says whether it is there: an entry may be stale, and a request has one at most.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    order: Ring,
+    // Requests that a thread took and left to the device again: older than the others.
+    returned: Ring,
+    // Handed over and not ended, and those about to be.
+    count: AtomicU32,
+}
+
+impl InFlight {
+    /// None, of `requests` that there may be.
+    pub(super) fn new(requests: u32) -> Self {
+        // Twice the room: a consumer that is slow to free a slot is a whole lap away.
+        let ring = || Ring::new(requests.saturating_mul(2));
+        Self { order: ring(), returned: ring(), count: AtomicU32::new(0) }
+    }
+
+    /// Whether there is nothing to wait for; a request that another thread waits for is not in the list.
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty() && self.returned.is_empty()
+    }
+
+    /// Whether fewer than `most` are on the device.
+    pub(super) fn has_room(&self, most: u32) -> bool {
+        self.count.load(Ordering::Acquire) < most
+    }
+
+    /// Counts a request that is about to be handed over; false when there are `most`.
+    pub(super) fn reserve(&self, most: u32) -> bool {
+        let more = |count| (count < most).then_some(count + 1);
+        self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Counts a request that has ended, or was not handed over.
+    pub(super) fn release(&self) {
+        self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Adds the entry of a request whose state word was just given the bit.
+    pub(super) fn push(&self, number: u32, is_returned: bool) {
+        let list = if is_returned { &self.returned } else { &self.order };
+        while list.push(number).is_err() {
+            yield_now();
+        }
+    }
+
+    /// Takes the oldest whose `claim` succeeds.
+    pub(super) fn take_oldest(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
+        std::iter::from_fn(|| self.returned.pop().or_else(|| self.order.pop())).find(|&number| claim(number))
+    }
+}

@@ -1,0 +1,125 @@
+//! The requests of a scheduler by number.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::error::{InputError, RuntimeError};
+use crate::request::Request;
+use crate::sync::{AtomicU32, Mutex, Ordering};
+
+/// Bits of a number; the entries of run queues have room for no more.
+pub(super) const NUMBER_BITS: u32 = 16;
+
+/// Requests of the first segment; each further one doubles their number.
+const FIRST: u32 = 64;
+const SEGMENTS: usize = 11;
+
+/// A part of the table, made when its first request is.
+type Segment = OnceLock<Box<[OnceLock<Arc<Request>>]>>;
+
+/// Requests, made when they are first needed and kept as long as the scheduler. Looking one up takes no lock.
+#[derive(Debug)]
+pub(super) struct Requests {
+    segments: [Segment; SEGMENTS],
+    count: AtomicU32,
+    // Requests whose exec objects are gone, per run queue.
+    unused: Box<[Mutex<Vec<u32>>]>,
+    limit: Option<Duration>,
+}
+
+impl Requests {
+    /// None, for `queues` run queues; an inference may take as long as `limit`.
+    pub(super) fn new(queues: u32, limit: Option<Duration>) -> Self {
+        Self {
+            segments: [const { OnceLock::new() }; SEGMENTS],
+            count: AtomicU32::new(0),
+            unused: (0..queues).map(|_| Mutex::default()).collect(),
+            limit,
+        }
+    }
+
+    /// A request of a run queue that no exec object has.
+    pub(super) fn take(&self, queue: u32) -> Result<Arc<Request>, RuntimeError> {
+        if let Some(unused) = self.unused.get(queue as usize)
+            && let Some(number) = unused.lock().pop()
+            && let Some(request) = self.get(number)
+        {
+            return Ok(Arc::clone(request));
+        }
+        let more = |count| (count < 1 << NUMBER_BITS).then_some(count + 1);
+        let number = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).map_err(|most| {
+            InputError::Argument { what: format!("a program has {most} exec objects at most, which exist") }
+        })?;
+        let request = Arc::new(Request::new(number, queue, self.limit));
+        let (segment, index) = place(number);
+        let segment = self
+            .segments
+            .get(segment)
+            .ok_or_else(|| RuntimeError::Internal { what: format!("request {number} has no place") })?;
+        let segment =
+            segment.get_or_init(|| (0..segment_len(place(number).0)).map(|_| OnceLock::new()).collect());
+        if let Some(slot) = segment.get(index) {
+            let _ = slot.set(Arc::clone(&request));
+        }
+        Ok(request)
+    }
+
+    /// Gives back a request whose exec object is gone.
+    pub(super) fn give_back(&self, request: &Request) {
+        if let Some(unused) = self.unused.get(request.queue() as usize) {
+            unused.lock().push(request.number());
+        }
+    }
+
+    /// The request of a number.
+    pub(super) fn get(&self, number: u32) -> Option<&Arc<Request>> {
+        let (segment, index) = place(number);
+        self.segments.get(segment)?.get()?.get(index)?.get()
+    }
+
+    /// All there are.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Request>> {
+        (0..self.count.load(Ordering::Acquire)).filter_map(|number| self.get(number))
+    }
+}
+
+/// Segment of a number, and the place there.
+fn place(number: u32) -> (usize, usize) {
+    let segment = (number / FIRST + 1).ilog2();
+    let before = FIRST * ((1 << segment) - 1);
+    (segment as usize, (number - before) as usize)
+}
+
+fn segment_len(segment: usize) -> usize {
+    (FIRST as usize) << segment
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use super::*;
+
+    #[test]
+    fn places_of_all_numbers_are_different_and_in_their_segments() {
+        let mut expected = (0, 0);
+        for number in 0..1 << NUMBER_BITS {
+            assert_eq!(place(number), expected);
+            expected.1 += 1;
+            if expected.1 == segment_len(expected.0) {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        assert!(expected.0 < SEGMENTS);
+    }
+
+    #[test]
+    fn request_given_back_is_used_again_in_its_queue_only() {
+        let requests = Requests::new(2, None);
+        let first = requests.take(0).unwrap();
+        requests.give_back(&first);
+        assert_eq!(requests.take(1).unwrap().number(), 1);
+        assert!(Arc::ptr_eq(&requests.take(0).unwrap(), &first));
+        assert_eq!(requests.iter().count(), 2);
+    }
+}

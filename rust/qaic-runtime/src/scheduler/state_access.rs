@@ -1,0 +1,93 @@
+//! Reads and writes of retained state, in the order of the queue.
+//!
+//! A thread that wants the state of an activation takes its place in the run queue like an inference. When its turn comes,
+//! the thread that serves the queue hands the turn over to it. A thread that no longer wants it leaves its ticket behind.
+
+use qaic_sync::{EventCount, FreeList};
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// Threads that wait for a state at a time; further ones wait for a ticket.
+pub(super) const TICKETS: u32 = 64;
+
+const FREE: u32 = 0;
+const WAITING: u32 = 1;
+const GRANTED: u32 = 2;
+const ABANDONED: u32 = 3;
+
+/// Places of threads in the queues.
+#[derive(Debug)]
+pub(super) struct StateAccess {
+    tickets: Box<[Ticket]>,
+    free: FreeList,
+    freed: EventCount,
+}
+
+#[derive(Debug)]
+struct Ticket {
+    state: AtomicU32,
+    granted: EventCount,
+}
+
+impl StateAccess {
+    /// All tickets are free.
+    pub(super) fn new() -> Self {
+        let free = FreeList::empty(TICKETS);
+        (0..TICKETS).rev().for_each(|ticket| free.push(ticket));
+        let ticket = |_| Ticket { state: AtomicU32::new(FREE), granted: EventCount::new() };
+        Self { tickets: (0..TICKETS).map(ticket).collect(), free, freed: EventCount::new() }
+    }
+
+    /// A ticket, if one is free.
+    pub(super) fn take(&self) -> Option<u32> {
+        let ticket = self.free.pop()?;
+        self.state(ticket).store(WAITING, Ordering::Release);
+        Some(ticket)
+    }
+
+    /// Where threads wait for a ticket.
+    pub(super) fn freed(&self) -> &EventCount {
+        &self.freed
+    }
+
+    /// Where the thread with a ticket waits for the turn.
+    pub(super) fn granted(&self, ticket: u32) -> &EventCount {
+        &self.tickets[ticket as usize].granted
+    }
+
+    /// Whether the ticket's thread has the turn.
+    pub(super) fn is_granted(&self, ticket: u32) -> bool {
+        self.state(ticket).load(Ordering::Acquire) == GRANTED
+    }
+
+    /// Gives the turn to the ticket's thread; false where it no longer wants it, and the caller keeps the turn.
+    pub(super) fn grant(&self, ticket: u32) -> bool {
+        // Release: what earlier turns did is seen by the thread.
+        let granted = self
+            .state(ticket)
+            .compare_exchange(WAITING, GRANTED, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if granted {
+            self.granted(ticket).notify_all();
+        } else {
+            self.give_back(ticket);
+        }
+        granted
+    }
+
+    /// Leaves a ticket in the queue; false where the turn was granted meanwhile, and the calling thread has it.
+    pub(super) fn abandon(&self, ticket: u32) -> bool {
+        self.state(ticket).compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Frees a ticket that is in no queue.
+    pub(super) fn give_back(&self, ticket: u32) {
+        self.state(ticket).store(FREE, Ordering::Release);
+        self.free.push(ticket);
+        self.freed.notify_one();
+    }
+
+    fn state(&self, ticket: u32) -> &AtomicU32 {
+        &self.tickets[ticket as usize].state
+    }
+}

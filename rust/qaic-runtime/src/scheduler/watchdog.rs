@@ -1,0 +1,110 @@
+//! Ends inferences that take longer than they may, whichever thread runs them and whether or not one waits.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use qaic_sync::{EventCount, Reason};
+
+use super::Shared;
+use crate::process::cancellation::{CANCEL_PERIOD, GUARD_PERIOD};
+use crate::process::{clock, log};
+use crate::request::clock_after;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+
+/// A thread that sleeps until the earliest deadline of a request. It is made with the first deadline.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    // Earliest time at which there is something to do, on the process's clock; MAX where nothing is watched.
+    next_ns: AtomicU64,
+    woken: EventCount,
+    // Not dropped by itself: a forked process must not touch its parent's handle.
+    thread: ManuallyDrop<Mutex<Option<JoinHandle<()>>>>,
+}
+
+impl Watchdog {
+    pub(super) fn new() -> Self {
+        Self { next_ns: AtomicU64::new(u64::MAX), woken: EventCount::new(), thread: ManuallyDrop::default() }
+    }
+
+    /// Watches a request that was just given a deadline.
+    pub(super) fn watch(&self, shared: &Arc<Shared>, deadline_ns: u64) {
+        // RMW: either this sees that the thread is awake for an earlier one, and the thread then sees the request's deadline;
+        // or the thread sleeps and is woken.
+        if self.next_ns.fetch_min(deadline_ns, Ordering::AcqRel) <= deadline_ns {
+            return;
+        }
+        if !self.woken.notify_one() {
+            self.start(shared);
+        }
+    }
+
+    fn start(&self, shared: &Arc<Shared>) {
+        let mut thread = self.thread.lock();
+        if thread.is_some() || shared.is_stopping() {
+            return;
+        }
+        let life = {
+            let shared = Arc::clone(shared);
+            move || watch(&shared)
+        };
+        match thread::Builder::new().name("qaic-watchdog".to_owned()).spawn(life) {
+            Ok(handle) => *thread = Some(handle),
+            // The threads that wait enforce their own deadlines.
+            Err(error) => log::global().warn(|| format!("no thread that enforces time limits: {error}")),
+        }
+    }
+
+    /// Ends the thread, after the scheduler says that it stops.
+    pub(super) fn stop(&self) {
+        let handle = self.thread.lock().take();
+        self.woken.notify_all();
+        // The last reference to the scheduler may be one that the thread held.
+        if let Some(handle) = handle.filter(|handle| handle.thread().id() != thread::current().id()) {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// The life of the thread.
+fn watch(shared: &Arc<Shared>) {
+    let watchdog = &shared.watchdog;
+    while !shared.is_stopping() {
+        // From here on a request with a new deadline wakes this thread. RMW: see `Watchdog::watch`.
+        watchdog.next_ns.swap(u64::MAX, Ordering::AcqRel);
+        let next_ns = enforce(shared);
+        watchdog.next_ns.fetch_min(next_ns, Ordering::AcqRel);
+        let planned = watchdog.next_ns.load(Ordering::Acquire);
+        let left = Duration::from_nanos(planned.saturating_sub(clock::now_ns()));
+        let limit = if planned == u64::MAX { GUARD_PERIOD } else { left };
+        let is_earlier = || {
+            let is_earlier = watchdog.next_ns.load(Ordering::Acquire) < planned;
+            (is_earlier || shared.is_stopping()).then_some(())
+        };
+        if !limit.is_zero() {
+            let _ = watchdog.woken.wait(limit, is_earlier);
+        }
+    }
+}
+
+/// Ends what is late; when to look again.
+fn enforce(shared: &Arc<Shared>) -> u64 {
+    let now_ns = clock::now_ns();
+    let mut next_ns = u64::MAX;
+    for request in shared.requests.iter() {
+        let Some((generation, deadline_ns)) = request.deadline() else { continue };
+        if deadline_ns > now_ns {
+            next_ns = next_ns.min(deadline_ns);
+            continue;
+        }
+        request.ask_to_end(generation, Reason::TimedOut);
+        // One that no thread works on ends here, without waiting for the device.
+        if request.state().take_from_device(generation) {
+            shared.finish(request, None);
+        }
+        // A device may overlook it.
+        next_ns = next_ns.min(clock_after(CANCEL_PERIOD));
+    }
+    next_ns
+}

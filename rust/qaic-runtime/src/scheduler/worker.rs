@@ -1,0 +1,119 @@
+//! The threads that empty the run queues. They are made when they are first needed.
+
+use std::mem::{self, ManuallyDrop};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use qaic_sync::EventCount;
+
+use super::priority::give_way_when_woken;
+use super::{Role, Shared};
+use crate::process::cancellation::GUARD_PERIOD;
+use crate::process::log;
+use crate::sync::{AtomicU32, Mutex, Ordering};
+
+/// Workers of a scheduler.
+#[derive(Debug)]
+pub(super) struct Workers {
+    idle: EventCount,
+    most: AtomicU32,
+    spawned: AtomicU32,
+    // Not dropped by themselves: a forked process must not touch its parent's handles.
+    handles: ManuallyDrop<Mutex<Vec<JoinHandle<()>>>>,
+}
+
+impl Workers {
+    /// None yet, and `most` at a time.
+    pub(super) fn new(most: u32) -> Self {
+        Self {
+            idle: EventCount::new(),
+            most: AtomicU32::new(most),
+            spawned: AtomicU32::new(0),
+            handles: ManuallyDrop::default(),
+        }
+    }
+
+    /// Workers at a time.
+    pub(super) fn most(&self) -> u32 {
+        self.most.load(Ordering::Acquire)
+    }
+
+    /// Whether there is none, because none was needed or the system gives no threads.
+    pub(super) fn are_missing(&self) -> bool {
+        self.spawned.load(Ordering::Acquire) == 0
+    }
+
+    /// Has `most` work at a time from now on.
+    pub(super) fn allow(&self, most: u32) {
+        // Release: a worker that this wakes sees it.
+        if self.most.swap(most, Ordering::AcqRel) < most {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Wakes an idle worker, or makes one.
+    pub(super) fn call(&self, shared: &Arc<Shared>) {
+        if !self.idle.notify_one() && self.spawned.load(Ordering::Relaxed) < self.most() {
+            self.spawn(shared);
+        }
+    }
+
+    fn spawn(&self, shared: &Arc<Shared>) {
+        let number = self.spawned.fetch_add(1, Ordering::AcqRel);
+        if number >= self.most() || shared.is_stopping() {
+            self.spawned.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let life = {
+            let shared = Arc::clone(shared);
+            move || {
+                // Else a worker that is woken may take the CPU from the thread that has just submitted and is about to wait,
+                // and that thread returns from `submit` only when the inference is over.
+                if shared.options.device.executes_on_host() {
+                    give_way_when_woken();
+                }
+                work(&shared, number);
+            }
+        };
+        match thread::Builder::new().name(format!("qaic-exec-{number}")).spawn(life) {
+            Ok(handle) => self.handles.lock().push(handle),
+            // Callers that wait run what is queued.
+            Err(error) => {
+                self.spawned.fetch_sub(1, Ordering::AcqRel);
+                log::global()
+                    .warn(|| format!("no thread for queued inferences: {error}; callers that wait run them"));
+            }
+        }
+    }
+
+    /// Ends all, after the scheduler says that it stops.
+    pub(super) fn stop(&self) {
+        let handles = mem::take(&mut *self.handles.lock());
+        self.idle.notify_all();
+        let own = thread::current().id();
+        for handle in handles {
+            // The last reference to the scheduler may be one that a worker held.
+            if handle.thread().id() != own {
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+/// The life of a worker.
+fn work(shared: &Arc<Shared>, number: u32) {
+    let may_work = || number < shared.workers.most();
+    while !shared.is_stopping() {
+        // What an inference does is caught below this; nothing ends a worker, which would take its place along.
+        let worked = catch_unwind(AssertUnwindSafe(|| may_work() && shared.work(Role::Worker, None)));
+        match worked {
+            Ok(true) => {}
+            Ok(false) => {
+                let is_wanted = || (may_work() && shared.has_work() || shared.is_stopping()).then_some(());
+                let _ = shared.workers.idle.wait(GUARD_PERIOD, is_wanted);
+            }
+            Err(_) => log::global().warn(|| format!("worker {number} panicked and goes on")),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What the caller binds reaches the device and comes back byte for byte: converted, turned, cut off, padded, retained, in
+//! boxes, at any address, and in the memory of another tensor.
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+mod echo_model;
+#[path = "../../qaic-mem/tests/oracle/mod.rs"]
+mod oracle;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use echo_model::model::Call;
+use echo_model::{Echo, Model, calls, programs};
+use proptest::prelude::*;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::image::Image;
+use qaic_runtime::program::{Program, ProgramOptions};
+use qaic_runtime::request::ExecObj;
+
+fn noop() -> Arc<Context> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let marker = format!("binding-moves-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let options = RegistryOptions {
+        kind: Some("noop".to_owned()),
+        engine_candidates: vec![marker.into()],
+        ..RegistryOptions::default()
+    };
+    Context::new(&options).unwrap()
+}
+
+/// Runs the inferences one after the other on one exec object, or one on each of several.
+fn check(
+    context: &Arc<Context>,
+    image: &Arc<Image>,
+    model: &mut Model,
+    calls: &[Call],
+) -> Result<(), TestCaseError> {
+    let place = Placement::one(DeviceId(0));
+    let program = Program::new(context, image, &place, &ProgramOptions::default()).unwrap();
+    let exec = ExecObj::new(&program, true).unwrap();
+    for call in calls {
+        let expected = exec.bind(|bindings| model.bind(call, bindings)).unwrap();
+        exec.run(|| false).unwrap();
+        for array in expected {
+            array.check()?;
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn data_on_a_device_that_computes_on_the_calling_thread_arrive(program in programs(), calls in calls()) {
+        let mut model = Model::new(&program, Echo::DmaBuffers);
+        check(&noop(), &program.image(), &mut model, &calls)?;
+    }
+
+    #[test]
+    fn data_on_a_device_that_works_by_itself_arrive(program in programs(), calls in calls()) {
+        let context = noop();
+        context.noop_control(DeviceId(0)).unwrap().queue();
+        let mut model = Model::new(&program, Echo::DmaBuffers);
+        check(&context, &program.image(), &mut model, &calls)?;
+    }
+}
+
+#[cfg(all(feature = "cpu", feature = "emu"))]
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn data_on_a_card_arrive(program in programs(), calls in calls()) {
+        use qaic_emu::{EmuKmd, EmuOptions};
+        use qaic_kmd::kmd::Kmd;
+        use qaic_runtime::device::emulated_cores::EchoWorkload;
+
+        let options = EmuOptions { workload: Arc::new(EchoWorkload), ..EmuOptions::default() };
+        let emulator = EmuKmd::new(options).unwrap();
+        let context = Context::of_cards(&(Arc::clone(&emulator) as Arc<dyn Kmd>)).unwrap();
+        let mut model = Model::new(&program, Echo::DmaBuffers);
+        check(&context, &program.card_image(), &mut model, &calls)?;
+    }
+}

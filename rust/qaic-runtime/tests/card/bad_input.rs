@@ -1,0 +1,128 @@
+//! Programs and cards that do not fit each other are refused before anything is loaded.
+
+use qaic_emu::fault::Target;
+use qaic_emu::firmware::FirmwareConfig;
+use qaic_emu::{EmuOptions, FaultPlan};
+use qaic_kmd::abi::request;
+use qaic_runtime::device::{DeviceStatus, LoadOptions};
+use qaic_runtime::error::{CardError, DeviceError, RuntimeError};
+
+use crate::rig::{Recipe, Rig};
+
+/// The error of loading a program, of which the card has seen nothing.
+#[track_caller]
+fn refused(options: EmuOptions, recipe: &Recipe) -> RuntimeError {
+    let rig = Rig::with(options, recipe);
+    let error = rig.load().unwrap_err();
+    // No more than a question for its status.
+    assert!(rig.card.calls(request::MANAGE) <= 2);
+    rig.finish();
+    error
+}
+
+fn firmware(change: impl FnOnce(&mut FirmwareConfig)) -> EmuOptions {
+    let mut options = EmuOptions::default();
+    change(&mut options.firmware);
+    options
+}
+
+#[test]
+fn firmware_of_other_versions() {
+    let error = refused(firmware(|config| config.metadata_version = (1, 1)), &Recipe::default());
+    assert!(error.to_string().contains("metadata version 1.1, and 1.0 is needed"), "{error}");
+    let error = refused(firmware(|config| config.nnc_version = (16, 0)), &Recipe::default());
+    assert!(error.to_string().contains("command protocol version 16.0, and 17 is needed"), "{error}");
+    // Tools show such a card all the same.
+    let rig = Rig::with(firmware(|config| config.nnc_version = (16, 0)), &Recipe::default());
+    assert_eq!(rig.device.facts().unwrap().firmware.unwrap().status.command_protocol(), (16, 0));
+    let newer = Rig::with(firmware(|config| config.nnc_version = (17, 9)), &Recipe::default());
+    newer.load().unwrap();
+    newer.finish();
+}
+
+#[test]
+fn programs_for_other_hardware() {
+    let mut recipe = Recipe::default();
+    recipe.metadata.hw_version_major = 3;
+    let error = refused(EmuOptions::default(), &recipe);
+    assert!(
+        matches!(&error, RuntimeError::Device(DeviceError::HardwareFamily { built_for, family: "ai100", .. }) if built_for == "ai200")
+    );
+    let rig = Rig::with(EmuOptions::default(), &recipe);
+    rig.device.load(&rig.image, &LoadOptions { any_hardware: true, ..LoadOptions::default() }).unwrap();
+    rig.finish();
+    Rig::with(firmware(|config| config.hw_version = 0x0003_0000), &recipe).load().unwrap();
+}
+
+#[test]
+fn nodes_that_may_not_be_opened_or_are_of_others() {
+    let rig = |plan: &str| {
+        Rig::with(
+            EmuOptions { faults: FaultPlan::parse(plan, Target::Card).unwrap(), ..EmuOptions::default() },
+            &Recipe::default(),
+        )
+    };
+    let denied = rig("open@1=EACCES*all");
+    let error = denied.load().unwrap_err();
+    assert!(matches!(error, RuntimeError::Card(CardError::Permission { .. })));
+    assert!(error.to_string().contains("usermod") && error.to_string().contains("accel0"), "{error}");
+    let DeviceStatus::Error { reason } = denied.device.status() else { panic!("ready") };
+    assert!(reason.contains("no permission"));
+    denied.finish();
+    let missing = rig("open@1=ENOENT*all");
+    assert_eq!(missing.load().unwrap_err().code(), "device.unavailable");
+    assert!(matches!(missing.device.status(), DeviceStatus::Error { .. }));
+    missing.finish();
+    let options = EmuOptions { driver_name: "habanalabs".to_owned(), ..EmuOptions::default() };
+    let error = refused(options, &Recipe::default());
+    assert!(error.to_string().contains("habanalabs"), "{error}");
+    let foreign = rig("version@1=ENOTTY*all");
+    assert_eq!(foreign.load().unwrap_err().code(), "device.unavailable");
+    foreign.finish();
+}
+
+#[test]
+fn checksums_that_do_not_match() {
+    for name in ["metadata.crc", "constants.bin.crc"] {
+        let extra = vec![(name.to_owned(), vec![1, 2, 3, 4])];
+        let recipe = Recipe { extra, ..Recipe::default() };
+        let error = refused(EmuOptions::default(), &recipe);
+        assert!(error.to_string().contains(&format!("segment {name} says 0x04030201")), "{error}");
+    }
+    let mut recipe = Recipe::default();
+    let crc = qaic_qpc::crc::crc32(&recipe.metadata.encode_flatbuffer());
+    recipe.extra = vec![("metadata.crc".to_owned(), crc.to_le_bytes().to_vec())];
+    let rig = Rig::with(EmuOptions::default(), &recipe);
+    rig.load().unwrap();
+    rig.finish();
+}
+
+#[test]
+fn transfers_that_no_card_can_make() {
+    let mut outside = Recipe::default();
+    outside.metadata.dma_requests[0].host_offset = 1;
+    let error = refused(EmuOptions::default(), &outside);
+    assert!(error.to_string().contains("DMA buffer 0, which has 64"), "{error}");
+    let mut many = Recipe::default();
+    let output = many.metadata.dma_requests.pop().unwrap();
+    many.network.dma_buffers[0].size = 512;
+    many.metadata.dma_requests = (0..511)
+        .map(|at| qaic_qpc::metadata::DmaRequest {
+            host_offset: at,
+            size: 1,
+            ..many.metadata.dma_requests[0].clone()
+        })
+        .collect();
+    many.metadata.dma_requests.push(output);
+    let error = refused(EmuOptions::default(), &many);
+    assert!(error.to_string().contains("512 slices, and the ring holds 511"), "{error}");
+}
+
+#[test]
+fn constants_that_do_not_fit_their_descriptor() {
+    let mut recipe = Recipe::default();
+    recipe.desc.static_constants_size = 20;
+    recipe.desc.dynamic_constants_size = 20;
+    let error = refused(EmuOptions::default(), &recipe);
+    assert_eq!(error.code(), "program.transfers");
+}

@@ -1,0 +1,14 @@
+//! Programs on emulated cards, in virtual time: what each fault looks like from above, and that nothing
+//! is left on the card afterwards.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+mod bad_input;
+mod calls;
+mod dma_buf;
+mod losses;
+mod refusals;
+mod replays;
+mod rig;
+mod rollback;
+mod silicon;
+mod waits;

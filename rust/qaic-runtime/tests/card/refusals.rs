@@ -1,0 +1,182 @@
+//! What the firmware refuses, and answers that are none.
+
+use std::collections::BTreeSet;
+
+use qaic_emu::EmuOptions;
+use qaic_kmd::abi::request;
+use qaic_runtime::error::{CardError, DeviceError, RuntimeError};
+
+use crate::rig::{Recipe, Rig, run};
+
+/// The error of bringing a program up under a plan. Nothing is left of it, and afterwards it can be brought up.
+#[track_caller]
+fn refused(plan: &str) -> RuntimeError {
+    let rig = Rig::faulty(plan);
+    let outcome = rig.load().and_then(|program| program.activate().map(|_| ()));
+    let error = outcome.expect_err(plan);
+    rig.plan("");
+    let activation = rig.activation();
+    run(&mut *activation.create_exec().unwrap(), 1).unwrap();
+    drop(activation);
+    rig.finish();
+    error
+}
+
+#[test]
+fn refusals_have_different_errors_and_take_nothing() {
+    let mut seen = BTreeSet::new();
+    for status in [-13, -12, -15, -14, -4, -5, -102] {
+        let mut both = Vec::new();
+        // Passthrough alone, and with the transaction of the channel, which fails the call.
+        for form in ["nack", "nack_both"] {
+            let error = refused(&format!("command(activate)@1={form}({status})"));
+            assert!(
+                matches!(error, RuntimeError::Card(CardError::Firmware { status: found, .. }) if found == status),
+                "{error}"
+            );
+            both.push(error.to_string());
+        }
+        assert_eq!(both[0], both[1]);
+        seen.insert(both.remove(0));
+    }
+    assert_eq!(seen.len(), 7);
+}
+
+#[test]
+fn a_card_without_free_cores_says_how_many_there_are() {
+    let mut options = EmuOptions::default();
+    options.firmware.totals.cores = 2;
+    let rig = Rig::with(options, &Recipe::default());
+    let program = rig.load().unwrap();
+    let held: Vec<_> = (0..2).map(|_| program.activate().unwrap()).collect();
+    let error = program.activate().unwrap_err();
+    assert!(
+        matches!(error, RuntimeError::Device(DeviceError::Busy { needed: 1, free: 0, total: 2, .. })),
+        "{error}"
+    );
+    drop(held);
+    program.activate().unwrap();
+    drop(program);
+    rig.finish();
+}
+
+#[test]
+fn every_step_of_a_load_can_be_refused() {
+    for command in ["load_constants_ex", "load_constants_payload", "load_elf", "status"] {
+        for number in [1, 2] {
+            if number == 2 && command != "load_constants_payload" {
+                continue;
+            }
+            let error = refused(&format!("command({command})@{number}=nack(-4)"));
+            assert_eq!(error.code(), "device.firmware", "{command}");
+        }
+    }
+}
+
+#[test]
+fn cores_that_restart_are_asked_five_times_a_second_apart() {
+    let rig = Rig::faulty("command(activate)@1=nack(-36)*4");
+    let program = rig.load().unwrap();
+    let (began, asked) = (rig.now(), rig.card.calls(request::MANAGE));
+    let activation = program.activate().unwrap();
+    assert_eq!(rig.now().checked_sub(began).unwrap().as_secs(), 4);
+    assert_eq!(rig.card.calls(request::MANAGE) - asked, 5);
+    drop((activation, program));
+    rig.finish();
+    let error = refused("command(activate)@1=nack(-36)*5");
+    assert!(matches!(error, RuntimeError::Card(CardError::Firmware { status: -36, .. })));
+}
+
+#[test]
+fn a_deactivation_that_is_refused_once_is_asked_for_again() {
+    for form in ["nack(-1)", "nack_both(-1)", "nack_both(-36)"] {
+        let rig = Rig::faulty(&format!("command(deactivate)@1={form}"));
+        let activation = rig.activation();
+        drop(activation);
+        rig.finish();
+    }
+}
+
+#[test]
+fn a_deactivation_that_is_always_refused_hangs_no_thread() {
+    let rig = Rig::faulty("command(deactivate)@1=nack_both(-1)*all");
+    let program = rig.load().unwrap();
+    drop(program.activate().unwrap());
+    drop(program);
+    rig.plan("");
+    // The next program opens the card anew, so that closing the old file frees everything.
+    let again = rig.activation();
+    run(&mut *again.create_exec().unwrap(), 1).unwrap();
+    drop(again);
+    rig.finish();
+}
+
+#[test]
+fn answers_that_are_none_are_refused() {
+    for command in ["load_constants_ex", "load_elf", "activate", "status"] {
+        for fault in ["wrong_type", "truncated"] {
+            let error = refused(&format!("command({command})@1={fault}"));
+            assert_eq!(error.code(), "device.firmware_protocol", "{command} {fault}: {error}");
+        }
+    }
+    for plan in [
+        "command(load_constants_ex)@1=count(5)",
+        "command(activate)@1=count(5)",
+        "command(activate)@1=channel(16)",
+        "command(activate)@1=dbc(16)",
+    ] {
+        let error = refused(plan);
+        assert_eq!(error.code(), "device.firmware_protocol", "{plan}: {error}");
+    }
+}
+
+/// The firmware did it, and its id is lost: only closing the file frees that.
+#[test]
+fn what_a_load_without_an_answer_left_goes_with_the_next() {
+    for command in ["load_constants_ex", "load_elf"] {
+        for fault in ["truncated", "wrong_type", "crc"] {
+            let rig = Rig::faulty(&format!("command({command})@1={fault}"));
+            rig.load().unwrap_err();
+            let left = rig.card.resource_usage();
+            assert_eq!(left.elves + left.constants, 1, "{command} {fault}");
+            let program = rig.load().unwrap();
+            let found = rig.card.resource_usage();
+            assert_eq!((found.elves, found.constants), (1, 1), "{command} {fault}");
+            drop(program);
+            rig.finish();
+        }
+    }
+}
+
+#[test]
+fn a_wrong_checksum_is_reported_as_one() {
+    for command in ["load_constants_ex", "load_elf", "activate", "status"] {
+        let error = refused(&format!("command({command})@1=crc"));
+        let RuntimeError::Card(CardError::Driver { call: "MANAGE", source, .. }) = error else {
+            panic!("{error}")
+        };
+        // EPIPE
+        assert_eq!(source.raw_os_error(), Some(32));
+    }
+}
+
+#[test]
+fn bad_pointers_and_silence_have_errors_of_their_own() {
+    // EFAULT, ETIMEDOUT, EAGAIN
+    for (fault, errno) in [("EFAULT", 14), ("ETIMEDOUT", 110), ("EAGAIN", 11), ("hang", 110)] {
+        let error = refused(&format!("command(load_elf)@1={fault}"));
+        let RuntimeError::Card(CardError::Driver { source, .. }) = error else { panic!("{error}") };
+        assert_eq!(source.raw_os_error(), Some(errno), "{fault}");
+    }
+}
+
+#[test]
+fn a_call_that_is_always_interrupted_fails_with_that_reason() {
+    for command in ["load_elf", "activate"] {
+        let error = refused(&format!("command({command})@1=EINTR*all"));
+        let RuntimeError::Card(CardError::Driver { call: "MANAGE", source, .. }) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(source.kind(), std::io::ErrorKind::Interrupted);
+    }
+}

@@ -1,0 +1,67 @@
+//! Exec objects that cannot be made leave nothing behind.
+
+use qaic_emu::EmuOptions;
+
+use crate::rig::{Recipe, Rig, run};
+
+/// The error of making an exec under a plan; afterwards one can be made.
+#[track_caller]
+fn refused(plan: &str) -> String {
+    let rig = Rig::new();
+    let activation = rig.activation();
+    let before = rig.card.resource_usage();
+    rig.plan(plan);
+    let error = activation.create_exec().unwrap_err();
+    rig.plan("");
+    assert_eq!(rig.card.resource_usage(), before);
+    let mut exec = activation.create_exec().unwrap();
+    run(&mut *exec, 1).unwrap();
+    drop((exec, activation));
+    rig.finish();
+    error.code().to_owned()
+}
+
+#[test]
+fn no_memory_at_any_step() {
+    for call in ["create_bo", "attach", "mmap_bo", "mmap"] {
+        for number in [1, 2] {
+            assert_eq!(refused(&format!("{call}@{number}=ENOMEM")), "device.memory", "{call} {number}");
+        }
+    }
+}
+
+#[test]
+fn other_errors_are_reported_unchanged() {
+    assert_eq!(refused("attach@2=ENOSPC"), "device.driver");
+    assert_eq!(refused("create_bo@2=EINVAL"), "device.driver");
+    assert_eq!(refused("mmap@1=EFAULT"), "device.driver");
+}
+
+#[test]
+fn a_slice_in_more_pieces_than_the_ring_has_elements_is_refused() {
+    let mut recipe = Recipe::default();
+    for (buffer, request) in recipe.network.dma_buffers.iter_mut().zip(&mut recipe.metadata.dma_requests) {
+        (buffer.size, request.size) = (600 * 4096, 600 * 4096);
+    }
+    let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &recipe);
+    let activation = rig.activation();
+    let error = activation.create_exec().unwrap_err();
+    assert_eq!(error.code(), "device.driver");
+    drop(activation);
+    rig.finish();
+}
+
+#[test]
+fn an_inference_that_never_fits_the_ring_is_given_up() {
+    let mut recipe = Recipe::default();
+    for (buffer, request) in recipe.network.dma_buffers.iter_mut().zip(&mut recipe.metadata.dma_requests) {
+        (buffer.size, request.size) = (300 * 4096, 300 * 4096);
+    }
+    let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &recipe);
+    let activation = rig.activation();
+    let mut exec = activation.create_exec().unwrap();
+    // Two buffers of 300 pieces each attach, and together they are more than a ring.
+    assert_eq!(exec.execute().unwrap_err().code(), "device.ring_full");
+    drop((exec, activation));
+    rig.finish();
+}

@@ -1,0 +1,115 @@
+//! In a forked process the objects of the parent make no system calls: the card is the parent's.
+//!
+//! A program of its own, because what it says about the process holds for all of it.
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+#[allow(dead_code)] // it holds what other tests need
+#[path = "card/rig.rs"]
+mod rig;
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use qaic_emu::Control;
+use qaic_kmd::Errno;
+use qaic_kmd::abi::request;
+use qaic_kmd::clock::{Clock, VirtualClock};
+use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, PciAddress, Telemetry};
+use qaic_runtime::device::DeviceStatus;
+use qaic_runtime::device::card::CardDevice;
+use qaic_runtime::process::fork;
+
+use rig::{Rig, run};
+
+/// A kernel that opens its card as slowly as a test wants.
+#[derive(Debug)]
+struct Slow(Barrier);
+
+impl Kmd for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno> {
+        let path = Some("/dev/accel/accel0".into());
+        Ok(vec![NodeInfo { qid: 0, path, address: PciAddress::default(), pci: None }])
+    }
+
+    fn open(&self, _: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
+        self.0.wait();
+        self.0.wait();
+        Err(Errno::NODEV)
+    }
+
+    fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn telemetry(&self, _: &NodeInfo) -> Telemetry {
+        Telemetry::default()
+    }
+
+    fn reset(&self, _: &NodeInfo) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(VirtualClock::default())
+    }
+}
+
+/// While another thread of the parent opens the card, and has its locks.
+fn a_child_touches_no_lock() {
+    let slow = Arc::new(Slow(Barrier::new(2)));
+    let device = CardDevice::enumerate(&(Arc::clone(&slow) as Arc<dyn Kmd>)).unwrap().remove(0);
+    thread::scope(|scope| {
+        scope.spawn(|| device.status());
+        slow.0.wait();
+        fork::forked();
+        assert_eq!(device.facts().unwrap().firmware.unwrap_err().code(), "call.forked");
+        assert_eq!(device.resources(), qaic_runtime::device::Resources::default());
+        assert!(matches!(device.status(), DeviceStatus::Error { .. }));
+        assert_eq!(device.reset().unwrap_err().code(), "call.forked");
+        slow.0.wait();
+    });
+}
+
+#[test]
+fn a_child_leaves_the_card_alone() {
+    let rig = Rig::faulty("");
+    let program = rig.load().unwrap();
+    let activation = program.activate().unwrap();
+    let mut exec = activation.create_exec().unwrap();
+    let mut queued = activation.create_exec().unwrap();
+    run(&mut *exec, 1).unwrap();
+    queued.submit().unwrap();
+    let made = |card: &Control| {
+        let calls = [
+            request::MANAGE,
+            request::CREATE_BO,
+            request::EXECUTE_BO,
+            request::WAIT_BO,
+            request::DETACH_SLICE_BO,
+            request::GEM_CLOSE,
+            request::VERSION,
+        ];
+        calls.map(|call| card.calls(call))
+    };
+    let before = made(&rig.card);
+    rig.plan("");
+    fork::forked();
+    assert_eq!(exec.execute().unwrap_err().code(), "call.forked");
+    assert_eq!(queued.execute().unwrap_err().code(), "call.forked");
+    assert_eq!(queued.reclaim(&mut || false).unwrap_err().code(), "call.forked");
+    assert_eq!(activation.create_exec().unwrap_err().code(), "call.forked");
+    assert_eq!(program.activate().unwrap_err().code(), "call.forked");
+    assert_eq!(rig.load().unwrap_err().code(), "call.forked");
+    assert_eq!(rig.device.facts().unwrap().firmware.unwrap_err().code(), "call.forked");
+    assert!(matches!(rig.device.status(), DeviceStatus::Error { .. }));
+    let (card, device) = (rig.card, rig.device);
+    drop((exec, queued, activation, program, device));
+    assert_eq!(made(&card), before);
+    // It is still the parent's.
+    assert!(card.invariants().iter().any(|found| found.contains("channel 0 is owned")));
+    a_child_touches_no_lock();
+}

@@ -1,0 +1,306 @@
+//! Programs in the form of the compiler, from the container through the driver's calls and the data path to the cores and
+//! back: every buffer whole, in any order of inferences, however the host's memory lies.
+//!
+//! The cores echo; what graphs compute is compared with virtual cards by the tests in Python, which have the engine.
+#![cfg(all(feature = "cpu", feature = "emu"))]
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use qaic_emu::firmware::{FirmwareConfig, Totals};
+use qaic_emu::{EmuClock, EmuKmd, EmuOptions, Pace};
+use qaic_kmd::kmd::Kmd;
+use qaic_qpc::constants::ConstantsDesc;
+use qaic_qpc::container::names;
+use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
+use qaic_qpc::network_desc::{Direction, DmaBuffer, NetworkDesc, Stats};
+use qaic_qpc::{elf, writer};
+use qaic_runtime::device::card::CardDevice;
+use qaic_runtime::device::emulated_cores::GraphWorkload;
+use qaic_runtime::device::{Device, Exec, HostTensors, LoadOptions};
+use qaic_runtime::error::{CardError, RuntimeError};
+use qaic_runtime::image::Image;
+use qaic_runtime::profiling::{Identity, Stages};
+
+/// Buffers of a program: the sizes of each side, and whether it has statistics and a control buffer.
+#[derive(Clone, Debug)]
+struct Shape {
+    inputs: Vec<u32>,
+    outputs: Vec<u32>,
+    has_stats: bool,
+}
+
+const STATS_BYTES: u32 = 4480;
+const CONTROL_BYTES: u32 = 64;
+const DDR: u8 = 1;
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let sizes = |range| prop::collection::vec((1..40_u32).prop_map(|blocks| blocks * 64 * 7), range);
+    (sizes(1..4), sizes(1..4), any::<bool>()).prop_map(|(inputs, outputs, has_stats)| Shape {
+        inputs,
+        outputs,
+        has_stats,
+    })
+}
+
+fn op(sem_num: u16, sem_op: u8, pre_or_post: u8) -> SemaphoreOp {
+    SemaphoreOp { sem_num, sem_op, pre_or_post, sem_value: u16::from(sem_op == 5), ..SemaphoreOp::default() }
+}
+
+impl Shape {
+    /// Sizes and directions by number: inputs, outputs, statistics, control.
+    fn buffers(&self) -> Vec<DmaBuffer> {
+        let side =
+            |sizes: &[u32], dir| sizes.iter().map(move |&size| DmaBuffer { size, dir }).collect::<Vec<_>>();
+        let mut buffers = side(&self.inputs, Direction::In);
+        buffers.extend(side(&self.outputs, Direction::Out));
+        if self.has_stats {
+            buffers.push(DmaBuffer { size: STATS_BYTES, dir: Direction::Out });
+            buffers.push(DmaBuffer { size: CONTROL_BYTES, dir: Direction::In });
+        }
+        buffers
+    }
+
+    fn stats(&self) -> usize {
+        self.inputs.len() + self.outputs.len()
+    }
+
+    fn image(&self) -> Arc<Image> {
+        self.image_with(|_| ())
+    }
+
+    fn image_with(&self, change: impl FnOnce(&mut Metadata)) -> Arc<Image> {
+        let buffers = self.buffers();
+        let mut end = 0;
+        let mut requests = Vec::new();
+        for (dir, in_out) in [(Direction::In, 0), (Direction::Out, 1)] {
+            let begin = requests.len();
+            for (number, buffer) in (0..).zip(&buffers).filter(|(_, buffer)| buffer.dir == dir) {
+                requests.push(DmaRequest {
+                    num: number,
+                    size: buffer.size,
+                    in_out,
+                    dev_addr_space: DDR,
+                    dev_offset: end,
+                    port_id: 100 + u16::from(in_out),
+                    ..DmaRequest::default()
+                });
+                end += u64::from(buffer.size);
+            }
+            if in_out == 0 {
+                requests.last_mut().unwrap().semaphore_ops = vec![op(0, 2, 0)];
+            } else {
+                requests[begin].semaphore_ops = vec![op(1, 5, 1), op(1, 3, 0)];
+            }
+        }
+        let mut metadata = Metadata {
+            network_name: "n".into(),
+            num_nsps: 2,
+            hw_version_major: 2,
+            dma_requests: requests,
+            num_semaphores: 2,
+            semaphore_init_state: vec![0, 0],
+            static_shared_ddr_size: end,
+            vtcm_size: 1,
+            l2tcm_size: 1,
+            ..Metadata::default()
+        };
+        change(&mut metadata);
+        let plan = format!(
+            r#"{{"version":1,"target":"cpu","inputs":[],"outputs":[],"initializers":[],"control_buffer":{},"stats":{{"level":50,"buffer":{},"fingerprint":"{}"}}}}"#,
+            self.stats() + 1,
+            self.stats(),
+            "5a".repeat(16)
+        );
+        let mut sections = vec![("metadata_fb", metadata.encode_flatbuffer())];
+        if self.has_stats {
+            sections.push(("openqaic_plan", plan.into_bytes()));
+        }
+        let sections: Vec<_> = sections.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+        let stats = self.has_stats.then(|| Stats {
+            buff_num: u32::try_from(self.stats()).unwrap(),
+            stats_level: 50,
+            ..Stats::default()
+        });
+        let network = NetworkDesc {
+            network_name: "n".into(),
+            num_cores: 2,
+            dma_buffers: buffers,
+            stats,
+            ..NetworkDesc::default()
+        };
+        let file = elf::build(&sections).unwrap();
+        let descriptor = ConstantsDesc::default().encode();
+        let network = network.encode();
+        let segments = [
+            segment(names::CONSTANTS_DESC, &descriptor),
+            segment(names::NETWORK_ELF, &file),
+            segment(names::NETWORK_DESC, &network),
+        ];
+        Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
+    }
+}
+
+fn segment<'a>(name: &'a str, payload: &'a [u8]) -> writer::SegmentData<'a> {
+    writer::SegmentData { name, offset: 0, payload }
+}
+
+struct Cards {
+    emulator: Arc<EmuKmd>,
+    device: Arc<dyn Device>,
+}
+
+impl Cards {
+    fn new(options: EmuOptions) -> Self {
+        let workload = Arc::new(qaic_runtime::device::emulated_cores::EchoWorkload);
+        let emulator = EmuKmd::new(EmuOptions { workload, ..options }).unwrap();
+        Self::of(emulator)
+    }
+
+    fn of(emulator: Arc<EmuKmd>) -> Self {
+        let kmd: Arc<dyn Kmd> = emulator.clone();
+        let device = CardDevice::enumerate(&kmd).unwrap().remove(0);
+        Self { emulator, device }
+    }
+
+    /// After everything was dropped.
+    fn check(self) {
+        drop(self.device);
+        assert_eq!(self.emulator.control(0).unwrap().invariants(), Vec::<String>::new());
+    }
+}
+
+fn execs(device: &dyn Device, shape: &Shape, count: usize) -> Result<Vec<Box<dyn Exec>>, RuntimeError> {
+    let activation = device.load(&shape.image(), &LoadOptions::default())?.activate()?;
+    (0..count).map(|_| activation.create_exec()).collect()
+}
+
+fn fill(exec: &mut dyn Exec, shape: &Shape, seed: u8) -> Vec<u8> {
+    let mut source = Vec::new();
+    for (index, size) in shape.inputs.iter().enumerate() {
+        let bytes: Vec<u8> = (0..*size).map(|at| at.to_le_bytes()[0].wrapping_mul(31) ^ seed).collect();
+        exec.dma_buffer(index).unwrap().write_from(0, &bytes).unwrap();
+        source.extend(bytes);
+    }
+    source
+}
+
+fn outputs(exec: &mut dyn Exec, shape: &Shape) -> Vec<u8> {
+    let range = shape.inputs.len()..shape.stats();
+    range.flat_map(|index| exec.dma_buffer(index).unwrap().as_const().to_vec()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_inference_has_its_own_bytes_back(
+        shape in shape(), seeds in prop::collection::vec(any::<u8>(), 1..5), threads in any::<bool>(),
+        fragment_pages in 1..4_u64,
+    ) {
+        let cards = Cards::new(EmuOptions {
+            pace: if threads { Pace::Threads } else { Pace::Inline },
+            clock: if threads { EmuClock::System(qaic_kmd::clock::SystemClock::default()) } else { EmuClock::default() },
+            fragment_bytes: fragment_pages * 4096,
+            ..EmuOptions::default()
+        });
+        let mut execs = execs(&*cards.device, &shape, seeds.len()).unwrap();
+        for round in 0..2_u8 {
+            let sources: Vec<_> = execs
+                .iter_mut()
+                .zip(&seeds)
+                .map(|(exec, seed)| {
+                    let source = fill(&mut **exec, &shape, seed ^ round);
+                    exec.submit().unwrap();
+                    source
+                })
+                .collect();
+            for (exec, source) in execs.iter_mut().zip(sources) {
+                exec.execute().unwrap();
+                let found = outputs(&mut **exec, &shape);
+                let expected: Vec<u8> = source.into_iter().cycle().take(found.len()).collect();
+                prop_assert!(found == expected, "round {round}");
+            }
+        }
+        drop(execs);
+        cards.check();
+    }
+}
+
+#[test]
+fn the_inference_that_is_announced_is_measured_and_no_other() {
+    let shape = Shape { inputs: vec![64], outputs: vec![64], has_stats: true };
+    let cards = Cards::new(EmuOptions::default());
+    let mut execs = execs(&*cards.device, &shape, 1).unwrap();
+    let exec = &mut *execs[0];
+    fill(exec, &shape, 1);
+    let stages = Stages { begun_ns: 1_000, inputs_ready_ns: 2_000, ..Stages::default() };
+    let mut run = |identity: Option<Identity>| {
+        exec.dma_buffer(shape.stats()).unwrap().fill(0);
+        if let Some(identity) = identity {
+            exec.identify(identity);
+            exec.measure(&mut HostTensors::none()).unwrap();
+        }
+        exec.execute().unwrap();
+        if let Some(identity) = identity {
+            exec.write_stats(&stages, identity).unwrap();
+        }
+        exec.dma_buffer(shape.stats()).unwrap().as_const().to_vec()
+    };
+    let is_measured = |bytes: &[u8]| bytes.starts_with(b"OQSTATS1");
+    assert!(!is_measured(&run(None)));
+    let identity = Identity { program: 3, activation: 4, inference: 1 << 40 };
+    let bytes = run(Some(identity));
+    assert!(is_measured(&bytes));
+    let header = qaic_stats::decode::oqstats::Header::read(&bytes).unwrap();
+    let run_of = header.run;
+    assert_eq!((run_of.program, run_of.activation, run_of.inference), (3, 4, 1 << 40));
+    assert_eq!(header.fingerprint, [0x5A; 16]);
+    assert!(!is_measured(&run(None)));
+    drop(execs);
+    cards.check();
+}
+
+#[test]
+fn a_program_that_the_cores_refuse_leaves_nothing_on_the_card() {
+    // Its plan says that it is for the host, and then nothing of what a host would run.
+    let shape = Shape { inputs: vec![64], outputs: vec![64], has_stats: true };
+    let workload = Arc::new(GraphWorkload::new(Vec::new()));
+    let cards = Cards::of(EmuKmd::new(EmuOptions { workload, ..EmuOptions::default() }).unwrap());
+    let refused = execs(&*cards.device, &shape, 1).unwrap_err();
+    assert!(refused.to_string().contains("-46"), "{refused}");
+    cards.check();
+}
+
+#[test]
+fn an_inference_that_the_cores_fail_in_ends_with_its_channel() {
+    let shape = Shape { inputs: vec![64], outputs: vec![64], has_stats: false };
+    // The output lies where no memory is left, of which the metadata says nothing.
+    let image = shape.image_with(|metadata| {
+        metadata.static_shared_ddr_size = 0;
+        metadata.num_nsps = 1;
+        metadata.dma_requests[1].dev_offset = 1 << 24;
+    });
+    let firmware = FirmwareConfig {
+        totals: Totals { ddr_bytes: 1 << 20, ..Totals::default() },
+        ..FirmwareConfig::default()
+    };
+    let cards = Cards::new(EmuOptions { firmware, ..EmuOptions::default() });
+    let program = cards.device.load(&image, &LoadOptions::default()).unwrap();
+    // Pages of other activations leave the last one without.
+    let mut execs: Vec<_> = (0..10).map(|_| program.activate().unwrap().create_exec().unwrap()).collect();
+    let outcomes: Vec<_> = execs.iter_mut().map(|exec| exec.execute()).collect();
+    let lost = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Err(RuntimeError::Card(CardError::ChannelLost { .. }))))
+        .count();
+    assert_eq!(
+        lost + outcomes.iter().filter(|outcome| outcome.is_ok()).count(),
+        outcomes.len(),
+        "{outcomes:?}"
+    );
+    assert!(lost > 0 && outcomes[0].is_ok(), "{outcomes:?}");
+    drop((execs, program));
+    cards.check();
+}

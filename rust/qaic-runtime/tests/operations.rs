@@ -1,0 +1,130 @@
+//! Locks and atomic read-modify-writes per inference while no thread sleeps: no lock, and no more read-modify-writes than
+//! the performance page says. Those of the runtime's own structures count, which is all that it has beside reference
+//! counts; what the engine and the emulator do inside is theirs.
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+#![allow(dead_code)] // of what tests share
+
+mod counting;
+mod echo;
+
+use std::sync::Arc;
+
+use counting::kernel;
+use echo::{ELEMENTS, card_image, image};
+use qaic_mem::{Lender, Storage};
+use qaic_qpc::dtype::ElementType;
+use qaic_runtime::binding::{InputBinding, OutputBinding};
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::program::ProgramOptions;
+use qaic_sync::count::Operations;
+
+/// Inferences before the count: how long one takes becomes known.
+const WARM_UP: u64 = 200;
+const COUNTED: u64 = 100;
+const ATTEMPTS: u64 = 20;
+
+fn storage() -> Storage {
+    Storage::new(ELEMENTS as usize * 4).unwrap()
+}
+
+/// A set of four whose exec objects are bound.
+fn noop() -> Arc<InferenceSet> {
+    let options = RegistryOptions {
+        kind: Some("noop".into()),
+        engine_candidates: vec!["operations".into()],
+        ..RegistryOptions::default()
+    };
+    bound(&Context::new(&options).unwrap(), &image(ElementType::Float32))
+}
+
+fn card() -> Arc<InferenceSet> {
+    bound(&Context::of_cards(&kernel::card()).unwrap(), &card_image(ElementType::Float32))
+}
+
+fn bound(context: &Arc<Context>, image: &Arc<qaic_runtime::image::Image>) -> Arc<InferenceSet> {
+    let placement = Placement::one(DeviceId(0));
+    let set = InferenceSet::new(context, image, &placement, 4, 1, ProgramOptions::default()).unwrap();
+    let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
+    for handle in handles {
+        let exec = set.exec_obj(handle).unwrap();
+        exec.bind(|bindings| {
+            bindings.inputs[0] = InputBinding::Memory(storage().into());
+            bindings.outputs[0] = OutputBinding::Memory(storage().into());
+        })
+        .unwrap();
+        set.put_completed(handle).unwrap();
+    }
+    set
+}
+
+/// Operations of `COUNTED` rounds, after a warm-up: the least of a few attempts, because an inference that is long, on a machine
+/// with other work, goes to a worker, whose wake-up takes a lock.
+fn counted(mut round: impl FnMut(u64)) -> (u64, u64) {
+    (0..WARM_UP).for_each(&mut round);
+    let attempt = |_| {
+        let Operations { locks, updates } = Operations::during(|| (0..COUNTED).for_each(&mut round));
+        (locks, updates.div_ceil(COUNTED))
+    };
+    (0..ATTEMPTS).map(attempt).min().unwrap()
+}
+
+fn submit_and_collect(set: &InferenceSet, collect: impl Fn(u64) -> HandleId) -> (u64, u64) {
+    counted(|id| {
+        let handle = set.try_acquire().unwrap();
+        set.submit(handle, id).unwrap();
+        assert_eq!(collect(id), handle);
+        set.outcome(handle).unwrap();
+        set.put_completed(handle).unwrap();
+    })
+}
+
+fn run(set: &InferenceSet) -> (u64, u64) {
+    let (input, mut output) = (storage(), storage());
+    let mut lender = Lender::default();
+    counted(|_| {
+        let lease = set.try_lease().unwrap();
+        let outputs = &mut [Some(output.memory_mut())];
+        lease.run(&mut lender, &[input.memory()], outputs, None, || false).unwrap();
+    })
+}
+
+#[test]
+fn inference_on_noop_takes_no_lock() {
+    let set = noop();
+    let any = submit_and_collect(&set, |_| set.get_completed(None, || false).unwrap());
+    let by_id = submit_and_collect(&set, |id| set.get_completed_id(id, None, || false).unwrap());
+    assert_eq!((any, by_id, run(&set)), ((0, 21), (0, 20), (0, 24)));
+}
+
+#[test]
+fn inference_on_a_card_takes_no_lock() {
+    let set = card();
+    let any = submit_and_collect(&set, |_| set.get_completed(None, || false).unwrap());
+    let by_id = submit_and_collect(&set, |id| set.get_completed_id(id, None, || false).unwrap());
+    assert_eq!((any, by_id, run(&set)), ((0, 30), (0, 27), (0, 26)));
+}
+
+/// Also with ids that all inferences share, and with many in flight.
+#[test]
+fn inferences_in_flight_under_one_id_cost_what_one_costs() {
+    let set = noop();
+    let of = |count: usize| {
+        let mut handles = Vec::with_capacity(count);
+        let (locks, updates) = counted(|_| {
+            handles.extend((0..count).map(|_| set.try_acquire().unwrap()));
+            for handle in handles.drain(..) {
+                set.submit(handle, 7).unwrap();
+            }
+            for _ in 0..count {
+                let handle = set.get_completed_id(7, None, || false).unwrap();
+                set.put_completed(handle).unwrap();
+            }
+        });
+        (locks, updates / count as u64)
+    };
+    let (one, many) = (of(1), of(4));
+    assert_eq!((one.0, many.0), (0, 0));
+    assert!(many.1 <= one.1, "{one:?} {many:?}");
+}

@@ -1,0 +1,138 @@
+//! Defects of the runtime that were found and mended, each by a name of its own, on the `noop` device.
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use qaic_mem::Storage;
+use qaic_runtime::binding::InputBinding;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::program::{Program, ProgramOptions};
+use qaic_runtime::request::ExecObj;
+
+fn never() -> bool {
+    false
+}
+
+/// Contexts with equal options share devices, so every test asks for other ones.
+fn context(marker: &str) -> Arc<Context> {
+    let options = RegistryOptions {
+        kind: Some("noop".to_owned()),
+        engine_candidates: vec![marker.into()],
+        ..RegistryOptions::default()
+    };
+    Context::new(&options).unwrap()
+}
+
+fn image() -> Arc<Image> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");
+    Image::open(&path, true).unwrap()
+}
+
+fn exec_obj(program: &Arc<Program>) -> Arc<ExecObj> {
+    let exec = ExecObj::new(program, true).unwrap();
+    let input = Storage::new(768).unwrap();
+    exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
+    exec
+}
+
+/// An inference that another thread cancelled while its submission failed for want of room, and one that was submitted in
+/// reliance on its entry of the queue: what was accepted ends.
+#[test]
+fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
+    let context = context("accepted-ends");
+    let gate = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
+    let options = ProgramOptions { exec_objs: 1, threads_per_queue: 1, ..ProgramOptions::default() };
+    let place = Placement::one(DeviceId(0));
+    let program = Program::new(&context, &image(), &place, &options).unwrap();
+    let execs: Vec<_> = (0..3).map(|_| exec_obj(&program)).collect();
+    // Inferences that may stall go through the queue.
+    gate.hold().unwrap();
+    gate.release().unwrap();
+    gate.plan("execute@1000000000=fail").unwrap();
+    let accepted = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for exec in &execs {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        if exec.enqueue().is_ok() {
+                            accepted.fetch_add(1, Ordering::Relaxed);
+                        }
+                        exec.cancel();
+                    }
+                });
+            }
+        }
+    });
+    assert!(accepted.into_inner() > 0);
+    let deadline = Some(Instant::now() + Duration::from_mins(1));
+    for exec in &execs {
+        // Cancelled, refused or done; a timeout would be one that never runs.
+        let ended = exec.wait(deadline, never).map_err(|error| error.code());
+        assert!(ended != Err("device.timeout"), "{ended:?}");
+        exec.run_until(deadline, never).unwrap();
+    }
+}
+
+/// Submitting costs the same however many inferences with one id are in flight: their number does not change what a
+/// submission or a look for the oldest does.
+#[test]
+fn oldest_of_many_inferences_under_one_id_is_collected_first() {
+    let context = context("one-id");
+    let set =
+        InferenceSet::new(&context, &image(), &Placement::one(DeviceId(0)), 64, 1, ProgramOptions::default())
+            .unwrap();
+    let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
+    for &handle in handles.iter().rev() {
+        let input = Storage::new(768).unwrap();
+        let exec = set.exec_obj(handle).unwrap();
+        exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
+        set.submit(handle, 7).unwrap();
+    }
+    for &handle in handles.iter().rev() {
+        assert_eq!(set.get_completed_id(7, None, never).unwrap(), handle);
+    }
+    assert_eq!(set.get_completed_id(7, None, never).unwrap_err().code(), "inference.unknown");
+}
+
+/// A panic in what a worker calls ends neither the worker nor what is queued behind.
+#[test]
+fn worker_whose_callback_panics_goes_on() {
+    use qaic_runtime::inference_set::{Completion, HandleId};
+
+    #[derive(Debug)]
+    struct Panics(AtomicBool);
+    impl Completion for Panics {
+        fn completed(&self, _: HandleId) {
+            self.0.store(true, Ordering::Release);
+            panic!("in a completion callback");
+        }
+    }
+
+    let context = context("panics");
+    let options = ProgramOptions { threads_per_queue: 1, ..ProgramOptions::default() };
+    let set = InferenceSet::new(&context, &image(), &Placement::one(DeviceId(0)), 2, 1, options).unwrap();
+    let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
+    for &handle in &handles {
+        let input = Storage::new(768).unwrap();
+        let exec = set.exec_obj(handle).unwrap();
+        exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
+    }
+    let panics = Arc::new(Panics(AtomicBool::new(false)));
+    set.submit_with(handles[0], Arc::clone(&panics) as Arc<dyn Completion>, true).unwrap();
+    while !panics.0.load(Ordering::Acquire) {
+        thread::yield_now();
+    }
+    for id in 0..10 {
+        set.submit_eager(handles[1], id).unwrap();
+        let deadline = Some(Instant::now() + Duration::from_mins(1));
+        assert_eq!(set.get_completed_id(id, deadline, never).unwrap(), handles[1]);
+    }
+}

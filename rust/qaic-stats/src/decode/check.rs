@@ -1,0 +1,263 @@
+//! The rules that records of every layout follow.
+//!
+//! [`structure`] looks at cores and threads only, which are few: after it every thread's operations are a range of the
+//! records. [`records`] reads every record once.
+
+use crate::decode::descriptor::OpsDescriptor;
+use crate::decode::record::{Core, Kind, Op, Thread, op_flags};
+use crate::error::StatsError;
+use crate::model::StatsModel;
+
+/// Ticks that an operation may lie outside its thread's interval: both ends are rounded.
+const TOLERANCE_U: u64 = 1;
+
+/// Cores, threads, and which operations are whose: items 8 and 9.
+///
+/// # Errors
+///
+/// The first defect.
+pub fn structure(model: &StatsModel<'_>) -> Result<(), StatsError> {
+    let run = &model.run;
+    let (cores, threads) = (model.cores(), model.threads());
+    if cores.len() != usize::from(run.cores) {
+        return Err(StatsError::CoreCount { found: cores.len(), expected: usize::from(run.cores) });
+    }
+    let expected = usize::from(run.cores).saturating_mul(usize::from(run.threads_per_core));
+    if threads.len() != expected {
+        return Err(StatsError::ThreadCount {
+            found: threads.len(),
+            cores: run.cores,
+            threads: run.threads_per_core,
+        });
+    }
+    let mut seen = vec![false; cores.len()];
+    for (index, core) in cores.iter().enumerate() {
+        let slot = seen.get_mut(usize::from(core.core));
+        if slot.is_none_or(|slot| std::mem::replace(slot, true)) {
+            return Err(number(Kind::Core, index, core.core, 0));
+        }
+    }
+    seen = vec![false; threads.len()];
+    for (index, thread) in threads.iter().enumerate() {
+        let place = usize::from(thread.core).saturating_mul(usize::from(run.threads_per_core));
+        let place = place.saturating_add(usize::from(thread.thread));
+        let slot = seen.get_mut(place).filter(|_| u16::from(thread.thread) < run.threads_per_core);
+        if slot.is_none_or(|slot| std::mem::replace(slot, true)) {
+            return Err(number(Kind::Thread, index, thread.core, thread.thread));
+        }
+    }
+    ranges(model)
+}
+
+/// The threads' ranges of operations are disjoint and cover them all.
+fn ranges(model: &StatsModel<'_>) -> Result<(), StatsError> {
+    let ops = model.ops().len();
+    let mut threads: Vec<Thread> = model.threads().iter().filter(|thread| thread.op_count != 0).collect();
+    threads.sort_by_key(|thread| thread.first_op);
+    let mut expected = 0_u64;
+    for thread in threads {
+        let end = u64::from(thread.first_op).saturating_add(u64::from(thread.op_count));
+        if u64::from(thread.first_op) != expected || usize::try_from(end).is_ok_and(|end| end > ops) {
+            return Err(StatsError::OpRanges {
+                core: thread.core,
+                thread: thread.thread,
+                first: thread.first_op,
+                count: thread.op_count,
+                expected,
+                ops,
+            });
+        }
+        expected = end;
+    }
+    if usize::try_from(expected).is_ok_and(|expected| expected < ops) {
+        return Err(StatsError::OpsUnclaimed { first: expected, ops });
+    }
+    Ok(())
+}
+
+/// Every record, once: items 10 to 12. Gives warnings.
+///
+/// # Errors
+///
+/// The first defect. `descriptor` is that of the program which wrote the records; operations are not compared with one
+/// where there is none.
+pub fn records(
+    model: &StatsModel<'_>,
+    descriptor: Option<&OpsDescriptor>,
+) -> Result<Vec<String>, StatsError> {
+    let mut odd = Odd::default();
+    numbers(model)?;
+    if let Some(descriptor) = descriptor {
+        known_ops(model, descriptor)?;
+    }
+    intervals(model, &mut odd)?;
+    ops(model, &mut odd)?;
+    reserved(model, &mut odd);
+    let mut warnings = odd.texts();
+    if model.run.batch_size == 0 {
+        warnings.push("the batch size is 0".to_owned());
+    }
+    if let Some((meta, _)) = model.section(Kind::Meta)
+        && !meta.is_empty()
+        && serde_json::from_slice::<serde::de::IgnoredAny>(meta).is_err()
+    {
+        warnings.push("section META is no JSON".to_owned());
+    }
+    Ok(warnings)
+}
+
+/// What is odd, and how often.
+#[derive(Default)]
+struct Odd {
+    outside: usize,
+    unordered: usize,
+    saturation: usize,
+    reserved: usize,
+}
+
+impl Odd {
+    fn texts(&self) -> Vec<String> {
+        let texts = [
+            (self.outside, "operations lie outside their thread's interval"),
+            (self.unordered, "operations start before the one before them"),
+            (self.saturation, "operations have a saturated duration without its flag"),
+            (self.reserved, "records have reserved bytes that are not zero"),
+        ];
+        texts.iter().filter(|(count, _)| *count != 0).map(|(count, what)| format!("{count} {what}")).collect()
+    }
+}
+
+/// Cores, threads and operations that the smaller records name exist.
+fn numbers(model: &StatsModel<'_>) -> Result<(), StatsError> {
+    let run = &model.run;
+    let known = |core: u16, thread: u8| core < run.cores && u16::from(thread) < run.threads_per_core;
+    for (index, port) in model.ports().iter().enumerate() {
+        if !known(port.core, port.thread) {
+            return Err(number(Kind::Port, index, port.core, port.thread));
+        }
+    }
+    for (index, ring) in model.rings().iter().enumerate() {
+        if ring.core >= run.cores {
+            return Err(number(Kind::Ring, index, ring.core, 0));
+        }
+    }
+    for (index, pmu) in model.pmu().iter().enumerate() {
+        if !known(pmu.core, pmu.thread) {
+            return Err(number(Kind::Pmu, index, pmu.core, pmu.thread));
+        }
+        if pmu.valid_count > 8 {
+            return Err(StatsError::PmuCount { index, found: pmu.valid_count });
+        }
+    }
+    let ops = model.ops().len();
+    for (index, values) in model.op_pmu().iter().enumerate() {
+        if usize::try_from(values.op).is_ok_and(|op| op >= ops) {
+            return Err(StatsError::OpIndex { index, op: values.op, ops });
+        }
+    }
+    Ok(())
+}
+
+/// Item 10: the descriptor knows every operation, and it ran on a thread of its group.
+fn known_ops(model: &StatsModel<'_>, descriptor: &OpsDescriptor) -> Result<(), StatsError> {
+    // Groups side by side: the descriptors of the operations themselves are far apart.
+    let groups: Vec<Vec<u32>> =
+        descriptor.cores.iter().map(|core| core.ops.iter().map(|op| op.group).collect()).collect();
+    for thread in model.threads().iter() {
+        let of_core = groups.get(usize::from(thread.core)).map_or(&[][..], Vec::as_slice);
+        let of_thread = descriptor.thread_groups.get(usize::from(thread.thread));
+        for (index, op) in of(model, &thread) {
+            let known = usize::try_from(op.oc).ok().and_then(|oc| of_core.get(oc));
+            let Some(&group) = known else {
+                let (oc, core, ops) = (op.oc, thread.core, of_core.len());
+                return Err(StatsError::UnknownOp { index, oc, core, ops });
+            };
+            if of_thread.is_some_and(|of_thread| *of_thread != group) {
+                let (oc, core, thread) = (op.oc, thread.core, thread.thread);
+                return Err(StatsError::OpGroup { index, oc, core, group, thread });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The operations of a thread with their indices.
+fn of<'a>(model: &'a StatsModel<'_>, thread: &Thread) -> impl Iterator<Item = (usize, Op)> + use<'a> {
+    let first = usize::try_from(thread.first_op).unwrap_or(usize::MAX);
+    let count = usize::try_from(thread.op_count).unwrap_or(usize::MAX);
+    (first..).zip(model.ops().slice(first..first.saturating_add(count)).iter())
+}
+
+/// Item 11 for cores and threads.
+fn intervals(model: &StatsModel<'_>, odd: &mut Odd) -> Result<(), StatsError> {
+    let backwards = |kind: Kind, index: usize, start: u64, end: u64| {
+        if end < start {
+            return Err(StatsError::CounterOrder { section: kind.code(), index, start, end });
+        }
+        Ok(())
+    };
+    for (index, core) in model.cores().iter().enumerate() {
+        let Core { start_u, end_u, .. } = core;
+        backwards(Kind::Core, index, start_u, end_u)?;
+    }
+    for (index, thread) in model.threads().iter().enumerate() {
+        backwards(Kind::Thread, index, thread.start_u, thread.end_u)?;
+        backwards(Kind::Thread, index, thread.act_start_u, thread.act_end_u)?;
+    }
+    for (index, port) in model.ports().iter().enumerate() {
+        backwards(Kind::Port, index, port.first_ring_u, port.last_ring_u)?;
+        odd.reserved = odd.reserved.saturating_add(usize::from(port.flags != 0));
+    }
+    Ok(())
+}
+
+/// Item 11 for operations, and that they lie among those of their thread.
+fn ops(model: &StatsModel<'_>, odd: &mut Odd) -> Result<(), StatsError> {
+    for thread in model.threads().iter() {
+        let earliest = thread.start_u.saturating_sub(TOLERANCE_U);
+        let latest = thread.end_u.saturating_add(TOLERANCE_U);
+        let mut before = 0;
+        let (mut outside, mut unordered, mut saturation) = (0_usize, 0_usize, 0_usize);
+        for (index, op) in of(model, &thread) {
+            if op.core != thread.core || op.thread != thread.thread {
+                return Err(StatsError::OpThread { index, core: op.core, thread: op.thread });
+            }
+            let end = op.start_u.checked_add(u64::from(op.dur_u));
+            let end = end.and_then(|end| end.checked_add(u64::from(op.barrier_u)).map(|_| end));
+            let begin = op.start_u.checked_sub(u64::from(op.sync_u));
+            let (Some(end), Some(_)) = (end, begin) else {
+                let end = op.start_u.wrapping_add(u64::from(op.dur_u));
+                let section = Kind::Op.code();
+                return Err(StatsError::CounterOrder { section, index, start: op.start_u, end });
+            };
+            outside = outside.saturating_add(usize::from(op.start_u < earliest || end > latest));
+            unordered = unordered.saturating_add(usize::from(op.start_u < before));
+            let missing = saturated(&op) & !op.flags;
+            saturation = saturation.saturating_add(usize::from(missing != 0));
+            before = op.start_u;
+        }
+        odd.outside = odd.outside.saturating_add(outside);
+        odd.unordered = odd.unordered.saturating_add(unordered);
+        odd.saturation = odd.saturation.saturating_add(saturation);
+    }
+    Ok(())
+}
+
+/// The flags that the durations of an operation ask for.
+fn saturated(op: &Op) -> u16 {
+    let flag = |value: u32, flag: u16| if value == u32::MAX { flag } else { 0 };
+    flag(op.dur_u, op_flags::DUR_SATURATED)
+        | flag(op.sync_u, op_flags::SYNC_SATURATED)
+        | flag(op.barrier_u, op_flags::BARRIER_SATURATED)
+}
+
+/// Item 12.
+fn reserved(model: &StatsModel<'_>, odd: &mut Odd) {
+    let pmu = model.pmu().iter().filter(|pmu| pmu.reserved != 0).count();
+    let op_pmu = model.op_pmu().iter().filter(|values| values.reserved != 0).count();
+    odd.reserved = odd.reserved.saturating_add(pmu).saturating_add(op_pmu);
+}
+
+fn number(kind: Kind, index: usize, core: u16, thread: u8) -> StatsError {
+    StatsError::CoreNumber { section: kind.code(), index, core, thread }
+}

@@ -1,0 +1,266 @@
+//! What the compiler says about the operations of a program: names, kinds, sizes, dependencies.
+//!
+//! A container of this compiler has it as JSON in segment [`SEGMENT`]. Every container with statistics has the part of it
+//! that `networkdesc.bin` can hold.
+
+use std::collections::HashMap;
+
+use qaic_qpc::container::{Container, names};
+use qaic_qpc::limits::Limits;
+use qaic_qpc::network_desc::{NetworkDesc, Stats};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::StatsError;
+
+/// Segment with this descriptor as JSON.
+pub const SEGMENT: &str = "opstatsdesc.open";
+/// Version of the JSON that this library reads and writes.
+pub const VERSION: u32 = 1;
+/// Ticks a millisecond where the descriptor does not say.
+pub const UCYCLES_PER_MS: u32 = 19_200;
+
+/// First 16 bytes of the SHA-256 of the segment a descriptor was read from. A stats buffer has it too, so that the two
+/// are known to belong together.
+pub type Fingerprint = [u8; 16];
+
+/// The operations of a program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OpsDescriptor {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Name of the network.
+    pub network: String,
+    /// Samples of an inference, which rates are counted in.
+    pub batch_size: u32,
+    /// Ticks a millisecond.
+    pub ucycles_per_ms: u32,
+    /// Stats level.
+    pub stats_level: u32,
+    /// Level of the statistics of operations.
+    pub op_stats_level: u32,
+    /// Events that the PMU was to count.
+    pub pmu_events: Vec<u32>,
+    /// Names of the thread groups.
+    pub groups: Vec<String>,
+    /// Per thread of a core, its group.
+    pub thread_groups: Vec<u32>,
+    /// Operations of each core.
+    pub cores: Vec<CoreOps>,
+}
+
+/// What every version of the JSON has.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+/// The operations of one core.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CoreOps {
+    /// Device of the program, in program order.
+    pub slice: u32,
+    /// Operations; the place of one is its number (`oc`).
+    pub ops: Vec<OpDesc>,
+}
+
+/// One operation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OpDesc {
+    /// Path of the node it comes from, with the suffix `/__<number>`.
+    pub name: String,
+    /// What it is called by the engine that runs it; empty where that is the name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub engine_name: String,
+    /// Nodes of the user's model that it computes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// Kind of operation.
+    pub kind: String,
+    /// Thread group it is issued by.
+    pub group: u32,
+    /// Memory its operands lie in.
+    pub memory: String,
+    /// Types of its operands, each once, separated by a comma and a blank.
+    pub types: String,
+    /// Shape of its output.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub shape: String,
+    /// Its operands, each as text.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub operands: Vec<String>,
+    /// Bytes of its outputs, 0 where the shapes are not known before it runs.
+    pub output_bytes: u64,
+    /// Multiplications with addition, 0 where they are not known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub macs: u64,
+    /// Bytes of the constants it reads.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub constant_bytes: u64,
+    /// Attributes in the form `{Key: value, ...}`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub attributes: String,
+    /// What has to be done before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deps: Vec<Dependency>,
+    /// Transfer between devices that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
+}
+
+/// An operation that must be done before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dependency {
+    /// Core of the producer.
+    pub core: u32,
+    /// Its number there.
+    pub oc: u32,
+    /// Whether data flows, or only the order counts.
+    pub data: bool,
+}
+
+/// One side of a transfer between devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Transfer {
+    /// `P2P`.
+    pub port_type: String,
+    /// `<src>-><dst>[,<dst>]` or `<dst><-<src>`, by device numbers.
+    pub port_description: String,
+    /// What the two sides have in common.
+    pub transaction: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde passes it
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+impl OpsDescriptor {
+    /// The descriptor of a container's program and its fingerprint; `None` of a program without statistics.
+    pub fn of_container(
+        container: &Container,
+        bytes: &[u8],
+    ) -> Result<Option<(Self, Fingerprint)>, StatsError> {
+        if let Some(segment) = container.segment(SEGMENT) {
+            let json = segment.payload(bytes);
+            return Ok(Some((Self::from_json(json)?, fingerprint(json))));
+        }
+        let Some(segment) = container.segment(names::NETWORK_DESC) else { return Ok(None) };
+        let payload = segment.payload(bytes);
+        let network = NetworkDesc::decode(payload, &Limits::default())?;
+        Ok(Self::of_network(&network).map(|descriptor| (descriptor, fingerprint(payload))))
+    }
+
+    /// Decodes the JSON of segment [`SEGMENT`].
+    pub fn from_json(json: &[u8]) -> Result<Self, StatsError> {
+        let refuse = |what: String| StatsError::Descriptor { what: format!("segment {SEGMENT} {what}") };
+        let version =
+            |version: u32| refuse(format!("has version {version}, this library reads version {VERSION}"));
+        match serde_json::from_slice::<Self>(json) {
+            Ok(descriptor) if descriptor.version == VERSION => Ok(descriptor),
+            Ok(descriptor) => Err(version(descriptor.version)),
+            // Another version has other fields, so that is what is said of it.
+            Err(error) => Err(match serde_json::from_slice::<Version>(json) {
+                Ok(found) if found.version != VERSION => version(found.version),
+                _ => refuse(format!("cannot be read: {error}")),
+            }),
+        }
+    }
+
+    /// What `networkdesc.bin` says; `None` without statistics.
+    pub fn of_network(network: &NetworkDesc) -> Option<Self> {
+        let stats = network.stats.as_ref()?;
+        let positive = |value: i32| u32::try_from(value).unwrap_or(0);
+        Some(Self {
+            version: VERSION,
+            network: network.network_name.clone(),
+            batch_size: positive(stats.batch_size).max(1),
+            ucycles_per_ms: match positive(stats.utimer_freq_ms) {
+                0 => UCYCLES_PER_MS,
+                rate => rate,
+            },
+            stats_level: positive(stats.stats_level),
+            op_stats_level: positive(stats.op_stats_level),
+            pmu_events: stats.pmu_events.iter().map(|&event| event.cast_unsigned()).collect(),
+            groups: network.thread_group_names.clone(),
+            thread_groups: network.thread_groups.clone(),
+            cores: cores_of(stats),
+        })
+    }
+
+    /// Operation `oc` of a core.
+    pub fn op(&self, core: u16, oc: u32) -> Option<&OpDesc> {
+        self.cores.get(usize::from(core))?.ops.get(usize::try_from(oc).ok()?)
+    }
+
+    /// Name of the group that a thread is of.
+    pub fn group_of_thread(&self, thread: u8) -> Option<&str> {
+        let group = self.thread_groups.get(usize::from(thread))?;
+        self.groups.get(usize::try_from(*group).ok()?).map(String::as_str)
+    }
+
+    /// Operations of a core by what their engine calls them.
+    pub fn by_engine_name(&self, core: u16) -> HashMap<&str, u32> {
+        let ops = self.cores.get(usize::from(core)).map_or(&[][..], |core| &core.ops);
+        let name = |op: &'_ OpDesc| -> bool { !op.engine_name.is_empty() };
+        let numbered = ops.iter().zip(0_u32..);
+        numbered.map(|(op, oc)| (if name(op) { &*op.engine_name } else { &*op.name }, oc)).collect()
+    }
+}
+
+/// Operations by core; number `oc` counts through the groups of a core in their order.
+fn cores_of(stats: &Stats) -> Vec<CoreOps> {
+    let core = |core: &qaic_qpc::network_desc::CoreOpNameKinds| {
+        let groups = core.tg_op_name_kinds.iter().zip(0_u32..);
+        let ops = groups.flat_map(|(ops, group)| {
+            ops.op_name_kinds.iter().map(move |op| OpDesc {
+                name: op.name.clone(),
+                kind: op.kind.clone(),
+                group,
+                memory: op.memory.clone(),
+                types: op.op_type.clone(),
+                shape: op.shape.clone(),
+                operands: if op.operands.is_empty() && !op.operand.is_empty() {
+                    vec![op.operand.clone()]
+                } else {
+                    op.operands.clone()
+                },
+                output_bytes: op.output_size,
+                attributes: op.attributes.clone(),
+                ..OpDesc::default()
+            })
+        });
+        CoreOps { slice: 0, ops: ops.collect() }
+    };
+    stats.core_op_name_kinds.iter().map(core).collect()
+}
+
+/// The fingerprint of the segment that a descriptor is read from.
+pub fn fingerprint(segment: &[u8]) -> Fingerprint {
+    let digest = Sha256::digest(segment);
+    digest.first_chunk().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_named_whatever_else_it_has() {
+        let what = |json: &str| match OpsDescriptor::from_json(json.as_bytes()) {
+            Err(error) => error.to_string(),
+            Ok(descriptor) => format!("{descriptor:?}"),
+        };
+        let other = "segment opstatsdesc.open has version 2, this library reads version 1";
+        assert_eq!(what(r#"{"version": 2}"#), other);
+        assert_eq!(what(r#"{"version": 2, "lanes": []}"#), other);
+        let odd = what(r#"{"version": 1, "lanes": []}"#);
+        assert!(odd.starts_with("segment opstatsdesc.open cannot be read: unknown field `lanes`"), "{odd}");
+        assert!(what("{").starts_with("segment opstatsdesc.open cannot be read: "));
+    }
+}

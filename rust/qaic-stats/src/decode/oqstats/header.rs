@@ -1,0 +1,197 @@
+//! The header of the open layout.
+
+use crate::decode::descriptor::Fingerprint;
+use crate::decode::record::Field;
+use crate::error::StatsError;
+use crate::model::{DeviceKind, Run};
+
+/// The first bytes of every buffer.
+pub const MAGIC: [u8; 8] = *b"OQSTATS1";
+/// Bytes of the header of version 1.
+pub const HEADER_BYTES: usize = 128;
+/// Bytes of an entry of the section directory of version 1.
+pub const ENTRY_BYTES: usize = 32;
+/// Number of the layout.
+pub const LAYOUT_ID: u32 = 1;
+
+const MAJOR: u16 = 1;
+const BYTE_ORDER_MARK: u16 = 0xFEFF;
+/// The bytes that the CRC covers come before it.
+const CRC_OFFSET: usize = 120;
+
+/// What the header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Minor version.
+    pub minor: u16,
+    /// Bytes of the header.
+    pub header_bytes: u16,
+    /// Bytes of the buffer.
+    pub buffer_bytes: u64,
+    /// Bytes of it that mean something.
+    pub used_bytes: u64,
+    /// Entries of the section directory.
+    pub sections: u32,
+    /// Bytes of an entry.
+    pub entry_bytes: u32,
+    /// Where the directory begins.
+    pub directory: u64,
+    /// Of the program that wrote it.
+    pub fingerprint: Fingerprint,
+    /// Facts about the inference.
+    pub run: Run,
+}
+
+impl Header {
+    /// A header of version 1, with the directory behind it.
+    pub fn new(
+        run: Run,
+        fingerprint: Fingerprint,
+        sections: u32,
+        used_bytes: u64,
+        buffer_bytes: u64,
+    ) -> Self {
+        Self {
+            minor: 0,
+            header_bytes: 128,
+            buffer_bytes,
+            used_bytes,
+            sections,
+            entry_bytes: 32,
+            directory: 128,
+            fingerprint,
+            run,
+        }
+    }
+
+    /// Reads and checks the header, the most basic rule first.
+    pub fn read(bytes: &[u8]) -> Result<Self, StatsError> {
+        let found: [u8; 8] = bytes.first_chunk().copied().unwrap_or_default();
+        if found != MAGIC {
+            return Err(StatsError::BadMagic { found });
+        }
+        let file_bytes = length(bytes);
+        let Some(fields) = bytes.first_chunk::<HEADER_BYTES>() else {
+            return Err(StatsError::Truncated { needed: 128, bytes: file_bytes });
+        };
+        let byte_order = u16::get(fields, 14);
+        if byte_order != BYTE_ORDER_MARK {
+            return Err(StatsError::ByteOrder { found: byte_order });
+        }
+        let (major, minor) = (u16::get(fields, 8), u16::get(fields, 10));
+        if major != MAJOR {
+            return Err(StatsError::Version { major, minor });
+        }
+        let (stored, computed) = (u32::get(fields, CRC_OFFSET), crc(fields));
+        if stored != computed {
+            return Err(StatsError::HeaderCrc { stored, computed });
+        }
+        let mut fingerprint = Fingerprint::default();
+        fingerprint.copy_from_slice(fields.get(48..64).unwrap_or_default());
+        let header = Self {
+            minor,
+            header_bytes: u16::get(fields, 12),
+            buffer_bytes: u64::get(fields, 16),
+            used_bytes: u64::get(fields, 24),
+            sections: u32::get(fields, 32),
+            entry_bytes: u32::get(fields, 36),
+            directory: u64::get(fields, 40),
+            fingerprint,
+            run: Run {
+                stats_level: u16::get(fields, 68),
+                op_stats_level: u16::get(fields, 70),
+                cores: u16::get(fields, 72),
+                threads_per_core: u16::get(fields, 74),
+                batch_size: u32::get(fields, 76),
+                ucycle_hz: u64::get(fields, 80),
+                epoch_utc_ns: u64::get(fields, 88),
+                inference: u64::get(fields, 96),
+                program: u32::get(fields, 104),
+                activation: u32::get(fields, 108),
+                flags: u32::get(fields, 112),
+                device: DeviceKind::from_code(u32::get(fields, 116)),
+                specialization: u32::get(fields, 124),
+            },
+        };
+        header.check(file_bytes)?;
+        Ok(header)
+    }
+
+    fn check(&self, file_bytes: u64) -> Result<(), StatsError> {
+        if usize::from(self.header_bytes) < HEADER_BYTES {
+            return Err(StatsError::HeaderSize { found: self.header_bytes });
+        }
+        if self.entry_bytes < 32 {
+            return Err(StatsError::EntrySize { found: self.entry_bytes });
+        }
+        let end = self.directory_end();
+        if self.directory < u64::from(self.header_bytes) || end.is_none_or(|end| end > self.used_bytes) {
+            return Err(StatsError::Directory {
+                offset: self.directory,
+                count: self.sections,
+                entry_bytes: self.entry_bytes,
+                used: self.used_bytes,
+            });
+        }
+        if self.used_bytes > self.buffer_bytes {
+            return Err(StatsError::UsedSize { used: self.used_bytes, capacity: self.buffer_bytes });
+        }
+        if self.buffer_bytes > file_bytes {
+            return Err(StatsError::Truncated { needed: self.buffer_bytes, bytes: file_bytes });
+        }
+        if self.run.ucycle_hz == 0 {
+            return Err(StatsError::ClockRate);
+        }
+        Ok(())
+    }
+
+    /// Where the directory ends; `None` past every buffer.
+    pub fn directory_end(&self) -> Option<u64> {
+        let bytes = u64::from(self.sections).checked_mul(u64::from(self.entry_bytes))?;
+        self.directory.checked_add(bytes)
+    }
+
+    /// The header's bytes.
+    pub fn write(&self) -> [u8; HEADER_BYTES] {
+        let mut fields = [0; HEADER_BYTES];
+        let run = &self.run;
+        u64::from_le_bytes(MAGIC).put(&mut fields, 0);
+        MAJOR.put(&mut fields, 8);
+        self.minor.put(&mut fields, 10);
+        self.header_bytes.put(&mut fields, 12);
+        BYTE_ORDER_MARK.put(&mut fields, 14);
+        self.buffer_bytes.put(&mut fields, 16);
+        self.used_bytes.put(&mut fields, 24);
+        self.sections.put(&mut fields, 32);
+        self.entry_bytes.put(&mut fields, 36);
+        self.directory.put(&mut fields, 40);
+        if let Some(place) = fields.get_mut(48..64) {
+            place.copy_from_slice(&self.fingerprint);
+        }
+        LAYOUT_ID.put(&mut fields, 64);
+        run.stats_level.put(&mut fields, 68);
+        run.op_stats_level.put(&mut fields, 70);
+        run.cores.put(&mut fields, 72);
+        run.threads_per_core.put(&mut fields, 74);
+        run.batch_size.put(&mut fields, 76);
+        run.ucycle_hz.put(&mut fields, 80);
+        run.epoch_utc_ns.put(&mut fields, 88);
+        run.inference.put(&mut fields, 96);
+        run.program.put(&mut fields, 104);
+        run.activation.put(&mut fields, 108);
+        run.flags.put(&mut fields, 112);
+        run.device.code().put(&mut fields, 116);
+        crc(&fields).put(&mut fields, CRC_OFFSET);
+        run.specialization.put(&mut fields, 124);
+        fields
+    }
+}
+
+fn crc(fields: &[u8; HEADER_BYTES]) -> u32 {
+    crc32fast::hash(fields.get(..CRC_OFFSET).unwrap_or_default())
+}
+
+/// Length of a slice as the layout counts.
+pub(super) fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,95 @@
+//! The open layout OQSTATS: self-describing, of fixed capacity, its records those of the model.
+
+mod directory;
+mod encode;
+mod header;
+
+use crate::decode::descriptor::Fingerprint;
+use crate::decode::layout::{DecodeOptions, Match, Program, StatsLayout};
+use crate::decode::record::Kind;
+use crate::error::StatsError;
+use crate::model::StatsModel;
+
+pub use encode::{capacity_bytes, encode, encode_to_vec};
+pub use header::{ENTRY_BYTES, HEADER_BYTES, Header, LAYOUT_ID, MAGIC};
+
+/// Name of the layout.
+pub const NAME: &str = "oqstats";
+
+/// The open layout.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OqStats;
+
+impl StatsLayout for OqStats {
+    fn id(&self) -> u32 {
+        LAYOUT_ID
+    }
+
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn probe(&self, bytes: &[u8], _program: Option<Program<'_>>) -> Match {
+        if bytes.starts_with(&MAGIC) { Match::Yes } else { Match::No }
+    }
+
+    fn decode<'a>(
+        &self,
+        bytes: &'a [u8],
+        program: Option<Program<'_>>,
+        options: DecodeOptions,
+    ) -> Result<StatsModel<'a>, StatsError> {
+        let header = Header::read(bytes)?;
+        let entries = directory::read(bytes, &header)?;
+        let mut model = StatsModel::new(header.run);
+        if header::length(bytes) > header.buffer_bytes {
+            model.warnings.push(format!(
+                "the file has {} bytes, the buffer in it {}: the rest is not read",
+                bytes.len(),
+                header.buffer_bytes
+            ));
+        }
+        for entry in &entries {
+            let records = entry.records(bytes);
+            if options.records && entry.crc != 0 {
+                let computed = crc32fast::hash(records);
+                if computed != entry.crc {
+                    return Err(StatsError::SectionCrc { section: entry.kind, stored: entry.crc, computed });
+                }
+            }
+            if let Some(kind) = Kind::from_code(entry.kind) {
+                model.set(kind, records, usize::try_from(entry.record_bytes).unwrap_or(usize::MAX));
+            }
+        }
+        if options.records {
+            reserved_entries(&entries, &mut model.warnings);
+        }
+        if let Some(program) = program
+            && !options.any_program
+            && program.fingerprint != header.fingerprint
+        {
+            return Err(StatsError::OtherProgram {
+                found: header.fingerprint,
+                expected: program.fingerprint,
+            });
+        }
+        Ok(model)
+    }
+}
+
+/// The hash of the descriptor that a buffer was written for.
+///
+/// # Errors
+///
+/// What is wrong with the header.
+pub fn fingerprint_of(bytes: &[u8]) -> Result<Fingerprint, StatsError> {
+    Header::read(bytes).map(|header| header.fingerprint)
+}
+
+fn reserved_entries(entries: &[directory::Entry], warnings: &mut Vec<String>) {
+    let odd = entries.iter().filter(|entry| entry.flags != 0).count();
+    if odd != 0 {
+        warnings
+            .push(format!("{odd} entries of the section directory have flags, which have no meaning yet"));
+    }
+}

@@ -1,0 +1,538 @@
+//! The records of a stats model: fixed size, little-endian, no padding.
+//!
+//! A record type is one table of fields. Reading, writing and the numpy type of the record all come from it.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+/// What the records of a section are; the numbers are those of the section directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs)] // as the records of the same names
+pub enum Kind {
+    Core = 1,
+    Thread = 2,
+    Port = 3,
+    Ring = 4,
+    PmuEvents = 5,
+    Pmu = 6,
+    Op = 7,
+    OpPmu = 8,
+    /// UTF-8 JSON, one byte a record.
+    Meta = 9,
+}
+
+impl Kind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::Core,
+        Self::Thread,
+        Self::Port,
+        Self::Ring,
+        Self::PmuEvents,
+        Self::Pmu,
+        Self::Op,
+        Self::OpPmu,
+        Self::Meta,
+    ];
+
+    /// The kind with this number; `None` for one this library does not know.
+    pub fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// Its number.
+    #[allow(clippy::as_conversions)] // of a fieldless enum
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// Its name in the specification.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Core => "CORE",
+            Self::Thread => "THREAD",
+            Self::Port => "PORT",
+            Self::Ring => "RING",
+            Self::PmuEvents => "PMU_EVENTS",
+            Self::Pmu => "PMU",
+            Self::Op => "OP",
+            Self::OpPmu => "OP_PMU",
+            Self::Meta => "META",
+        }
+    }
+
+    /// Bytes of a record.
+    pub const fn record_bytes(self) -> usize {
+        match self {
+            Self::Core => Core::SIZE,
+            Self::Thread => Thread::SIZE,
+            Self::Port => Port::SIZE,
+            Self::Ring => Ring::SIZE,
+            Self::PmuEvents => PmuEvents::SIZE,
+            Self::Pmu => Pmu::SIZE,
+            Self::Op => Op::SIZE,
+            Self::OpPmu => OpPmu::SIZE,
+            Self::Meta => 1,
+        }
+    }
+
+    /// Fields of a record, in order.
+    pub const fn fields(self) -> &'static [FieldType] {
+        match self {
+            Self::Core => Core::FIELDS,
+            Self::Thread => Thread::FIELDS,
+            Self::Port => Port::FIELDS,
+            Self::Ring => Ring::FIELDS,
+            Self::PmuEvents => PmuEvents::FIELDS,
+            Self::Pmu => Pmu::FIELDS,
+            Self::Op => Op::FIELDS,
+            Self::OpPmu => OpPmu::FIELDS,
+            Self::Meta => &[],
+        }
+    }
+}
+
+/// One field as numpy describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldType {
+    /// Name.
+    pub name: &'static str,
+    /// Type code, explicitly little-endian.
+    pub code: &'static str,
+    /// Elements; 1 for a scalar.
+    pub count: usize,
+}
+
+/// A value that a field can hold.
+pub trait Field: Copy + Default {
+    /// As numpy calls it.
+    const CODE: &'static str;
+    /// Elements.
+    const COUNT: usize;
+
+    /// The value that begins at `offset`.
+    fn get(bytes: &[u8], offset: usize) -> Self;
+
+    /// Writes the value at `offset`.
+    fn put(self, bytes: &mut [u8], offset: usize);
+}
+
+macro_rules! scalar_field {
+    ($($type:ty => $code:literal),*) => {$(
+        impl Field for $type {
+            const CODE: &'static str = $code;
+            const COUNT: usize = 1;
+
+            fn get(bytes: &[u8], offset: usize) -> Self {
+                let bytes = bytes.get(offset..).and_then(|rest| rest.first_chunk());
+                bytes.map_or(0, |bytes| Self::from_le_bytes(*bytes))
+            }
+
+            fn put(self, bytes: &mut [u8], offset: usize) {
+                let place = bytes.get_mut(offset..).and_then(|rest| rest.first_chunk_mut());
+                if let Some(place) = place {
+                    *place = self.to_le_bytes();
+                }
+            }
+        }
+    )*};
+}
+
+scalar_field!(u8 => "u1", u16 => "<u2", u32 => "<u4", u64 => "<u8");
+
+impl<T: Field> Field for [T; 8] {
+    const CODE: &'static str = T::CODE;
+    const COUNT: usize = 8;
+
+    fn get(bytes: &[u8], offset: usize) -> Self {
+        std::array::from_fn(|index| {
+            T::get(bytes, offset.saturating_add(index.saturating_mul(size_of::<T>())))
+        })
+    }
+
+    fn put(self, bytes: &mut [u8], offset: usize) {
+        for (index, value) in self.into_iter().enumerate() {
+            value.put(bytes, offset.saturating_add(index.saturating_mul(size_of::<T>())));
+        }
+    }
+}
+
+/// A record type.
+pub trait Record: Copy + Debug + Default {
+    /// Which section it is of.
+    const KIND: Kind;
+    /// Bytes of a record.
+    const SIZE: usize;
+    /// Fields in order.
+    const FIELDS: &'static [FieldType];
+
+    /// The record at the begin of `bytes`; zeros where they are too short.
+    fn read(bytes: &[u8]) -> Self;
+
+    /// Writes the record to the begin of `bytes`, which has room for it.
+    fn write(&self, bytes: &mut [u8]);
+}
+
+macro_rules! record {
+    ($(#[$doc:meta])* $name:ident, $size:literal bytes, {
+        $($(#[$field_doc:meta])* $field:ident $(as $shown:literal)?: $type:ty = $offset:literal,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// Bytes of a record.
+            pub const SIZE: usize = $size;
+            /// Fields in order.
+            pub const FIELDS: &'static [FieldType] = &[$(FieldType {
+                name: record!(@name $field $($shown)?),
+                code: <$type as Field>::CODE,
+                count: <$type as Field>::COUNT,
+            }),*];
+        }
+
+        impl Record for $name {
+            const KIND: Kind = Kind::$name;
+            const SIZE: usize = $size;
+            const FIELDS: &'static [FieldType] = Self::FIELDS;
+
+            #[inline]
+            fn read(bytes: &[u8]) -> Self {
+                let Some(bytes) = bytes.first_chunk::<$size>() else { return Self::default() };
+                Self { $($field: <$type as Field>::get(bytes, $offset),)* }
+            }
+
+            #[inline]
+            fn write(&self, bytes: &mut [u8]) {
+                if let Some(bytes) = bytes.first_chunk_mut::<$size>() {
+                    $(self.$field.put(bytes, $offset);)*
+                }
+            }
+        }
+    };
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $shown:literal) => { $shown };
+}
+
+/// Flags of [`Core`].
+pub mod core_flags {
+    /// DDR bytes are valid.
+    pub const DDR: u32 = 1;
+    /// Multicast bytes are valid.
+    pub const MULTICAST: u32 = 2;
+    /// `PCycles` are valid.
+    pub const PCYCLES: u32 = 4;
+}
+
+record! {
+    /// What one core did.
+    Core, 64 bytes, {
+        /// Number of the core.
+        core: u16 = 0,
+        /// Device of the program, in program order.
+        slice: u16 = 2,
+        /// [`core_flags`].
+        flags: u32 = 4,
+        /// First tick of the inference on this core.
+        start_u: u64 = 8,
+        /// Tick after the last.
+        end_u: u64 = 16,
+        /// Processor cycles in between.
+        pcycles: u64 = 24,
+        /// Bytes read from DDR.
+        ddr_read_bytes: u64 = 32,
+        /// Bytes written to DDR.
+        ddr_write_bytes: u64 = 40,
+        /// Bytes received by multicast.
+        mc_read_bytes: u64 = 48,
+        /// Bytes sent by multicast.
+        mc_write_bytes: u64 = 56,
+    }
+}
+
+/// Flags of [`Thread`].
+pub mod thread_flags {
+    /// The activation interval is valid.
+    pub const ACTIVATION: u32 = 1;
+    /// `PCycles` are valid.
+    pub const PCYCLES: u32 = 2;
+}
+
+/// What a thread issues to; the numbers of [`Thread::engine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum EngineKind {
+    Hvx,
+    Hmx,
+    DmaIssue,
+    Scalar,
+    Cpu,
+    /// A number this library does not know.
+    Other(u8),
+}
+
+impl EngineKind {
+    /// The engine with this number.
+    pub const fn from_code(code: u8) -> Self {
+        match code {
+            0 => Self::Hvx,
+            1 => Self::Hmx,
+            2 => Self::DmaIssue,
+            3 => Self::Scalar,
+            16 => Self::Cpu,
+            other => Self::Other(other),
+        }
+    }
+
+    /// Its number.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Hvx => 0,
+            Self::Hmx => 1,
+            Self::DmaIssue => 2,
+            Self::Scalar => 3,
+            Self::Cpu => 16,
+            Self::Other(code) => code,
+        }
+    }
+
+    /// As it is printed where the descriptor does not name the thread group.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hvx => "HVX",
+            Self::Hmx => "HMX",
+            Self::DmaIssue => "DMAIssue",
+            Self::Scalar => "Scalar",
+            Self::Cpu => "CPU",
+            Self::Other(_) => "Unknown",
+        }
+    }
+}
+
+record! {
+    /// What one thread of a core did.
+    Thread, 64 bytes, {
+        /// Number of the core.
+        core: u16 = 0,
+        /// Number of the thread.
+        thread: u8 = 2,
+        /// [`EngineKind`].
+        engine: u8 = 3,
+        /// [`thread_flags`].
+        flags: u32 = 4,
+        /// First tick of the inference on this thread.
+        start_u: u64 = 8,
+        /// Tick after the last.
+        end_u: u64 = 16,
+        /// Processor cycles in between.
+        pcycles: u64 = 24,
+        /// First tick of the activation.
+        act_start_u: u64 = 32,
+        /// Tick after its last.
+        act_end_u: u64 = 40,
+        /// Processor cycles of the activation.
+        act_pcycles: u64 = 48,
+        /// Index of the thread's first operation.
+        first_op: u32 = 56,
+        /// Number of its operations, which follow one another in the order of their starts.
+        op_count: u32 = 60,
+    }
+}
+
+/// Directions of [`Port`].
+pub mod port_directions {
+    /// To the device.
+    pub const IN: u8 = 0;
+    /// From the device.
+    pub const OUT: u8 = 1;
+}
+
+record! {
+    /// How long a thread waited for an input or output port.
+    Port, 32 bytes, {
+        /// Number of the core.
+        core: u16 = 0,
+        /// Number of the thread.
+        thread: u8 = 2,
+        /// [`port_directions`].
+        direction: u8 = 3,
+        /// Number of the port: 100 is the host's input, 101 its output.
+        port: u16 = 4,
+        /// None are known.
+        flags: u16 = 6,
+        /// Ticks waited.
+        wait_u: u64 = 8,
+        /// When the doorbell rang first, 0 for never.
+        first_ring_u: u64 = 16,
+        /// And last.
+        last_ring_u: u64 = 24,
+    }
+}
+
+record! {
+    /// One ring of a pipelined input.
+    Ring, 16 bytes, {
+        /// Number of the core.
+        core: u16 = 0,
+        /// Number of the port.
+        port: u16 = 2,
+        /// Number of the ring.
+        sequence: u32 = 4,
+        /// When.
+        ts_u: u64 = 8,
+    }
+}
+
+record! {
+    /// The events that the PMU values count; an unused place is 0.
+    PmuEvents, 32 bytes, {
+        /// Event ids.
+        event: [u32; 8] = 0,
+    }
+}
+
+record! {
+    /// PMU values of one thread.
+    Pmu, 80 bytes, {
+        /// Number of the core.
+        core: u16 = 0,
+        /// Number of the thread.
+        thread: u8 = 2,
+        /// How many values there are.
+        valid_count: u8 = 3,
+        /// Bit i: value i wrapped or is saturated.
+        flags: u32 = 4,
+        /// Zero.
+        reserved: u64 = 8,
+        /// Values, in the order of the events.
+        value: [u64; 8] = 16,
+    }
+}
+
+/// Kinds of [`Op`].
+pub mod op_kind_flags {
+    /// It was executed.
+    pub const EXECUTED: u8 = 1;
+    /// It is no work of the model.
+    pub const BOOKKEEPING: u8 = 2;
+    /// It is the asynchronous part of a transfer.
+    pub const ASYNC_TRANSFER: u8 = 4;
+    /// It ran inside another one.
+    pub const NESTED: u8 = 8;
+}
+
+/// Flags of [`Op`].
+pub mod op_flags {
+    /// The duration did not fit.
+    pub const DUR_SATURATED: u16 = 1;
+    /// The wait before did not fit.
+    pub const SYNC_SATURATED: u16 = 2;
+    /// The wait after did not fit.
+    pub const BARRIER_SATURATED: u16 = 4;
+    /// `PCycles` are valid.
+    pub const PCYCLES: u16 = 8;
+    /// The wait before is valid.
+    pub const SYNC: u16 = 16;
+    /// The wait after is valid.
+    pub const BARRIER: u16 = 32;
+    /// The output bytes are valid.
+    pub const OUT_BYTES: u16 = 64;
+}
+
+record! {
+    /// One execution of an operation on one thread. It waited in `[start_u - sync_u, start_u)`, worked for `dur_u`, and
+    /// waited for the others of its group for `barrier_u` after that.
+    Op, 48 bytes, {
+        /// Number of the operation in the descriptor, unique in its core.
+        oc: u32 = 0,
+        /// Number of the core.
+        core: u16 = 4,
+        /// Number of the thread.
+        thread: u8 = 6,
+        /// [`op_kind_flags`].
+        kflags: u8 = 7,
+        /// First tick.
+        start_u: u64 = 8,
+        /// Ticks it took.
+        dur_u: u32 = 16,
+        /// Ticks waited before.
+        sync_u: u32 = 20,
+        /// Ticks waited after.
+        barrier_u: u32 = 24,
+        /// [`op_flags`].
+        flags: u16 = 28,
+        /// Which pass of a loop or ring it was.
+        iteration as "iter": u16 = 30,
+        /// Processor cycles it took.
+        pcycles: u64 = 32,
+        /// Bytes it wrote.
+        out_bytes: u64 = 40,
+    }
+}
+
+record! {
+    /// PMU values of one execution of an operation.
+    OpPmu, 72 bytes, {
+        /// Index of the operation's record.
+        op as "op_index": u32 = 0,
+        /// Zero.
+        reserved: u32 = 4,
+        /// Values, in the order of the events.
+        value: [u64; 8] = 8,
+    }
+}
+
+/// Records side by side, each at the begin of `stride` bytes. A view: reading one copies its fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Records<'a, R> {
+    bytes: &'a [u8],
+    stride: usize,
+    record: PhantomData<R>,
+}
+
+impl<'a, R: Record> Records<'a, R> {
+    /// As many records as `bytes` has whole strides. A stride below the record's size holds none.
+    pub fn new(bytes: &'a [u8], stride: usize) -> Self {
+        let bytes = if stride < R::SIZE { &[] } else { bytes };
+        Self { bytes, stride: stride.max(1), record: PhantomData }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.bytes.len().checked_div(self.stride).unwrap_or(0)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Record `index`.
+    pub fn get(&self, index: usize) -> Option<R> {
+        let start = index.checked_mul(self.stride)?;
+        let end = start.checked_add(self.stride)?;
+        self.bytes.get(start..end).map(R::read)
+    }
+
+    /// The records `range`, as far as there are such.
+    #[must_use]
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
+        let end = range.end.min(self.len()).saturating_mul(self.stride);
+        let start = range.start.saturating_mul(self.stride).min(end);
+        Self { bytes: self.bytes.get(start..end).unwrap_or_default(), ..*self }
+    }
+
+    /// All of them in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = R> + Clone + use<'a, R> {
+        self.bytes.chunks_exact(self.stride).map(R::read)
+    }
+
+    /// One value of each record.
+    pub fn column<T>(&self, value: impl Fn(R) -> T) -> Vec<T> {
+        self.iter().map(value).collect()
+    }
+}

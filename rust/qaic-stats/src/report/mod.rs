@@ -1,0 +1,7 @@
+//! What is printed of measured inferences.
+
+pub mod kpi;
+mod latency;
+pub mod summary;
+
+pub use latency::{ProgramFacts, write_latency_report};

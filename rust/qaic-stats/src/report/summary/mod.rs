@@ -1,0 +1,51 @@
+//! The summary of one inference as text: per core a table of kinds of operations and lines about its threads, then lines
+//! about the whole network.
+//!
+//! People and scripts read this text; widths, order and words are those they know. A figure that was not measured is `N/A`.
+//! Lines that only this library writes (PMU, DDR, multicast, facts of the producer) begin like the lines around them and
+//! match none of the known patterns.
+
+mod lines;
+mod rows;
+
+use std::io::{self, Write};
+
+use crate::decode::descriptor::OpsDescriptor;
+use crate::model::StatsModel;
+use crate::walk::{CoreRecords, Watch, by_core};
+
+/// What a summary shows.
+#[derive(Clone, Debug, Default)]
+pub struct SummaryOptions<'a> {
+    /// Only these cores; the lines about the whole network stay as they are.
+    pub cores: Option<Vec<u16>>,
+    /// Hears how far the reading has come.
+    pub watch: Option<&'a dyn Watch>,
+}
+
+/// Writes the summary. Memory does not depend on the number of executions.
+pub fn write_summary(
+    out: &mut impl Write,
+    model: &StatsModel<'_>,
+    descriptor: &OpsDescriptor,
+    options: &SummaryOptions<'_>,
+) -> io::Result<()> {
+    lines::write_producer(out, model)?;
+    let chosen = |core: u16| options.cores.as_ref().is_none_or(|cores| cores.contains(&core));
+    let (records, nothing) = (by_core(model), CoreRecords::default());
+    let mut first = true;
+    for core in model.cores().iter().filter(|core| chosen(core.core)) {
+        if !first {
+            writeln!(out)?;
+        }
+        first = false;
+        let records = records.get(&core.core).unwrap_or(&nothing);
+        let table = rows::Table::of_core(model, descriptor, core.core, &records.threads, options.watch)?;
+        table.write(out, &core, lines::CoreTotals::of(&records.threads))?;
+        lines::write_core(out, model, descriptor, &core, records, &table)?;
+    }
+    lines::write_network(out, model, descriptor)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! One inference as the host saw it.
+
+use crate::decode::record::{Field, FieldType};
+
+macro_rules! sample {
+    ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
+        /// Times of one inference, in nanoseconds of the clock of the process that measured, and its place in the queue.
+        ///
+        /// The times ascend. What no host can measure (the kernel's part) is not in it.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct HostSample {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl HostSample {
+            /// Fields in order, as numpy describes them; a record has no gaps.
+            pub const FIELDS: &'static [FieldType] = &[$(FieldType {
+                name: stringify!($field),
+                code: <$type as Field>::CODE,
+                count: 1,
+            }),*];
+
+            /// Bytes of a record.
+            pub const SIZE: usize = 0_usize $(.saturating_add(size_of::<$type>()))*;
+
+            /// Appends the record, little-endian.
+            pub fn encode(&self, into: &mut Vec<u8>) {
+                $(into.extend_from_slice(&self.$field.to_le_bytes());)*
+            }
+        }
+    };
+}
+
+sample! {
+    /// Number of the inference in its program, over all activations.
+    inference: u64,
+    /// The call that started it.
+    enqueued_ns: u64,
+    /// A thread took it up.
+    begun_ns: u64,
+    /// The device's inputs were complete.
+    inputs_ready_ns: u64,
+    /// The device was done.
+    executed_ns: u64,
+    /// The caller's outputs were complete.
+    outputs_ready_ns: u64,
+    /// It was said that the inference has ended.
+    completed_ns: u64,
+    /// Number of the program among those that were profiled together.
+    program: u32,
+    /// Number of the activation in its program.
+    activation: u32,
+    /// Elements of the queue before it was put there.
+    queue_depth: u32,
+    /// Inferences in the queue with it.
+    in_queue: u32,
+}
+
+impl HostSample {
+    /// Waiting until a thread took it up.
+    pub fn enqueue_ns(&self) -> u64 {
+        self.begun_ns.saturating_sub(self.enqueued_ns)
+    }
+
+    /// Bringing the inputs to the device.
+    pub fn pre_process_ns(&self) -> u64 {
+        self.inputs_ready_ns.saturating_sub(self.begun_ns)
+    }
+
+    /// From the submission to the device until it was seen to be done.
+    pub fn execute_ns(&self) -> u64 {
+        self.executed_ns.saturating_sub(self.inputs_ready_ns)
+    }
+
+    /// Bringing the outputs from the device.
+    pub fn post_process_ns(&self) -> u64 {
+        self.outputs_ready_ns.saturating_sub(self.executed_ns)
+    }
+
+    /// From the call that started it until its outputs were there.
+    pub fn total_ns(&self) -> u64 {
+        self.completed_ns.saturating_sub(self.enqueued_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_its_fields_one_after_the_other() {
+        let sample =
+            HostSample { inference: 1, completed_ns: 2, program: 3, in_queue: 4, ..HostSample::default() };
+        let mut bytes = Vec::new();
+        sample.encode(&mut bytes);
+        assert_eq!((bytes.len(), HostSample::SIZE), (72, 72));
+        let at = |offset: usize| bytes[offset];
+        assert_eq!((at(0), at(48), at(56), at(68)), (1, 2, 3, 4));
+        assert_eq!(HostSample::FIELDS.len(), 11);
+    }
+}

@@ -1,0 +1,62 @@
+//! Models of the structures, and of what threads do with requests in them: small programs of two to four threads, of which
+//! loom runs every interleaving and every stale read that the memory model allows, up to `LOOM_MAX_PREEMPTIONS`.
+//!
+//! `make loom` runs them. The files under test are those that ship; here they are built with loom's synchronization
+//! (`atomic.rs` chooses). A lost notification is a deadlock, which loom reports.
+#![cfg(all(loom, test))]
+#![allow(dead_code, unused_imports)] // the models use a part of each file
+
+#[path = "../src/atomic.rs"]
+mod atomic;
+#[path = "../src/event_count.rs"]
+mod event_count;
+#[path = "../src/free_list.rs"]
+mod free_list;
+#[path = "../src/id_index.rs"]
+mod id_index;
+#[path = "../src/ready_list.rs"]
+mod ready_list;
+#[path = "../src/request_state.rs"]
+mod request_state;
+#[path = "../src/ring.rs"]
+mod ring;
+#[path = "../src/run_queue.rs"]
+mod run_queue;
+#[path = "../src/slot.rs"]
+mod slot;
+
+use event_count::EventCount;
+use free_list::FreeList;
+use id_index::IdIndex;
+use ready_list::{Numbers, ReadyList};
+use request_state::{
+    AskedToEnd, Completed, Generation, InFlight, Origin, Phase, Reason, RequestState, Submitted,
+};
+use ring::Ring;
+use run_queue::{RunQueues, Taken, Turn};
+use slot::Slot;
+
+#[path = "composition.rs"]
+mod composition_models;
+#[path = "event_count.rs"]
+mod event_count_models;
+#[path = "free_list.rs"]
+mod free_list_models;
+#[path = "id_index.rs"]
+mod id_index_models;
+#[path = "ready_list.rs"]
+mod ready_list_models;
+#[path = "ring.rs"]
+mod ring_models;
+#[path = "run_queue.rs"]
+mod run_queue_models;
+
+/// A limit that never ends a wait: under loom none does.
+const FOREVER: std::time::Duration = std::time::Duration::MAX;
+
+/// Checks a model whose threads have so much to do that `LOOM_MAX_PREEMPTIONS` of them would take minutes.
+fn with_preemptions(count: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(count);
+    builder.check(model);
+}

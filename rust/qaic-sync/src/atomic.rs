@@ -1,0 +1,95 @@
+//! Locks, condition variables and atomics, in one place so that a model checker or a counter can take their place.
+//!
+//! Under `--cfg loom` (`make loom`) everything here comes from loom, which then tries the interleavings and the stale
+//! reads that the memory model allows. A wait that would end by itself after a time does not end there, so that a lost
+//! wake-up shows as a deadlock. With the feature `count`, each lock and each read-modify-write is counted.
+//!
+//! A poisoned lock is taken over: every critical section here leaves its data consistent at each step.
+
+use std::sync::{PoisonError, TryLockError};
+use std::time::Duration;
+
+#[cfg(loom)]
+use loom::sync as primitive;
+#[cfg(not(loom))]
+use std::sync as primitive;
+
+pub use primitive::MutexGuard;
+pub use primitive::atomic::{Ordering, fence};
+
+#[cfg(not(feature = "count"))]
+pub use primitive::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+#[cfg(feature = "count")]
+pub use crate::count::{AtomicBool, AtomicU32, AtomicU64};
+
+#[cfg(loom)]
+pub use loom::thread::yield_now;
+#[cfg(not(loom))]
+pub use std::thread::yield_now;
+
+/// Mutual exclusion that ignores poisoning.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(primitive::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// An unlocked value.
+    #[cfg(not(loom))]
+    pub const fn new(value: T) -> Self {
+        Self(primitive::Mutex::new(value))
+    }
+
+    /// An unlocked value.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Self {
+        Self(primitive::Mutex::new(value))
+    }
+
+    /// The value, locked.
+    ///
+    /// Blocking: while another thread holds the lock.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(feature = "count")]
+        crate::count::lock();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The value, locked, unless another thread holds the lock.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        #[cfg(feature = "count")]
+        crate::count::lock();
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Waits for a change of what a [`Mutex`] guards.
+#[derive(Debug, Default)]
+pub struct Condvar(primitive::Condvar);
+
+impl Condvar {
+    /// Wakes one waiting thread.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all waiting threads.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Waits for a notification, at most `limit`.
+    #[cfg(not(loom))]
+    pub fn wait_at_most<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
+        self.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Waits for a notification.
+    #[cfg(loom)]
+    pub fn wait_at_most<'a, T>(&self, guard: MutexGuard<'a, T>, _: Duration) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+}

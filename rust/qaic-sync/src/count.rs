@@ -1,0 +1,105 @@
+//! Counts what threads do with locks and atomics, for the test that bounds it per inference.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{self as std_atomic, Ordering};
+
+thread_local! {
+    static LOCKS: Cell<u64> = const { Cell::new(0) };
+    static UPDATES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Operations of the calling thread since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Operations {
+    /// Attempts to take a lock, successful or not.
+    pub locks: u64,
+    /// Atomic read-modify-writes, failed exchanges included.
+    pub updates: u64,
+}
+
+impl Operations {
+    /// Of the calling thread.
+    pub fn here() -> Self {
+        Self { locks: LOCKS.get(), updates: UPDATES.get() }
+    }
+
+    /// Of the calling thread during `work`.
+    pub fn during(work: impl FnOnce()) -> Self {
+        let before = Self::here();
+        work();
+        let after = Self::here();
+        Self { locks: after.locks - before.locks, updates: after.updates - before.updates }
+    }
+}
+
+pub(crate) fn lock() {
+    LOCKS.set(LOCKS.get() + 1);
+}
+
+pub(crate) fn update() {
+    UPDATES.set(UPDATES.get() + 1);
+}
+
+/// An atomic of the standard library whose read-modify-writes are counted.
+macro_rules! counted {
+    ($name:ident, $value:ty, { $($method:ident),* }) => {
+        #[doc = concat!("[`std::sync::atomic::", stringify!($name), "`], counted.")]
+        #[derive(Default)]
+        pub struct $name(std_atomic::$name);
+
+        #[allow(missing_docs)] // the names and the meanings of the standard library
+        impl $name {
+            pub const fn new(value: $value) -> Self {
+                Self(std_atomic::$name::new(value))
+            }
+
+            pub fn load(&self, ordering: Ordering) -> $value {
+                self.0.load(ordering)
+            }
+
+            pub fn store(&self, value: $value, ordering: Ordering) {
+                self.0.store(value, ordering);
+            }
+
+            pub fn into_inner(self) -> $value {
+                self.0.into_inner()
+            }
+
+            pub fn compare_exchange(
+                &self, current: $value, new: $value, success: Ordering, failure: Ordering,
+            ) -> Result<$value, $value> {
+                update();
+                self.0.compare_exchange(current, new, success, failure)
+            }
+
+            pub fn compare_exchange_weak(
+                &self, current: $value, new: $value, success: Ordering, failure: Ordering,
+            ) -> Result<$value, $value> {
+                update();
+                self.0.compare_exchange_weak(current, new, success, failure)
+            }
+
+            pub fn fetch_update(
+                &self, set: Ordering, fetch: Ordering, mut change: impl FnMut($value) -> Option<$value>,
+            ) -> Result<$value, $value> {
+                self.0.fetch_update(set, fetch, |value| change(value).inspect(|_| update()))
+            }
+
+            $(pub fn $method(&self, value: $value, ordering: Ordering) -> $value {
+                update();
+                self.0.$method(value, ordering)
+            })*
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(formatter)
+            }
+        }
+    };
+}
+
+counted!(AtomicBool, bool, { swap, fetch_and, fetch_or });
+counted!(AtomicU32, u32, { swap, fetch_add, fetch_sub, fetch_max, fetch_min, fetch_and, fetch_or });
+counted!(AtomicU64, u64, { swap, fetch_add, fetch_sub, fetch_max, fetch_min, fetch_and, fetch_or });

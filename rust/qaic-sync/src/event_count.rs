@@ -1,0 +1,213 @@
+//! Threads that sleep until there is something for them, where "something" lives in atomics elsewhere.
+//!
+//! A notification costs one operation on an atomic while no thread sleeps.
+
+use std::time::Duration;
+
+use crate::atomic::{AtomicU32, Condvar, Mutex, Ordering};
+
+/// An event count: threads that wait for the same kind of thing.
+///
+/// "The same" matters: [`EventCount::notify_one`] wakes any one of them, and one that cannot use what was added leaves
+/// the others asleep. Where threads wait for different things (each for its own inference, say), each thing has its own
+/// event count, 16 bytes without anything behind them.
+///
+/// There is no spinning before sleep: what is waited for here takes a device longer than any spin worth its heat, and a
+/// thread that could do the work itself does so instead of waiting.
+#[derive(Debug, Default)]
+pub struct EventCount {
+    /// Threads between registering and leaving. Only read-modify-write operations change it, so all of them form one
+    /// order, and a later one acquires what an earlier one released.
+    listening: AtomicU32,
+    /// Notifications that found a thread listening. Written with `parking` locked.
+    events: AtomicU32,
+    /// Held from the last look at `events` until the thread sleeps.
+    parking: Mutex<()>,
+    changed: Condvar,
+}
+
+impl EventCount {
+    /// No thread listens.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wakes one waiting thread, after something for one thread was added, and says whether there was any. If not, a
+    /// thread that begins to wait later finds what was added.
+    pub fn notify_one(&self) -> bool {
+        let is_heard = self.announce();
+        if is_heard {
+            self.changed.notify_one();
+        }
+        is_heard
+    }
+
+    /// Wakes all waiting threads, after something changed that concerns all.
+    pub fn notify_all(&self) {
+        if self.announce() {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether a thread listens; it then cannot fall asleep without another look.
+    fn announce(&self) -> bool {
+        // An exchange of nothing for nothing. It is in one order with the registrations: a thread that registers later
+        // acquires from it what was added before, and needs no notification; one that registered earlier makes it fail.
+        // Relaxed where it fails: nothing of the listener's is used.
+        if self.listening.compare_exchange(0, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
+            return false;
+        }
+        let parking = self.parking.lock();
+        // Relaxed load: the lock orders the writers. Release store: a thread that sees this event sees what was added.
+        self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        drop(parking);
+        true
+    }
+
+    /// Waits until `try_take` has something, until a notification, or for `limit`.
+    ///
+    /// Blocking: at most `limit`. `try_take` is asked before and after sleeping, with no lock held; a caller that still
+    /// wants something comes again. What it looks at must be published with release and read with acquire.
+    pub fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
+        let _listening = Listening::new(&self.listening);
+        // Acquire: the addition of a notification that is counted in here is seen below. One that is not counted yet is
+        // noticed under the lock.
+        let seen = self.events.load(Ordering::Acquire);
+        if let Some(taken) = try_take() {
+            return Some(taken);
+        }
+        let parking = self.parking.lock();
+        // Relaxed: written under this lock.
+        if self.events.load(Ordering::Relaxed) == seen {
+            drop(self.changed.wait_at_most(parking, limit));
+        } else {
+            drop(parking);
+        }
+        try_take()
+    }
+
+    /// Threads that wait; only a guess while they come and go.
+    pub fn waiting(&self) -> u32 {
+        self.listening.load(Ordering::Relaxed)
+    }
+}
+
+/// A thread's place among those listening, given up even when what it tries panics.
+struct Listening<'a>(&'a AtomicU32);
+
+impl<'a> Listening<'a> {
+    fn new(listening: &'a AtomicU32) -> Self {
+        // Acquires from the `announce` calls that came before what was added before them.
+        listening.fetch_add(1, Ordering::Acquire);
+        Self(listening)
+    }
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        // Relaxed: publishes nothing; a notification that comes too early for it is in vain.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+    use std::time::Instant;
+
+    const LONG: Duration = Duration::from_mins(1);
+
+    /// `wait` until it has something, as callers do.
+    fn wait_for<T>(events: &EventCount, mut try_take: impl FnMut() -> Option<T>) -> T {
+        loop {
+            if let Some(taken) = events.wait(LONG, &mut try_take) {
+                return taken;
+            }
+        }
+    }
+
+    #[test]
+    fn does_not_sleep_over_what_is_there() {
+        let events = EventCount::new();
+        assert_eq!(events.wait(LONG, || Some(events.waiting())), Some(1));
+        assert_eq!(events.waiting(), 0);
+    }
+
+    #[test]
+    fn waits_no_longer_than_its_limit() {
+        let events = EventCount::new();
+        let mut asked = 0;
+        let nothing = events.wait(Duration::from_millis(1), || {
+            asked += 1;
+            None::<()>
+        });
+        assert_eq!((nothing, asked, events.waiting()), (None, 2, 0));
+    }
+
+    #[test]
+    fn does_not_sleep_when_woken_while_it_looked() {
+        let events = EventCount::new();
+        let mut asked = 0;
+        let started = Instant::now();
+        let taken = events.wait(LONG, || {
+            asked += 1;
+            if asked == 1 {
+                // What a producer does between this look and the sleep.
+                events.notify_one();
+                return None;
+            }
+            Some(asked)
+        });
+        assert_eq!(taken, Some(2));
+        assert!(started.elapsed() < LONG);
+    }
+
+    #[test]
+    fn leaves_when_the_attempt_panics() {
+        let events = EventCount::new();
+        let attempt = AssertUnwindSafe(|| events.wait(LONG, || -> Option<()> { panic!("no") }));
+        assert!(catch_unwind(attempt).is_err());
+        assert_eq!(events.waiting(), 0);
+    }
+
+    #[test]
+    fn one_item_wakes_one_thread_and_a_change_for_all_wakes_all() {
+        const THREADS: u32 = 8;
+        let (events, items, over) = (EventCount::new(), AtomicU32::new(0), AtomicBool::new(false));
+        let taken = AtomicU32::new(0);
+        let (at_work, done) = (EventCount::new(), AtomicU32::new(0));
+        let try_take = || {
+            if over.load(Ordering::Acquire) {
+                return Some(false);
+            }
+            items
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1))
+                .ok()
+                .map(|_| true)
+        };
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    while wait_for(&events, try_take) {
+                        taken.fetch_add(1, Ordering::Relaxed);
+                        done.fetch_add(1, Ordering::Release);
+                        at_work.notify_one();
+                    }
+                });
+            }
+            for item in 1..=1000 {
+                items.fetch_add(1, Ordering::Release);
+                events.notify_one();
+                if item % 10 == 0 {
+                    wait_for(&at_work, || (done.load(Ordering::Acquire) == item).then_some(()));
+                }
+            }
+            over.store(true, Ordering::Release);
+            events.notify_all();
+        });
+        assert_eq!((taken.into_inner(), items.into_inner(), events.waiting()), (1000, 0, 0));
+    }
+}

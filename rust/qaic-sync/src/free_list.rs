@@ -1,0 +1,231 @@
+//! A last-in-first-out list of numbers below a bound, for any number of threads.
+//!
+//! The nodes are the numbers themselves, in an array made once, so a node never goes away under a thread that looks at
+//! it, and a tag beside the top tells apart two times at which the same number lay on top.
+
+use std::fmt;
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Stack of the numbers `0..capacity`, each in it at most once.
+pub struct FreeList {
+    /// Tag in the upper half, number on top plus one in the lower; 0 is the empty stack.
+    ///
+    /// Each push counts the tag up. A pop reads the top `n` and what lies below it, then exchanges the one for the other;
+    /// had `n` gone and come back in between, with something else below it, a push would have changed the tag. The tag
+    /// wraps after 2^32 pushes: the exchange would be wrong only for a thread that stood still between its two steps for
+    /// exactly a multiple of that, with `n` on top again.
+    top: AtomicU64,
+    /// For a number in the stack, what lies below it, as in `top`. [`OUT`] for others, in debug builds.
+    below: Box<[AtomicU32]>,
+}
+
+/// Mark of a number that is not in the stack.
+const OUT: u32 = u32::MAX;
+
+impl FreeList {
+    /// Numbers a stack can be made for.
+    pub const MAX_CAPACITY: u32 = 1 << 30;
+
+    /// An empty stack for the numbers `0..capacity`.
+    ///
+    /// # Panics
+    ///
+    /// If `capacity` is above [`FreeList::MAX_CAPACITY`].
+    pub fn empty(capacity: u32) -> Self {
+        assert!(
+            capacity <= Self::MAX_CAPACITY,
+            "a stack of {capacity} numbers; at most {}",
+            Self::MAX_CAPACITY
+        );
+        Self { top: AtomicU64::new(0), below: (0..capacity).map(|_| AtomicU32::new(OUT)).collect() }
+    }
+
+    /// Numbers it has room for.
+    pub fn capacity(&self) -> usize {
+        self.below.len()
+    }
+
+    /// Puts a number that is not in the stack on top.
+    ///
+    /// What the caller did before is visible to the thread that pops the number.
+    ///
+    /// # Panics
+    ///
+    /// If `number` is not below the capacity; in debug builds, if it is in the stack.
+    pub fn push(&self, number: u32) {
+        let below = &self.below[number as usize];
+        // Relaxed: only the owner of a number outside the stack writes here, and the exchange below publishes it.
+        debug_assert_eq!(below.load(Ordering::Relaxed), OUT, "{number} is in the stack already");
+        // Relaxed: nothing is read through it here.
+        let mut top = self.top.load(Ordering::Relaxed);
+        loop {
+            below.store(number_of(top), Ordering::Relaxed);
+            let next = (top >> 32).wrapping_add(1) << 32 | u64::from(number + 1);
+            // Release: publishes `below` and what the caller did before to each thread that reads this top or a later one. Later
+            // ones too, because only exchanges change the top, and they carry on the release sequence.
+            match self.top.compare_exchange_weak(top, next, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(found) => top = found,
+            }
+        }
+    }
+
+    /// Takes the number on top; none only when the stack was empty.
+    pub fn pop(&self) -> Option<u32> {
+        // Acquires, from all pushes that led to this top, `below` and what the callers did before.
+        let mut top = self.top.load(Ordering::Acquire);
+        loop {
+            let number = number_of(top).checked_sub(1)?;
+            let below = &self.below[number as usize];
+            // Relaxed: written before the push that is acquired. A value from after that means that the number was
+            // popped and pushed, and the tag makes the exchange fail.
+            let next = top & !u64::from(u32::MAX) | u64::from(below.load(Ordering::Relaxed));
+            // Acquire where it fails: the top found there is used like the first.
+            match self.top.compare_exchange_weak(top, next, Ordering::Relaxed, Ordering::Acquire) {
+                Ok(_) => {
+                    if cfg!(debug_assertions) {
+                        below.store(OUT, Ordering::Relaxed);
+                    }
+                    return Some(number);
+                }
+                Err(found) => top = found,
+            }
+        }
+    }
+
+    /// Whether nothing is in the stack.
+    pub fn is_empty(&self) -> bool {
+        // Relaxed: a hint, like every answer to this question among threads.
+        number_of(self.top.load(Ordering::Relaxed)) == 0
+    }
+}
+
+impl fmt::Debug for FreeList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let top = number_of(self.top.load(Ordering::Relaxed)).checked_sub(1);
+        f.debug_struct("FreeList")
+            .field("capacity", &self.capacity())
+            .field("top", &top)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The number, plus one, of a top.
+#[allow(clippy::cast_possible_truncation)] // the lower half
+fn number_of(top: u64) -> u32 {
+    top as u32
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    #[test]
+    fn is_last_in_first_out() {
+        let stack = FreeList::empty(3);
+        assert_eq!((stack.capacity(), stack.is_empty(), stack.pop()), (3, true, None));
+        for number in [1, 0, 2] {
+            stack.push(number);
+        }
+        assert!(!stack.is_empty());
+        assert_eq!(stack.pop(), Some(2));
+        stack.push(2);
+        assert_eq!([stack.pop(), stack.pop(), stack.pop(), stack.pop()], [Some(2), Some(0), Some(1), None]);
+        assert!(stack.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "index out of bounds")]
+    fn refuses_a_number_beyond_its_capacity() {
+        FreeList::empty(2).push(2);
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "0 is in the stack already")]
+    fn notices_a_number_put_twice() {
+        let stack = FreeList::empty(2);
+        stack.push(0);
+        stack.push(0);
+    }
+
+    #[test]
+    fn a_top_that_left_and_came_back_is_another() {
+        let stack = FreeList::empty(2);
+        stack.push(1);
+        stack.push(0);
+        let before = stack.top.load(Ordering::Relaxed);
+        assert_eq!([stack.pop(), stack.pop()], [Some(0), Some(1)]);
+        stack.push(0);
+        let after = stack.top.load(Ordering::Relaxed);
+        assert_eq!(number_of(before), number_of(after));
+        assert_ne!(before, after);
+    }
+
+    #[test]
+    fn the_tag_may_wrap() {
+        let stack = FreeList::empty(2);
+        stack.top.store(u64::from(u32::MAX) << 32, Ordering::Relaxed);
+        stack.push(1);
+        stack.push(0);
+        assert_eq!([stack.pop(), stack.pop(), stack.pop()], [Some(0), Some(1), None]);
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_vector(steps in proptest::collection::vec(proptest::option::of(0_u32..8), 0..200)) {
+            let stack = FreeList::empty(8);
+            let mut model = Vec::new();
+            for step in steps {
+                match step {
+                    Some(number) if !model.contains(&number) => {
+                        stack.push(number);
+                        model.push(number);
+                    }
+                    Some(_) => {}
+                    None => prop_assert_eq!(stack.pop(), model.pop()),
+                }
+                prop_assert_eq!(stack.is_empty(), model.is_empty());
+            }
+        }
+    }
+
+    /// Threads take a number or two and put them back, in the other order, all the time: each number has one owner.
+    #[test]
+    fn a_number_has_one_owner_among_threads() {
+        const NUMBERS: u32 = 4;
+        let stack = FreeList::empty(NUMBERS);
+        (0..NUMBERS).for_each(|number| stack.push(number));
+        let owned: Vec<AtomicBool> = (0..NUMBERS).map(|_| AtomicBool::new(false)).collect();
+        let start = Barrier::new(4);
+        let take = || {
+            let number = stack.pop()?;
+            assert!(!owned[number as usize].swap(true, Ordering::Relaxed), "{number} has two owners");
+            Some(number)
+        };
+        let put = |number: u32| {
+            owned[number as usize].store(false, Ordering::Relaxed);
+            stack.push(number);
+        };
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    start.wait();
+                    for _ in 0..20_000 {
+                        let (first, second) = (take(), take());
+                        first.into_iter().for_each(put);
+                        second.into_iter().for_each(put);
+                    }
+                });
+            }
+        });
+        let mut left: Vec<_> = std::iter::from_fn(|| stack.pop()).collect();
+        left.sort_unstable();
+        assert_eq!(left, [0, 1, 2, 3]);
+    }
+}

@@ -1,0 +1,185 @@
+//! The numbers of the requests in one state, and the threads that wait for one.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::atomic::yield_now;
+use crate::{EventCount, FreeList, Ring};
+
+/// A list of numbers that a [`ReadyList`] is kept in.
+pub trait Numbers {
+    /// Whether [`Numbers::take`] may find nothing while there is a number behind one that is not finished.
+    const MAY_HIDE: bool;
+
+    /// Adds a number that is not in the list; there is room for all.
+    fn put(&self, number: u32);
+
+    /// Takes the next number.
+    fn take(&self) -> Option<u32>;
+
+    /// Whether there is none. Hidden ones count.
+    fn is_empty(&self) -> bool;
+}
+
+impl Numbers for Ring {
+    const MAY_HIDE: bool = true;
+
+    fn put(&self, number: u32) {
+        // There is room for all numbers. When the ring is full nevertheless, a consumer stands between claiming a number
+        // and freeing its slot.
+        while self.push(number).is_err() {
+            yield_now();
+        }
+    }
+
+    fn take(&self) -> Option<u32> {
+        self.pop()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl Numbers for FreeList {
+    const MAY_HIDE: bool = false;
+
+    fn put(&self, number: u32) {
+        self.push(number);
+    }
+
+    fn take(&self) -> Option<u32> {
+        self.pop()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+/// The requests in one state, whose entries may be stale, and the threads that wait for one.
+///
+/// The state word of a request ([`crate::RequestState`]) says whether the request has an entry. The step that brings a
+/// request into the state sets that bit, and pushes an entry only where the bit was clear. The step that claims a popped
+/// entry clears the bit and moves the request on, if it is in the state, in one exchange. A request may leave the state
+/// by another way and leave a stale entry behind; a claim of that one moves nothing. So a request has one entry at most,
+/// however often it came and went, and nothing ever runs full; and when it comes back while its old entry is there, that
+/// entry stands for it, at its old place.
+///
+/// Nothing is lost: a bit that is found set belongs to an entry whose claim is yet to come, because the claim clears the
+/// bit in the same order of exchanges. Nothing comes twice: only the exchange decides.
+pub struct ReadyList<L> {
+    list: L,
+    waiters: EventCount,
+}
+
+impl ReadyList<Ring> {
+    /// An empty list of the numbers `0..capacity`, first in, first out.
+    ///
+    /// # Panics
+    ///
+    /// If `capacity` is above half of [`Ring::MAX_CAPACITY`].
+    pub fn fifo(capacity: u32) -> Self {
+        // Twice the room: a consumer that is slow to free a slot is a whole lap away.
+        Self { list: Ring::new(capacity.saturating_mul(2)), waiters: EventCount::new() }
+    }
+}
+
+impl ReadyList<FreeList> {
+    /// An empty list of the numbers `0..capacity`, last in, first out.
+    ///
+    /// # Panics
+    ///
+    /// If `capacity` is above [`FreeList::MAX_CAPACITY`].
+    pub fn lifo(capacity: u32) -> Self {
+        Self { list: FreeList::empty(capacity), waiters: EventCount::new() }
+    }
+}
+
+impl<L: Numbers> ReadyList<L> {
+    /// Adds the entry of a request whose state word was just given the bit, and wakes one thread that waits for one.
+    ///
+    /// # Panics
+    ///
+    /// If `number` is not below the capacity.
+    pub fn push(&self, number: u32) {
+        // Publishes what the caller did before to the thread that takes the number.
+        self.list.put(number);
+        self.waiters.notify_one();
+    }
+
+    /// Takes the next request whose `claim` succeeds. Never blocks.
+    ///
+    /// `claim` exchanges the state word, with acquire, and says whether the request was in the state; it is called for
+    /// stale entries too.
+    pub fn take(&self, mut claim: impl FnMut(u32) -> bool) -> Option<u32> {
+        let taken = loop {
+            let number = self.list.take()?;
+            if claim(number) {
+                break number;
+            }
+        };
+        if L::MAY_HIDE && !self.list.is_empty() {
+            // An entry may be behind this one whose own notification found it hidden. It is seen here if that is over: the
+            // thread that now has this entry slept after it. If it is to come, it wakes a thread itself.
+            self.waiters.notify_one();
+        }
+        Some(taken)
+    }
+
+    /// Where threads wait for a request in the state.
+    pub fn waiters(&self) -> &EventCount {
+        &self.waiters
+    }
+
+    /// As [`ReadyList::take`], waiting for a request.
+    ///
+    /// Blocking: at most `limit`; may come back early with nothing.
+    pub fn wait(&self, limit: Duration, mut claim: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.waiters.wait(limit, || self.take(&mut claim))
+    }
+
+    /// Whether there is no entry, stale ones included; only a guess among threads.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+impl<L> fmt::Debug for ReadyList<L> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ReadyList").field("waiters", &self.waiters).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_list_serves_in_its_order() {
+        let (ordered, latest) = (ReadyList::fifo(3), ReadyList::lifo(3));
+        for number in [1, 0, 2] {
+            ordered.push(number);
+            latest.push(number);
+        }
+        let any = |_| true;
+        assert_eq!([(); 4].map(|()| ordered.take(any)), [Some(1), Some(0), Some(2), None]);
+        assert_eq!([(); 4].map(|()| latest.take(any)), [Some(2), Some(0), Some(1), None]);
+        assert!(ordered.is_empty() && latest.is_empty());
+    }
+
+    #[test]
+    fn ready_list_with_stale_entries_takes_them_for_good() {
+        let list = ReadyList::lifo(3);
+        (0..3).for_each(|number| list.push(number));
+        let mut asked = Vec::new();
+        let taken = list.take(|number| {
+            asked.push(number);
+            number == 0
+        });
+        assert_eq!((taken, asked), (Some(0), vec![2, 1, 0]));
+        assert_eq!(list.take(|_| true), None);
+        list.push(2);
+        assert_eq!(list.take(|_| true), Some(2));
+    }
+}

@@ -1,0 +1,409 @@
+//! The state of a request, as one word that threads step with atomic exchanges.
+//!
+//! ```text
+//!               acquire           begin                 enqueue
+//!  available  ----------->  idle  ----->  running  ----------------->  queued
+//!      ^  ^      put_back    ^ ^            |  ^  ^       claim           |
+//!      |  +------------------+ |            |  |  +-----------------------+
+//!      |                       | complete   |  | take_from_device
+//!      |              collect  +------------+  +-------------------+
+//!      |   put_back  +---------             |  leave_to_device     |
+//!      +-------- completed  <---------------+--------------->  on device
+//! ```
+//!
+//! The step that brings a request to *running* makes the calling thread its only owner, until the step that leaves that
+//! phase. Available, idle and completed requests have no inference under way; *completed* is for requests whose end is
+//! collected from a list, others become idle at once.
+//!
+//! The word also holds, in the same order of exchanges: a generation that counts the inferences, so that a thread that
+//! speaks of one never hits the next; why the inference was asked to end; whether it failed; whether a thread edits the
+//! idle request; and one bit for each list that the request has an entry in ([`crate::ReadyList`]).
+
+use std::fmt;
+
+use crate::atomic::{AtomicU64, Ordering};
+
+const PHASE: u64 = 7;
+const AVAILABLE: u64 = 0;
+const IDLE: u64 = 1;
+const QUEUED: u64 = 2;
+const RUNNING: u64 = 3;
+const ON_DEVICE: u64 = 4;
+const COMPLETED: u64 = 5;
+
+/// The end is collected from a list.
+const COLLECTABLE: u64 = 1 << 3;
+const CANCELLED: u64 = 1 << 4;
+const TIMED_OUT: u64 = 1 << 5;
+const FAILED: u64 = 1 << 6;
+const EDITED: u64 = 1 << 7;
+const QUEUE_ENTRY: u64 = 1 << 8;
+const AVAILABLE_ENTRY: u64 = 1 << 9;
+const COMPLETED_ENTRY: u64 = 1 << 10;
+const DEVICE_ENTRY: u64 = 1 << 11;
+
+/// What belongs to one inference.
+const OF_INFERENCE: u64 = COLLECTABLE | CANCELLED | TIMED_OUT | FAILED;
+
+/// The other bits count the inferences.
+const GENERATION: u64 = !0xFFF;
+const NEXT_GENERATION: u64 = 0x1000;
+
+/// One of the inferences that a request carries, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// The lower bits of its number, for entries of ordered queues.
+    #[allow(clippy::cast_possible_truncation)] // the lower bits
+    pub fn low_bits(self) -> u32 {
+        (self.0 / NEXT_GENERATION) as u32
+    }
+}
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It may be acquired.
+    Available,
+    /// A caller has it, and no inference is under way.
+    Idle,
+    /// Its inference waits for a thread.
+    Queued,
+    /// A thread works on it.
+    Running,
+    /// The device has it, and no thread waits for it.
+    OnDevice,
+    /// Its inference has ended and was not collected.
+    Completed,
+}
+
+/// Why an inference is asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A caller cancelled it.
+    Cancelled,
+    /// It took longer than it may.
+    TimedOut,
+}
+
+/// An inference is under way, or another thread edits the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight;
+
+/// The inference was asked to end meanwhile; the calling thread still owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskedToEnd;
+
+/// Where a request was when an inference began, for [`RequestState::withdraw`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was available, and its entry in that list may be there still.
+    Available,
+    /// A caller had it.
+    Idle,
+}
+
+/// An inference that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Which one.
+    pub generation: Generation,
+    /// Where the request was before.
+    pub origin: Origin,
+}
+
+/// What an owner has to do after it completed a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// Whether the request has to be pushed to the list of completed ones.
+    pub needs_entry: bool,
+    /// Whether it is collected from there.
+    pub is_collectable: bool,
+}
+
+/// Why a request cannot be made available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutBackError {
+    /// Its inference has not ended.
+    InFlight,
+    /// It is available.
+    Available,
+}
+
+/// The state word of a request.
+///
+/// Every step is one exchange with acquire and release: its thread sees what the threads of all earlier steps did
+/// before them.
+pub struct RequestState(AtomicU64);
+
+impl RequestState {
+    /// A request that its caller has.
+    pub fn idle() -> Self {
+        Self(AtomicU64::new(IDLE))
+    }
+
+    /// A request that is available and has an entry in that list.
+    pub fn available() -> Self {
+        Self(AtomicU64::new(AVAILABLE | AVAILABLE_ENTRY))
+    }
+
+    fn word(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// One step: to what `next` gives for the word; the words before and after, or the word that `next` refused.
+    fn step(&self, mut next: impl FnMut(u64) -> Option<u64>) -> Result<(u64, u64), u64> {
+        let mut word = self.word();
+        loop {
+            let Some(after) = next(word) else { return Err(word) };
+            match self.0.compare_exchange_weak(word, after, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok((word, after)),
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    /// A step of the owner of a running request, which can only meet other bits than the phase.
+    fn step_always(&self, mut next: impl FnMut(u64) -> u64) -> (u64, u64) {
+        loop {
+            if let Ok(stepped) = self.step(|word| Some(next(word))) {
+                return stepped;
+            }
+        }
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        phase_of(self.word())
+    }
+
+    /// The inference that has begun and not ended.
+    pub fn under_way(&self) -> Option<Generation> {
+        let word = self.word();
+        is_in_flight(word).then_some(Generation(word & GENERATION))
+    }
+
+    /// The inference that began last.
+    pub fn generation(&self) -> Generation {
+        Generation(self.word() & GENERATION)
+    }
+
+    /// Whether an inference has begun and not ended.
+    pub fn is_in_flight(&self) -> bool {
+        is_in_flight(self.word())
+    }
+
+    /// Whether an inference has begun and was not collected.
+    pub fn is_outstanding(&self) -> bool {
+        let word = self.word();
+        is_in_flight(word) && word & COLLECTABLE != 0 || word & PHASE == COMPLETED
+    }
+
+    /// Whether the last inference ended, and failed.
+    pub fn has_failed(&self) -> bool {
+        self.word() & FAILED != 0
+    }
+
+    /// Begins an inference, which the calling thread owns. `is_collectable`: its end is collected from a list.
+    pub fn begin(&self, is_collectable: bool) -> Result<Submitted, InFlight> {
+        let next = |word: u64| {
+            let is_free = matches!(word & PHASE, AVAILABLE | IDLE) && word & EDITED == 0;
+            let collectable = if is_collectable { COLLECTABLE } else { 0 };
+            is_free.then_some(
+                (word & !(PHASE | OF_INFERENCE)).wrapping_add(NEXT_GENERATION) | RUNNING | collectable,
+            )
+        };
+        let (before, after) = self.step(next).map_err(|_| InFlight)?;
+        let origin = if before & PHASE == AVAILABLE { Origin::Available } else { Origin::Idle };
+        Ok(Submitted { generation: Generation(after & GENERATION), origin })
+    }
+
+    /// Takes back a begin that came to nothing. True: the request has to be pushed to the list of available ones.
+    pub fn withdraw(&self, origin: Origin) -> bool {
+        let (before, _) = self.step_always(|word| {
+            let word = word & !(PHASE | OF_INFERENCE);
+            match origin {
+                Origin::Available => word | AVAILABLE | AVAILABLE_ENTRY,
+                Origin::Idle => word | IDLE,
+            }
+        });
+        origin == Origin::Available && before & AVAILABLE_ENTRY == 0
+    }
+
+    /// Leaves the running request to the threads of its queue. True: it has to be pushed there. With `is_single`, it has
+    /// one entry however often it came; else every inference has its own.
+    pub fn enqueue(&self, is_single: bool) -> Result<bool, AskedToEnd> {
+        let bit = if is_single { QUEUE_ENTRY } else { 0 };
+        let next =
+            |word: u64| (word & (CANCELLED | TIMED_OUT) == 0).then_some((word & !PHASE) | QUEUED | bit);
+        let (before, _) = self.step(next).map_err(|_| AskedToEnd)?;
+        Ok(before & bit == 0)
+    }
+
+    /// Undoes an [`RequestState::enqueue`] whose entry found no room. False: the inference has ended meanwhile. The caller
+    /// owns the request otherwise, maybe with a later inference that relied on the entry.
+    pub fn dequeue_unlisted(&self) -> bool {
+        let claimed = self.step(|word| {
+            let word = word & !QUEUE_ENTRY;
+            Some(if word & PHASE == QUEUED { (word & !PHASE) | RUNNING } else { word })
+        });
+        claimed.is_ok_and(|(before, _)| before & PHASE == QUEUED)
+    }
+
+    /// Claims a popped entry of a queue; true: the calling thread owns the request.
+    pub fn claim_entry(&self) -> bool {
+        self.dequeue_unlisted()
+    }
+
+    /// Takes a queued inference, to run it or to end it; false where another thread has.
+    pub fn claim(&self, generation: Generation) -> bool {
+        self.exchange(generation, QUEUED, RUNNING)
+    }
+
+    /// [`RequestState::claim`] of the inference whose number ends in `low_bits`, of `bits` bits.
+    pub fn claim_numbered(&self, low_bits: u32, mask: u32) -> bool {
+        self.step(|word| {
+            let is_meant = Generation(word & GENERATION).low_bits() & mask == low_bits & mask;
+            (is_meant && word & PHASE == QUEUED).then_some((word & !PHASE) | RUNNING)
+        })
+        .is_ok()
+    }
+
+    /// Leaves the running request to the device. True: it has to be pushed to the list of those.
+    pub fn leave_to_device(&self) -> Result<bool, AskedToEnd> {
+        let next = |word: u64| {
+            (word & (CANCELLED | TIMED_OUT) == 0).then_some((word & !PHASE) | ON_DEVICE | DEVICE_ENTRY)
+        };
+        let (before, _) = self.step(next).map_err(|_| AskedToEnd)?;
+        Ok(before & DEVICE_ENTRY == 0)
+    }
+
+    /// Takes an inference from the device, to wait for it or to end it; false where it is not there.
+    pub fn take_from_device(&self, generation: Generation) -> bool {
+        self.exchange(generation, ON_DEVICE, RUNNING)
+    }
+
+    /// Claims a popped entry of the list of requests on the device; true: the calling thread owns the request.
+    pub fn claim_device_entry(&self) -> bool {
+        self.claim_listed(DEVICE_ENTRY, ON_DEVICE, RUNNING)
+    }
+
+    /// The inference of a running request has ended.
+    pub fn complete(&self, has_failed: bool) -> Completed {
+        let failed = if has_failed { FAILED } else { 0 };
+        let (before, after) = self.step_always(|word| {
+            let to = if word & COLLECTABLE != 0 { COMPLETED | COMPLETED_ENTRY } else { IDLE };
+            (word & !PHASE) | to | failed
+        });
+        let is_collectable = after & PHASE == COMPLETED;
+        Completed { needs_entry: is_collectable && before & COMPLETED_ENTRY == 0, is_collectable }
+    }
+
+    /// Takes a completed request; false where it is not that inference, or another thread has.
+    pub fn collect(&self, generation: Generation) -> bool {
+        self.exchange(generation, COMPLETED, IDLE)
+    }
+
+    /// Claims a popped entry of the list of completed requests.
+    pub fn claim_completed_entry(&self) -> bool {
+        self.claim_listed(COMPLETED_ENTRY, COMPLETED, IDLE)
+    }
+
+    /// Claims a popped entry of the list of available requests.
+    pub fn claim_available_entry(&self) -> bool {
+        self.claim_listed(AVAILABLE_ENTRY, AVAILABLE, IDLE)
+    }
+
+    /// Makes a request available; a completed one is collected on the way. True: it has to be pushed to that list.
+    pub fn put_back(&self) -> Result<bool, PutBackError> {
+        let next = |word: u64| {
+            matches!(word & PHASE, IDLE | COMPLETED).then_some((word & !PHASE) | AVAILABLE | AVAILABLE_ENTRY)
+        };
+        match self.step(next) {
+            Ok((before, _)) => Ok(before & AVAILABLE_ENTRY == 0),
+            Err(word) if word & PHASE == AVAILABLE => Err(PutBackError::Available),
+            Err(_) => Err(PutBackError::InFlight),
+        }
+    }
+
+    /// Keeps inferences from beginning, until [`RequestState::edited`]; for one thread at a time.
+    pub fn edit(&self) -> Result<(), InFlight> {
+        let next = |word: u64| (!is_in_flight(word) && word & EDITED == 0).then_some(word | EDITED);
+        self.step(next).map(drop).map_err(|_| InFlight)
+    }
+
+    /// Ends [`RequestState::edit`].
+    pub fn edited(&self) {
+        self.0.fetch_and(!EDITED, Ordering::AcqRel);
+    }
+
+    /// Asks an inference to end; the first reason counts. False where it has ended.
+    pub fn ask_to_end(&self, generation: Generation, reason: Reason) -> bool {
+        let bit = match reason {
+            Reason::Cancelled => CANCELLED,
+            Reason::TimedOut => TIMED_OUT,
+        };
+        let next = |word: u64| {
+            let is_meant = word & GENERATION == generation.0 && is_in_flight(word);
+            let is_first = word & (CANCELLED | TIMED_OUT) == 0;
+            is_meant.then_some(if is_first { word | bit } else { word })
+        };
+        self.step(next).is_ok()
+    }
+
+    /// Why the present inference was asked to end.
+    pub fn reason(&self) -> Option<Reason> {
+        match self.word() & (CANCELLED | TIMED_OUT) {
+            0 => None,
+            TIMED_OUT => Some(Reason::TimedOut),
+            _ => Some(Reason::Cancelled),
+        }
+    }
+
+    fn exchange(&self, generation: Generation, from: u64, to: u64) -> bool {
+        self.step(|word| {
+            let is_meant = word & GENERATION == generation.0 && word & PHASE == from;
+            is_meant.then_some((word & !PHASE) | to)
+        })
+        .is_ok()
+    }
+
+    fn claim_listed(&self, entry: u64, from: u64, to: u64) -> bool {
+        let (before, _) = self.step_always(|word| {
+            let word = word & !entry;
+            if word & PHASE == from { (word & !PHASE) | to } else { word }
+        });
+        before & PHASE == from
+    }
+}
+
+fn is_in_flight(word: u64) -> bool {
+    matches!(word & PHASE, QUEUED | RUNNING | ON_DEVICE)
+}
+
+fn phase_of(word: u64) -> Phase {
+    match word & PHASE {
+        AVAILABLE => Phase::Available,
+        QUEUED => Phase::Queued,
+        RUNNING => Phase::Running,
+        ON_DEVICE => Phase::OnDevice,
+        COMPLETED => Phase::Completed,
+        _ => Phase::Idle,
+    }
+}
+
+impl fmt::Debug for RequestState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word();
+        formatter
+            .debug_struct("RequestState")
+            .field("phase", &phase_of(word))
+            .field("generation", &(word / NEXT_GENERATION))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "request_state/tests.rs"]
+mod tests;

@@ -1,0 +1,272 @@
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A request as a record of plain values.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // one per bit of the word
+struct Model {
+    phase: Phase,
+    generation: u64,
+    is_collectable: bool,
+    reason: Option<Reason>,
+    has_failed: bool,
+    is_edited: bool,
+    queue_entry: bool,
+    available_entry: bool,
+    completed_entry: bool,
+    device_entry: bool,
+}
+
+impl Model {
+    fn is_in_flight(&self) -> bool {
+        matches!(self.phase, Phase::Queued | Phase::Running | Phase::OnDevice)
+    }
+
+    fn owns(&self) -> bool {
+        self.phase == Phase::Running
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Begin(bool),
+    Enqueue(bool),
+    ClaimEntry,
+    Claim(u64),
+    Leave,
+    TakeFromDevice(u64),
+    ClaimDeviceEntry,
+    Complete(bool),
+    Collect(u64),
+    ClaimCompletedEntry,
+    ClaimAvailableEntry,
+    PutBack,
+    Edit,
+    Edited,
+    Ask(u64, bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // How many inferences ago.
+    let age = || 0_u64..3;
+    prop_oneof![
+        any::<bool>().prop_map(Step::Begin),
+        any::<bool>().prop_map(Step::Enqueue),
+        Just(Step::ClaimEntry),
+        age().prop_map(Step::Claim),
+        Just(Step::Leave),
+        age().prop_map(Step::TakeFromDevice),
+        Just(Step::ClaimDeviceEntry),
+        any::<bool>().prop_map(Step::Complete),
+        age().prop_map(Step::Collect),
+        Just(Step::ClaimCompletedEntry),
+        Just(Step::ClaimAvailableEntry),
+        Just(Step::PutBack),
+        Just(Step::Edit),
+        Just(Step::Edited),
+        (age(), any::<bool>()).prop_map(|(age, is_cancel)| Step::Ask(age, is_cancel)),
+    ]
+}
+
+fn generation(number: u64) -> Generation {
+    Generation(number * NEXT_GENERATION)
+}
+
+proptest! {
+    /// Every step against the sequential model: what it answers, and where it leads.
+    #[test]
+    fn state_word_behaves_like_its_model(starts_available: bool, steps in prop::collection::vec(step(), 0..120)) {
+        let state = if starts_available { RequestState::available() } else { RequestState::idle() };
+        let mut model = Model {
+            phase: if starts_available { Phase::Available } else { Phase::Idle },
+            generation: 0,
+            is_collectable: false,
+            reason: None,
+            has_failed: false,
+            is_edited: false,
+            queue_entry: false,
+            available_entry: starts_available,
+            completed_entry: false,
+            device_entry: false,
+        };
+        for step in steps {
+            apply(&state, &mut model, step)?;
+            prop_assert_eq!(state.phase(), model.phase);
+            prop_assert_eq!(state.generation(), generation(model.generation));
+            prop_assert_eq!(state.under_way(), model.is_in_flight().then_some(generation(model.generation)));
+            prop_assert_eq!(state.reason(), model.reason);
+            prop_assert_eq!(state.has_failed(), model.has_failed);
+            let is_outstanding = model.is_in_flight() && model.is_collectable || model.phase == Phase::Completed;
+            prop_assert_eq!(state.is_outstanding(), is_outstanding);
+        }
+    }
+}
+
+/// Takes one step of both. Steps that only an owner may take are passed over where there is none.
+#[allow(clippy::too_many_lines)] // one arm per step
+fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
+    let aged = |age: u64| model.generation.saturating_sub(age);
+    match step {
+        Step::Begin(is_collectable) => {
+            let may = matches!(model.phase, Phase::Available | Phase::Idle) && !model.is_edited;
+            let begun = state.begin(is_collectable);
+            prop_assert_eq!(begun.is_ok(), may);
+            if let Ok(Submitted { generation: begun, origin }) = begun {
+                prop_assert_eq!(origin == Origin::Available, model.phase == Phase::Available);
+                model.generation += 1;
+                prop_assert_eq!(begun, generation(model.generation));
+                (model.phase, model.reason, model.has_failed) = (Phase::Running, None, false);
+                model.is_collectable = is_collectable;
+            }
+        }
+        Step::Enqueue(is_single) if model.owns() => {
+            let enqueued = state.enqueue(is_single);
+            if model.reason.is_some() {
+                prop_assert_eq!(enqueued, Err(AskedToEnd));
+            } else {
+                prop_assert_eq!(enqueued, Ok(!is_single || !model.queue_entry));
+                model.queue_entry |= is_single;
+                model.phase = Phase::Queued;
+            }
+        }
+        Step::ClaimEntry if model.queue_entry => {
+            prop_assert_eq!(state.claim_entry(), model.phase == Phase::Queued);
+            model.queue_entry = false;
+            if model.phase == Phase::Queued {
+                model.phase = Phase::Running;
+            }
+        }
+        Step::Claim(age) => {
+            let may = aged(age) == model.generation && model.phase == Phase::Queued;
+            prop_assert_eq!(state.claim(generation(aged(age))), may);
+            if may {
+                model.phase = Phase::Running;
+            }
+        }
+        Step::Leave if model.owns() => {
+            let left = state.leave_to_device();
+            if model.reason.is_some() {
+                prop_assert_eq!(left, Err(AskedToEnd));
+            } else {
+                prop_assert_eq!(left, Ok(!model.device_entry));
+                (model.phase, model.device_entry) = (Phase::OnDevice, true);
+            }
+        }
+        Step::TakeFromDevice(age) => {
+            let may = aged(age) == model.generation && model.phase == Phase::OnDevice;
+            prop_assert_eq!(state.take_from_device(generation(aged(age))), may);
+            if may {
+                model.phase = Phase::Running;
+            }
+        }
+        Step::ClaimDeviceEntry if model.device_entry => {
+            prop_assert_eq!(state.claim_device_entry(), model.phase == Phase::OnDevice);
+            model.device_entry = false;
+            if model.phase == Phase::OnDevice {
+                model.phase = Phase::Running;
+            }
+        }
+        Step::Complete(has_failed) if model.owns() => {
+            let Completed { needs_entry, is_collectable } = state.complete(has_failed);
+            prop_assert_eq!(is_collectable, model.is_collectable);
+            prop_assert_eq!(needs_entry, model.is_collectable && !model.completed_entry);
+            model.has_failed = has_failed;
+            if model.is_collectable {
+                (model.phase, model.completed_entry) = (Phase::Completed, true);
+            } else {
+                model.phase = Phase::Idle;
+            }
+        }
+        Step::Collect(age) => {
+            let may = aged(age) == model.generation && model.phase == Phase::Completed;
+            prop_assert_eq!(state.collect(generation(aged(age))), may);
+            if may {
+                model.phase = Phase::Idle;
+            }
+        }
+        Step::ClaimCompletedEntry if model.completed_entry => {
+            prop_assert_eq!(state.claim_completed_entry(), model.phase == Phase::Completed);
+            model.completed_entry = false;
+            if model.phase == Phase::Completed {
+                model.phase = Phase::Idle;
+            }
+        }
+        Step::ClaimAvailableEntry if model.available_entry => {
+            prop_assert_eq!(state.claim_available_entry(), model.phase == Phase::Available);
+            model.available_entry = false;
+            if model.phase == Phase::Available {
+                model.phase = Phase::Idle;
+            }
+        }
+        Step::PutBack => {
+            let put = state.put_back();
+            match model.phase {
+                Phase::Idle | Phase::Completed => {
+                    prop_assert_eq!(put, Ok(!model.available_entry));
+                    (model.phase, model.available_entry) = (Phase::Available, true);
+                }
+                Phase::Available => prop_assert_eq!(put, Err(PutBackError::Available)),
+                _ => prop_assert_eq!(put, Err(PutBackError::InFlight)),
+            }
+        }
+        Step::Edit => {
+            let may = !model.is_in_flight() && !model.is_edited;
+            prop_assert_eq!(state.edit().is_ok(), may);
+            model.is_edited |= may;
+        }
+        Step::Edited if model.is_edited => {
+            state.edited();
+            model.is_edited = false;
+        }
+        Step::Ask(age, is_cancel) => {
+            let reason = if is_cancel { Reason::Cancelled } else { Reason::TimedOut };
+            let may = aged(age) == model.generation && model.is_in_flight();
+            prop_assert_eq!(state.ask_to_end(generation(aged(age)), reason), may);
+            if may && model.reason.is_none() {
+                model.reason = Some(reason);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[test]
+fn begin_that_is_withdrawn_leaves_the_request_where_it_was() {
+    let idle = RequestState::idle();
+    let begun = idle.begin(true).unwrap();
+    assert!(!idle.withdraw(begun.origin));
+    assert_eq!(idle.phase(), Phase::Idle);
+
+    let available = RequestState::available();
+    let begun = available.begin(true).unwrap();
+    assert!(!available.withdraw(begun.origin), "its entry is there still");
+    assert_eq!(available.phase(), Phase::Available);
+    let begun = available.begin(true).unwrap();
+    assert!(!available.claim_available_entry(), "a stale entry");
+    assert!(available.withdraw(begun.origin), "it needs an entry");
+}
+
+#[test]
+fn numbered_claim_of_another_inference_takes_nothing() {
+    let state = RequestState::idle();
+    let first = state.begin(false).unwrap().generation;
+    assert_eq!(state.enqueue(false), Ok(true));
+    assert!(state.claim(first));
+    state.complete(true);
+    let second = state.begin(false).unwrap().generation;
+    assert_eq!(state.enqueue(false), Ok(true));
+    assert!(!state.claim_numbered(first.low_bits(), 0x7FFF));
+    assert!(state.claim_numbered(second.low_bits(), 0x7FFF));
+}
+
+#[test]
+fn generations_wrap_without_touching_the_other_bits() {
+    let state = RequestState(AtomicU64::new(GENERATION | IDLE | QUEUE_ENTRY));
+    let begun = state.begin(true).unwrap();
+    assert_eq!((begun.generation, state.phase()), (Generation(0), Phase::Running));
+    assert_eq!(state.enqueue(true), Ok(false), "the bit of its entry is there still");
+}

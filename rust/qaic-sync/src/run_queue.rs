@@ -1,0 +1,236 @@
+//! One queue per activation: each first in, first out; in ordered ones, one request after the other.
+
+use crate::Ring;
+use crate::atomic::{AtomicBool, Ordering, yield_now};
+
+/// Entries that wait in queues, and the order in which queues are served.
+///
+/// In ordered queues, a thread that takes an entry has the [`Turn`] of the queue until it drops it, and no other thread
+/// takes an entry meanwhile.
+#[derive(Debug)]
+pub struct RunQueues {
+    all: Box<[RunQueue]>,
+    // Queues that have an entry. An ordered queue is in it at most once, others once per entry.
+    ready: Ring,
+    is_ordered: bool,
+}
+
+#[derive(Debug)]
+struct RunQueue {
+    pending: Ring,
+    // Of ordered queues: whether the queue is in the ready list or a thread has its turn.
+    is_scheduled: AtomicBool,
+}
+
+/// The right to work on the entries of an ordered queue, given up when it is dropped.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    queues: &'a RunQueues,
+    queue: u32,
+}
+
+/// An entry taken from a queue.
+#[derive(Debug)]
+pub struct Taken<'a> {
+    /// What was pushed.
+    pub entry: u32,
+    /// Of an ordered queue.
+    pub turn: Option<Turn<'a>>,
+}
+
+impl RunQueues {
+    /// Empty queues, with room for `capacity` entries in all of them together.
+    pub fn new(count: u32, capacity: u32, is_ordered: bool) -> Self {
+        // Twice the room: a consumer that is slow to free a slot is a whole lap away.
+        let ring = || Ring::new(capacity.max(count).saturating_mul(2));
+        let queue = |_| RunQueue { pending: ring(), is_scheduled: AtomicBool::new(false) };
+        Self { all: (0..count).map(queue).collect(), ready: ring(), is_ordered }
+    }
+
+    /// Whether the entries of a queue are worked on one after the other.
+    pub fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    /// Whether there is nothing to take now.
+    pub fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Entries that wait in a queue; only a guess while others come and go.
+    pub fn waiting(&self, queue: u32) -> usize {
+        self.all.get(queue as usize).map_or(0, |queue| queue.pending.len())
+    }
+
+    /// Puts an entry at the end of a queue; gives it back where there is no room, or no such queue.
+    pub fn push(&self, queue: u32, entry: u32) -> Result<(), u32> {
+        let Some(run_queue) = self.all.get(queue as usize) else { return Err(entry) };
+        run_queue.pending.push(entry)?;
+        // AcqRel: a thread that finds the queue scheduled leaves the entry to the thread that has the turn, which must see
+        // the entry when it has put the flag down.
+        if !self.is_ordered || !run_queue.is_scheduled.swap(true, Ordering::AcqRel) {
+            self.schedule(queue);
+        }
+        Ok(())
+    }
+
+    /// The turn of an ordered queue in which nothing waits and no thread works.
+    pub fn try_turn(&self, queue: u32) -> Option<Turn<'_>> {
+        let run_queue = self.all.get(queue as usize)?;
+        // Acquire: sees what the last turn did. The look comes after the exchange: an entry that came before has a
+        // scheduled queue, one that comes later is seen when the turn ends.
+        if run_queue.is_scheduled.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let turn = Turn { queues: self, queue };
+        // A turn dropped here hands over what came in between.
+        run_queue.pending.is_empty().then_some(turn)
+    }
+
+    /// Takes the next entry; none where there is none. Of an ordered queue only one that `accepts`; the others wait for a
+    /// thread that does.
+    pub fn take(&self, accepts: impl Fn(u32) -> bool) -> Option<Taken<'_>> {
+        let queue = self.ready.pop()?;
+        let run_queue = self.all.get(queue as usize)?;
+        if !self.is_ordered {
+            // There is an entry for every entry of the ready list; one may still be on its way.
+            loop {
+                if let Some(entry) = run_queue.pending.pop() {
+                    return Some(Taken { entry, turn: None });
+                }
+                yield_now();
+            }
+        }
+        let turn = Turn { queues: self, queue };
+        // The turn makes this thread the only consumer.
+        let entry = run_queue.pending.peek().filter(|&entry| accepts(entry))?;
+        run_queue.pending.pop();
+        Some(Taken { entry, turn: Some(turn) })
+    }
+
+    /// There is room; a ring that is full nevertheless waits for a consumer between claiming an entry and freeing its
+    /// slot.
+    fn schedule(&self, queue: u32) {
+        while self.ready.push(queue).is_err() {
+            yield_now();
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// The queue that it is of.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Hands the turn to another thread, which makes it anew by [`RunQueues::adopt_turn`].
+    pub fn hand_over(self) -> u32 {
+        let queue = self.queue;
+        std::mem::forget(self);
+        queue
+    }
+}
+
+impl RunQueues {
+    /// The turn that [`Turn::hand_over`] gave away.
+    pub fn adopt_turn(&self, queue: u32) -> Turn<'_> {
+        Turn { queues: self, queue }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Some(run_queue) = self.queues.all.get(self.queue as usize) else { return };
+        if !run_queue.pending.is_empty() {
+            return self.queues.schedule(self.queue);
+        }
+        // An exchange, not a store: it comes before or after that of a thread that pushes now. Before it, the entry is seen
+        // below; after it, that thread finds the queue not scheduled.
+        run_queue.is_scheduled.swap(false, Ordering::AcqRel);
+        if !run_queue.pending.is_empty() && !run_queue.is_scheduled.swap(true, Ordering::AcqRel) {
+            self.queues.schedule(self.queue);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicU32;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn run_queues_serve_each_queue_in_order() {
+        for is_ordered in [false, true] {
+            let queues = RunQueues::new(2, 8, is_ordered);
+            for entry in 0..8 {
+                queues.push(entry % 2, entry).unwrap();
+            }
+            let mut seen = Vec::new();
+            while let Some(taken) = queues.take(|_| true) {
+                seen.push(taken.entry);
+            }
+            assert!(queues.is_empty());
+            for queue in 0..2 {
+                let own: Vec<_> = seen.iter().copied().filter(|entry| entry % 2 == queue).collect();
+                assert!(own.is_sorted() && own.len() == 4, "{seen:?}");
+            }
+        }
+        assert_eq!(RunQueues::new(1, 1, true).push(1, 7), Err(7));
+    }
+
+    #[test]
+    fn ordered_queue_with_an_entry_that_is_not_accepted_keeps_it_first() {
+        let queues = RunQueues::new(1, 4, true);
+        queues.push(0, 1).unwrap();
+        queues.push(0, 2).unwrap();
+        assert!(queues.take(|entry| entry == 2).is_none());
+        assert_eq!(queues.take(|_| true).unwrap().entry, 1);
+        assert_eq!(queues.take(|_| true).unwrap().entry, 2);
+    }
+
+    #[test]
+    fn turn_is_given_while_nothing_waits_and_no_thread_works() {
+        let queues = RunQueues::new(1, 4, true);
+        let turn = queues.try_turn(0).unwrap();
+        assert!(queues.try_turn(0).is_none());
+        queues.push(0, 1).unwrap();
+        assert!(queues.take(|_| true).is_none());
+        let queue = turn.hand_over();
+        assert!(queues.take(|_| true).is_none());
+        drop(queues.adopt_turn(queue));
+        assert!(queues.try_turn(0).is_none());
+        assert_eq!(queues.take(|_| true).unwrap().entry, 1);
+        assert!(queues.try_turn(0).is_some());
+    }
+
+    #[test]
+    fn ordered_queue_among_threads_is_served_by_one_at_a_time_and_loses_nothing() {
+        const ENTRIES: u32 = 64;
+        let queues = RunQueues::new(1, ENTRIES, true);
+        let inside = AtomicBool::new(false);
+        let done = AtomicU32::new(0);
+        let order = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while done.load(Ordering::Acquire) < ENTRIES {
+                        let Some(taken) = queues.take(|_| true) else { continue };
+                        assert!(!inside.swap(true, Ordering::AcqRel));
+                        order.lock().unwrap().push(taken.entry);
+                        inside.store(false, Ordering::Release);
+                        done.fetch_add(1, Ordering::AcqRel);
+                    }
+                });
+            }
+            for entry in 0..ENTRIES {
+                queues.push(0, entry).unwrap();
+            }
+        });
+        assert!(order.into_inner().unwrap().into_iter().eq(0..ENTRIES));
+    }
+}

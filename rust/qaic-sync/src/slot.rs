@@ -1,0 +1,80 @@
+//! A place for one value that threads take out and put back.
+
+use std::fmt;
+
+#[cfg(not(loom))]
+use crossbeam_utils::atomic::AtomicCell;
+
+/// Holds one value, or nothing while a thread has it. The owner of a [`crate::RequestState`]'s running phase takes the
+/// value out, so that a second thread never meets an empty slot; one that does anyway gets nothing and no damage.
+pub struct Slot<T> {
+    #[cfg(not(loom))]
+    value: AtomicCell<Option<Box<T>>>,
+    #[cfg(loom)]
+    value: loom::sync::Mutex<Option<Box<T>>>,
+}
+
+// The exchange of a pointer is one instruction; a cell with a lock inside would break the promise of this crate.
+#[cfg(not(loom))]
+const _: () = assert!(AtomicCell::<Option<Box<u64>>>::is_lock_free());
+
+impl<T> Slot<T> {
+    /// An empty slot.
+    pub fn empty() -> Self {
+        #[cfg(not(loom))]
+        return Self { value: AtomicCell::new(None) };
+        #[cfg(loom)]
+        return Self { value: loom::sync::Mutex::new(None) };
+    }
+
+    /// A slot that holds `value`.
+    pub fn new(value: Box<T>) -> Self {
+        let slot = Self::empty();
+        slot.put(value);
+        slot
+    }
+
+    /// Takes the value out; none while another thread has it.
+    pub fn take(&self) -> Option<Box<T>> {
+        self.exchange(None)
+    }
+
+    /// Puts a value in. What was there is dropped.
+    pub fn put(&self, value: Box<T>) {
+        drop(self.exchange(Some(value)));
+    }
+
+    #[cfg(not(loom))]
+    fn exchange(&self, value: Option<Box<T>>) -> Option<Box<T>> {
+        #[cfg(feature = "count")]
+        crate::count::update();
+        self.value.swap(value)
+    }
+
+    // No thread waits for this lock: loom reports two threads that meet here.
+    #[cfg(loom)]
+    fn exchange(&self, value: Option<Box<T>>) -> Option<Box<T>> {
+        let mut held = self.value.try_lock().expect("two threads have one slot");
+        std::mem::replace(&mut *held, value)
+    }
+}
+
+impl<T> fmt::Debug for Slot<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Slot").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_taken_twice_is_empty_the_second_time() {
+        let slot = Slot::new(Box::new(7));
+        assert_eq!((slot.take(), slot.take()), (Some(Box::new(7)), None));
+        slot.put(Box::new(8));
+        slot.put(Box::new(9));
+        assert_eq!(slot.take(), Some(Box::new(9)));
+    }
+}
