@@ -19,7 +19,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
-use qaic_runtime::profiling::{Choice, DeviceStats, Limits, Profiler};
+use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
 use qaic_runtime::program::ProgramOptions;
 use qaic_sync::{EventCount, FreeList, ReadyList, Ring};
 
@@ -184,9 +184,12 @@ fn profiled(criterion: &mut Criterion) {
     let bound = Bound::new(1, 1);
     group.bench_function("not at all", |b| b.iter(|| bound.batch(1, in_order)));
     for (name, every) in [("latency", 1), ("latency, one in 16", 16)] {
-        let profiler =
-            Profiler::new(Choice { every, ..Choice::default() }, Limits::default(), DeviceStats::Never);
-        profiler.add(bound.set.programs()[0].hub()).unwrap();
+        let profiler = Profiler::new(
+            SamplingRule { every, ..SamplingRule::default() },
+            Limits::default(),
+            DeviceStats::Never,
+        );
+        profiler.add(bound.set.programs()[0].subscriptions()).unwrap();
         profiler.start().unwrap();
         group.bench_function(name, |b| {
             b.iter_custom(|count| {

@@ -9,8 +9,10 @@ use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::clock;
-use qaic_runtime::profiling::newcomers::{self, Newcomers};
-use qaic_runtime::profiling::{Choice, Collected, DeviceStats, Hub, Limits, Profiler, Sample};
+use qaic_runtime::profiling::observer::{self, ProgramObserver};
+use qaic_runtime::profiling::{
+    Collected, DeviceStats, Limits, Profiler, Sample, SamplingRule, SubscriptionRegistry,
+};
 use qaic_stats::decode::descriptor::{Fingerprint, OpsDescriptor};
 use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
 use qaic_stats::error::StatsError;
@@ -37,17 +39,17 @@ struct Known {
     // What explains stats buffers, until the last of a program that is gone was fetched: it keeps a file mapped.
     image: Option<Arc<Image>>,
     // Dead when the program is gone or was removed.
-    hub: Weak<Hub>,
+    registry: Weak<SubscriptionRegistry>,
 }
 
 impl Known {
-    fn is_of(&self, hub: &Arc<Hub>) -> bool {
-        std::ptr::eq(self.hub.as_ptr(), Arc::as_ptr(hub))
+    fn is_of(&self, registry: &Arc<SubscriptionRegistry>) -> bool {
+        std::ptr::eq(self.registry.as_ptr(), Arc::as_ptr(registry))
     }
 
     /// Whether there can be more samples of it.
     fn is_profiled(&self) -> bool {
-        self.hub.strong_count() > 0
+        self.registry.strong_count() > 0
     }
 
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -73,25 +75,25 @@ struct Collector {
 }
 
 impl Collector {
-    fn add(&self, hub: &Arc<Hub>) -> Result<u32, RuntimeError> {
+    fn add(&self, registry: &Arc<SubscriptionRegistry>) -> Result<u32, RuntimeError> {
         let mut known = self.known();
-        let number = self.profiler.add(hub)?;
+        let number = self.profiler.add(registry)?;
         if number as usize == known.len() {
-            let network = hub.image().network();
+            let network = registry.image().network();
             let facts = ProgramFacts {
                 number,
                 network: network.network_name.clone(),
-                activations: hub.activations(),
-                set_size: hub.set_size(),
+                activations: registry.activations(),
+                set_size: registry.set_size(),
                 cores: network.num_cores,
                 batch: u32::try_from(network.batch_size).unwrap_or(0).max(1),
                 dropped: 0,
             };
             known.push(Known {
                 facts,
-                has_stats: hub.has_stats(),
-                image: Some(Arc::clone(hub.image())),
-                hub: Arc::downgrade(hub),
+                has_stats: registry.has_stats(),
+                image: Some(Arc::clone(registry.image())),
+                registry: Arc::downgrade(registry),
             });
         }
         Ok(number)
@@ -103,8 +105,8 @@ impl Collector {
     }
 }
 
-impl Newcomers for Collector {
-    fn created(&self, program: &Arc<Hub>) {
+impl ProgramObserver for Collector {
+    fn created(&self, program: &Arc<SubscriptionRegistry>) {
         let Some(pattern) = &self.pattern else { return };
         let matches = Python::attach(|py| {
             let found = pattern.bind(py).call_method1("fullmatch", (program.name(),))?;
@@ -156,7 +158,7 @@ impl PyProfiler {
             Some(false) => DeviceStats::Never,
             Some(true) => DeviceStats::Always,
         };
-        let profiler = Profiler::new(Choice { first, count, every: sampling.max(1) }, limits, device);
+        let profiler = Profiler::new(SamplingRule { first, count, every: sampling.max(1) }, limits, device);
         let listens = pattern.is_some();
         let collector = Arc::new(Collector { profiler, known: Mutex::default(), pattern });
         let this = Self { collector };
@@ -166,25 +168,25 @@ impl PyProfiler {
             }
         }
         if listens {
-            let listener: Arc<dyn Newcomers> = Arc::clone(&this.collector) as Arc<dyn Newcomers>;
-            newcomers::listen(Arc::downgrade(&listener));
+            let listener: Arc<dyn ProgramObserver> = Arc::clone(&this.collector) as Arc<dyn ProgramObserver>;
+            observer::register(Arc::downgrade(&listener));
         }
         Ok(this)
     }
 
     /// Adds a `qaicrt.Program`, a `qaicrt.InferenceSet` or the inference set of a session, and returns its number.
     fn add(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<u32> {
-        let hub = hub_of(program)?;
-        py.detached(|| self.collector.add(&hub))
+        let registry = registry_of(program)?;
+        py.detached(|| self.collector.add(&registry))
     }
 
     /// Takes no more samples of a program; whether it was there.
     fn remove(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let hub = hub_of(program)?;
+        let registry = registry_of(program)?;
         py.detached(|| {
-            let was_there = self.collector.profiler.remove(&hub)?;
-            for known in self.collector.known().iter_mut().filter(|known| known.is_of(&hub)) {
-                known.hub = Weak::new();
+            let was_there = self.collector.profiler.remove(&registry)?;
+            for known in self.collector.known().iter_mut().filter(|known| known.is_of(&registry)) {
+                known.registry = Weak::new();
             }
             Ok(was_there)
         })
@@ -236,10 +238,11 @@ impl PyProfiler {
 }
 
 /// Where the inferences of a program are announced.
-fn hub_of(program: &Bound<'_, PyAny>) -> PyResult<Arc<Hub>> {
-    let of_set = |set: &InferenceSet| set.programs().first().map(|program| Arc::clone(program.hub()));
-    let hub = if let Ok(program) = program.cast::<PyProgram>() {
-        Some(Arc::clone(program.get().inner().hub()))
+fn registry_of(program: &Bound<'_, PyAny>) -> PyResult<Arc<SubscriptionRegistry>> {
+    let of_set =
+        |set: &InferenceSet| set.programs().first().map(|program| Arc::clone(program.subscriptions()));
+    let registry = if let Ok(program) = program.cast::<PyProgram>() {
+        Some(Arc::clone(program.get().inner().subscriptions()))
     } else if let Ok(set) = program.cast::<PyQaicInferenceSet>() {
         of_set(set.get().core().set())
     } else if let Ok(set) = program.cast::<PyInferenceSet>() {
@@ -247,7 +250,7 @@ fn hub_of(program: &Bound<'_, PyAny>) -> PyResult<Arc<Hub>> {
     } else {
         None
     };
-    hub.ok_or_else(|| {
+    registry.ok_or_else(|| {
         let found = program.get_type();
         PyTypeError::new_err(format!("a {found} cannot be profiled; a Program or an InferenceSet is needed"))
     })

@@ -16,7 +16,7 @@ use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placemen
 use crate::error::{DeviceError, InputError, RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::ForkGuard;
-use crate::profiling::{Arrival, Hub, Watched, newcomers};
+use crate::profiling::{ActiveSample, Arrival, SubscriptionRegistry, observer};
 use crate::request::is_stats_bound;
 use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
@@ -117,7 +117,7 @@ pub struct Program {
     unique_id: u32,
     user_id: AtomicU32,
     completed: Arc<AtomicU64>,
-    hub: Arc<Hub>,
+    subscriptions: Arc<SubscriptionRegistry>,
     fork_guard: ForkGuard,
     state: Mutex<State>,
 }
@@ -145,7 +145,7 @@ pub(crate) struct Activated {
     queue: u32,
     live_exec_objs: AtomicU32,
     completed: Arc<AtomicU64>,
-    hub: Arc<Hub>,
+    subscriptions: Arc<SubscriptionRegistry>,
     // The output through which a user may ask for the stats buffer.
     stats_output: Option<usize>,
     program_id: u32,
@@ -196,8 +196,8 @@ impl Program {
             device: Arc::clone(first),
         });
         let completed: Box<[Arc<AtomicU64>]> = (0..count).map(|_| Arc::default()).collect();
-        let hub = Hub::new(image, set_size, completed.clone());
-        newcomers::announce(&hub);
+        let subscriptions = SubscriptionRegistry::new(image, set_size, completed.clone());
+        observer::notify_created(&subscriptions);
         Ok((0..count)
             .zip(completed)
             .map(|(queue, completed)| {
@@ -214,7 +214,7 @@ impl Program {
                     unique_id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                     user_id: AtomicU32::new(0),
                     completed,
-                    hub: Arc::clone(&hub),
+                    subscriptions: Arc::clone(&subscriptions),
                     fork_guard: ForkGuard::new(),
                     state: Mutex::default(),
                 })
@@ -309,8 +309,8 @@ impl Program {
     }
 
     /// Where profilers learn of its inferences; the activations of an inference set share one.
-    pub fn hub(&self) -> &Arc<Hub> {
-        &self.hub
+    pub fn subscriptions(&self) -> &Arc<SubscriptionRegistry> {
+        &self.subscriptions
     }
 
     /// Whether it is loaded or activated. Blocking while another thread loads it.
@@ -505,7 +505,7 @@ impl Program {
                 queue: self.queue,
                 live_exec_objs: AtomicU32::new(0),
                 completed: Arc::clone(&self.completed),
-                hub: Arc::clone(&self.hub),
+                subscriptions: Arc::clone(&self.subscriptions),
                 stats_output: self.image.network().stats_output(),
                 program_id: self.id(),
             }))
@@ -591,17 +591,17 @@ impl Activated {
 
     /// When an inference is submitted, where a profiler or the user wants it.
     pub(crate) fn arrival(&self) -> Option<Arrival> {
-        let is_wanted = self.hub.is_on() || self.stats_output.is_some();
+        let is_wanted = self.subscriptions.is_on() || self.stats_output.is_some();
         is_wanted.then(|| Arrival::now(self.scheduler.waiting(self.queue)))
     }
 
-    /// What is wanted of an inference that begins.
-    pub(crate) fn watch(&self, bindings: &Bindings, arrival: Arrival) -> Option<Watched> {
+    /// The sample of an inference that begins, where a profiler or the caller asks for one.
+    pub(crate) fn begin_sample(&self, bindings: &Bindings, arrival: Arrival) -> Option<ActiveSample> {
         let is_asked = is_stats_bound(bindings, self.stats_output);
-        if !is_asked && !self.hub.is_on() {
+        if !is_asked && !self.subscriptions.is_on() {
             return None;
         }
-        self.hub.watch(self.program_id, self.queue, arrival, is_asked)
+        self.subscriptions.begin_sample(self.program_id, self.queue, arrival, is_asked)
     }
 
     /// Counts an inference that ended well.

@@ -23,7 +23,7 @@ use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
 use qaic_runtime::process::clock;
-use qaic_runtime::profiling::{Choice, DeviceStats, Limits, Profiler};
+use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use qaic_runtime::request::ExecObj;
 
@@ -389,8 +389,8 @@ fn a_wait_for_a_program_with_state_answers_signals() {
 #[test]
 fn stages_are_those_of_the_device() {
     let mut bench = Bench::new(8, 2);
-    let profiler = Profiler::new(Choice::default(), Limits::default(), DeviceStats::Never);
-    profiler.add(bench.set().programs()[0].hub()).unwrap();
+    let profiler = Profiler::new(SamplingRule::default(), Limits::default(), DeviceStats::Never);
+    profiler.add(bench.set().programs()[0].subscriptions()).unwrap();
     profiler.start().unwrap();
     bench.control.hold().unwrap();
     bench.submit_all();

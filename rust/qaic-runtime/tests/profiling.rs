@@ -1,4 +1,4 @@
-//! Profilers on the `noop` device: which inferences they see, what of them, and what they leave behind.
+//! Profilers on the `noop` device: which inferences they sample, the samples' contents, and what a profiler keeps alive.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 #[path = "../../qaic-mem/tests/oracle/mod.rs"]
@@ -18,7 +18,7 @@ use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::clock;
-use qaic_runtime::profiling::{Choice, Collected, DeviceStats, Limits, Profiler};
+use qaic_runtime::profiling::{Collected, DeviceStats, Limits, Profiler, SamplingRule};
 use qaic_runtime::program::ProgramOptions;
 
 const LONG: Duration = Duration::from_mins(1);
@@ -57,9 +57,9 @@ fn run(set: &InferenceSet, count: usize) {
     }
 }
 
-fn profiler(set: &InferenceSet, choice: Choice) -> Arc<Profiler> {
-    let profiler = Profiler::new(choice, Limits::default(), DeviceStats::Never);
-    profiler.add(set.programs()[0].hub()).unwrap();
+fn profiler(set: &InferenceSet, rule: SamplingRule) -> Arc<Profiler> {
+    let profiler = Profiler::new(rule, Limits::default(), DeviceStats::Never);
+    profiler.add(set.programs()[0].subscriptions()).unwrap();
     assert!(profiler.start().unwrap());
     profiler
 }
@@ -69,9 +69,9 @@ fn numbers(collected: &Collected) -> Vec<u64> {
 }
 
 #[test]
-fn times_ascend_and_lie_between_those_of_the_caller() {
+fn sample_of_an_inference_has_ascending_times_within_the_call() {
     let (_context, set) = set(1, 1);
-    let profiler = profiler(&set, Choice::default());
+    let profiler = profiler(&set, SamplingRule::default());
     let before = clock::now_ns();
     run(&set, 3);
     let after = clock::now_ns();
@@ -96,15 +96,15 @@ fn times_ascend_and_lie_between_those_of_the_caller() {
 }
 
 #[test]
-fn inferences_that_nobody_watched_are_counted() {
+fn profiler_started_later_numbers_earlier_inferences_too() {
     let (_context, set) = set(1, 1);
     run(&set, 5);
-    let choice = Choice { first: 2, count: Some(2), every: 2 };
-    let profiler = profiler(&set, choice);
+    let rule = SamplingRule { first: 2, count: Some(2), every: 2 };
+    let profiler = profiler(&set, rule);
     run(&set, 9);
     assert!(profiler.wait(None, || false).unwrap());
     assert_eq!(numbers(&profiler.drain().unwrap()), [7, 9]);
-    // A second time like the first one.
+    // A second start behaves like the first.
     assert!(profiler.stop().unwrap());
     assert!(!profiler.stop().unwrap());
     run(&set, 4);
@@ -116,10 +116,10 @@ fn inferences_that_nobody_watched_are_counted() {
 }
 
 #[test]
-fn several_profilers_see_the_same_inferences() {
+fn profilers_of_one_program_sample_the_same_inferences() {
     let (_context, set) = set(1, 1);
-    let (all, half) = (Choice::default(), Choice { every: 2, ..Choice::default() });
-    let profilers = [all, half, all, half].map(|choice| profiler(&set, choice));
+    let (all, half) = (SamplingRule::default(), SamplingRule { every: 2, ..SamplingRule::default() });
+    let profilers = [all, half, all, half].map(|rule| profiler(&set, rule));
     run(&set, 4);
     profilers[0].stop().unwrap();
     run(&set, 2);
@@ -131,16 +131,16 @@ fn several_profilers_see_the_same_inferences() {
 }
 
 #[test]
-fn a_program_can_be_added_and_removed_while_it_runs() {
+fn profiler_that_runs_takes_programs_added_until_their_removal() {
     let ((_context, first), (_other, second)) = (set(1, 1), set(1, 1));
-    let profiler = profiler(&first, Choice::default());
+    let profiler = profiler(&first, SamplingRule::default());
     run(&second, 1);
-    assert_eq!(profiler.add(second.programs()[0].hub()).unwrap(), 1);
-    assert_eq!(profiler.add(second.programs()[0].hub()).unwrap(), 1);
+    assert_eq!(profiler.add(second.programs()[0].subscriptions()).unwrap(), 1);
+    assert_eq!(profiler.add(second.programs()[0].subscriptions()).unwrap(), 1);
     run(&first, 1);
     run(&second, 1);
-    assert!(profiler.remove(first.programs()[0].hub()).unwrap());
-    assert!(!profiler.remove(first.programs()[0].hub()).unwrap());
+    assert!(profiler.remove(first.programs()[0].subscriptions()).unwrap());
+    assert!(!profiler.remove(first.programs()[0].subscriptions()).unwrap());
     run(&first, 1);
     run(&second, 1);
     let collected = profiler.drain().unwrap();
@@ -150,9 +150,9 @@ fn a_program_can_be_added_and_removed_while_it_runs() {
 }
 
 #[test]
-fn a_failed_inference_is_no_sample() {
+fn profiler_with_a_failed_inference_records_the_next_instead() {
     let (context, set) = set(1, 1);
-    let profiler = profiler(&set, Choice { count: Some(1), ..Choice::default() });
+    let profiler = profiler(&set, SamplingRule { count: Some(1), ..SamplingRule::default() });
     context.noop_control(DeviceId(0)).unwrap().plan("execute@1=fail").unwrap();
     let input = vec![0_u8; 768];
     set.try_lease()
@@ -166,10 +166,10 @@ fn a_failed_inference_is_no_sample() {
 }
 
 #[test]
-fn what_was_enqueued_before_anybody_asked_is_no_sample() {
+fn profiler_started_after_a_submission_skips_that_inference() {
     let (context, set) = set(2, 1);
-    let gate = context.noop_control(DeviceId(0)).unwrap();
-    gate.hold().unwrap();
+    let control = context.noop_control(DeviceId(0)).unwrap();
+    control.hold().unwrap();
     let handles = [set.try_acquire().unwrap(), set.try_acquire().unwrap()];
     let submit = |index: usize| {
         let exec = set.exec_obj(handles[index]).unwrap();
@@ -178,9 +178,9 @@ fn what_was_enqueued_before_anybody_asked_is_no_sample() {
         set.submit_eager(handles[index], 0).unwrap();
     };
     submit(0);
-    let profiler = profiler(&set, Choice::default());
+    let profiler = profiler(&set, SamplingRule::default());
     submit(1);
-    gate.release().unwrap();
+    control.release().unwrap();
     set.wait_for_completion(|| false).unwrap();
     assert_eq!(profiler.drain().unwrap().samples.len(), 1);
     for handle in handles {
@@ -189,9 +189,9 @@ fn what_was_enqueued_before_anybody_asked_is_no_sample() {
 }
 
 #[test]
-fn each_activation_gives_its_number_of_samples() {
+fn profiler_with_a_count_takes_it_from_each_activation() {
     let (_context, set) = set(2, 3);
-    let profiler = profiler(&set, Choice { count: Some(20), ..Choice::default() });
+    let profiler = profiler(&set, SamplingRule { count: Some(20), ..SamplingRule::default() });
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -214,7 +214,7 @@ fn each_activation_gives_its_number_of_samples() {
 }
 
 #[test]
-fn profilers_come_and_go_under_load() {
+fn profilers_started_and_removed_under_load_sample_until_removal() {
     let (_context, set) = set(2, 2);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -227,11 +227,11 @@ fn profilers_come_and_go_under_load() {
             for _ in 0..2 {
                 inner.spawn(|| {
                     for _ in 0..50 {
-                        let profiler = profiler(&set, Choice::default());
+                        let profiler = profiler(&set, SamplingRule::default());
                         while profiler.drain().unwrap().samples.is_empty() {
                             thread::yield_now();
                         }
-                        profiler.remove(set.programs()[0].hub()).unwrap();
+                        profiler.remove(set.programs()[0].subscriptions()).unwrap();
                         profiler.drain().unwrap();
                         assert!(profiler.drain().unwrap().samples.is_empty());
                     }
@@ -244,10 +244,10 @@ fn profilers_come_and_go_under_load() {
 }
 
 #[test]
-fn a_profiler_does_not_keep_a_program() {
+fn profiler_that_outlives_a_program_keeps_only_its_samples() {
     let (context, set) = set(1, 1);
     let free = || context.device(DeviceId(0)).unwrap().resources().nsp_free;
-    let profiler = profiler(&set, Choice::default());
+    let profiler = profiler(&set, SamplingRule::default());
     run(&set, 2);
     let held = free();
     drop(set);

@@ -1,20 +1,20 @@
-//! What is measured of inferences on the host while somebody wants to know (stats-profiling §6).
+//! Samples of inferences, measured on the host for profilers.
 //!
-//! Nobody wants to know as a rule. An inference then meets one branch on its way in and one on its way out. A
-//! [`Profiler`] subscribes to the [`Hub`] of each program it is interested in; the hub asks its subscribers about each
-//! inference that begins, and those who want it get a sample when it has ended well.
+//! A [`Profiler`] subscribes to the [`SubscriptionRegistry`] of each of its programs. An inference that begins reserves a
+//! sample slot with each subscription whose [`SamplingRule`] samples it, and fills the slots when it has succeeded.
+//! Without a subscription an inference takes one branch at its submission and one at its completion.
 
-mod book;
-mod hub;
-pub mod newcomers;
+pub mod observer;
 mod profiler;
+mod quota;
 mod recorder;
+mod registry;
 mod stages;
 
-pub use book::Choice;
-pub use hub::Hub;
 pub use profiler::Profiler;
+pub use quota::SamplingRule;
 pub use recorder::{Collected, DeviceStats, Limits, Sample};
+pub use registry::SubscriptionRegistry;
 pub use stages::{Identity, Stages, Watch};
 
-pub(crate) use hub::{Arrival, Watched};
+pub(crate) use registry::{ActiveSample, Arrival};

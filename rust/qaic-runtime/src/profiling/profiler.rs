@@ -1,70 +1,72 @@
-//! Collects samples of some programs, from a start to a stop, as often as one likes.
+//! Collects samples of some programs between a start and a stop, any number of times.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::book::Choice;
-use super::hub::Hub;
+use super::quota::SamplingRule;
 use super::recorder::{Collected, DeviceStats, Limits, Recorder};
+use super::registry::SubscriptionRegistry;
 use crate::error::RuntimeError;
 use crate::process::ForkGuard;
 use crate::process::cancellation::check_period;
 use crate::request::until;
 use crate::sync::Mutex;
 
-/// Takes samples of programs. It does not keep them: one that is gone gives no more samples, and those taken stay.
+/// Takes samples of programs. It holds weak references: samples of a program outlive it.
 #[derive(Debug)]
 pub struct Profiler {
     recorder: Arc<Recorder>,
-    state: Mutex<State>,
+    state: Mutex<ProfilerState>,
     fork_guard: ForkGuard,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProfilerState {
     is_running: bool,
-    // The place of a program is its number.
-    programs: Vec<Weak<Hub>>,
+    // The index of a program is its number.
+    programs: Vec<Weak<SubscriptionRegistry>>,
 }
 
 impl Profiler {
-    /// Of no program yet.
-    pub fn new(choice: Choice, limits: Limits, device: DeviceStats) -> Arc<Self> {
-        let recorder = Recorder::new(choice, limits, device);
+    /// Without a program.
+    pub fn new(rule: SamplingRule, limits: Limits, device: DeviceStats) -> Arc<Self> {
+        let recorder = Recorder::new(rule, limits, device);
         Arc::new(Self { recorder, state: Mutex::default(), fork_guard: ForkGuard::new() })
     }
 
-    /// Adds a program, from now on where it runs, and returns its number. One that is there keeps its number.
-    pub fn add(&self, hub: &Arc<Hub>) -> Result<u32, RuntimeError> {
+    /// Adds a program and returns its number; a known program keeps its number. A running profiler samples it from now on.
+    pub fn add(&self, registry: &Arc<SubscriptionRegistry>) -> Result<u32, RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
-        let known = |program: &Weak<Hub>| std::ptr::eq(program.as_ptr(), Arc::as_ptr(hub));
+        let known =
+            |program: &Weak<SubscriptionRegistry>| std::ptr::eq(program.as_ptr(), Arc::as_ptr(registry));
         if let Some(number) = state.programs.iter().position(known) {
             return Ok(u32::try_from(number).unwrap_or(u32::MAX));
         }
         let number = u32::try_from(state.programs.len()).unwrap_or(u32::MAX);
-        state.programs.push(Arc::downgrade(hub));
+        state.programs.push(Arc::downgrade(registry));
         if state.is_running {
-            hub.subscribe(&self.recorder, number);
+            registry.subscribe(&self.recorder, number);
         }
         Ok(number)
     }
 
-    /// Takes no more samples of a program; says whether it was there. Those taken stay.
-    pub fn remove(&self, hub: &Arc<Hub>) -> Result<bool, RuntimeError> {
+    /// Takes no more samples of a program; its samples stay. False for an unknown program.
+    pub fn remove(&self, registry: &Arc<SubscriptionRegistry>) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
-        let known = |program: &Weak<Hub>| std::ptr::eq(program.as_ptr(), Arc::as_ptr(hub));
+        let known =
+            |program: &Weak<SubscriptionRegistry>| std::ptr::eq(program.as_ptr(), Arc::as_ptr(registry));
         let Some(number) = state.programs.iter().position(known) else { return Ok(false) };
         // The numbers of the others stay.
         state.programs[number] = Weak::new();
         if state.is_running {
-            hub.unsubscribe(&self.recorder);
+            registry.unsubscribe(&self.recorder);
         }
         Ok(true)
     }
 
-    /// Begins; what was not fetched is forgotten. False when it runs already.
+    /// Starts; samples that were not fetched are forgotten. False while it runs.
     pub fn start(&self) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
@@ -73,15 +75,15 @@ impl Profiler {
         }
         state.is_running = true;
         self.recorder.clear();
-        for (number, hub) in (0..).zip(&state.programs) {
-            if let Some(hub) = hub.upgrade() {
-                hub.subscribe(&self.recorder, number);
+        for (number, registry) in (0..).zip(&state.programs) {
+            if let Some(registry) = registry.upgrade() {
+                registry.subscribe(&self.recorder, number);
             }
         }
         Ok(true)
     }
 
-    /// Ends; inferences under way are not recorded. False when it does not run.
+    /// Stops; inferences under way are not recorded. False when it does not run.
     pub fn stop(&self) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         Ok(self.halt())
@@ -93,8 +95,8 @@ impl Profiler {
             return false;
         }
         state.is_running = false;
-        for hub in state.programs.iter().filter_map(Weak::upgrade) {
-            hub.unsubscribe(&self.recorder);
+        for registry in state.programs.iter().filter_map(Weak::upgrade) {
+            registry.unsubscribe(&self.recorder);
         }
         true
     }
@@ -104,16 +106,16 @@ impl Profiler {
         self.fork_guard.is_current() && self.state.lock().is_running
     }
 
-    /// Samples since the last call.
+    /// The samples since the last call.
     pub fn drain(&self) -> Result<Collected, RuntimeError> {
         self.fork_guard.check()?;
         Ok(self.recorder.drain())
     }
 
-    /// Whether every activation has given the number of samples that was asked for.
+    /// Whether every activation has as many samples as the rule asks for.
     ///
-    /// Blocking: until it has, until it is stopped, until `deadline`, or until `interrupted`, which is asked about every
-    /// 50 ms.
+    /// Blocks until then, until [`Self::stop`], until `deadline`, or until `interrupted` returns true; it is called about
+    /// every 50 ms.
     pub fn wait(
         &self,
         deadline: Option<Instant>,

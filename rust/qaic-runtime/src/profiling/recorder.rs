@@ -1,4 +1,4 @@
-//! Where samples are kept until somebody fetches them.
+//! Keeps samples until the profiler fetches them.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use qaic_stats::sample::HostSample;
 use qaic_sync::EventCount;
 
-use super::book::{Book, Choice};
+use super::quota::{SampleQuota, SamplingRule};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// What is kept at most; beyond, samples are counted and not kept.
+/// What a recorder keeps at most; it counts further samples and drops them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Samples.
@@ -26,10 +26,10 @@ impl Default for Limits {
     }
 }
 
-/// Whose stats buffers are kept.
+/// Which programs' stats buffers are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceStats {
-    /// Nobody's: that costs least.
+    /// No program's: this costs least.
     #[default]
     Never,
     /// Those of programs that were compiled with an output for them.
@@ -41,9 +41,9 @@ pub enum DeviceStats {
 /// One inference of a profile.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// What the host saw.
+    /// The host's times and numbers.
     pub host: HostSample,
-    /// The device's stats buffer, where that was wanted and there is one.
+    /// The device's stats buffer, where the profiler keeps it and the program has one.
     pub stats: Option<Arc<[u8]>>,
 }
 
@@ -52,12 +52,12 @@ pub struct Sample {
 pub struct Collected {
     /// In the order in which the inferences ended.
     pub samples: Vec<Sample>,
-    /// Samples that there was no room for, by number of the program.
+    /// Samples beyond the limits, by number of the program.
     pub dropped: BTreeMap<u32, u64>,
 }
 
 impl Collected {
-    /// The samples of one program, and what there was no room for of it.
+    /// The samples of one program, and its count of dropped samples.
     #[must_use]
     pub fn of_program(&self, program: u32) -> Self {
         let samples = self.samples.iter().filter(|sample| sample.host.program == program).cloned();
@@ -68,76 +68,76 @@ impl Collected {
 
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    choice: Choice,
+    rule: SamplingRule,
     limits: Limits,
     device: DeviceStats,
-    state: Mutex<State>,
+    state: Mutex<RecorderState>,
     // Threads that wait for all samples.
     complete: EventCount,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    enrolled: Vec<Arc<Enrolment>>,
+struct RecorderState {
+    subscriptions: Vec<Arc<Subscription>>,
     collected: Collected,
     stats_bytes: usize,
-    // Whether all samples were there at some time since the start. Programs may be gone before anybody looks.
+    // Whether all samples were there at some time since the start. Programs may end before a caller waits for the samples.
     was_complete: bool,
 }
 
-impl State {
-    fn add(&mut self, enrolment: Arc<Enrolment>) {
+impl RecorderState {
+    fn add(&mut self, subscription: Arc<Subscription>) {
         self.was_complete = false;
-        self.enrolled.push(enrolment);
+        self.subscriptions.push(subscription);
     }
 
     fn is_complete(&self) -> bool {
-        let mut books = self.enrolled.iter().map(|enrolment| &enrolment.book);
-        self.was_complete || !self.enrolled.is_empty() && books.all(Book::is_complete)
+        let mut quotas = self.subscriptions.iter().map(|subscription| &subscription.quota);
+        self.was_complete || !self.subscriptions.is_empty() && quotas.all(SampleQuota::is_complete)
     }
 }
 
 /// A program of which a recorder takes samples, from its addition or the recorder's start until its removal or the
 /// recorder's stop.
 #[derive(Debug)]
-pub(crate) struct Enrolment {
+pub(crate) struct Subscription {
     recorder: Arc<Recorder>,
     // Number of the program among the recorder's.
     program: u32,
-    book: Book,
+    quota: SampleQuota,
     // Whether the stats buffers of this program are kept.
     wants_device: bool,
     // Changed with the recorder's state locked.
     is_over: AtomicBool,
 }
 
-/// An inference that is going to be a sample. Dropped without having been one, it gives its place back.
+/// The place of one inference among the samples of a subscription. Dropped before [`Self::record`], it releases the place.
 #[derive(Debug)]
-pub(crate) struct Claim {
-    enrolment: Arc<Enrolment>,
-    lane: u32,
+pub(crate) struct SampleSlot {
+    subscription: Arc<Subscription>,
+    activation: u32,
     is_open: bool,
 }
 
 impl Recorder {
-    pub(crate) fn new(choice: Choice, limits: Limits, device: DeviceStats) -> Arc<Self> {
-        Arc::new(Self { choice, limits, device, state: Mutex::default(), complete: EventCount::new() })
+    pub(crate) fn new(rule: SamplingRule, limits: Limits, device: DeviceStats) -> Arc<Self> {
+        Arc::new(Self { rule, limits, device, state: Mutex::default(), complete: EventCount::new() })
     }
 
-    /// Takes inferences of program `program` from number `begin` on. `stats` says where the program has a stats buffer:
-    /// at all, and as an output.
-    pub(crate) fn enrol(
+    /// Samples inferences of program `program` from number `begin` on. `stats`: whether the program has a stats buffer, and
+    /// whether it has one as an output.
+    pub(crate) fn subscribe(
         self: &Arc<Self>,
         program: u32,
         begin: u64,
-        lanes: u32,
+        activations: u32,
         stats: (bool, bool),
-    ) -> Arc<Enrolment> {
+    ) -> Arc<Subscription> {
         let (has_buffer, has_output) = stats;
-        let enrolment = Arc::new(Enrolment {
+        let subscription = Arc::new(Subscription {
             recorder: Arc::clone(self),
             program,
-            book: Book::new(self.choice, begin, lanes),
+            quota: SampleQuota::new(self.rule, begin, activations),
             wants_device: match self.device {
                 DeviceStats::Never => false,
                 DeviceStats::WhereAskedFor => has_output,
@@ -145,66 +145,66 @@ impl Recorder {
             },
             is_over: AtomicBool::new(false),
         });
-        self.state.lock().add(Arc::clone(&enrolment));
-        enrolment
+        self.state.lock().add(Arc::clone(&subscription));
+        subscription
     }
 
-    /// Forgets what was not fetched, and that it was all.
+    /// Forgets samples that were not fetched, and that they were complete.
     pub(crate) fn clear(&self) {
         drop(self.drain());
         self.state.lock().was_complete = false;
     }
 
-    /// What was recorded since the last time.
+    /// The samples since the last call.
     pub(crate) fn drain(&self) -> Collected {
         let mut state = self.state.lock();
         state.stats_bytes = 0;
         mem::take(&mut state.collected)
     }
 
-    /// Whether all samples that were wanted are there; never where no number was given.
+    /// Whether all samples that the rule asks for are there; never without a count in the rule.
     pub(crate) fn is_complete(&self) -> bool {
         self.state.lock().is_complete()
     }
 
-    /// Waits until then, for `limit` at most, or until somebody wakes it for nothing.
+    /// Waits for [`Self::is_complete`], for `limit` at most; a notification without a cause ends the wait early.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         self.complete.wait(limit, || self.is_complete().then_some(())).is_some()
     }
 }
 
-impl Enrolment {
-    /// Whether it is of this recorder.
+impl Subscription {
+    /// Whether this recorder owns it.
     pub(crate) fn is_of(&self, recorder: &Arc<Recorder>) -> bool {
         Arc::ptr_eq(&self.recorder, recorder)
     }
 
-    /// Whether the inference that begins is wanted.
-    pub(crate) fn claim(self: &Arc<Self>, lane: u32, number: u64) -> Option<Claim> {
-        let is_wanted = self.book.claim(lane, number);
-        is_wanted.then(|| Claim { enrolment: Arc::clone(self), lane, is_open: true })
+    /// A sample slot for an inference that begins, where the rule samples it.
+    pub(crate) fn reserve(self: &Arc<Self>, activation: u32, number: u64) -> Option<SampleSlot> {
+        let is_wanted = self.quota.reserve(activation, number);
+        is_wanted.then(|| SampleSlot { subscription: Arc::clone(self), activation, is_open: true })
     }
 
-    /// Takes no more; inferences under way are not recorded. What was recorded stays.
+    /// Ends the subscription. Inferences under way are not recorded; recorded samples stay.
     pub(crate) fn end(&self) {
         let mut state = self.recorder.state.lock();
         self.is_over.store(true, Ordering::Relaxed);
-        state.enrolled.retain(|other| !std::ptr::eq(&raw const **other, self));
+        state.subscriptions.retain(|other| !std::ptr::eq(&raw const **other, self));
         drop(state);
         self.recorder.complete.notify_all();
     }
 }
 
-impl Claim {
-    /// Whether the device's stats buffer is wanted.
+impl SampleSlot {
+    /// Whether the sample keeps the device's stats buffer.
     pub(crate) fn wants_device(&self) -> bool {
-        self.enrolment.wants_device
+        self.subscription.wants_device
     }
 
-    /// The inference has ended well.
+    /// Records the sample of an inference that succeeded.
     pub(crate) fn record(mut self, mut host: HostSample, buffer: Option<&Arc<[u8]>>) {
         self.is_open = false;
-        let Enrolment { recorder, program, book, wants_device, is_over } = &*self.enrolment;
+        let Subscription { recorder, program, quota, wants_device, is_over } = &*self.subscription;
         host.program = *program;
         let buffer = buffer.filter(|_| *wants_device).cloned();
         let mut state = recorder.state.lock();
@@ -218,8 +218,8 @@ impl Claim {
         } else {
             *state.collected.dropped.entry(*program).or_default() += 1;
         }
-        book.taken(self.lane);
-        let is_complete = book.is_complete() && state.is_complete();
+        quota.commit(self.activation);
+        let is_complete = quota.is_complete() && state.is_complete();
         state.was_complete |= is_complete;
         drop(state);
         if is_complete {
@@ -228,10 +228,10 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for SampleSlot {
     fn drop(&mut self) {
         if self.is_open {
-            self.enrolment.book.given_back(self.lane);
+            self.subscription.quota.release(self.activation);
         }
     }
 }
@@ -242,38 +242,42 @@ mod tests {
 
     use super::*;
 
-    fn enrolled(count: Option<u64>, limits: Limits) -> (Arc<Recorder>, Arc<Enrolment>) {
-        let recorder = Recorder::new(Choice { count, ..Choice::default() }, limits, DeviceStats::Always);
-        let enrolment = recorder.enrol(0, 0, 1, (true, false));
-        (recorder, enrolment)
+    fn subscribed(count: Option<u64>, limits: Limits) -> (Arc<Recorder>, Arc<Subscription>) {
+        let recorder =
+            Recorder::new(SamplingRule { count, ..SamplingRule::default() }, limits, DeviceStats::Always);
+        let subscription = recorder.subscribe(0, 0, 1, (true, false));
+        (recorder, subscription)
     }
 
     #[test]
-    fn a_full_recorder_counts_what_it_does_not_keep() {
+    fn recorder_at_its_limits_counts_dropped_samples() {
         let limits = Limits { samples: 3, stats_bytes: 100 };
-        let (recorder, enrolment) = enrolled(None, limits);
+        let (recorder, subscription) = subscribed(None, limits);
         let stats: Arc<[u8]> = vec![0; 40].into();
         for number in 0..4 {
-            enrolment.claim(0, number).unwrap().record(HostSample::default(), Some(&stats));
+            subscription.reserve(0, number).unwrap().record(HostSample::default(), Some(&stats));
         }
         let first = recorder.drain();
         assert_eq!((first.samples.len(), first.dropped), (2, [(0, 2)].into()));
         for number in 4..9 {
-            enrolment.claim(0, number).unwrap().record(HostSample::default(), None);
+            subscription.reserve(0, number).unwrap().record(HostSample::default(), None);
         }
         let next = recorder.drain();
         assert_eq!((next.samples.len(), next.dropped), (3, [(0, 2)].into()));
     }
 
     #[test]
-    fn programs_are_told_apart() {
-        let recorder =
-            Recorder::new(Choice::default(), Limits { samples: 3, ..Limits::default() }, DeviceStats::Never);
-        let programs = [0, 1].map(|program| recorder.enrol(program, 0, 1, (false, false)));
+    fn collected_of_two_programs_separates_them() {
+        let recorder = Recorder::new(
+            SamplingRule::default(),
+            Limits { samples: 3, ..Limits::default() },
+            DeviceStats::Never,
+        );
+        let programs = [0, 1].map(|program| recorder.subscribe(program, 0, 1, (false, false)));
         for number in 0..5 {
             let [first, second] = &programs;
-            let enrolment = if number == 0 { first } else { second };
-            enrolment.claim(0, number).unwrap().record(HostSample::default(), None);
+            let subscription = if number == 0 { first } else { second };
+            subscription.reserve(0, number).unwrap().record(HostSample::default(), None);
         }
         let collected = recorder.drain();
         let of = |program| {
@@ -284,36 +288,36 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_gone_was_complete() {
-        let (recorder, enrolment) = enrolled(Some(1), Limits::default());
-        enrolment.claim(0, 0).unwrap().record(HostSample::default(), None);
-        enrolment.end();
+    fn recorder_after_the_end_of_a_complete_program_stays_complete() {
+        let (recorder, subscription) = subscribed(Some(1), Limits::default());
+        subscription.reserve(0, 0).unwrap().record(HostSample::default(), None);
+        subscription.end();
         assert!(recorder.is_complete());
         recorder.clear();
         assert!(!recorder.is_complete());
     }
 
     #[test]
-    fn what_began_before_a_restart_is_not_recorded_after_it() {
-        let (recorder, first) = enrolled(Some(1), Limits::default());
-        let old = first.claim(0, 0).unwrap();
-        assert!(first.claim(0, 1).is_none());
+    fn slot_of_an_ended_subscription_records_nothing() {
+        let (recorder, first) = subscribed(Some(1), Limits::default());
+        let old = first.reserve(0, 0).unwrap();
+        assert!(first.reserve(0, 1).is_none());
         first.end();
         assert!(!recorder.is_complete());
-        let next = recorder.enrol(0, 5, 1, (true, true));
+        let next = recorder.subscribe(0, 5, 1, (true, true));
         old.record(HostSample::default(), None);
         assert!(!recorder.is_complete());
-        next.claim(0, 5).unwrap().record(HostSample::default(), None);
+        next.reserve(0, 5).unwrap().record(HostSample::default(), None);
         assert!(recorder.wait(Duration::from_secs(5)));
         assert_eq!(recorder.drain().samples.len(), 1);
     }
 
     #[test]
-    fn a_claim_that_is_dropped_gives_its_place_to_another() {
-        let (recorder, enrolment) = enrolled(Some(1), Limits::default());
-        drop(enrolment.claim(0, 0).unwrap());
-        enrolment.claim(0, 1).unwrap().record(HostSample::default(), None);
+    fn slot_dropped_without_a_sample_is_reserved_again() {
+        let (recorder, subscription) = subscribed(Some(1), Limits::default());
+        drop(subscription.reserve(0, 0).unwrap());
+        subscription.reserve(0, 1).unwrap().record(HostSample::default(), None);
         assert!(recorder.is_complete());
-        assert!(enrolment.claim(0, 2).is_none());
+        assert!(subscription.reserve(0, 2).is_none());
     }
 }

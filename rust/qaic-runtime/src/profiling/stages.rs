@@ -1,4 +1,4 @@
-//! When an inference passed what.
+//! The times of the stages of an inference.
 
 #[cfg(all(feature = "cpu", feature = "emu"))]
 use qaic_qpc::plan::Control;
@@ -8,7 +8,7 @@ use qaic_qpc::plan::Control;
 pub struct Stages {
     /// The call that started it.
     pub enqueued_ns: u64,
-    /// A thread took it up, and whatever had to run before it was done.
+    /// A thread began it, after all inferences that precede it in order.
     pub begun_ns: u64,
     /// The device's inputs were complete.
     pub inputs_ready_ns: u64,
@@ -16,11 +16,11 @@ pub struct Stages {
     pub executed_ns: u64,
     /// The caller's outputs were complete.
     pub outputs_ready_ns: u64,
-    /// It was about to be said that the inference has ended.
+    /// The completion is published next.
     pub completed_ns: u64,
 }
 
-/// Which inference it is, as files and reports number it (stats-profiling §3.1).
+/// Which inference it is, as files and reports number it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Number of the program.
@@ -33,22 +33,22 @@ pub struct Identity {
 
 #[cfg(all(feature = "cpu", feature = "emu"))]
 impl Identity {
-    /// That of the inference that a card was told about.
+    /// The identity that a card read from its control buffer.
     pub(crate) fn of_control(control: &Control) -> Self {
         let Control { program, activation, inference, .. } = *control;
         Self { program, activation, inference }
     }
 }
 
-/// What is wanted of an inference, and what was seen.
+/// What is to be measured of an inference, and what was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// When it passed what.
+    /// Times of the stages.
     pub stages: Stages,
-    /// Which it is.
+    /// Which inference it is.
     pub identity: Identity,
-    /// Whether the device's own measurements are wanted.
+    /// Whether to fetch the device's stats buffer.
     pub wants_device: bool,
-    /// The stats buffer as the device left it, where it was wanted and the program has one.
+    /// The stats buffer as the device left it, where `wants_device` is set and the program has one.
     pub stats: Option<Box<[u8]>>,
 }

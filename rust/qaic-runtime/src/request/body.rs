@@ -15,7 +15,7 @@ use crate::device::Canceller;
 use crate::error::{InputError, RuntimeError};
 use crate::inference_set::Completion;
 use crate::process::clock;
-use crate::profiling::{Arrival, Watched};
+use crate::profiling::{ActiveSample, Arrival};
 use crate::program::{Activated, Program};
 
 /// One in this many inferences of a request is timed.
@@ -31,7 +31,7 @@ pub(crate) struct Body {
     // Of the present inference.
     completion: Option<Arc<dyn Completion>>,
     arrival: Arrival,
-    watched: Option<Watched>,
+    sample: Option<ActiveSample>,
     // Time that threads spent on it so far, where it is timed.
     spent: Option<Duration>,
     // Whether the device does not have it yet, because the device is not done with the one before.
@@ -58,7 +58,7 @@ impl Body {
             activated: Arc::clone(activated),
             completion: None,
             arrival: Arrival::default(),
-            watched: None,
+            sample: None,
             spent: None,
             is_deferred: false,
             begun: 0,
@@ -109,7 +109,7 @@ impl Body {
         }
         self.arrival = arrival.unwrap_or_default();
         self.completion = completion;
-        self.watched = None;
+        self.sample = None;
         self.is_deferred = false;
         self.begun = self.begun.wrapping_add(1);
         self.spent = None;
@@ -136,7 +136,7 @@ impl Body {
     ) -> (Result<(), RuntimeError>, Option<Duration>) {
         let started = self.spent.map(|_| Instant::now());
         let outcome = self.guarded(request, |body| {
-            body.watched = body.watch();
+            body.sample = body.begin_sample();
             let outcome = body.inputs_checked().and_then(|()| {
                 if !body.activated.is_ordered() {
                     return body.run_again(request, None, check);
@@ -155,12 +155,12 @@ impl Body {
     pub(crate) fn submit(&mut self, request: &Request) -> Result<(), RuntimeError> {
         let started = self.spent.map(|_| Instant::now());
         let outcome = self.guarded(request, |body| {
-            body.watched = body.watch();
+            body.sample = body.begin_sample();
             body.is_deferred = body.io.needs_reclaim();
             let mut outcome = body.inputs_checked();
             // What has to wait for the device first does so where a thread may wait for it.
             if outcome.is_ok() && !body.is_deferred {
-                let watch = body.watched.as_mut().map(|watched| &mut watched.watch);
+                let watch = body.sample.as_mut().map(|sample| &mut sample.watch);
                 outcome = body.io.submit(&mut body.bindings, None, watch, None);
             }
             if outcome.is_err() {
@@ -213,7 +213,7 @@ impl Body {
         request: &Request,
         mut check: Option<CancellationCheck<'_>>,
     ) -> Result<(), RuntimeError> {
-        let mut watch = self.watched.as_mut().map(|watched| &mut watched.watch);
+        let mut watch = self.sample.as_mut().map(|sample| &mut sample.watch);
         if self.is_deferred {
             // The device cannot tell which inference is meant while it has the one before.
             let mut check = || request.is_asked_to_end() || check.as_mut().is_some_and(|check| check());
@@ -238,7 +238,7 @@ impl Body {
         mut check: Option<CancellationCheck<'_>>,
     ) -> Result<(), RuntimeError> {
         loop {
-            let watch = self.watched.as_mut().map(|watched| &mut watched.watch);
+            let watch = self.sample.as_mut().map(|sample| &mut sample.watch);
             let mut is_given_up = false;
             let outcome = match check.as_deref_mut() {
                 Some(check) => {
@@ -263,8 +263,8 @@ impl Body {
         }
     }
 
-    fn watch(&self) -> Option<Watched> {
-        self.activated.watch(&self.bindings, self.arrival)
+    fn begin_sample(&self) -> Option<ActiveSample> {
+        self.activated.begin_sample(&self.bindings, self.arrival)
     }
 
     /// Whether the inputs are what they were when the inference was submitted.
@@ -287,15 +287,15 @@ impl Body {
             if let Some(check) = &mut self.check {
                 check.take_outputs(&self.bindings, self.io.output_bytes());
             }
-            if let Some(mut watched) = self.watched.take() {
-                let stages = &mut watched.watch.stages;
+            if let Some(mut sample) = self.sample.take() {
+                let stages = &mut sample.watch.stages;
                 // Where nothing was done since, another look at the clock would only cost.
-                let is_over = !has_check && watched.watch.stats.is_none();
+                let is_over = !has_check && sample.watch.stats.is_none();
                 stages.completed_ns = if is_over { stages.outputs_ready_ns } else { clock::now_ns() };
-                watched.record();
+                sample.record();
             }
         }
-        self.watched = None;
+        self.sample = None;
     }
 
     /// Does `work` unless the inference was asked to end before.
