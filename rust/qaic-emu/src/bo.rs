@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::card::State;
+use super::card::CardState;
 use super::fault::Trigger;
 use super::file::EmuFile;
 use super::options::Profile;
@@ -41,8 +41,8 @@ pub(crate) struct Bo {
     pub(crate) user: u32,
     pub(crate) handle: Option<u32>,
     pub(crate) attachment: Option<Attachment>,
-    pub(crate) flight: Option<Flight>,
-    pub(crate) figures: Figures,
+    pub(crate) execution: Option<Execution>,
+    pub(crate) last_execution: ExecutionTimes,
 }
 
 /// What is attached, and the channel that it is for.
@@ -54,7 +54,7 @@ pub(crate) struct Attachment {
 
 /// An execution that is not complete.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flight {
+pub(crate) struct Execution {
     /// Which.
     pub(crate) serial: u64,
     /// Slices that are not complete.
@@ -67,14 +67,14 @@ pub(crate) struct Flight {
 
 /// Of the last execution.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct ExecutionTimes {
     pub(crate) level_before: u32,
     pub(crate) elements: u32,
     pub(crate) submit_us: u32,
     pub(crate) device_us: u32,
 }
 
-impl State {
+impl CardState {
     /// The buffer object that a handle of a user names.
     pub(crate) fn bo_id(&self, user: u32, handle: u32) -> Result<u64, Errno> {
         let handles = self.users.get(&user).map(|user| &user.handles);
@@ -96,8 +96,8 @@ impl State {
         let taken = handles.keys().zip(1_u32..).take_while(|(handle, next)| **handle == *next).count();
         let handle = u32::try_from(taken).map_err(|_| Errno::NOMEM)? + 1;
         handles.insert(handle, bo_id);
-        let figures = Figures::default();
-        let bo = Bo { pages, user, handle: Some(handle), attachment: None, flight: None, figures };
+        let last_execution = ExecutionTimes::default();
+        let bo = Bo { pages, user, handle: Some(handle), attachment: None, execution: None, last_execution };
         self.bos.insert(bo_id, bo);
         Ok(handle)
     }
@@ -105,7 +105,7 @@ impl State {
 
 impl EmuFile {
     pub(crate) fn create_bo(&self, arg: &mut CreateBo) -> Result<(), Errno> {
-        self.trip(Trigger::CreateBo, None)?;
+        self.inject_fault(Trigger::CreateBo, None)?;
         if arg.pad != 0 {
             return Err(Errno::INVAL);
         }
@@ -119,7 +119,7 @@ impl EmuFile {
     }
 
     pub(crate) fn mmap_bo(&self, arg: &mut MmapBo) -> Result<(), Errno> {
-        self.trip(Trigger::MmapBo, None)?;
+        self.inject_fault(Trigger::MmapBo, None)?;
         let state = self.alive()?;
         arg.offset = MAP_BEGIN + state.bo_id(self.user, arg.handle)? * PAGE_BYTES;
         Ok(())
@@ -127,7 +127,7 @@ impl EmuFile {
 
     /// Maps what is at the offset; a handle of this file must name it.
     pub(crate) fn map_at(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        self.trip(Trigger::Mmap, None)?;
+        self.inject_fault(Trigger::Mmap, None)?;
         let state = self.not_dead()?;
         let page = offset.checked_sub(MAP_BEGIN).filter(|offset| offset.is_multiple_of(PAGE_BYTES));
         let bo = page.and_then(|page| state.bos.get(&(page / PAGE_BYTES)));
@@ -141,7 +141,7 @@ impl EmuFile {
 
     pub(crate) fn attach(&self, arg: &Attachments<'_>) -> Result<(), Errno> {
         let Attachments { dbc_id, handle, dir, size, entries } = *arg;
-        self.trip(Trigger::Attach, Some(dbc_id))?;
+        self.inject_fault(Trigger::Attach, Some(dbc_id))?;
         let options = self.options();
         let is_old = options.profile == Profile::Old;
         if entries.is_empty() || !matches!(dir, DIR_TO_DEVICE | DIR_FROM_DEVICE) || is_old && size == 0 {
@@ -156,7 +156,7 @@ impl EmuFile {
         }
         let mut state = self.alive()?;
         let bo_id = state.bo_id(self.user, handle)?;
-        let State { bos, dbcs, .. } = &mut *state;
+        let CardState { bos, dbcs, .. } = &mut *state;
         let bo = bos.get_mut(&bo_id).ok_or(Errno::NOENT)?;
         let dbc = &mut dbcs[dbc_id as usize];
         if bo.attachment.is_some() || dbc.owner != Some(self.user) {
@@ -177,20 +177,20 @@ impl EmuFile {
     }
 
     pub(crate) fn detach(&self, arg: DetachSlice) -> Result<(), Errno> {
-        self.trip(Trigger::Detach, None)?;
+        self.inject_fault(Trigger::Detach, None)?;
         if arg.pad != 0 {
             return Err(Errno::INVAL);
         }
         let mut state = self.alive()?;
         let bo_id = state.bo_id(self.user, arg.handle)?;
-        let State { bos, dbcs, .. } = &mut *state;
+        let CardState { bos, dbcs, .. } = &mut *state;
         let bo = bos.get_mut(&bo_id).ok_or(Errno::NOENT)?;
         let attachment = bo.attachment.as_ref().ok_or(Errno::INVAL)?;
         let dbc = &mut dbcs[attachment.dbc_id as usize];
         if dbc.owner != Some(self.user) {
             return Err(Errno::INVAL);
         }
-        if bo.flight.is_some() {
+        if bo.execution.is_some() {
             return Err(Errno::BUSY);
         }
         dbc.attached.remove(&bo_id);
@@ -210,7 +210,7 @@ impl EmuFile {
     }
 
     pub(crate) fn import(&self, file: BorrowedFd<'_>) -> Result<u32, Errno> {
-        self.trip(Trigger::Import, None)?;
+        self.inject_fault(Trigger::Import, None)?;
         let identity = Pages::identity_of(file)?;
         let mut state = self.not_dead()?;
         let known = state.users.get(&self.user).and_then(|user| {

@@ -1,4 +1,4 @@
-//! An emulated card as its driver sees it: its open files, the owners of its channels, and what happens to it.
+//! An emulated card as its driver sees it: its open files, the owners of its channels, and the events that change it.
 //!
 //! One lock guards all of it. Nothing that takes long happens under it: cores compute and the firmware answers without it,
 //! and what a loss sets free ([`DeferredCleanup`]) is stopped after it is given back. The order of locks is: a channel's drive
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::bo::Bo;
 use super::channel::Channel;
-use super::events::EventHub;
+use super::events::EventBroadcast;
 use super::fault::{Action, FaultPlan, Trigger};
 use super::fault_counter::FaultCounter;
 use super::firmware::Firmware;
@@ -31,9 +31,9 @@ pub(crate) struct Card {
     pub(crate) node: String,
     pub(crate) options: Arc<EmuOptions>,
     pub(crate) firmware: Firmware,
-    events: Arc<EventHub>,
-    state: Mutex<State>,
-    /// Whether anything is to go wrong at all.
+    events: Arc<EventBroadcast>,
+    state: Mutex<CardState>,
+    /// Whether the plan has any fault.
     has_faults: AtomicBool,
     /// Something changed that a blocked call may wait for.
     pub(crate) changed: Condvar,
@@ -41,7 +41,7 @@ pub(crate) struct Card {
 
 /// What the lock guards.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct CardState {
     /// Whether it can be used.
     pub(crate) is_online: bool,
     /// Resets so far.
@@ -52,7 +52,7 @@ pub(crate) struct State {
     pub(crate) next_bo: u64,
     pub(crate) dbcs: Vec<Dbc>,
     faults: FaultCounter,
-    timeline: Vec<(Duration, Due)>,
+    timeline: Vec<(Duration, TimedEvent)>,
     /// Resets whose firmware has not forgotten everything yet.
     resetting: usize,
     /// Calls that are blocked.
@@ -95,18 +95,18 @@ pub(crate) struct Dbc {
     pub(crate) channel: Option<Arc<Channel>>,
     /// Held while a step is made and its outcome taken note of.
     pub(crate) drive: Arc<Mutex<()>>,
-    pub(crate) tickets: VecDeque<Ticket>,
-    pub(crate) next_ticket: u64,
+    pub(crate) queued: VecDeque<QueuedElement>,
+    pub(crate) next_element_id: u64,
     /// Whether its cores have stopped getting on.
     pub(crate) is_hung: bool,
     pub(crate) worker: Option<Worker>,
     pub(crate) attached: BTreeSet<u64>,
 }
 
-/// An element on its way.
+/// An element that was queued and is not complete.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
-    pub(crate) number: u64,
+pub(crate) struct QueuedElement {
+    pub(crate) element_id: u64,
     pub(crate) bo_id: u64,
     pub(crate) serial: u64,
     pub(crate) ends_slice: bool,
@@ -116,9 +116,9 @@ pub(crate) struct Ticket {
     pub(crate) dma_status: Option<u16>,
 }
 
-/// What happens at some time.
+/// A change at some time.
 #[derive(Clone, Copy, Debug)]
-enum Due {
+enum TimedEvent {
     Fault(Action),
     Online,
     CoresStart { dbc_id: u32, powers_up: bool },
@@ -171,7 +171,7 @@ impl DeferredCleanup {
 #[must_use = "it is counted until this is dropped"]
 pub(crate) struct Counted<'a> {
     card: &'a Card,
-    of: fn(&mut State) -> &mut usize,
+    of: fn(&mut CardState) -> &mut usize,
 }
 
 impl Drop for Counted<'_> {
@@ -182,9 +182,9 @@ impl Drop for Counted<'_> {
 }
 
 impl Card {
-    pub(crate) fn new(index: u32, options: &Arc<EmuOptions>, events: &Arc<EventHub>) -> Self {
+    pub(crate) fn new(index: u32, options: &Arc<EmuOptions>, events: &Arc<EventBroadcast>) -> Self {
         let (major, minor) = options.firmware.transport_version;
-        let state = State {
+        let state = CardState {
             // The kernel takes cards of this protocol only.
             is_online: major == 5 && minor == 0,
             resets: 0,
@@ -216,12 +216,12 @@ impl Card {
     }
 
     /// The state as it is.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state when everything that is due has happened.
-    pub(crate) fn settled(&self) -> MutexGuard<'_, State> {
+    /// The state, with the changes that are due applied.
+    pub(crate) fn settled(&self) -> MutexGuard<'_, CardState> {
         loop {
             let mut state = self.lock();
             let cleanup = self.settle(&mut state, self.options.clock.now());
@@ -233,28 +233,30 @@ impl Card {
         }
     }
 
-    /// Lets happen what is due; when the next thing is that comes by itself.
+    /// Applies the changes that are due; the time of the next one that needs no other thread.
     pub(crate) fn catch_up(&self) -> Option<Duration> {
         let state = self.settled();
-        let is_waited_for = |due: &Due| state.resetting > 0 && matches!(due, Due::Online);
+        let is_waited_for = |due: &TimedEvent| state.resetting > 0 && matches!(due, TimedEvent::Online);
         let times = state.timeline.iter().filter(|(_, due)| !is_waited_for(due)).map(|(time, _)| *time);
         times.min()
     }
 
-    /// Replaces the plan of what goes wrong; times and numbers begin anew.
+    /// Replaces the fault plan; times and counts begin anew.
     pub(crate) fn set_faults(&self, plan: FaultPlan) {
         let now = self.options.clock.now();
         let mut state = self.lock();
-        state.timeline.retain(|(_, due)| !matches!(due, Due::Fault(_)));
+        state.timeline.retain(|(_, due)| !matches!(due, TimedEvent::Fault(_)));
         let timed: Vec<_> = plan.timed().collect();
-        state.timeline.extend(timed.into_iter().map(|(after, action)| (now + after, Due::Fault(action))));
+        state
+            .timeline
+            .extend(timed.into_iter().map(|(after, action)| (now + after, TimedEvent::Fault(action))));
         self.has_faults.store(plan != FaultPlan::default(), Ordering::Release);
         state.faults = FaultCounter::new(plan);
         drop(state);
         self.events.rescheduled();
     }
 
-    /// Lets happen at once what would happen later: a start of the card or of cores.
+    /// Applies later changes at once: a start of the card or of cores.
     pub(crate) fn hurry(&self) {
         loop {
             let Some(due) = self.settled().next_due() else { return };
@@ -267,7 +269,7 @@ impl Card {
 
     /// A new user.
     pub(crate) fn open(&self) -> Result<u32, Errno> {
-        if let Some(Action::Fail(error)) = self.happens(Trigger::Open) {
+        if let Some(Action::Fail(error)) = self.fault_action(Trigger::Open) {
             return Err(error);
         }
         let mut state = self.settled();
@@ -301,15 +303,15 @@ impl Card {
         self.firmware.terminate(closed.wire_id);
     }
 
-    /// Something happens; what goes wrong with it.
-    pub(crate) fn happens(&self, trigger: Trigger) -> Option<Action> {
+    /// Counts a trigger; the action that the fault plan has for it.
+    pub(crate) fn fault_action(&self, trigger: Trigger) -> Option<Action> {
         if !self.has_faults.load(Ordering::Acquire) {
             return None;
         }
-        self.settled().faults.happens(trigger)
+        self.settled().faults.next_action(trigger)
     }
 
-    /// Lets something go wrong with the card, or with the channel that a call is about.
+    /// Applies a fault to the card, or to the channel that a call is about.
     pub(crate) fn perform(&self, action: Action, dbc_id: Option<u32>) {
         let mut state = self.lock();
         let cleanup = self.apply(&mut state, action, dbc_id);
@@ -317,7 +319,7 @@ impl Card {
         cleanup.finish(self);
     }
 
-    fn apply(&self, state: &mut State, action: Action, about: Option<u32>) -> DeferredCleanup {
+    fn apply(&self, state: &mut CardState, action: Action, about: Option<u32>) -> DeferredCleanup {
         match action {
             Action::Reset => self.begin_reset(state),
             Action::Dead => {
@@ -334,26 +336,26 @@ impl Card {
         }
     }
 
-    fn settle(&self, state: &mut State, now: Duration) -> DeferredCleanup {
+    fn settle(&self, state: &mut CardState, now: Duration) -> DeferredCleanup {
         while let Some(at) = state.first_due(now) {
             let (time, due) = state.timeline.remove(at);
             match due {
-                Due::Fault(action) => {
+                TimedEvent::Fault(action) => {
                     let cleanup = self.apply(state, action, None);
                     if !cleanup.is_empty() {
                         return cleanup;
                     }
                 }
-                Due::Online if state.resetting > 0 => {
+                TimedEvent::Online if state.resetting > 0 => {
                     // Not before its firmware has forgotten everything, which another thread is about.
                     state.timeline.push((time, due));
                     break;
                 }
-                Due::Online => {
+                TimedEvent::Online => {
                     state.is_online = true;
                     self.publish(self.if_old(EventKind::Added, EventKind::Online));
                 }
-                Due::CoresStart { dbc_id, powers_up } => {
+                TimedEvent::CoresStart { dbc_id, powers_up } => {
                     self.set_dbc_state(state, dbc_id, DbcState::BeforePowerUp);
                     if powers_up {
                         self.set_dbc_state(state, dbc_id, DbcState::AfterPowerUp);
@@ -368,7 +370,7 @@ impl Card {
         DeferredCleanup::default()
     }
 
-    fn begin_reset(&self, state: &mut State) -> DeferredCleanup {
+    fn begin_reset(&self, state: &mut CardState) -> DeferredCleanup {
         if !state.is_online {
             return DeferredCleanup::default();
         }
@@ -376,8 +378,8 @@ impl Card {
         state.resets += 1;
         state.resetting += 1;
         self.publish(self.if_old(EventKind::Removed, EventKind::Offline));
-        state.timeline.retain(|(_, due)| matches!(due, Due::Fault(_)));
-        state.timeline.push((self.options.clock.now() + self.options.boot, Due::Online));
+        state.timeline.retain(|(_, due)| matches!(due, TimedEvent::Fault(_)));
+        state.timeline.push((self.options.clock.now() + self.options.boot, TimedEvent::Online));
         let mut cleanup = self.release_all(state);
         cleanup.is_reset = true;
         for user in state.users.keys().copied().collect::<Vec<_>>() {
@@ -390,7 +392,7 @@ impl Card {
         cleanup
     }
 
-    fn release_all(&self, state: &mut State) -> DeferredCleanup {
+    fn release_all(&self, state: &mut CardState) -> DeferredCleanup {
         let mut cleanup = DeferredCleanup::default();
         for dbc_id in 0..DBC_COUNT {
             cleanup.add(self.release(state, dbc_id, Errno::PERM));
@@ -401,7 +403,7 @@ impl Card {
 
     /// The cores of a channel fail, and start again some time later. Kernels that know nothing of it see cores that do not
     /// get on.
-    fn restart_cores(&self, state: &mut State, dbc_id: u32, powers_up: bool) -> DeferredCleanup {
+    fn restart_cores(&self, state: &mut CardState, dbc_id: u32, powers_up: bool) -> DeferredCleanup {
         let dbc = &mut state.dbcs[dbc_id as usize];
         if dbc.owner.is_none() {
             return DeferredCleanup::default();
@@ -416,19 +418,19 @@ impl Card {
         cleanup.restarted.push(dbc_id);
         self.set_dbc_state(state, dbc_id, DbcState::AfterShutdown);
         let time = self.options.clock.now() + self.options.core_restart;
-        state.timeline.push((time, Due::CoresStart { dbc_id, powers_up }));
+        state.timeline.push((time, TimedEvent::CoresStart { dbc_id, powers_up }));
         cleanup
     }
 
     /// Takes a channel from its owner: what is queued is lost, what was attached is not any more.
-    pub(crate) fn release(&self, state: &mut State, dbc_id: u32, loss: Errno) -> DeferredCleanup {
+    pub(crate) fn release(&self, state: &mut CardState, dbc_id: u32, loss: Errno) -> DeferredCleanup {
         let cleanup = self.release_but_state(state, dbc_id, loss);
         self.set_dbc_state(state, dbc_id, DbcState::Idle);
         cleanup
     }
 
-    fn release_but_state(&self, state: &mut State, dbc_id: u32, loss: Errno) -> DeferredCleanup {
-        self.lose_flights(state, dbc_id, loss);
+    fn release_but_state(&self, state: &mut CardState, dbc_id: u32, loss: Errno) -> DeferredCleanup {
+        self.fail_executions(state, dbc_id, loss);
         let dbc = &mut state.dbcs[dbc_id as usize];
         dbc.owner = None;
         dbc.former_owner = None;
@@ -449,22 +451,22 @@ impl Card {
     }
 
     /// Forgets what is queued on a channel and ends the waits for it with the reason.
-    pub(crate) fn lose_flights(&self, state: &mut State, dbc_id: u32, loss: Errno) {
-        let State { dbcs, bos, .. } = state;
+    pub(crate) fn fail_executions(&self, state: &mut CardState, dbc_id: u32, loss: Errno) {
+        let CardState { dbcs, bos, .. } = state;
         let dbc = &mut dbcs[dbc_id as usize];
         dbc.losses += 1;
         dbc.loss = Some(loss);
-        dbc.tickets.clear();
+        dbc.queued.clear();
         for bo_id in &dbc.attached {
             if let Some(bo) = bos.get_mut(bo_id) {
-                bo.flight = None;
+                bo.execution = None;
             }
         }
         self.changed.notify_all();
     }
 
-    /// Notes the state of a channel and tells of it, if it is another one and the kernel is one that tells.
-    pub(crate) fn set_dbc_state(&self, state: &mut State, dbc_id: u32, to: DbcState) {
+    /// Sets the state of a channel. A kernel with the attribute publishes each change of it.
+    pub(crate) fn set_dbc_state(&self, state: &mut CardState, dbc_id: u32, to: DbcState) {
         let known = state.dbcs[dbc_id as usize].state.replace(to).unwrap_or(DbcState::Idle);
         if known != to && self.options.profile == Profile::Ssr {
             self.publish(EventKind::Channel { dbc_id, state: to });
@@ -483,8 +485,8 @@ impl Card {
     /// caller's thread does not leave it counted. Gives the lock back.
     pub(crate) fn count<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
-        of: fn(&mut State) -> &mut usize,
+        mut state: MutexGuard<'a, CardState>,
+        of: fn(&mut CardState) -> &mut usize,
     ) -> Counted<'a> {
         *of(&mut state) += 1;
         drop(state);
@@ -492,21 +494,21 @@ impl Card {
         Counted { card: self, of }
     }
 
-    /// Sleeps until something changed or its time has come. Virtual time goes on to that time if no other thread is about
-    /// anything. `EINTR`: there is a signal.
+    /// Sleeps until something changed or the next change is due. Virtual time advances to that time if no other thread
+    /// works. `EINTR`: there is a signal.
     ///
     /// `is_moving`: whether the cores of the channel that is waited for get on by themselves.
-    pub(crate) fn nap<'a>(
+    pub(crate) fn wait_for_change<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, CardState>,
         deadline: Duration,
         is_moving: bool,
-    ) -> Result<MutexGuard<'a, State>, Errno> {
+    ) -> Result<MutexGuard<'a, CardState>, Errno> {
         if self.options.signalled.is_some_and(|signalled| signalled()) {
             return Err(Errno::INTR);
         }
         let until = state.next_due().map_or(deadline, |due| due.min(deadline));
-        let nap = match &self.options.clock {
+        let limit = match &self.options.clock {
             EmuClock::Virtual(clock) if !is_moving && state.busy == 0 => {
                 drop(state);
                 clock.advance_to(until);
@@ -518,12 +520,12 @@ impl Card {
                 if self.options.signalled.is_some() { left.min(SIGNAL_POLL) } else { left }
             }
         };
-        drop(self.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner));
+        drop(self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner));
         Ok(self.settled())
     }
 }
 
-impl State {
+impl CardState {
     fn next_user(&mut self) -> u32 {
         self.next_user += 1;
         self.next_user - 1
@@ -533,7 +535,7 @@ impl State {
         self.timeline.iter().map(|(time, _)| *time).min()
     }
 
-    /// Place of the first thing that is due.
+    /// Index of the first change that is due.
     fn first_due(&self, now: Duration) -> Option<usize> {
         let due = self.timeline.iter().enumerate().filter(|(_, (time, _))| *time <= now);
         due.min_by_key(|(_, (time, _))| *time).map(|(at, _)| at)
@@ -544,8 +546,8 @@ impl State {
         self.users.get(&user).is_some_and(|user| !user.is_dead)
     }
 
-    /// What goes wrong with something that happens now.
-    pub(crate) fn happens(&mut self, trigger: Trigger) -> Option<Action> {
-        self.faults.happens(trigger)
+    /// The same with the lock held.
+    pub(crate) fn fault_action(&mut self, trigger: Trigger) -> Option<Action> {
+        self.faults.next_action(trigger)
     }
 }

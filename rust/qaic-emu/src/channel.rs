@@ -37,19 +37,19 @@ pub(crate) struct Element {
     pub(crate) len: u32,
     /// Direction.
     pub(crate) to_device: bool,
-    /// Done in their order: those before the transfer, then, after it, the others.
+    /// Done in this order: those before the transfer, then, after it, the others.
     pub(crate) sems: [Sem; 4],
     /// Rings when all else is done.
     pub(crate) doorbell: Option<Doorbell>,
     /// What the driver knows it by.
-    pub(crate) ticket: u64,
+    pub(crate) id: u64,
 }
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// An element is done; a status other than [`DMA_OK`] says that its data did not move.
-    Completed { ticket: u64, dma_status: u16 },
+    Completed { element_id: u64, dma_status: u16 },
     /// The cores got on.
     Worked,
     /// The next element waits for a semaphore that nothing is going to raise.
@@ -91,9 +91,9 @@ impl Channel {
                 memory,
                 doorbells,
                 current: None,
-                may_get_on: is_strict,
+                may_advance: is_strict,
                 // Without inputs, the first output is what the cores have to make.
-                order: if is_strict { Order::Semaphores } else { Order::Ring { has_inputs: true } },
+                sync_mode: if is_strict { SyncMode::Semaphores } else { SyncMode::Ring { has_inputs: true } },
                 has_crashed: false,
             }),
         }
@@ -127,15 +127,16 @@ impl Channel {
                 return Step::Crashed;
             }
             if cores.current.is_none() {
-                cores.current = lock(&self.queue).pop_front().map(|element| (element, Stage::default()));
+                cores.current =
+                    lock(&self.queue).pop_front().map(|element| (element, ElementStage::default()));
             }
-            cores.look_ahead();
-            if cores.may_get_on {
+            cores.start_for_output();
+            if cores.may_advance {
                 match cores.advance() {
-                    Progress::Idle => cores.may_get_on = false,
+                    Progress::Idle => cores.may_advance = false,
                     Progress::Worked => {
-                        // Where the ring alone is the order, once for what came in.
-                        cores.may_get_on = cores.order == Order::Semaphores;
+                        // Where the ring alone sets the order, once for what came in.
+                        cores.may_advance = cores.sync_mode == SyncMode::Semaphores;
                         return Step::Worked;
                     }
                     Progress::Crashed => cores.has_crashed = true,
@@ -144,13 +145,13 @@ impl Channel {
             }
             match cores.process() {
                 None => return Step::Idle,
-                Some(Outcome::Completed(step)) => {
+                Some(ElementOutcome::Completed(step)) => {
                     self.count_completed();
                     return step;
                 }
                 // What it did may be what the cores wait for.
-                Some(Outcome::Blocked { has_moved: true }) => cores.may_get_on = true,
-                Some(Outcome::Blocked { has_moved: false }) => return Step::Blocked,
+                Some(ElementOutcome::Blocked { has_moved: true }) => cores.may_advance = true,
+                Some(ElementOutcome::Blocked { has_moved: false }) => return Step::Blocked,
             }
         }
     }
@@ -198,17 +199,17 @@ struct Cores {
     semaphores: Semaphores,
     memory: DeviceMemory,
     doorbells: VecDeque<Doorbell>,
-    order: Order,
+    sync_mode: SyncMode,
     /// The element at the head of the ring and how far it is.
-    current: Option<(Element, Stage)>,
+    current: Option<(Element, ElementStage)>,
     /// Whether something happened since the cores were last found idle.
-    may_get_on: bool,
+    may_advance: bool,
     has_crashed: bool,
 }
 
-/// What brings transfers and cores into order.
+/// What orders transfers and the work of the cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum SyncMode {
     /// The semaphores.
     Semaphores,
     /// The ring alone. The cores work when something is wanted from them and something came in that they have not seen.
@@ -217,7 +218,7 @@ enum Order {
 
 /// How far an element is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Stage {
+struct ElementStage {
     /// What is next: four operations before the transfer, the transfer, four operations after it, the doorbell.
     next: usize,
     /// What came of the transfer.
@@ -227,18 +228,18 @@ struct Stage {
 const TRANSFER: usize = 4;
 const DOORBELL: usize = 9;
 
-enum Outcome {
+enum ElementOutcome {
     Completed(Step),
     Blocked { has_moved: bool },
 }
 
 impl Cores {
     /// Without semaphores, the cores begin when what they were given is wanted back.
-    fn look_ahead(&mut self) {
+    fn start_for_output(&mut self) {
         let wants_output = self.current.as_ref().is_some_and(|(element, _)| !element.to_device);
-        if wants_output && self.order == (Order::Ring { has_inputs: true }) {
-            self.order = Order::Ring { has_inputs: false };
-            self.may_get_on = true;
+        if wants_output && self.sync_mode == (SyncMode::Ring { has_inputs: true }) {
+            self.sync_mode = SyncMode::Ring { has_inputs: false };
+            self.may_advance = true;
         }
     }
 
@@ -251,15 +252,15 @@ impl Cores {
     }
 
     /// Gets on with the element at the head; `None` when there is none.
-    fn process(&mut self) -> Option<Outcome> {
-        let (element, Stage { next: begin, mut dma_status }) = self.current.take()?;
+    fn process(&mut self) -> Option<ElementOutcome> {
+        let (element, ElementStage { next: begin, mut dma_status }) = self.current.take()?;
         for next in begin..DOORBELL {
             if next == TRANSFER {
                 // An element whose data did not move is done all the same, when its semaphores let it.
                 dma_status = self.transfer(&element).err().unwrap_or(DMA_OK);
             } else if !self.synchronize(&element, next) {
-                self.current = Some((element, Stage { next, dma_status }));
-                return Some(Outcome::Blocked { has_moved: next > begin });
+                self.current = Some((element, ElementStage { next, dma_status }));
+                return Some(ElementOutcome::Blocked { has_moved: next > begin });
             }
         }
         if let Some(doorbell) = element.doorbell {
@@ -268,26 +269,26 @@ impl Cores {
             }
             self.doorbells.push_back(doorbell);
         }
-        match &mut self.order {
-            Order::Semaphores => self.may_get_on = true,
-            Order::Ring { has_inputs } => *has_inputs |= element.to_device,
+        match &mut self.sync_mode {
+            SyncMode::Semaphores => self.may_advance = true,
+            SyncMode::Ring { has_inputs } => *has_inputs |= element.to_device,
         }
-        Some(Outcome::Completed(Step::Completed { ticket: element.ticket, dma_status }))
+        Some(ElementOutcome::Completed(Step::Completed { element_id: element.id, dma_status }))
     }
 
     /// Does the operation of a stage, if it has one; whether the element can go on.
     fn synchronize(&mut self, element: &Element, stage: usize) -> bool {
         let is_before = stage < TRANSFER;
         let operation = element.sems[if is_before { stage } else { stage - TRANSFER - 1 }];
-        let is_here = self.order == Order::Semaphores && is_before == (operation.presync != 0);
+        let is_here = self.sync_mode == SyncMode::Semaphores && is_before == (operation.presync != 0);
         !is_here || self.semaphores.apply(operation)
     }
 
     fn transfer(&mut self, element: &Element) -> Result<(), u16> {
         let Element { pages, host_offset, dev_addr, len, to_device, .. } = element;
         let len = *len as usize;
-        let at = |done: usize| host_offset.checked_add(done as u64).ok_or(NotMoved(DMA_BAD_HOST_RANGE));
-        let outside = || NotMoved(DMA_BAD_HOST_RANGE);
+        let at = |done: usize| host_offset.checked_add(done as u64).ok_or(TransferError(DMA_BAD_HOST_RANGE));
+        let outside = || TransferError(DMA_BAD_HOST_RANGE);
         let moved = if *to_device {
             self.memory
                 .write_pieces(*dev_addr, len, |done, piece| pages.read(at(done)?, piece).ok_or_else(outside))
@@ -295,14 +296,14 @@ impl Cores {
             self.memory
                 .read_pieces(*dev_addr, len, |done, piece| pages.write(at(done)?, piece).ok_or_else(outside))
         };
-        moved.map_err(|NotMoved(status)| status)
+        moved.map_err(|TransferError(status)| status)
     }
 }
 
 /// Why data did not move.
-struct NotMoved(u16);
+struct TransferError(u16);
 
-impl From<MemoryFull> for NotMoved {
+impl From<MemoryFull> for TransferError {
     fn from(_: MemoryFull) -> Self {
         Self(DMA_NO_MEMORY)
     }

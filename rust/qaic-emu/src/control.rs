@@ -91,9 +91,7 @@ impl Control {
             });
             expect(dbc.channel.is_none(), &|| format!("channel {dbc_id} is active"));
             expect(dbc.attached.is_empty(), &|| format!("channel {dbc_id} has buffer objects"));
-            expect(dbc.tickets.is_empty(), &|| {
-                format!("channel {dbc_id} has {} elements", dbc.tickets.len())
-            });
+            expect(dbc.queued.is_empty(), &|| format!("channel {dbc_id} has {} elements", dbc.queued.len()));
             expect(dbc.worker.is_none(), &|| format!("channel {dbc_id} has a thread"));
         }
         drop(state);

@@ -1,4 +1,4 @@
-//! Replies of the firmware that are spoilt on their way.
+//! Replies of the firmware that are corrupted on their way.
 
 use std::mem::offset_of;
 
@@ -13,8 +13,8 @@ const NO_REPLY: u32 = 50;
 /// Bytes of the number of a reply.
 const NUMBER_BYTES: usize = 4;
 
-/// Spoils the replies of a firmware that did what it was asked.
-pub(crate) fn spoil(replies: &mut [TransactionReply], action: Option<Action>) {
+/// Corrupts the replies of a firmware that did what it was asked.
+pub(crate) fn corrupt(replies: &mut [TransactionReply], action: Option<Action>) {
     for reply in replies {
         match (reply, action) {
             (TransactionReply::Passthrough(bytes), Some(Action::WrongType)) => put(bytes, 0, NO_REPLY),

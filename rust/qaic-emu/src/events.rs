@@ -1,4 +1,4 @@
-//! What happens to emulated cards, for all subscribers.
+//! Events of emulated cards, for all subscribers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,23 +10,23 @@ use qaic_kmd::Errno;
 use qaic_kmd::kmd::{Event, EventKind, EventSource, Readiness};
 
 /// Events that a subscriber may leave unread; a kernel drops some, too.
-const MAX_UNREAD: usize = 65_536;
+const MAX_PENDING: usize = 65_536;
 
 /// Passes events on to subscribers.
 #[derive(Debug, Default)]
-pub(crate) struct EventHub {
+pub(crate) struct EventBroadcast {
     channels: Mutex<Vec<Weak<EventChannel>>>,
 }
 
-/// What a subscriber has not read.
+/// Events that a subscriber has not read.
 #[derive(Debug, Default)]
 struct EventChannel {
-    state: Mutex<Unread>,
+    state: Mutex<PendingEvents>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Unread {
+struct PendingEvents {
     events: VecDeque<Event>,
     /// Waits that are to end.
     wakes: u64,
@@ -34,23 +34,23 @@ struct Unread {
     schedules: u64,
 }
 
-impl EventHub {
+impl EventBroadcast {
     /// Passes an event on. Never blocks.
     pub(crate) fn publish(&self, node: &str, kind: EventKind) {
-        self.each(|unread| {
-            if unread.events.len() >= MAX_UNREAD {
-                unread.events.pop_front();
+        self.each(|pending| {
+            if pending.events.len() >= MAX_PENDING {
+                pending.events.pop_front();
             }
-            unread.events.push_back(Event { node: node.to_owned(), kind });
+            pending.events.push_back(Event { node: node.to_owned(), kind });
         });
     }
 
     /// Something else is due than before, and maybe sooner.
     pub(crate) fn rescheduled(&self) {
-        self.each(|unread| unread.schedules += 1);
+        self.each(|pending| pending.schedules += 1);
     }
 
-    fn each(&self, mut change: impl FnMut(&mut Unread)) {
+    fn each(&self, mut change: impl FnMut(&mut PendingEvents)) {
         self.lock().retain(|channel| {
             let Some(channel) = channel.upgrade() else { return false };
             change(&mut channel.lock());
@@ -72,7 +72,7 @@ impl EventHub {
 }
 
 impl EventChannel {
-    fn lock(&self) -> MutexGuard<'_, Unread> {
+    fn lock(&self) -> MutexGuard<'_, PendingEvents> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,15 +94,15 @@ impl EventSource for EmuEvents {
         let began = Instant::now();
         loop {
             let next_due = self.0.catch_up();
-            let mut unread = self.0.channel.lock();
-            if let Some(event) = unread.events.pop_front() {
+            let mut pending = self.0.channel.lock();
+            if let Some(event) = pending.events.pop_front() {
                 return Ok(Some(event));
             }
             let left = limit.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return Ok(None);
             }
-            drop(self.0.nap(unread, next_due, Some(left)));
+            drop(self.0.wait_for_change(pending, next_due, Some(left)));
         }
     }
 
@@ -116,11 +116,11 @@ impl Readiness for Subscription {
         // What is due later may change until it is looked at again below, which counts as a change.
         let before = self.channel.lock().schedules;
         let next_due = self.catch_up();
-        let mut unread = self.channel.lock();
-        if unread.events.is_empty() && unread.wakes == 0 && unread.schedules == before {
-            unread = self.nap(unread, next_due, limit);
+        let mut pending = self.channel.lock();
+        if pending.events.is_empty() && pending.wakes == 0 && pending.schedules == before {
+            pending = self.wait_for_change(pending, next_due, limit);
         }
-        unread.wakes = unread.wakes.saturating_sub(1);
+        pending.wakes = pending.wakes.saturating_sub(1);
     }
 
     fn wake(&self) {
@@ -136,20 +136,20 @@ impl Subscription {
         dues.min().map(|due| due.saturating_sub(self.clock.now()))
     }
 
-    fn nap<'a>(
+    fn wait_for_change<'a>(
         &'a self,
-        unread: MutexGuard<'a, Unread>,
+        pending: MutexGuard<'a, PendingEvents>,
         next_due: Option<Duration>,
         limit: Option<Duration>,
-    ) -> MutexGuard<'a, Unread> {
-        let nap = match &self.clock {
+    ) -> MutexGuard<'a, PendingEvents> {
+        let limit = match &self.clock {
             EmuClock::Virtual(_) => limit,
             EmuClock::System(_) => limit.into_iter().chain(next_due).min(),
         };
-        match nap {
-            None => self.channel.changed.wait(unread).unwrap_or_else(PoisonError::into_inner),
-            Some(nap) => {
-                let waited = self.channel.changed.wait_timeout(unread, nap);
+        match limit {
+            None => self.channel.changed.wait(pending).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                let waited = self.channel.changed.wait_timeout(pending, limit);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
         }

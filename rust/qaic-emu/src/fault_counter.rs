@@ -1,4 +1,4 @@
-//! A plan at work on an emulated card: how often what has happened.
+//! The fault plan of an emulated card, with the count of each trigger.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ impl FaultCounter {
         Self { plan, seen: BTreeMap::new() }
     }
 
-    /// Something happens; what goes wrong with it.
-    pub(crate) fn happens(&mut self, trigger: Trigger) -> Option<Action> {
+    /// Counts a trigger; the action that the plan has for it.
+    pub(crate) fn next_action(&mut self, trigger: Trigger) -> Option<Action> {
         if !self.plan.mentions(trigger) {
             return None;
         }

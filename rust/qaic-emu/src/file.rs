@@ -10,10 +10,10 @@ use qaic_kmd::kmd::AccelFile;
 use qaic_mem::Mapping;
 
 use super::bo::Attachments;
-use super::card::{Card, State};
+use super::card::{Card, CardState};
 use super::fault::{Action, Trigger};
 use super::options::EmuOptions;
-use super::ring::Entry;
+use super::ring::ExecuteRequest;
 
 /// Bytes of the driver's other texts: a date, and `Qualcomm Cloud AI Accelerators`.
 const DATE_BYTES: u64 = 8;
@@ -53,12 +53,15 @@ impl AccelFile for EmuFile {
             }),
             Ioctl::DetachSlices(arg) => self.detach(*arg),
             Ioctl::Execute { dbc_id, entries } => {
-                let entries = entries.iter().map(|entry| Entry { handle: entry.handle, resize: None });
+                let entries =
+                    entries.iter().map(|entry| ExecuteRequest { handle: entry.handle, resize: None });
                 self.execute(*dbc_id, entries)
             }
             Ioctl::PartialExecute { dbc_id, entries } => {
-                let entry =
-                    |entry: &PartialExecuteEntry| Entry { handle: entry.handle, resize: Some(entry.resize) };
+                let entry = |entry: &PartialExecuteEntry| ExecuteRequest {
+                    handle: entry.handle,
+                    resize: Some(entry.resize),
+                };
                 self.execute(*dbc_id, entries.iter().map(entry))
             }
             Ioctl::Wait(arg) => self.wait(*arg),
@@ -83,8 +86,8 @@ impl EmuFile {
     }
 
     /// Counts a call; what the plan of faults has for it.
-    pub(crate) fn trip(&self, trigger: Trigger, dbc_id: Option<u32>) -> Result<(), Errno> {
-        match self.card.happens(trigger) {
+    pub(crate) fn inject_fault(&self, trigger: Trigger, dbc_id: Option<u32>) -> Result<(), Errno> {
+        match self.card.fault_action(trigger) {
             None => Ok(()),
             Some(Action::Fail(error)) => Err(error),
             Some(action) => {
@@ -95,19 +98,19 @@ impl EmuFile {
     }
 
     /// The card's state, if the card can be used through this file.
-    pub(crate) fn alive(&self) -> Result<MutexGuard<'_, State>, Errno> {
+    pub(crate) fn alive(&self) -> Result<MutexGuard<'_, CardState>, Errno> {
         let state = self.not_dead()?;
         if state.is_online { Ok(state) } else { Err(Errno::NODEV) }
     }
 
     /// The card's state, if this file has not outlived it.
-    pub(crate) fn not_dead(&self) -> Result<MutexGuard<'_, State>, Errno> {
+    pub(crate) fn not_dead(&self) -> Result<MutexGuard<'_, CardState>, Errno> {
         let state = self.card.settled();
         if state.can_use(self.user) { Ok(state) } else { Err(Errno::NODEV) }
     }
 
     fn version(&self, query: &mut VersionQuery) -> Result<(), Errno> {
-        self.trip(Trigger::Version, None)?;
+        self.inject_fault(Trigger::Version, None)?;
         let version = &mut query.version;
         (version.major, version.minor, version.patchlevel) = (1, 0, 0);
         (version.date_len, version.desc_len) = (DATE_BYTES, DESCRIPTION_BYTES);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::card::Card;
 use super::control::Control;
-use super::events::EventHub;
+use super::events::EventBroadcast;
 use super::fault::Action;
 use super::file::EmuFile;
 use super::firmware::ResourceUsage;
@@ -19,7 +19,7 @@ pub struct EmuKmd {
     options: Arc<EmuOptions>,
     cards: Vec<Arc<Card>>,
     fresh: Vec<ResourceUsage>,
-    events: Arc<EventHub>,
+    events: Arc<EventBroadcast>,
 }
 
 impl EmuKmd {
@@ -28,7 +28,7 @@ impl EmuKmd {
         if options.cards > 255 {
             return Err(format!("{} emulated cards: expected 255 at most", options.cards));
         }
-        let (options, events) = (Arc::new(options), Arc::<EventHub>::default());
+        let (options, events) = (Arc::new(options), Arc::<EventBroadcast>::default());
         let cards: Vec<_> =
             (0..options.cards).map(|index| Arc::new(Card::new(index, &options, &events))).collect();
         let fresh = cards.iter().map(|card| card.firmware.resource_usage()).collect();

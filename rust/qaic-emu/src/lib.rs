@@ -59,4 +59,4 @@ pub use fault::{FaultPlan, FaultPlanError};
 #[cfg(feature = "cards")]
 pub use kernel::EmuKmd;
 #[cfg(feature = "cards")]
-pub use options::{EmuClock, EmuOptions, Pace, Profile};
+pub use options::{EmuClock, EmuOptions, ExecutionMode, Profile};

@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytemuck::bytes_of;
 
 use super::card::{Card, DeferredCleanup};
-use super::control_faults::spoil;
+use super::control_faults::corrupt;
 use super::fault::{Action, Trigger};
 use super::file::EmuFile;
 use super::firmware::transaction::{Transaction, TransactionReply};
-use super::options::Pace;
+use super::options::ExecutionMode;
 use super::worker::Worker;
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{DBC_COUNT, MANAGE_MAX_BYTES, MANAGE_MAX_COUNT};
@@ -58,7 +58,7 @@ impl EmuFile {
 
     /// Answers a message of so many transactions, of which those that name memory name `data`.
     fn answer(&self, bytes: &[u8], count: u32, data: &[&[u8]], reply: &mut Reply) -> Result<(), Errno> {
-        let fault = match self.card.happens(Trigger::Manage) {
+        let fault = match self.card.fault_action(Trigger::Manage) {
             Some(Action::Fail(error)) => return Err(error),
             fault => fault,
         };
@@ -83,7 +83,7 @@ impl EmuFile {
         if fault == Some(Action::Crc) {
             return Err(Errno::PIPE);
         }
-        spoil(&mut replies, fault);
+        corrupt(&mut replies, fault);
         reply.count = u32::try_from(replies.len()).unwrap_or(u32::MAX);
         if let Some(Action::Count(count)) = fault {
             reply.count = count;
@@ -162,7 +162,7 @@ impl EmuFile {
             _ => None,
         });
         let mut state = self.card.settled();
-        let faults: Vec<_> = triggers.map(|trigger| state.happens(trigger)).collect();
+        let faults: Vec<_> = triggers.map(|trigger| state.fault_action(trigger)).collect();
         faults.into_iter().flatten().next()
     }
 
@@ -175,7 +175,7 @@ impl EmuFile {
                 return Err(Errno::PERM);
             }
             (dbc.owner, dbc.former_owner) = (None, Some(self.user));
-            self.card.lose_flights(&mut state, dbc_id, Errno::PERM);
+            self.card.fail_executions(&mut state, dbc_id, Errno::PERM);
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ impl EmuFile {
         dbc.channel = Some(channel);
         dbc.activation += 1;
         dbc.drive = Arc::default();
-        if card.options.pace == Pace::Threads {
+        if card.options.execution_mode == ExecutionMode::Threads {
             dbc.worker = Worker::start(card, dbc_id, dbc.activation);
         }
         card.set_dbc_state(&mut state, dbc_id, DbcState::Assigned);
@@ -323,7 +323,7 @@ impl Card {
             if self.options.clock.now() >= deadline {
                 return Errno::TIMEDOUT;
             }
-            state = match self.nap(state, deadline, false) {
+            state = match self.wait_for_change(state, deadline, false) {
                 Ok(state) => state,
                 Err(error) => return error,
             };
@@ -349,12 +349,13 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::events::EventHub;
+    use super::super::events::EventBroadcast;
     use super::super::options::EmuOptions;
     use super::*;
 
     fn file() -> EmuFile {
-        let card = Arc::new(Card::new(0, &Arc::new(EmuOptions::default()), &Arc::<EventHub>::default()));
+        let card =
+            Arc::new(Card::new(0, &Arc::new(EmuOptions::default()), &Arc::<EventBroadcast>::default()));
         let user = card.open().unwrap();
         EmuFile { card, user }
     }

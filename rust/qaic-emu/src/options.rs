@@ -22,7 +22,7 @@ pub struct EmuOptions {
     /// The time.
     pub clock: EmuClock,
     /// Threads that drive the data path.
-    pub pace: Pace,
+    pub execution_mode: ExecutionMode,
     /// What goes wrong, on each card.
     pub faults: FaultPlan,
     /// What the cards say of themselves.
@@ -55,7 +55,7 @@ impl Default for EmuOptions {
             profile: Profile::default(),
             workload: Arc::new(Loopback),
             clock: EmuClock::default(),
-            pace: Pace::default(),
+            execution_mode: ExecutionMode::default(),
             faults: FaultPlan::default(),
             firmware: FirmwareConfig::default(),
             signalled: None,
@@ -121,7 +121,7 @@ impl Default for EmuClock {
 
 /// Threads that drive the data path. Both give the same results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pace {
+pub enum ExecutionMode {
     /// The threads that are in execute and wait calls.
     #[default]
     Inline,

@@ -3,8 +3,8 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bo::{Figures, Flight, fits_one_copy};
-use super::card::{Card, State, Ticket};
+use super::bo::{Execution, ExecutionTimes, fits_one_copy};
+use super::card::{Card, CardState, QueuedElement};
 use super::channel::{Element, Step};
 use super::fault::{Action, Trigger};
 use super::file::EmuFile;
@@ -16,78 +16,79 @@ use qaic_kmd::abi::{DBC_COUNT, PerfStatsEntry, Wait};
 /// What memory from the device holds between an execute call and the completion.
 const POISON: u8 = 0xDB;
 
-/// What an attempt to get on with a channel came to.
+/// The outcome of one step of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drive {
-    /// Something happened.
-    Moved,
+pub(crate) enum DriveOutcome {
+    /// The step did something.
+    Progressed,
     /// Nothing is left to do before the next call.
-    Stuck,
+    Blocked,
     /// The activation is over.
-    Gone,
+    Deactivated,
 }
 
 impl Card {
-    /// Gets a step on with a channel; with an activation of it, where one is named.
+    /// Makes one step of a channel; of one activation of it, where one is named.
     ///
     /// Blocking: while its cores compute.
-    pub(crate) fn drive(&self, dbc_id: u32, activation: Option<u64>) -> Drive {
+    pub(crate) fn drive(&self, dbc_id: u32, activation: Option<u64>) -> DriveOutcome {
         let state = self.lock();
         let dbc = &state.dbcs[dbc_id as usize];
-        let Some(channel) = dbc.channel.clone() else { return Drive::Gone };
+        let Some(channel) = dbc.channel.clone() else { return DriveOutcome::Deactivated };
         if activation.is_some_and(|activation| activation != dbc.activation) {
-            return Drive::Gone;
+            return DriveOutcome::Deactivated;
         }
         if dbc.is_hung {
-            return Drive::Stuck;
+            return DriveOutcome::Blocked;
         }
         let (drive, activation) = (Arc::clone(&dbc.drive), dbc.activation);
         drop(state);
         let driving = drive.lock().unwrap_or_else(PoisonError::into_inner);
         match channel.step() {
-            Step::Completed { ticket, dma_status } => {
-                self.complete(dbc_id, activation, ticket, dma_status);
-                Drive::Moved
+            Step::Completed { element_id, dma_status } => {
+                self.complete(dbc_id, activation, element_id, dma_status);
+                DriveOutcome::Progressed
             }
-            Step::Worked => Drive::Moved,
-            Step::Blocked | Step::Idle => Drive::Stuck,
+            Step::Worked => DriveOutcome::Progressed,
+            Step::Blocked | Step::Idle => DriveOutcome::Blocked,
             Step::Crashed => {
                 drop(driving);
                 if self.lock().dbcs[dbc_id as usize].activation != activation {
-                    return Drive::Gone;
+                    return DriveOutcome::Deactivated;
                 }
                 self.perform(Action::Restart { dbc_id: Some(dbc_id), powers_up: true }, None);
-                Drive::Moved
+                DriveOutcome::Progressed
             }
         }
     }
 
-    fn complete(&self, dbc_id: u32, activation: u64, number: u64, dma_status: u16) {
+    fn complete(&self, dbc_id: u32, activation: u64, element_id: u64, dma_status: u16) {
         let now = self.options.clock.now();
         let mut state = self.lock();
-        let State { dbcs, bos, dma_errors, .. } = &mut *state;
+        let CardState { dbcs, bos, dma_errors, .. } = &mut *state;
         let dbc = &mut dbcs[dbc_id as usize];
         if dbc.activation != activation {
             return;
         }
-        while let Some(ticket) = dbc.tickets.front().copied().filter(|ticket| ticket.number <= number) {
-            dbc.tickets.pop_front();
-            if ticket.number != number {
+        while let Some(queued) = dbc.queued.front().copied().filter(|queued| queued.element_id <= element_id)
+        {
+            dbc.queued.pop_front();
+            if queued.element_id != element_id {
                 continue;
             }
-            *dma_errors += u64::from(ticket.dma_status.unwrap_or(dma_status) != 0);
-            let Some(bo) = bos.get_mut(&ticket.bo_id) else { continue };
-            let Some(flight) = &mut bo.flight else { continue };
-            if flight.serial != ticket.serial || !ticket.ends_slice || ticket.is_lost {
+            *dma_errors += u64::from(queued.dma_status.unwrap_or(dma_status) != 0);
+            let Some(bo) = bos.get_mut(&queued.bo_id) else { continue };
+            let Some(execution) = &mut bo.execution else { continue };
+            if execution.serial != queued.serial || !queued.ends_slice || queued.is_lost {
                 continue;
             }
-            flight.slices_left -= 1;
-            if flight.slices_left == 0 {
-                bo.figures.device_us = microseconds(now.saturating_sub(flight.submitted));
-                if flight.is_awaited {
+            execution.slices_left -= 1;
+            if execution.slices_left == 0 {
+                bo.last_execution.device_us = microseconds(now.saturating_sub(execution.submitted));
+                if execution.is_awaited {
                     self.changed.notify_all();
                 }
-                bo.flight = None;
+                bo.execution = None;
             }
         }
     }
@@ -95,7 +96,7 @@ impl Card {
 
 /// An entry of either execute call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct ExecuteRequest {
     pub(crate) handle: u32,
     /// Bytes that move; `None`: all.
     pub(crate) resize: Option<u64>,
@@ -105,9 +106,9 @@ impl EmuFile {
     pub(crate) fn execute(
         &self,
         dbc_id: u32,
-        entries: impl ExactSizeIterator<Item = Entry>,
+        entries: impl ExactSizeIterator<Item = ExecuteRequest>,
     ) -> Result<(), Errno> {
-        self.trip(Trigger::Execute, Some(dbc_id))?;
+        self.inject_fault(Trigger::Execute, Some(dbc_id))?;
         if entries.len() == 0 {
             return Err(Errno::INVAL);
         }
@@ -139,9 +140,9 @@ impl EmuFile {
     /// Puts all entries into the ring or none. Answers what then goes wrong with the card.
     fn submit(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, CardState>,
         dbc_id: u32,
-        entries: &[Entry],
+        entries: &[ExecuteRequest],
         began: Duration,
     ) -> Result<Option<Action>, Errno> {
         if dbc_id >= DBC_COUNT {
@@ -163,15 +164,15 @@ impl EmuFile {
         {
             for (bo_id, _) in queued {
                 if let Some(bo) = state.bos.get_mut(&bo_id) {
-                    bo.flight = None;
+                    bo.execution = None;
                 }
             }
             return Err(error);
         }
-        let fault = state.happens(Trigger::Inference);
+        let fault = state.fault_action(Trigger::Inference);
         let now = self.card.options.clock.now();
         let poisons = self.card.options.poisons_outputs;
-        let State { bos, dbcs, .. } = &mut **state;
+        let CardState { bos, dbcs, .. } = &mut **state;
         let dbc = &mut dbcs[dbc_id as usize];
         let dma_status = match fault {
             Some(Action::DmaStatus(status)) => Some(status),
@@ -182,16 +183,16 @@ impl EmuFile {
         for (bo_id, end) in queued {
             let Some(bo) = bos.get_mut(&bo_id) else { continue };
             let to_device = bo.attachment.as_ref().is_some_and(|attachment| attachment.slices.to_device);
-            if let Some(flight) = &mut bo.flight {
-                flight.submitted = now;
+            if let Some(execution) = &mut bo.execution {
+                execution.submitted = now;
             }
-            bo.figures = Figures {
+            bo.last_execution = ExecutionTimes {
                 level_before: u32::try_from(level + first).unwrap_or(u32::MAX),
                 elements: u32::try_from(end - first).unwrap_or(u32::MAX),
                 submit_us: microseconds(now.saturating_sub(began)),
                 device_us: 0,
             };
-            let serial = bo.flight.map_or(0, |flight| flight.serial);
+            let serial = bo.execution.map_or(0, |execution| execution.serial);
             for (index, part) in fragments.iter().enumerate().take(end).skip(first) {
                 if poisons && !to_device {
                     bo.pages.fill(part.host_offset, u64::from(part.len), POISON);
@@ -201,10 +202,17 @@ impl EmuFile {
                     Some(Action::ShortCompletion) => index == first_end,
                     _ => false,
                 };
-                let number = dbc.next_ticket;
-                dbc.next_ticket += 1;
+                let element_id = dbc.next_element_id;
+                dbc.next_element_id += 1;
                 let ends_slice = part.ends_slice;
-                dbc.tickets.push_back(Ticket { number, bo_id, serial, ends_slice, is_lost, dma_status });
+                dbc.queued.push_back(QueuedElement {
+                    element_id,
+                    bo_id,
+                    serial,
+                    ends_slice,
+                    is_lost,
+                    dma_status,
+                });
                 channel.push(Element {
                     pages: Arc::clone(&bo.pages),
                     host_offset: part.host_offset,
@@ -213,7 +221,7 @@ impl EmuFile {
                     to_device,
                     sems: part.sems,
                     doorbell: part.doorbell,
-                    ticket: number,
+                    id: element_id,
                 });
             }
             first = end;
@@ -233,9 +241,9 @@ impl EmuFile {
     /// also after an error.
     fn queue(
         &self,
-        state: &mut State,
+        state: &mut CardState,
         dbc_id: u32,
-        entries: &[Entry],
+        entries: &[ExecuteRequest],
         room: usize,
         queued: &mut Vec<(u64, usize)>,
         fragments: &mut Vec<Fragment>,
@@ -247,14 +255,14 @@ impl EmuFile {
             let bo = state.bos.get_mut(&bo_id).ok_or(Errno::NOENT)?;
             let attachment = bo.attachment.as_ref().filter(|attachment| attachment.dbc_id == dbc_id);
             let slices = &attachment.ok_or(Errno::INVAL)?.slices;
-            if entry.resize.is_some_and(|resize| resize > bo.pages.len()) || bo.flight.is_some() {
+            if entry.resize.is_some_and(|resize| resize > bo.pages.len()) || bo.execution.is_some() {
                 return Err(Errno::INVAL);
             }
             slices.add_fragments(entry.resize, profile, fragments);
             if fragments.len() > room {
                 return Err(Errno::AGAIN);
             }
-            bo.flight = Some(Flight {
+            bo.execution = Some(Execution {
                 serial,
                 slices_left: slices.count(),
                 submitted: Duration::ZERO,
@@ -273,7 +281,7 @@ impl EmuFile {
             0 => options.wait_timeout,
             timeout => Duration::from_millis(u64::from(timeout)),
         };
-        let fault = self.card.happens(Trigger::Wait);
+        let fault = self.card.fault_action(Trigger::Wait);
         if let Some(Action::Fail(error)) = fault {
             if let (Errno::TIMEDOUT, EmuClock::Virtual(clock)) = (error, &options.clock) {
                 clock.advance_to(options.clock.now() + limit);
@@ -296,19 +304,23 @@ impl EmuFile {
         }
         let losses = dbc.losses;
         let bo_id = state.bo_id(self.user, arg.handle)?;
-        let flight = state.bos.get(&bo_id).and_then(|bo| bo.flight);
+        let execution = state.bos.get(&bo_id).and_then(|bo| bo.execution);
         let _waiting = self.card.count(state, |state| &mut state.waiters);
         if let Some(fault) = fault {
             // As if it happened while the call waits.
             self.card.perform(fault, Some(arg.dbc_id));
         }
-        let awaited =
-            Awaited { dbc_id: arg.dbc_id, losses, bo_id, serial: flight.map(|flight| flight.serial) };
-        self.card.await_idle(&awaited, options.clock.now() + limit)
+        let awaited = PendingWait {
+            dbc_id: arg.dbc_id,
+            losses,
+            bo_id,
+            serial: execution.map(|execution| execution.serial),
+        };
+        self.card.wait_until_idle(&awaited, options.clock.now() + limit)
     }
 
     pub(crate) fn perf_stats(&self, dbc_id: u32, entries: &mut [PerfStatsEntry]) -> Result<(), Errno> {
-        self.trip(Trigger::PerfStats, Some(dbc_id))?;
+        self.inject_fault(Trigger::PerfStats, Some(dbc_id))?;
         let state = self.alive()?;
         if dbc_id >= DBC_COUNT {
             return Err(Errno::INVAL);
@@ -322,38 +334,39 @@ impl EmuFile {
             if self.card.options.profile == Profile::Ssr && !is_here {
                 return Err(Errno::INVAL);
             }
-            entry.queue_level_before = bo.figures.level_before;
-            entry.num_queue_element = bo.figures.elements;
-            entry.submit_latency_us = bo.figures.submit_us;
-            entry.device_latency_us = if bo.flight.is_some() { 0 } else { bo.figures.device_us };
+            entry.queue_level_before = bo.last_execution.level_before;
+            entry.num_queue_element = bo.last_execution.elements;
+            entry.submit_latency_us = bo.last_execution.submit_us;
+            entry.device_latency_us = if bo.execution.is_some() { 0 } else { bo.last_execution.device_us };
         }
         entries.copy_from_slice(&answers);
         Ok(())
     }
 }
 
-/// What a wait is for.
-struct Awaited {
+/// The executions that a wait is for.
+struct PendingWait {
     dbc_id: u32,
     losses: u64,
     bo_id: u64,
     serial: Option<u64>,
 }
 
-impl Awaited {
+impl PendingWait {
     /// What the wait came to, once it came to something.
-    fn outcome(&self, state: &State) -> Option<Result<(), Errno>> {
+    fn outcome(&self, state: &CardState) -> Option<Result<(), Errno>> {
         let dbc = &state.dbcs[self.dbc_id as usize];
         if dbc.losses != self.losses {
             return Some(Err(dbc.loss.unwrap_or(Errno::PERM)));
         }
-        let flight = state.bos.get(&self.bo_id).and_then(|bo| bo.flight);
-        (self.serial.is_none() || flight.map(|flight| flight.serial) != self.serial).then_some(Ok(()))
+        let execution = state.bos.get(&self.bo_id).and_then(|bo| bo.execution);
+        (self.serial.is_none() || execution.map(|execution| execution.serial) != self.serial)
+            .then_some(Ok(()))
     }
 }
 
 impl Card {
-    fn await_idle(&self, awaited: &Awaited, deadline: Duration) -> Result<(), Errno> {
+    fn wait_until_idle(&self, awaited: &PendingWait, deadline: Duration) -> Result<(), Errno> {
         let mut state = self.settled();
         loop {
             if let Some(outcome) = awaited.outcome(&state) {
@@ -363,7 +376,7 @@ impl Card {
                 drop(state);
                 let drove = self.drive(awaited.dbc_id, None);
                 state = self.settled();
-                if drove == Drive::Moved && self.options.clock.now() < deadline {
+                if drove == DriveOutcome::Progressed && self.options.clock.now() < deadline {
                     continue;
                 }
                 if let Some(outcome) = awaited.outcome(&state) {
@@ -373,18 +386,18 @@ impl Card {
             if self.options.clock.now() >= deadline {
                 return Err(Errno::TIMEDOUT);
             }
-            if let Some(flight) = state.bos.get_mut(&awaited.bo_id).and_then(|bo| bo.flight.as_mut()) {
-                flight.is_awaited = true;
+            if let Some(execution) = state.bos.get_mut(&awaited.bo_id).and_then(|bo| bo.execution.as_mut()) {
+                execution.is_awaited = true;
             }
             let worker = state.dbcs[awaited.dbc_id as usize].worker.as_ref();
             let is_moving = worker.is_some_and(|worker| !worker.is_idle());
-            state = self.nap(state, deadline, is_moving)?;
+            state = self.wait_for_change(state, deadline, is_moving)?;
         }
     }
 
     /// Gets on with a channel as far as that goes.
     fn drain(&self, dbc_id: u32) {
-        while self.drive(dbc_id, None) == Drive::Moved {}
+        while self.drive(dbc_id, None) == DriveOutcome::Progressed {}
     }
 }
 

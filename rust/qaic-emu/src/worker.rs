@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::card::Card;
 use super::options::EmuClock;
-use super::ring::Drive;
+use super::ring::DriveOutcome;
 
 /// How long the end of a thread is waited for. Cores that are asked to stop do, soon; a thread of others that does not is
 /// left alone.
@@ -87,9 +87,9 @@ fn drive(card: &Card, dbc_id: u32, activation: u64, signal: &Signal) {
     loop {
         let calls = signal.lock().calls;
         match card.drive(dbc_id, Some(activation)) {
-            Drive::Moved => continue,
-            Drive::Gone => return,
-            Drive::Stuck => {}
+            DriveOutcome::Progressed => continue,
+            DriveOutcome::Deactivated => return,
+            DriveOutcome::Blocked => {}
         }
         let mut status = signal.lock();
         if status.calls != calls {
@@ -103,8 +103,8 @@ fn drive(card: &Card, dbc_id: u32, activation: u64, signal: &Signal) {
             card.changed.notify_all();
         }
         let status = signal.lock();
-        let asleep = signal.changed.wait_while(status, |status| status.calls == calls);
-        drop(asleep.unwrap_or_else(PoisonError::into_inner));
+        let waited = signal.changed.wait_while(status, |status| status.calls == calls);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 

@@ -167,9 +167,9 @@ fn card(faults: &str) -> Arc<EmuKmd> {
 }
 
 /// A file that is gone when this is.
-struct Place(PathBuf);
+struct TranscriptFile(PathBuf);
 
-impl Place {
+impl TranscriptFile {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TranscriptFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -185,18 +185,18 @@ impl Drop for Place {
 
 /// Records a session and replays it; what it was answered, and the transcript.
 fn recorded(faults: &str) -> (Vec<String>, String) {
-    let place = Place::new();
+    let transcript = TranscriptFile::new();
     let direct = session(&*card(faults), 1);
     let kmd = card(faults);
-    let answers = session(&Recording::new(Arc::clone(&kmd) as Arc<dyn Kmd>, &place.0).unwrap(), 2);
+    let answers = session(&Recording::new(Arc::clone(&kmd) as Arc<dyn Kmd>, &transcript.0).unwrap(), 2);
     assert_eq!(answers, direct, "{faults}");
     kmd.control(0).unwrap().hurry();
     assert_eq!(kmd.control(0).unwrap().invariants(), Vec::<String>::new(), "{faults}");
-    let replay = Replay::open(&place.0).unwrap();
+    let replay = Replay::open(&transcript.0).unwrap();
     let again = session(&replay, 3);
     assert_eq!(replay.finish(), Ok(()), "{faults}");
     assert_eq!(again, direct, "{faults}");
-    (direct, fs::read_to_string(&place.0).unwrap())
+    (direct, fs::read_to_string(&transcript.0).unwrap())
 }
 
 #[test]

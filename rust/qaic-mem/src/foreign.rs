@@ -8,22 +8,22 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::loan::Returned;
+use crate::loan::LoanGuard;
 use crate::{HostSlice, HostSliceMut, Storage};
 
 /// Keeps memory alive. Dropped on whichever thread drops the last memory that it keeps.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// What keeps memory.
-enum Keeper {
+enum Backing {
     /// There are no bytes.
     Nothing,
     Owner(#[allow(dead_code)] Owner), // kept, never looked at
     Storage(Storage),
-    Loan(#[allow(dead_code)] Returned), // its drop says that the memory is given back
+    Loan(#[allow(dead_code)] LoanGuard), // its drop says that the memory is given back
 }
 
-impl Keeper {
+impl Backing {
     fn into_storage(self) -> Option<Storage> {
         match self {
             Self::Storage(storage) => Some(storage),
@@ -34,27 +34,27 @@ impl Keeper {
 
 /// Readable memory, with what keeps it.
 pub struct ForeignMemory {
-    // Invariant: valid for reads of `len` bytes as long as the keeper lives.
+    // Invariant: valid for reads of `len` bytes as long as the backing lives.
     ptr: *const u8,
     len: usize,
-    keeper: Keeper,
+    backing: Backing,
 }
 
 /// Writable memory, with what keeps it.
 pub struct ForeignMemoryMut {
-    // Invariant: valid for reads and writes of `len` bytes as long as the keeper lives.
+    // Invariant: valid for reads and writes of `len` bytes as long as the backing lives.
     ptr: *mut u8,
     len: usize,
-    keeper: Keeper,
+    backing: Backing,
 }
 
-// SAFETY: `new` requires that the memory may be read from any thread, as that of a storage and of a view may; keepers may be
+// SAFETY: `new` requires that the memory may be read from any thread, as that of a storage and of a view may; backings may be
 // sent.
 unsafe impl Send for ForeignMemory {}
 // SAFETY: as for `Send`; a shared reference only reads.
 unsafe impl Sync for ForeignMemory {}
 // SAFETY: `new` requires that the memory may be read and written from any thread, as that of a storage and of a view may;
-// keepers may be sent.
+// backings may be sent.
 unsafe impl Send for ForeignMemoryMut {}
 // SAFETY: as for `Send`; a shared reference only reads.
 unsafe impl Sync for ForeignMemoryMut {}
@@ -66,22 +66,22 @@ impl ForeignMemory {
     ///
     /// As long as `owner` lives, the conditions of [`HostSlice::new`] hold.
     pub unsafe fn new(ptr: *const u8, len: usize, owner: Owner) -> Self {
-        Self { ptr, len, keeper: Keeper::Owner(owner) }
+        Self { ptr, len, backing: Backing::Owner(owner) }
     }
 
-    /// A view that is lent until the returned value is dropped.
-    pub(crate) fn lent(view: HostSlice<'_>, returned: Returned) -> Self {
-        Self { ptr: view.as_ptr(), len: view.len(), keeper: Keeper::Loan(returned) }
+    /// A view that is lent until the guard is dropped.
+    pub(crate) fn lent(view: HostSlice<'_>, guard: LoanGuard) -> Self {
+        Self { ptr: view.as_ptr(), len: view.len(), backing: Backing::Loan(guard) }
     }
 
     /// No bytes.
     pub const fn empty() -> Self {
-        Self { ptr: ptr::null(), len: 0, keeper: Keeper::Nothing }
+        Self { ptr: ptr::null(), len: 0, backing: Backing::Nothing }
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> HostSlice<'_> {
-        // SAFETY: the invariant; the view borrows from the value, which has the keeper.
+        // SAFETY: the invariant; the view borrows from the value, which has the backing.
         unsafe { HostSlice::new(self.ptr, self.len) }
     }
 
@@ -92,7 +92,7 @@ impl ForeignMemory {
 
     /// The storage that the memory is, if it is one.
     pub fn into_storage(self) -> Option<Storage> {
-        self.keeper.into_storage()
+        self.backing.into_storage()
     }
 }
 
@@ -103,28 +103,28 @@ impl ForeignMemoryMut {
     ///
     /// As long as `owner` lives, the conditions of [`HostSliceMut::new`] hold.
     pub unsafe fn new(ptr: *mut u8, len: usize, owner: Owner) -> Self {
-        Self { ptr, len, keeper: Keeper::Owner(owner) }
+        Self { ptr, len, backing: Backing::Owner(owner) }
     }
 
-    /// A view that is lent until the returned value is dropped.
-    pub(crate) fn lent(view: &HostSliceMut<'_>, returned: Returned) -> Self {
-        Self { ptr: view.as_mut_ptr(), len: view.len(), keeper: Keeper::Loan(returned) }
+    /// A view that is lent until the guard is dropped.
+    pub(crate) fn lent(view: &HostSliceMut<'_>, guard: LoanGuard) -> Self {
+        Self { ptr: view.as_mut_ptr(), len: view.len(), backing: Backing::Loan(guard) }
     }
 
     /// No bytes.
     pub const fn empty() -> Self {
-        Self { ptr: ptr::null_mut(), len: 0, keeper: Keeper::Nothing }
+        Self { ptr: ptr::null_mut(), len: 0, backing: Backing::Nothing }
     }
 
     /// The bytes, for reading.
     pub fn as_slice(&self) -> HostSlice<'_> {
-        // SAFETY: the invariant; the view borrows from the value, which has the keeper.
+        // SAFETY: the invariant; the view borrows from the value, which has the backing.
         unsafe { HostSlice::new(self.ptr, self.len) }
     }
 
     /// The bytes.
     pub fn as_mut(&mut self) -> HostSliceMut<'_> {
-        // SAFETY: the invariant; the view borrows from the value, which has the keeper.
+        // SAFETY: the invariant; the view borrows from the value, which has the backing.
         unsafe { HostSliceMut::new(self.ptr, self.len) }
     }
 
@@ -135,14 +135,14 @@ impl ForeignMemoryMut {
 
     /// The storage that the memory is, if it is one.
     pub fn into_storage(self) -> Option<Storage> {
-        self.keeper.into_storage()
+        self.backing.into_storage()
     }
 }
 
 impl From<Storage> for ForeignMemory {
     fn from(storage: Storage) -> Self {
         let view = storage.memory();
-        Self { ptr: view.as_ptr(), len: view.len(), keeper: Keeper::Storage(storage) }
+        Self { ptr: view.as_ptr(), len: view.len(), backing: Backing::Storage(storage) }
     }
 }
 
@@ -150,7 +150,7 @@ impl From<Storage> for ForeignMemoryMut {
     fn from(mut storage: Storage) -> Self {
         let view = storage.memory_mut();
         let (ptr, len) = (view.as_mut_ptr(), view.len());
-        Self { ptr, len, keeper: Keeper::Storage(storage) }
+        Self { ptr, len, backing: Backing::Storage(storage) }
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_to_another_thread_with_its_keeper() {
+    fn memory_goes_to_another_thread_with_its_backing() {
         let mut memory = ForeignMemoryMut::from(Storage::new(3).unwrap());
         let written = std::thread::spawn(move || {
             memory.as_mut().fill(5);

@@ -30,17 +30,17 @@ pub struct Loan<'scope, 'env> {
 
 /// Marks a piece of memory as given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Returned {
+pub(crate) struct LoanGuard {
     // Invariant: points to the mark of a lender whose loan waits for it.
     mark: NonNull<AtomicBool>,
 }
 
 // SAFETY: the mark is atomic, and stays where it is until it is set.
-unsafe impl Send for Returned {}
+unsafe impl Send for LoanGuard {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Returned {}
+unsafe impl Sync for LoanGuard {}
 
-impl Drop for Returned {
+impl Drop for LoanGuard {
     fn drop(&mut self) {
         // SAFETY: the loan waits for this mark before it ends, and it is set only here.
         let mark = unsafe { self.mark.as_ref() };
@@ -77,7 +77,7 @@ impl<'env> Loan<'_, 'env> {
         ForeignMemoryMut::lent(&memory, self.mark())
     }
 
-    fn mark(&mut self) -> Returned {
+    fn mark(&mut self) -> LoanGuard {
         let marks = &mut self.lender.marks;
         if self.lent == marks.len() {
             marks.push(Box::new(AtomicBool::new(true)));
@@ -85,14 +85,14 @@ impl<'env> Loan<'_, 'env> {
         let mark = &marks[self.lent];
         mark.store(false, Ordering::Relaxed);
         self.lent += 1;
-        Returned { mark: NonNull::from(&**mark) }
+        LoanGuard { mark: NonNull::from(&**mark) }
     }
 }
 
 impl Drop for Loan<'_, '_> {
     fn drop(&mut self) {
         for mark in &self.lender.marks[..self.lent] {
-            // Acquire: see `Returned`.
+            // Acquire: see `LoanGuard`.
             while !mark.load(Ordering::Acquire) {
                 thread::yield_now();
             }

@@ -19,23 +19,23 @@ pub struct Mapping {
     address: *mut u8,
     len: usize,
     // Unmaps or frees when it is dropped.
-    _keeper: Box<dyn Any + Send + Sync>,
+    _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it is plain memory of no thread's own, and the keeper can be dropped by any thread.
+// SAFETY: it is plain memory of no thread's own, and the owner can be dropped by any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: no reference into the memory is ever made: bytes are copied by raw pointer, as with memory that a device writes.
 // Whoever writes meanwhile makes the bytes that are copied unspecified, and nothing else.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Memory at `address` that `keeper` owns.
+    /// Memory at `address` that `owner` owns.
     ///
     /// # Safety
     ///
-    /// `len` bytes from `address` on are readable and writable as long as `keeper` is not dropped.
-    pub unsafe fn new(address: *mut u8, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Self {
-        Self { address, len, _keeper: keeper }
+    /// `len` bytes from `address` on are readable and writable as long as `owner` is not dropped.
+    pub unsafe fn new(address: *mut u8, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        Self { address, len, _owner: owner }
     }
 
     /// New memory, zeroed; pages come when they are touched. `EINVAL`: no bytes.
@@ -44,9 +44,9 @@ impl Mapping {
         // SAFETY: the kernel chooses a place where nothing is.
         let address =
             unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
-        let keeper = Box::new(MappedPages { address: address.expose_provenance(), len });
-        // SAFETY: `len` bytes were mapped there for reading and writing, and stay so until the keeper is dropped.
-        Ok(unsafe { Self::new(address.cast(), len, keeper) })
+        let owner = Box::new(MappedPages { address: address.expose_provenance(), len });
+        // SAFETY: `len` bytes were mapped there for reading and writing, and stay so until the owner is dropped.
+        Ok(unsafe { Self::new(address.cast(), len, owner) })
     }
 
     /// `len` bytes of a file from `offset` on, shared with everybody who has it. `EINVAL`: no bytes, or not from a page's
@@ -56,9 +56,9 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a place where nothing is.
         let address = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset) }?;
-        let keeper = Box::new(MappedPages { address: address.expose_provenance(), len });
+        let owner = Box::new(MappedPages { address: address.expose_provenance(), len });
         // SAFETY: as in `anonymous`; the file's length is what the doc comment makes a condition.
-        Ok(unsafe { Self::new(address.cast(), len, keeper) })
+        Ok(unsafe { Self::new(address.cast(), len, owner) })
     }
 
     /// A part of it, which keeps the whole; `None` when that reaches beyond the end.
@@ -67,7 +67,7 @@ impl Mapping {
             return None;
         }
         let address = self.address.wrapping_add(offset);
-        // SAFETY: the part lies within the mapping, which its keeper keeps.
+        // SAFETY: the part lies within the mapping, which its owner keeps.
         Some(unsafe { Self::new(address, len, Box::new(Arc::clone(self))) })
     }
 
@@ -124,7 +124,7 @@ struct MappedPages {
 impl Drop for MappedPages {
     fn drop(&mut self) {
         let address = ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: these pages were mapped for the one mapping that this was the keeper of.
+        // SAFETY: these pages were mapped for the one mapping that this was the owner of.
         let result = unsafe { munmap(address, self.len) };
         debug_assert!(result.is_ok(), "munmap: {result:?}");
     }
@@ -165,7 +165,7 @@ mod tests {
     fn copies_stay_inside() {
         let mut memory = vec![0_u8; 16].into_boxed_slice();
         let address = memory.as_mut_ptr();
-        // SAFETY: the box is the keeper, and moving it does not move its bytes.
+        // SAFETY: the box is the owner, and moving it does not move its bytes.
         let mapping = unsafe { Mapping::new(address, 16, Box::new(memory)) };
         assert_eq!(mapping.write_from(14, &[1, 2]), Some(()));
         assert_eq!(mapping.write_from(15, &[1, 2]), None);

@@ -14,7 +14,7 @@ use qaic_mem::reserve_large;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::process::cancellation::CHECK_PERIOD;
 use qaic_runtime::process::clock;
-use qaic_stats::Watch;
+use qaic_stats::ProgressObserver;
 use qaic_stats::decode::descriptor::OpsDescriptor;
 use qaic_stats::model::StatsModel;
 use qaic_stats::report::summary::{SummaryOptions, write_summary};
@@ -52,7 +52,7 @@ impl fmt::Debug for Progress<'_> {
     }
 }
 
-impl Watch for Progress<'_> {
+impl ProgressObserver for Progress<'_> {
     fn passed(&self, bytes: &[u8]) -> io::Result<()> {
         for buffer in &self.buffers {
             buffer.let_go(bytes);
@@ -109,7 +109,7 @@ fn summary(
     let ops = descriptor.map(|descriptor| Arc::clone(descriptor.ops())).unwrap_or_default();
     py.detached(|| {
         let progress = Progress::new([buffer]);
-        let options = SummaryOptions { cores, watch: Some(&progress) };
+        let options = SummaryOptions { cores, observer: Some(&progress) };
         let model = buffer.model();
         target.write(
             |bytes| write_summary(bytes, &model, &ops, &options),
@@ -229,7 +229,7 @@ fn trace(
             flow_events: shown.flow_events,
             barrier_events: shown.barrier_events,
             cores: shown.cores.clone(),
-            watch: Some(&progress),
+            observer: Some(&progress),
         };
         let parts: Vec<Part<'_>> = devices
             .iter()

@@ -224,17 +224,22 @@ impl IoDesc {
 
     /// Derives what a program shows its users.
     pub fn from_network(network: &NetworkDesc) -> Result<Self, QpcError> {
-        let edges = edges(network);
+        let directed_bindings = directed_bindings(network);
         let default = IoSet {
             name: "default".to_owned(),
-            bindings: edges.iter().map(Edge::default_binding).collect::<Result<_, _>>()?,
+            bindings: directed_bindings
+                .iter()
+                .map(DirectedBinding::default_binding)
+                .collect::<Result<_, _>>()?,
         };
         let mut io_sets = vec![default.clone()];
         for stage in &STAGES {
-            let has_stage = |edge: &Edge<'_>| edge.position(stage).is_some();
-            if edges.iter().any(has_stage) {
-                let bindings =
-                    edges.iter().map(|edge| edge.stage_binding(stage)).collect::<Result<_, _>>()?;
+            let has_stage = |binding: &DirectedBinding<'_>| binding.position(stage).is_some();
+            if directed_bindings.iter().any(has_stage) {
+                let bindings = directed_bindings
+                    .iter()
+                    .map(|binding| binding.stage_binding(stage))
+                    .collect::<Result<_, _>>()?;
                 io_sets.push(IoSet { name: stage.name.to_owned(), bindings });
             }
         }
@@ -252,19 +257,22 @@ impl IoDesc {
 }
 
 /// A binding of the network descriptor with its place among all.
-struct Edge<'a> {
+struct DirectedBinding<'a> {
     index: u32,
     dir: Direction,
     binding: &'a NetworkBinding,
 }
 
-fn edges(network: &NetworkDesc) -> Vec<Edge<'_>> {
+fn directed_bindings(network: &NetworkDesc) -> Vec<DirectedBinding<'_>> {
     let inputs = network.inputs.iter().map(|binding| (Direction::In, binding));
     let outputs = network.outputs.iter().map(|binding| (Direction::Out, binding));
-    (0..).zip(inputs.chain(outputs)).map(|(index, (dir, binding))| Edge { index, dir, binding }).collect()
+    (0..)
+        .zip(inputs.chain(outputs))
+        .map(|(index, (dir, binding))| DirectedBinding { index, dir, binding })
+        .collect()
 }
 
-impl Edge<'_> {
+impl DirectedBinding<'_> {
     fn position(&self, stage: &Stage) -> Option<usize> {
         let kind = if self.dir == Direction::In { stage.input } else { stage.output };
         self.binding.transformseq.iter().position(|step| step.kind == kind)

@@ -163,15 +163,15 @@ fn plan_of_another_version_is_refused_by_its_version_whatever_else_it_has() {
 #[test]
 fn edges_that_are_not_the_bindings_are_refused() {
     assert_eq!(decode(&plan()).unwrap().check_network(&network()), Ok(()));
-    let edge = |name: &str, dtype: &str, dims: &[i64]| json!({"name": name, "dtype": dtype, "dims": dims});
-    for (entry, edges) in [
+    let tensor = |name: &str, dtype: &str, dims: &[i64]| json!({"name": name, "dtype": dtype, "dims": dims});
+    for (entry, tensors) in [
         ("inputs", json!([])),
-        ("inputs", json!([edge("z", "float32", &[4])])),
-        ("inputs", json!([edge("x", "float16", &[4])])),
-        ("outputs", json!([edge("y", "float32", &[5])])),
-        ("outputs", json!([edge("y", "float32", &[4]), edge("z", "float32", &[4])])),
+        ("inputs", json!([tensor("z", "float32", &[4])])),
+        ("inputs", json!([tensor("x", "float16", &[4])])),
+        ("outputs", json!([tensor("y", "float32", &[5])])),
+        ("outputs", json!([tensor("y", "float32", &[4]), tensor("z", "float32", &[4])])),
     ] {
-        let plan = with(&json!({entry: edges}));
+        let plan = with(&json!({entry: tensors}));
         assert_eq!(
             decode(&plan).unwrap().check_network(&network()).unwrap_err().code(),
             "qpc.cpu_plan_edges",

@@ -17,13 +17,13 @@ use crate::process::log::Logger;
 
 /// Contexts of one process see the same devices, so that cores taken through one are missing in the others. A forked
 /// process has devices of its own: what its parent runs on them goes on there.
-static REGISTRIES: ForkLocal<Vec<Entry>> = ForkLocal::new();
+static REGISTRIES: ForkLocal<Vec<SharedRegistry>> = ForkLocal::new();
 
 /// Number of the next context; they are never used again.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
-struct Entry {
+struct SharedRegistry {
     options: RegistryOptions,
     registry: Arc<Registry>,
 }
@@ -50,7 +50,7 @@ impl Context {
                 return Ok(Arc::clone(&entry.registry));
             }
             let registry = Arc::new(Registry::new(options)?);
-            registries.push(Entry { options: options.clone(), registry: Arc::clone(&registry) });
+            registries.push(SharedRegistry { options: options.clone(), registry: Arc::clone(&registry) });
             Ok(registry)
         })?;
         let devices = visible(registry.devices(), shown)?;

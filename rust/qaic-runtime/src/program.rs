@@ -10,7 +10,7 @@ use qaic_qpc::shape::{RequestedShape, ShapeMatch};
 use qaic_sync::Slot;
 
 use crate::binding;
-use crate::binding::{Bindings, Duties, Retained, RetainedPair, TransferPlan};
+use crate::binding::{Bindings, IoOptions, Retained, RetainedPair, TransferPlan};
 use crate::context::Context;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
 use crate::error::{DeviceError, InputError, RuntimeError, StateError};
@@ -111,7 +111,7 @@ pub struct Program {
     image: Arc<Image>,
     variants: Arc<[Arc<TransferPlan>]>,
     retained: Arc<[RetainedPair]>,
-    duties: Duties,
+    io_options: IoOptions,
     scheduler: Arc<Scheduler>,
     queue: u32,
     unique_id: u32,
@@ -119,11 +119,11 @@ pub struct Program {
     completed: Arc<AtomicU64>,
     subscriptions: Arc<SubscriptionRegistry>,
     fork_guard: ForkGuard,
-    state: Mutex<State>,
+    state: Mutex<ProgramState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProgramState {
     loaded: Option<Arc<dyn LoadedProgram>>,
     // Held by the exec objects, and here when the user activated.
     activated: Weak<Activated>,
@@ -181,7 +181,7 @@ impl Program {
         let on_host = first.executes_on_host();
         let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
         let retained: Arc<[_]> = binding::retained_pairs(image)?.into();
-        let duties = binding::duties(image)?;
+        let io_options = binding::io_options(image)?;
         let is_ordered = !retained.is_empty();
         // What waits for its turn runs to its end there, and no caller could be called away by a signal.
         let holds_callers = is_ordered && first.queues_on_device();
@@ -208,7 +208,7 @@ impl Program {
                     image: Arc::clone(image),
                     variants: Arc::clone(&variants),
                     retained: Arc::clone(&retained),
-                    duties,
+                    io_options,
                     scheduler: Arc::clone(&scheduler),
                     queue,
                     unique_id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -275,8 +275,8 @@ impl Program {
     }
 
     /// What it was compiled to do beside computing.
-    pub fn duties(&self) -> Duties {
-        self.duties
+    pub fn io_options(&self) -> IoOptions {
+        self.io_options
     }
 
     /// Position in [`Self::variants`] of the first combination that fits tensors of these shapes, inputs then outputs;
@@ -470,7 +470,7 @@ impl Program {
         })?
     }
 
-    fn loaded(&self, state: &mut State) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+    fn loaded(&self, state: &mut ProgramState) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         if let Some(loaded) = &state.loaded {
             return Ok(Arc::clone(loaded));
         }
@@ -482,7 +482,7 @@ impl Program {
         Ok(loaded)
     }
 
-    fn activated(&self, state: &mut State) -> Result<Arc<Activated>, RuntimeError> {
+    fn activated(&self, state: &mut ProgramState) -> Result<Arc<Activated>, RuntimeError> {
         let is_new = mem::take(&mut state.is_ending);
         if let Some(activated) = state.activated.upgrade() {
             if is_new {
@@ -524,7 +524,7 @@ impl Program {
     }
 }
 
-impl State {
+impl ProgramState {
     fn live_exec_objs(&self) -> u32 {
         let activated = self.activated.upgrade();
         activated.map_or(0, |activated| activated.live_exec_objs.load(Ordering::Acquire))

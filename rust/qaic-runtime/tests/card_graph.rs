@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use qaic_emu::firmware::{FirmwareConfig, Totals};
-use qaic_emu::{EmuClock, EmuKmd, EmuOptions, Pace};
+use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode};
 use qaic_kmd::kmd::Kmd;
 use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::container::names;
@@ -200,7 +200,7 @@ proptest! {
         fragment_pages in 1..4_u64,
     ) {
         let cards = Cards::new(EmuOptions {
-            pace: if threads { Pace::Threads } else { Pace::Inline },
+            execution_mode: if threads { ExecutionMode::Threads } else { ExecutionMode::Inline },
             clock: if threads { EmuClock::System(qaic_kmd::clock::SystemClock::default()) } else { EmuClock::default() },
             fragment_bytes: fragment_pages * 4096,
             ..EmuOptions::default()

@@ -21,12 +21,12 @@ fn load(plan: &str) -> RuntimeError {
 }
 
 fn with_weights(offset: u64, rest: &str) -> String {
-    let edge = |name| format!(r#"{{"name":"{name}","dtype":"float32","dims":[1,{}]}}"#, echo::ELEMENTS);
+    let tensor = |name| format!(r#"{{"name":"{name}","dtype":"float32","dims":[1,{}]}}"#, echo::ELEMENTS);
     format!(
         r#"{{"version":1,"target":"cpu","inputs":[{}],"outputs":[{}],
         "initializers":[{{"name":"w","dtype":"float32","dims":[2],"offset":{offset},"size":8}}]{rest}}}"#,
-        edge("x"),
-        edge("y")
+        tensor("x"),
+        tensor("y")
     )
 }
 

@@ -542,9 +542,9 @@ proptest! {
 }
 
 #[derive(Debug)]
-struct Told(mpsc::Sender<HandleId>);
+struct CompletionSender(mpsc::Sender<HandleId>);
 
-impl Completion for Told {
+impl Completion for CompletionSender {
     fn completed(&self, handle: HandleId) {
         self.0.send(handle).unwrap();
     }
@@ -570,7 +570,7 @@ fn what_nobody_waits_for_begins_soon_after_callers_did_everything() {
             let handle = bench.set().try_acquire().unwrap();
             bench.bind(handle, 9);
             let began = Instant::now();
-            bench.set().submit_with(handle, Arc::new(Told(sender.clone())), eager).unwrap();
+            bench.set().submit_with(handle, Arc::new(CompletionSender(sender.clone())), eager).unwrap();
             assert_eq!(receiver.recv_timeout(LONG).unwrap(), handle);
             soonest = soonest.min(began.elapsed());
             assert!(bench.holds(handle, 9));

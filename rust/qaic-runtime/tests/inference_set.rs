@@ -102,10 +102,10 @@ fn inferences_are_collected_by_id_and_in_order() {
 #[test]
 fn misuse_is_refused_and_changes_nothing() {
     let context = context();
-    let gate = control(&context);
+    let control = control(&context);
     let set = set(&context, 1, 1, ProgramOptions::default());
     let handle = set.try_acquire().unwrap();
-    gate.hold().unwrap();
+    control.hold().unwrap();
     set.submit(handle, 1).unwrap();
     assert_eq!(set.submit(handle, 2).unwrap_err().code(), "inference.in_flight");
     assert_eq!(set.put_completed(handle).unwrap_err().code(), "inference.in_flight");
@@ -116,7 +116,7 @@ fn misuse_is_refused_and_changes_nothing() {
     assert_eq!(set.get_completed(soon, never).unwrap_err().code(), "device.timeout");
     assert_eq!(set.get_completed_id(1, None, || true).unwrap_err().code(), "call.interrupted");
     assert_eq!(set.wait_for_completion(|| true).unwrap_err().code(), "call.interrupted");
-    gate.release().unwrap();
+    control.release().unwrap();
     set.wait_for_completion(never).unwrap();
     // Put back without having been collected: whoever waits for all together need not.
     set.put_completed(handle).unwrap();
@@ -175,20 +175,20 @@ fn limits_follow_the_arithmetic_of_the_properties() {
 #[test]
 fn a_lost_device_fails_all_under_way_and_a_new_load_works() {
     let context = context();
-    let gate = control(&context);
+    let control = control(&context);
     let first = set(&context, 4, 1, ProgramOptions::default());
-    gate.hold().unwrap();
+    control.hold().unwrap();
     for id in 0..4 {
         first.submit(first.try_acquire().unwrap(), id).unwrap();
     }
-    gate.lose().unwrap();
+    control.lose().unwrap();
     for id in 0..4 {
         let handle = first.get_completed_id(id, None, never).unwrap();
         assert_eq!(first.outcome(handle).unwrap_err().code(), "device.lost");
         first.put_completed(handle).unwrap();
     }
-    gate.recover().unwrap();
-    gate.release().unwrap();
+    control.recover().unwrap();
+    control.release().unwrap();
     let handle = first.try_acquire().unwrap();
     first.submit(handle, 9).unwrap();
     first.get_completed_id(9, None, never).unwrap();
@@ -204,18 +204,18 @@ fn a_lost_device_fails_all_under_way_and_a_new_load_works() {
 #[test]
 fn dropping_a_set_ends_what_is_under_way_and_frees_the_cores() {
     let context = context();
-    let gate = control(&context);
+    let control = control(&context);
     let free = || context.device(DeviceId(0)).unwrap().resources().nsp_free;
     let before = free();
     let set = set(&context, 8, 2, ProgramOptions::default());
     assert!(free() < before);
-    gate.hold().unwrap();
+    control.hold().unwrap();
     for id in 0..16 {
         set.submit(set.try_acquire().unwrap(), id).unwrap();
     }
     drop(set);
     assert_eq!(free(), before);
-    gate.release().unwrap();
+    control.release().unwrap();
 }
 
 #[test]
@@ -230,13 +230,13 @@ fn an_exec_object_outlives_the_set_it_came_from() {
 #[test]
 fn a_cancelled_inference_says_so() {
     let context = context();
-    let gate = control(&context);
+    let control = control(&context);
     let program =
         Program::new(&context, &image(), &Placement::one(DeviceId(0)), &ProgramOptions::default()).unwrap();
     let exec = ExecObj::new(&program, true).unwrap();
     exec.bind(bind_input).unwrap();
     exec.wait(None, never).unwrap();
-    gate.hold().unwrap();
+    control.hold().unwrap();
     exec.enqueue().unwrap();
     assert_eq!(exec.wait(None, || true).unwrap_err().code(), "call.interrupted");
     assert!(exec.is_in_flight());
@@ -245,7 +245,7 @@ fn a_cancelled_inference_says_so() {
     // Run, and interrupted: it is cancelled, and ends before the call does.
     assert_eq!(exec.run(|| true).unwrap_err().code(), "call.interrupted");
     assert!(!exec.is_in_flight());
-    gate.release().unwrap();
+    control.release().unwrap();
     exec.run(never).unwrap();
     assert_eq!(program.completed(), 1);
     assert_eq!(program.unload().unwrap_err().code(), "program.live_exec_objs");
@@ -265,8 +265,8 @@ fn every_thread_gets_the_inference_it_asks_for() {
     const THREADS: u64 = 64;
     let context = context();
     let set = set(&context, 16, 2, ProgramOptions::default());
-    let gate = control(&context);
-    gate.hold().unwrap();
+    let control = control(&context);
+    control.hold().unwrap();
     thread::scope(|scope| {
         for id in 0..THREADS {
             let set = &set;
@@ -279,8 +279,8 @@ fn every_thread_gets_the_inference_it_asks_for() {
                 set.put_completed(found).unwrap();
             });
         }
-        gate.wait_executing(8, Duration::from_mins(1), never).unwrap();
-        gate.release().unwrap();
+        control.wait_executing(8, Duration::from_mins(1), never).unwrap();
+        control.release().unwrap();
     });
     assert_eq!(std::iter::from_fn(|| set.try_acquire()).count(), 32);
     let total: u64 = set.programs().iter().map(|program| program.completed()).sum();

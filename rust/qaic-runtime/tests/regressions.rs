@@ -47,15 +47,15 @@ fn exec_obj(program: &Arc<Program>) -> Arc<ExecObj> {
 #[test]
 fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
     let context = context("accepted-ends");
-    let gate = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
+    let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
     let options = ProgramOptions { exec_objs: 1, threads_per_queue: 1, ..ProgramOptions::default() };
     let place = Placement::one(DeviceId(0));
     let program = Program::new(&context, &image(), &place, &options).unwrap();
     let execs: Vec<_> = (0..3).map(|_| exec_obj(&program)).collect();
     // Inferences that may stall go through the queue.
-    gate.hold().unwrap();
-    gate.release().unwrap();
-    gate.plan("execute@1000000000=fail").unwrap();
+    control.hold().unwrap();
+    control.release().unwrap();
+    control.plan("execute@1000000000=fail").unwrap();
     let accepted = AtomicU32::new(0);
     thread::scope(|scope| {
         for exec in &execs {

@@ -259,11 +259,11 @@ fn blocks_are_arrays_where_plan_and_descriptor_agree() {
         ..NetworkDesc::default()
     };
     let told = |columns: &str| {
-        let edge = |name, columns| format!(r#"{{"name":"{name}","dtype":"uint8","dims":[]{columns}}}"#);
+        let tensor = |name, columns| format!(r#"{{"name":"{name}","dtype":"uint8","dims":[]{columns}}}"#);
         let plan = format!(
             r#"{{"version":2,"target":"cpu","inputs":[{}],"outputs":[{}],"initializers":[]}}"#,
-            edge("a", columns),
-            edge("c", r#","mxint8":7"#)
+            tensor("a", columns),
+            tensor("c", r#","mxint8":7"#)
         );
         tensor_specs(&container(&network, Some(&plan))).unwrap()
     };
@@ -455,7 +455,7 @@ fn state_is_kept_between_variants() {
 fn what_follows_a_revoked_inference_does_not_take_its_turn() {
     // Out: v' = ids, out = k, k' = v: every inference gives the ids of the last but one.
     let program = on_noop("shape-variants-order", &stateful(&[]));
-    let gate = Arc::clone(program.context().noop_control(DeviceId(0)).unwrap());
+    let control = Arc::clone(program.context().noop_control(DeviceId(0)).unwrap());
     let [first, second, third] = [(); 3].map(|()| ExecObj::new(&program, true).unwrap());
     let enqueue = |exec: &ExecObj, ids: &[u8]| {
         exec.bind(|bindings| {
@@ -466,15 +466,15 @@ fn what_follows_a_revoked_inference_does_not_take_its_turn() {
         .unwrap();
         exec.enqueue().unwrap();
     };
-    gate.hold().unwrap();
+    control.hold().unwrap();
     enqueue(&first, &[1; 8]);
-    assert!(gate.wait_executing(1, Duration::from_mins(1), || false).unwrap());
+    assert!(control.wait_executing(1, Duration::from_mins(1), || false).unwrap());
     enqueue(&second, &[2; 8]);
     enqueue(&third, &[3; 8]);
     assert!(second.revoke());
     assert_eq!(second.wait(None, || false).unwrap_err().code(), "inference.cancelled");
     enqueue(&second, &[4; 8]);
-    gate.release().unwrap();
+    control.release().unwrap();
     let mut outs = Vec::new();
     for exec in [&first, &third, &second] {
         exec.wait(None, || false).unwrap();

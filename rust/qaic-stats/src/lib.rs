@@ -30,4 +30,4 @@ pub mod sample;
 pub mod trace;
 mod walk;
 
-pub use walk::Watch;
+pub use walk::ProgressObserver;

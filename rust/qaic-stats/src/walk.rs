@@ -12,7 +12,7 @@ use crate::decode::descriptor::OpsDescriptor;
 use crate::decode::record::{EngineKind, Kind, Op, Pmu, Port, Records, Thread, op_flags, op_kind_flags};
 use crate::model::StatsModel;
 
-/// Records between two calls of [`Watch::passed`].
+/// Records between two calls of [`ProgressObserver::passed`].
 const BLOCK_RECORDS: usize = 4096;
 /// Records that one thread of a group is ahead of the others while they are brought together.
 const TURN_RECORDS: usize = 64;
@@ -21,7 +21,7 @@ const MAX_WAITING: usize = 64;
 const NONE: u32 = u32::MAX;
 
 /// An observer of how far the reading of a buffer has come.
-pub trait Watch: Debug {
+pub trait ProgressObserver: Debug {
     /// These bytes of the buffer were read and are not looked at again in this pass. An error ends the work with it.
     fn passed(&self, bytes: &[u8]) -> io::Result<()>;
 }
@@ -167,7 +167,7 @@ impl<'a> ThreadOps<'a> {
     fn turn(
         &mut self,
         limit: usize,
-        watch: Option<&dyn Watch>,
+        observer: Option<&dyn ProgressObserver>,
         each: &mut impl FnMut(Op) -> io::Result<()>,
     ) -> io::Result<()> {
         let end = self.next.saturating_add(limit).min(self.len);
@@ -193,16 +193,16 @@ impl<'a> ThreadOps<'a> {
                 each(op)?;
             }
         }
-        self.report(watch)
+        self.report(observer)
     }
 
     /// Tells how far the reading is, now and then and at the end.
     #[inline]
-    fn report(&mut self, watch: Option<&dyn Watch>) -> io::Result<()> {
+    fn report(&mut self, observer: Option<&dyn ProgressObserver>) -> io::Result<()> {
         if self.next == self.len || self.next.saturating_sub(self.passed) >= BLOCK_RECORDS {
-            if let Some(watch) = watch {
+            if let Some(observer) = observer {
                 let place = |index: usize| index.saturating_mul(self.stride);
-                watch.passed(self.bytes.get(place(self.passed)..place(self.next)).unwrap_or_default())?;
+                observer.passed(self.bytes.get(place(self.passed)..place(self.next)).unwrap_or_default())?;
             }
             self.passed = self.next;
         }
@@ -234,7 +234,7 @@ pub(crate) fn executions(
     threads: &[Thread],
     known_ops: usize,
     times: Times,
-    watch: Option<&dyn Watch>,
+    observer: Option<&dyn ProgressObserver>,
     mut alone: impl FnMut(usize, &Op),
     mut each: impl FnMut(Execution) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -243,7 +243,7 @@ pub(crate) fn executions(
         threads.iter().map(|thread| ThreadOps::new(bytes, stride, thread, times)).collect();
     if let [only] = left.as_mut_slice() {
         while only.next < only.len {
-            only.turn(BLOCK_RECORDS, watch, &mut |op| {
+            only.turn(BLOCK_RECORDS, observer, &mut |op| {
                 alone(0, &op);
                 each(Execution::of(op))
             })?;
@@ -253,7 +253,7 @@ pub(crate) fn executions(
     let mut waiting = Waiting::new(known_ops, left.len());
     loop {
         if waiting.is_empty() {
-            together(&mut left, watch, &mut alone, &mut each)?;
+            together(&mut left, observer, &mut alone, &mut each)?;
         }
         // The thread that is behind goes on, so that the threads stay near each other.
         let behind = left
@@ -262,7 +262,7 @@ pub(crate) fn executions(
             .filter(|(_, thread)| thread.next < thread.len)
             .min_by_key(|(_, thread)| thread.next_start());
         let Some((place, thread)) = behind else { break };
-        thread.turn(TURN_RECORDS, watch, &mut |op| {
+        thread.turn(TURN_RECORDS, observer, &mut |op| {
             alone(place, &op);
             waiting.add(place, op, &mut each)
         })?;
@@ -274,7 +274,7 @@ pub(crate) fn executions(
 /// where they differ.
 fn together(
     threads: &mut [ThreadOps<'_>],
-    watch: Option<&dyn Watch>,
+    observer: Option<&dyn ProgressObserver>,
     alone: &mut impl FnMut(usize, &Op),
     each: &mut impl FnMut(Execution) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -307,7 +307,7 @@ fn together(
                 alone(place, &op);
             }
             thread.next = thread.next.saturating_add(1);
-            thread.report(watch)?;
+            thread.report(observer)?;
         }
         each(execution)?;
     }
@@ -318,13 +318,13 @@ fn together(
 struct Waiting {
     // By number of the operation, the last place for all that the descriptor does not know: the oldest one.
     heads: Vec<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<WaitingExecution>,
     free: Vec<u32>,
-    everybody: u64,
+    all_threads: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct WaitingExecution {
     execution: Execution,
     seen: u64,
     next: u32,
@@ -332,7 +332,7 @@ struct Entry {
 
 impl Waiting {
     fn new(known_ops: usize, threads: usize) -> Self {
-        let everybody = u32::try_from(threads)
+        let all_threads = u32::try_from(threads)
             .ok()
             .and_then(|count| 1_u64.checked_shl(count))
             .unwrap_or(0)
@@ -341,7 +341,7 @@ impl Waiting {
             heads: vec![NONE; known_ops.saturating_add(1)],
             entries: Vec::new(),
             free: Vec::new(),
-            everybody,
+            all_threads,
         }
     }
 
@@ -376,7 +376,7 @@ impl Waiting {
             if same && entry.seen & bit == 0 {
                 entry.seen |= bit;
                 entry.execution.join(execution);
-                if entry.seen == self.everybody {
+                if entry.seen == self.all_threads {
                     let (done, next) = (entry.execution, entry.next);
                     self.remove(slot, before, at, next);
                     return each(done);
@@ -398,7 +398,7 @@ impl Waiting {
                 each(done)?;
             }
         }
-        let entry = Entry { execution, seen: bit, next: NONE };
+        let entry = WaitingExecution { execution, seen: bit, next: NONE };
         let place = if let Some(place) = self.free.pop() {
             if let Some(slot) = entry_mut(&mut self.entries, place) {
                 *slot = entry;
@@ -441,6 +441,6 @@ impl Waiting {
     }
 }
 
-fn entry_mut(entries: &mut [Entry], place: u32) -> Option<&mut Entry> {
+fn entry_mut(entries: &mut [WaitingExecution], place: u32) -> Option<&mut WaitingExecution> {
     entries.get_mut(usize::try_from(place).ok()?)
 }

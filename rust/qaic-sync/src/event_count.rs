@@ -35,7 +35,7 @@ impl EventCount {
     /// Wakes one waiting thread, after something for one thread was added, and says whether there was any. If not, a
     /// thread that begins to wait later finds what was added.
     pub fn notify_one(&self) -> bool {
-        let is_heard = self.announce();
+        let is_heard = self.advance();
         if is_heard {
             self.changed.notify_one();
         }
@@ -44,13 +44,13 @@ impl EventCount {
 
     /// Wakes all waiting threads, after something changed that concerns all.
     pub fn notify_all(&self) {
-        if self.announce() {
+        if self.advance() {
             self.changed.notify_all();
         }
     }
 
     /// Whether a thread listens; it then cannot fall asleep without another look.
-    fn announce(&self) -> bool {
+    fn advance(&self) -> bool {
         // An exchange of nothing for nothing. It is in one order with the registrations: a thread that registers later
         // acquires from it what was added before, and needs no notification; one that registered earlier makes it fail.
         // Relaxed where it fails: nothing of the listener's is used.
@@ -97,7 +97,7 @@ struct Listening<'a>(&'a AtomicU32);
 
 impl<'a> Listening<'a> {
     fn new(listening: &'a AtomicU32) -> Self {
-        // Acquires from the `announce` calls that came before what was added before them.
+        // Acquires from the `advance` calls that came before what was added before them.
         listening.fetch_add(1, Ordering::Acquire);
         Self(listening)
     }

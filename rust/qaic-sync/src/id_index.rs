@@ -21,7 +21,7 @@ pub struct IdIndex {
     buckets: Box<[CachePadded<Bucket>]>,
     // Number of the request plus one, 0 for a free place.
     table: Box<[AtomicU64]>,
-    entries: Box<[Entry]>,
+    entries: Box<[RequestEntry]>,
     // Requests without a place.
     unplaced: AtomicU32,
 }
@@ -36,7 +36,7 @@ struct Bucket {
 
 /// What its owner wrote of a request; it stays so until the next inference begins.
 #[derive(Debug)]
-struct Entry {
+struct RequestEntry {
     id: AtomicU64,
     ticket: AtomicU64,
     place: AtomicU64,
@@ -47,8 +47,11 @@ impl IdIndex {
     pub fn new(count: u32) -> Self {
         let size = |factor: usize| (count.max(1) as usize * factor).next_power_of_two();
         let bucket = || CachePadded::new(Bucket { next: AtomicU64::new(0), first: AtomicU64::new(0) });
-        let entry =
-            || Entry { id: AtomicU64::new(0), ticket: AtomicU64::new(0), place: AtomicU64::new(NO_PLACE) };
+        let entry = || RequestEntry {
+            id: AtomicU64::new(0),
+            ticket: AtomicU64::new(0),
+            place: AtomicU64::new(NO_PLACE),
+        };
         Self {
             buckets: std::iter::repeat_with(bucket).take(size(1)).collect(),
             table: std::iter::repeat_with(|| AtomicU64::new(0)).take(size(4)).collect(),

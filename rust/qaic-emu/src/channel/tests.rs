@@ -19,7 +19,7 @@ fn bytes_of<const LEN: usize>(pages: &Pages) -> [u8; LEN] {
     bytes
 }
 
-fn element(ticket: u64) -> Element {
+fn element(element_id: u64) -> Element {
     Element {
         pages: page(&[]),
         host_offset: 0,
@@ -28,7 +28,7 @@ fn element(ticket: u64) -> Element {
         to_device: true,
         sems: [Sem::default(); 4],
         doorbell: None,
-        ticket,
+        id: element_id,
     }
 }
 
@@ -52,8 +52,8 @@ fn loopback_with(budget_bytes: u64) -> Channel {
     Channel::new(Loopback.activate(&images).unwrap(), Budget::new(budget_bytes))
 }
 
-fn done(ticket: u64) -> Step {
-    Step::Completed { ticket, dma_status: DMA_OK }
+fn done(element_id: u64) -> Step {
+    Step::Completed { element_id, dma_status: DMA_OK }
 }
 
 /// Steps until nothing more happens: what was completed, and how it ended.
@@ -61,7 +61,7 @@ fn run(channel: &Channel) -> (Vec<u64>, Step) {
     let mut completed = Vec::new();
     loop {
         match channel.step() {
-            Step::Completed { ticket, dma_status: DMA_OK } => completed.push(ticket),
+            Step::Completed { element_id, dma_status: DMA_OK } => completed.push(element_id),
             Step::Worked => {}
             end => return (completed, end),
         }
@@ -118,11 +118,11 @@ fn an_inference_goes_in_is_computed_and_comes_out() {
         let (channel, calls) = adder(3, is_strict);
         let mut outputs = Vec::new();
         // Two inferences in flight, with the same addresses of the device.
-        for (ticket, input) in [(10, [1, 2, 255]), (20, [4, 5, 6])] {
+        for (element_id, input) in [(10, [1, 2, 255]), (20, [4, 5, 6])] {
             let out = page(&[0xAA; 5]);
             let (first, rest) = (page(&[9, input[0]]), page(&input[1..]));
-            channel.push(Element { pages: first, host_offset: 1, len: 1, ..element(ticket) });
-            let mut last = Element { pages: rest, dev_addr: 1, len: 2, ..element(ticket + 1) };
+            channel.push(Element { pages: first, host_offset: 1, len: 1, ..element(element_id) });
+            let mut last = Element { pages: rest, dev_addr: 1, len: 2, ..element(element_id + 1) };
             last.sems[2] = sem(0, 2, 0, 0);
             channel.push(last);
             let mut output = Element {
@@ -130,7 +130,7 @@ fn an_inference_goes_in_is_computed_and_comes_out() {
                 host_offset: 1,
                 dev_addr: 0x100,
                 len: 3,
-                ..element(ticket + 2)
+                ..element(element_id + 2)
             };
             (output.to_device, output.sems[0]) = (false, sem(1, 6, 1, 0));
             channel.push(output);
@@ -197,12 +197,12 @@ fn a_wait_after_the_transfer_neither_repeats_it_nor_loses_its_status() {
     // Beyond the host's memory; the semaphore is at 1, so it waits for the second inference.
     channel.push(Element {
         host_offset: 4096,
-        ticket: 4,
+        id: 4,
         sems: [sem(0, 2, 0, 0), sem(0, 5, 1, 2), wait.sems[2], wait.sems[3]],
         ..wait
     });
     assert_eq!(channel.step(), Step::Worked);
-    assert_eq!(channel.step(), Step::Completed { ticket: 4, dma_status: DMA_BAD_HOST_RANGE });
+    assert_eq!(channel.step(), Step::Completed { element_id: 4, dma_status: DMA_BAD_HOST_RANGE });
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn initial_values_count_before_the_first_element() {
 fn a_transfer_that_the_device_has_no_memory_for_is_completed_with_a_status() {
     let channel = loopback_with(0);
     channel.push(Element { pages: page(&[1]), len: 1, ..element(1) });
-    assert_eq!(channel.step(), Step::Completed { ticket: 1, dma_status: DMA_NO_MEMORY });
+    assert_eq!(channel.step(), Step::Completed { element_id: 1, dma_status: DMA_NO_MEMORY });
 }
 
 /// Cores that keep the doorbells they saw, and crash at data 13.
@@ -262,9 +262,10 @@ fn doorbells_ring_last_and_cores_may_crash() {
 #[test]
 fn doorbells_that_are_not_taken_are_kept_up_to_a_number() {
     let (channel, _) = adder(1, true);
-    for ticket in 0..=MAX_DOORBELLS as u64 {
-        let data = u32::try_from(ticket).unwrap();
-        channel.push(Element { doorbell: Some(Doorbell { address: 0, data, bits: 32 }), ..element(ticket) });
+    for element_id in 0..=MAX_DOORBELLS as u64 {
+        let data = u32::try_from(element_id).unwrap();
+        channel
+            .push(Element { doorbell: Some(Doorbell { address: 0, data, bits: 32 }), ..element(element_id) });
     }
     assert_eq!(run(&channel).1, Step::Idle);
     let cores = lock(&channel.cores);
@@ -325,13 +326,13 @@ proptest! {
         all in prop::collection::vec(prop::array::uniform4(any_sem()), 0..12),
     ) {
         let channel = loopback();
-        for (ticket, sems) in (0..).zip(&all) {
-            channel.push(Element { sems: *sems, ..element(ticket) });
+        for (element_id, sems) in (0..).zip(&all) {
+            channel.push(Element { sems: *sems, ..element(element_id) });
         }
         let mut values = [0_i32; 3];
         let mut completed = Vec::new();
         let mut end = Step::Idle;
-        'ring: for (ticket, sems) in (0..).zip(&all) {
+        'ring: for (element_id, sems) in (0..).zip(&all) {
             for sem in sems.iter().filter(|sem| sem.presync == 1).chain(sems.iter().filter(|sem| sem.presync == 0)) {
                 let value = &mut values[usize::from(sem.index)];
                 let wanted = i32::from(sem.val);
@@ -350,7 +351,7 @@ proptest! {
                     break 'ring;
                 }
             }
-            completed.push(ticket);
+            completed.push(element_id);
         }
         prop_assert_eq!(run(&channel), (completed.clone(), end));
         prop_assert_eq!(channel.occupancy(), all.len() - completed.len());
@@ -370,7 +371,7 @@ proptest! {
         let channel = loopback();
         let (host, back) = (page(&source), page(&[0xEE; 64]));
         let (mut device, mut expected) = ([0_u8; 160], [0xEE_u8; 64]);
-        for (ticket, (to_device, host_at, device_at, len)) in (0..).zip(slices.iter().copied()) {
+        for (element_id, (to_device, host_at, device_at, len)) in (0..).zip(slices.iter().copied()) {
             let len = len.min(64 - host_at);
             let pages = Arc::clone(if to_device { &host } else { &back });
             channel.push(Element {
@@ -379,7 +380,7 @@ proptest! {
                 dev_addr: base.wrapping_add(device_at),
                 len: u32::try_from(len).unwrap(),
                 to_device,
-                ..element(ticket)
+                ..element(element_id)
             });
             let device = &mut device[usize::try_from(device_at).unwrap()..][..len];
             if to_device {

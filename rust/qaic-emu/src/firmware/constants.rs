@@ -13,18 +13,18 @@ const MAX_GAP_BYTES: u64 = 16 << 20;
 pub(super) struct Constants {
     static_bytes: u64,
     dynamic_bytes: u64,
-    parts: Mutex<Parts>,
+    parts: Mutex<ConstantsState>,
 }
 
 #[derive(Debug)]
-enum Parts {
+enum ConstantsState {
     Loaded(Vec<(u64, Arc<[u8]>)>),
     Whole(Arc<[u8]>),
 }
 
 impl Constants {
     pub(super) fn new(static_bytes: u64, dynamic_bytes: u64) -> Self {
-        Self { static_bytes, dynamic_bytes, parts: Mutex::new(Parts::Loaded(Vec::new())) }
+        Self { static_bytes, dynamic_bytes, parts: Mutex::new(ConstantsState::Loaded(Vec::new())) }
     }
 
     /// Takes a part, which lies in the static or in the dynamic constants and over no other part.
@@ -37,7 +37,7 @@ impl Constants {
         };
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         // Once an activation has it, it is what it is.
-        let Parts::Loaded(loaded) = &mut *parts else { return Err(NncStatus::PARAMETER) };
+        let ConstantsState::Loaded(loaded) = &mut *parts else { return Err(NncStatus::PARAMETER) };
         let is_free = |(begin, part): &(u64, Arc<[u8]>)| *begin >= end || begin + part.len() as u64 <= offset;
         if data.is_empty() || end > limit || !loaded.iter().all(is_free) {
             return Err(NncStatus::PARAMETER);
@@ -50,8 +50,8 @@ impl Constants {
     pub(super) fn whole(&self) -> Result<Arc<[u8]>, NncStatus> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let whole = match &mut *parts {
-            Parts::Whole(whole) => return Ok(Arc::clone(whole)),
-            Parts::Loaded(loaded) => {
+            ConstantsState::Whole(whole) => return Ok(Arc::clone(whole)),
+            ConstantsState::Loaded(loaded) => {
                 let is_in =
                     |static_part| loaded.iter().any(|part| (part.0 < self.static_bytes) == static_part);
                 if self.static_bytes > 0 && !is_in(true) {
@@ -63,7 +63,7 @@ impl Constants {
                 assemble(loaded)?
             }
         };
-        *parts = Parts::Whole(Arc::clone(&whole));
+        *parts = ConstantsState::Whole(Arc::clone(&whole));
         Ok(whole)
     }
 }

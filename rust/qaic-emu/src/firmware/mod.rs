@@ -255,29 +255,29 @@ impl Firmware {
         }
         let pending = self.tables().begin_activation(user, request)?;
         let id = pending.activation_id;
-        let unfinished = Unfinished { firmware: self, activation_id: id };
-        let place = Place::of(id, pending.ddr_bytes);
+        let guard = ActivationGuard { firmware: self, activation_id: id };
+        let layout = ActivationLayout::of(id, pending.ddr_bytes);
         let constants = pending.constants.map(|constants| constants.whole()).transpose()?;
         let running = self.workload.activate(&Images {
             elf: pending.elf,
             elf_id: request.elf_id,
             constants: constants.unwrap_or_default(),
             constants_id: request.constants_id,
-            ddr_base: place.ddr,
-            mcid_base: place.mcids,
+            ddr_base: layout.ddr,
+            mcid_base: layout.mcids,
         })?;
         let data_path = Arc::new(Channel::new(running, self.budget.clone()));
         // The user or the card may be gone by now.
         if !self.tables().complete_activation(id, &data_path) {
             return Err(NncStatus::GENERAL);
         }
-        std::mem::forget(unfinished);
+        std::mem::forget(guard);
         Ok(Activated {
             activation_id: id,
             channel: pending.channel,
-            ddr_base: place.ddr,
-            dynamic_ddr_base: place.dynamic_ddr,
-            mcid_base: place.mcids,
+            ddr_base: layout.ddr,
+            dynamic_ddr_base: layout.dynamic_ddr,
+            mcid_base: layout.mcids,
             physical_channels: pending.channel.map_or(0, |channel| 1 << (channel % u32::BITS)),
             cores: pending.cores,
         })
@@ -347,8 +347,8 @@ impl Firmware {
                 bytes(&ReleaseResourceGroupReply::default())
             }
             Request::GetResourceInfo(request) => {
-                let figures = self.tables().figures(user, request.res_grp_id)?;
-                bytes(&replies::resource_info_reply(request.res_grp_id, &figures))
+                let summary = self.tables().summary(user, request.res_grp_id)?;
+                bytes(&replies::resource_info_reply(request.res_grp_id, &summary))
             }
             Request::GetPerformanceInfo(_) => {
                 let performance = replies::performance_info(&self.config);
@@ -372,8 +372,8 @@ impl Firmware {
             }
             Request::GetStatus(_) => {
                 let tables = self.tables();
-                let figures = tables.figures(user, -1)?;
-                bytes(&replies::card_status(&self.config, &figures, &tables.loaded()))
+                let summary = tables.summary(user, -1)?;
+                bytes(&replies::card_status(&self.config, &summary, &tables.loaded()))
             }
             // Answered with the transactions that belong to them.
             Request::Activate(_) | Request::Deactivate(_) => return Err(NncStatus::GENERAL),
@@ -414,12 +414,12 @@ impl Firmware {
 }
 
 /// Gives back what an activation took, whatever kept its cores from being made ready: a refusal, or a panic.
-struct Unfinished<'a> {
+struct ActivationGuard<'a> {
     firmware: &'a Firmware,
     activation_id: u32,
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for ActivationGuard<'_> {
     fn drop(&mut self) {
         self.firmware.tables().abort_activation(self.activation_id);
     }
@@ -427,21 +427,21 @@ impl Drop for Unfinished<'_> {
 
 /// Where the parts of an activation begin in the device: never where the one before it was.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ActivationLayout {
     ddr: u64,
     dynamic_ddr: u64,
     mcids: u64,
 }
 
-impl Place {
+impl ActivationLayout {
     fn of(activation_id: u32, ddr_bytes: u64) -> Self {
-        let turn = u64::from(activation_id % 240);
-        let ddr = 0x1_0000_0000 + (turn << 27);
+        let slot = u64::from(activation_id % 240);
+        let ddr = 0x1_0000_0000 + (slot << 27);
         Self {
             ddr,
             dynamic_ddr: ddr.saturating_add(ddr_bytes.next_multiple_of(64)),
             // Room for 3072 windows of 8 MiB.
-            mcids: 0x20_0000_0000 + turn * 0x6_0000_0000,
+            mcids: 0x20_0000_0000 + slot * 0x6_0000_0000,
         }
     }
 }

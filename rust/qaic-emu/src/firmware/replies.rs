@@ -42,21 +42,21 @@ pub(super) fn activated(got: &Activated) -> ActivateReply {
     }
 }
 
-/// Figures of a card or of a group.
+/// Resources of a card or of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Figures {
+pub(super) struct ResourceSummary {
     pub(super) total: Amounts,
     pub(super) free: Amounts,
     pub(super) physical_channels: u8,
     pub(super) dedicated_channels: u8,
 }
 
-pub(super) fn resource_info_reply(group: i32, figures: &Figures) -> ResourceInfoReply {
-    ResourceInfoReply { res_grp_id: group, resources: resource_info(figures), ..ResourceInfoReply::default() }
+pub(super) fn resource_info_reply(group: i32, summary: &ResourceSummary) -> ResourceInfoReply {
+    ResourceInfoReply { res_grp_id: group, resources: resource_info(summary), ..ResourceInfoReply::default() }
 }
 
-fn resource_info(figures: &Figures) -> ResourceInfo {
-    let Figures { total, free, physical_channels, dedicated_channels } = *figures;
+fn resource_info(summary: &ResourceSummary) -> ResourceInfo {
+    let ResourceSummary { total, free, physical_channels, dedicated_channels } = *summary;
     let megabytes = |bytes: u64| u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
     let small = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
     ResourceInfo {
@@ -99,7 +99,7 @@ pub(super) struct Loaded {
     pub(super) activations: usize,
 }
 
-pub(super) fn card_status(config: &FirmwareConfig, figures: &Figures, loaded: &Loaded) -> CardStatus {
+pub(super) fn card_status(config: &FirmwareConfig, summary: &ResourceSummary, loaded: &Loaded) -> CardStatus {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
     let [fw_major, fw_minor, fw_patch, fw_build] = config.fw_version;
@@ -116,7 +116,7 @@ pub(super) fn card_status(config: &FirmwareConfig, figures: &Figures, loaded: &L
         hw_version: config.hw_version,
         serial: Text::new(&config.serial),
         board_serial: Text::new(&config.board_serial),
-        resources: resource_info(figures),
+        resources: resource_info(summary),
         performance: performance_info(config),
         num_loaded_consts: count(loaded.constants),
         num_consts_in_use: count(loaded.constants_in_use),

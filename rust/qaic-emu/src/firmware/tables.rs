@@ -14,7 +14,7 @@ use qaic_kmd::protocol::command::WHOLE_DEVICE;
 
 use super::config::Totals;
 use super::constants::Constants;
-use super::replies::{Figures, Loaded};
+use super::replies::{Loaded, ResourceSummary};
 use crate::channel::Channel;
 use crate::resources::{Amounts, ResourceUsage, Resources};
 use crate::workload::Requirements;
@@ -35,7 +35,7 @@ pub(super) struct Elf {
 }
 
 #[derive(Debug)]
-struct Announced {
+struct AnnouncedConstants {
     owner: u32,
     constants: Arc<Constants>,
     resources: Resources,
@@ -110,7 +110,7 @@ pub(super) struct ResourceTables {
     /// Ids count up and are never given again, so that those of before a reset are not found.
     next_id: u32,
     elves: BTreeMap<u32, Elf>,
-    constants: BTreeMap<u32, Announced>,
+    constants: BTreeMap<u32, AnnouncedConstants>,
     activations: BTreeMap<u32, Activation>,
     zombies: BTreeMap<u32, ZombieChannel>,
     pools: BTreeMap<i32, Pool>,
@@ -229,11 +229,11 @@ impl ResourceTables {
         self.activations.values().find(leased)?.data_path.clone()
     }
 
-    /// Figures of the card, or of a group.
-    pub(super) fn figures(&self, owner: u32, group: i32) -> Result<Figures, NncStatus> {
+    /// Resources of the card, or of a group.
+    pub(super) fn summary(&self, owner: u32, group: i32) -> Result<ResourceSummary, NncStatus> {
         let Some(id) = self.source(owner, group, Some(true))? else {
             let dedicated = self.dedicated.values().sum::<u32>();
-            return Ok(Figures {
+            return Ok(ResourceSummary {
                 total: Resources::of(&self.totals).amount(),
                 free: self.card.amount(),
                 physical_channels: self.totals.physical_channels,
@@ -241,7 +241,7 @@ impl ResourceTables {
             });
         };
         let pool = self.pools.get(&id).ok_or(NncStatus::NOT_FOUND)?;
-        Ok(Figures { total: pool.total, free: pool.free.amount(), ..Figures::default() })
+        Ok(ResourceSummary { total: pool.total, free: pool.free.amount(), ..ResourceSummary::default() })
     }
 
     /// Counts of what is loaded.

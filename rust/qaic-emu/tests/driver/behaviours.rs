@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use qaic_emu::{EmuKmd, EmuOptions, Pace, Profile};
+use qaic_emu::{EmuKmd, EmuOptions, ExecutionMode, Profile};
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, PerfStatsEntry, Sem, request};
 use qaic_kmd::calls;
@@ -15,7 +15,7 @@ use qaic_kmd::protocol::reply::{DeactivateReply, Reply};
 use crate::rig::{Rig, activate};
 
 const PROFILES: [Profile; 3] = [Profile::Old, Profile::New, Profile::Ssr];
-const PACES: [Pace; 2] = [Pace::Inline, Pace::Threads];
+const EXECUTION_MODES: [ExecutionMode; 2] = [ExecutionMode::Inline, ExecutionMode::Threads];
 
 fn bytes(mapping: &qaic_mem::Mapping) -> Vec<u8> {
     let mut bytes = vec![0; mapping.len()];
@@ -25,8 +25,8 @@ fn bytes(mapping: &qaic_mem::Mapping) -> Vec<u8> {
 
 #[test]
 fn what_the_host_sends_it_reads_back_and_outputs_are_poison_before() {
-    for pace in PACES {
-        let rig = Rig::new(EmuOptions { pace, ..EmuOptions::default() });
+    for execution_mode in EXECUTION_MODES {
+        let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let active = rig.activate(16);
         let (input, output) = (rig.input(active), rig.output(active));
         let (from, to) = (rig.map(input, 4096), rig.map(output, 4096));
@@ -34,7 +34,7 @@ fn what_the_host_sends_it_reads_back_and_outputs_are_poison_before() {
         for round in 0..5_u8 {
             from.write_from(0, &[round; 4096]).unwrap();
             rig.execute(active, &[input, output]).unwrap();
-            if pace == Pace::Inline {
+            if execution_mode == ExecutionMode::Inline {
                 assert_eq!(bytes(&to), [0xDB; 4096], "undefined before the completion");
             }
             rig.wait(active, output).unwrap();
@@ -64,8 +64,8 @@ fn handles_begin_at_one_and_are_used_again() {
 
 #[test]
 fn a_ring_holds_one_element_less_than_its_size() {
-    for pace in PACES {
-        let rig = Rig::new(EmuOptions { pace, ..EmuOptions::default() });
+    for execution_mode in EXECUTION_MODES {
+        let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let active = rig.activate(4);
         // Its first element waits for a semaphore that nothing raises.
         let stuck = Sem { index: 3, cmd: 6, presync: 1, ..Sem::default() };
@@ -229,8 +229,8 @@ fn perf_stats_have_levels_elements_and_latencies() {
 
 #[test]
 fn deactivation_detaches_and_keeps_memory() {
-    for pace in PACES {
-        let rig = Rig::new(EmuOptions { pace, ..EmuOptions::default() });
+    for execution_mode in EXECUTION_MODES {
+        let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let active = rig.activate(16);
         let (input, output) = (rig.input(active), rig.output(active));
         let mapping = rig.map(input, 4096);
@@ -286,8 +286,8 @@ fn mappings_outlive_everything() {
 
 #[test]
 fn closing_a_file_frees_all_it_had_and_nothing_else() {
-    for pace in PACES {
-        let rig = Rig::new(EmuOptions { pace, ..EmuOptions::default() });
+    for execution_mode in EXECUTION_MODES {
+        let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let other = rig.open().unwrap();
         let mine = rig.activate(16);
         let theirs = activate(&*other, 16).unwrap();
@@ -334,8 +334,8 @@ fn cards_are_apart() {
 
 #[test]
 fn any_thread_may_wait() {
-    for pace in PACES {
-        let rig = Rig::new(EmuOptions { pace, ..EmuOptions::default() });
+    for execution_mode in EXECUTION_MODES {
+        let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let active = rig.activate(512);
         let outputs: Vec<_> = (0..8).map(|_| rig.output(active)).collect();
         for _ in 0..20 {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use qaic_emu::workload::{CoreView, Images, Progress, Running, Workload};
-use qaic_emu::{EmuClock, EmuOptions, Pace, Profile};
+use qaic_emu::{EmuClock, EmuOptions, ExecutionMode, Profile};
 use qaic_kmd::Errno;
 use qaic_kmd::abi::DIR_FROM_DEVICE;
 use qaic_kmd::calls;
@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// Whether the cores compute, and whether they may go on.
 #[derive(Debug, Default)]
-struct Gate {
+struct ComputeBarrier {
     status: Mutex<Status>,
     changed: Condvar,
 }
@@ -29,7 +29,7 @@ struct Status {
     is_open: bool,
 }
 
-impl Gate {
+impl ComputeBarrier {
     fn await_computing(&self, count: usize) {
         let status = self.status.lock().unwrap();
         let wait = self.changed.wait_timeout_while(status, LIMIT, |status| status.computing < count);
@@ -44,17 +44,17 @@ impl Gate {
 
 /// Cores that compute until they may go on or are asked to stop.
 #[derive(Debug, Default)]
-struct Slow(Arc<Gate>);
+struct Slow(Arc<ComputeBarrier>);
 
 #[derive(Debug)]
 struct SlowCores {
-    gate: Arc<Gate>,
-    stop: Arc<Gate>,
+    barrier: Arc<ComputeBarrier>,
+    stop: Arc<ComputeBarrier>,
 }
 
 impl Workload for Slow {
     fn activate(&self, _images: &Images) -> Result<Box<dyn Running>, NncStatus> {
-        Ok(Box::new(SlowCores { gate: Arc::clone(&self.0), stop: Arc::default() }))
+        Ok(Box::new(SlowCores { barrier: Arc::clone(&self.0), stop: Arc::default() }))
     }
 }
 
@@ -64,11 +64,11 @@ impl Running for SlowCores {
     }
 
     fn advance(&mut self, _card: &mut CoreView<'_>) -> Progress {
-        let mut status = self.gate.status.lock().unwrap();
+        let mut status = self.barrier.status.lock().unwrap();
         status.computing += 1;
-        self.gate.changed.notify_all();
+        self.barrier.changed.notify_all();
         while !status.is_open && !self.stop.status.lock().unwrap().is_open {
-            status = self.gate.changed.wait_timeout(status, Duration::from_millis(1)).unwrap().0;
+            status = self.barrier.changed.wait_timeout(status, Duration::from_millis(1)).unwrap().0;
         }
         status.computing -= 1;
         Progress::Idle
@@ -104,25 +104,25 @@ impl Running for Failing {
     }
 }
 
-fn slow() -> (Rig, Arc<Gate>) {
+fn slow() -> (Rig, Arc<ComputeBarrier>) {
     let workload = Slow::default();
-    let gate = Arc::clone(&workload.0);
+    let barrier = Arc::clone(&workload.0);
     let options = EmuOptions {
         workload: Arc::new(workload),
         clock: EmuClock::System(SystemClock::default()),
-        pace: Pace::Threads,
+        execution_mode: ExecutionMode::Threads,
         ..EmuOptions::default()
     };
-    (Rig::new(options), gate)
+    (Rig::new(options), barrier)
 }
 
 #[test]
 fn everything_else_goes_on_while_cores_compute() {
-    let (rig, gate) = slow();
+    let (rig, barrier) = slow();
     let active = rig.activate(16);
     let output = rig.output(active);
     rig.execute(active, &[output]).unwrap();
-    gate.await_computing(1);
+    barrier.await_computing(1);
     // Calls to the same channel and the card, another file's channel, and the end of that file.
     assert_eq!(calls::wait(rig.file(), active.dbc_id, output, 1), Err(Errno::TIMEDOUT));
     assert_eq!(calls::detach_slices(rig.file(), output), Err(Errno::BUSY));
@@ -131,10 +131,10 @@ fn everything_else_goes_on_while_cores_compute() {
     let second = rig.activate(16);
     let second_output = rig.output(second);
     rig.execute(second, &[second_output]).unwrap();
-    gate.await_computing(2);
+    barrier.await_computing(2);
     assert_ne!(theirs.dbc_id, second.dbc_id);
     drop(other);
-    gate.open();
+    barrier.open();
     assert_eq!(rig.wait(active, output), Ok(()));
     assert_eq!(rig.wait(second, second_output), Ok(()));
     rig.close();
@@ -142,11 +142,11 @@ fn everything_else_goes_on_while_cores_compute() {
 
 #[test]
 fn a_loss_does_not_wait_for_cores() {
-    let (rig, gate) = slow();
+    let (rig, barrier) = slow();
     let active = rig.activate(16);
     let output = rig.output(active);
     rig.execute(active, &[output]).unwrap();
-    gate.await_computing(1);
+    barrier.await_computing(1);
     let file = Arc::clone(&rig.file);
     let wait = std::thread::spawn(move || calls::wait(&*file, active.dbc_id, output, 3_600_000));
     assert!(rig.control.await_waiters(1, LIMIT));
@@ -157,19 +157,20 @@ fn a_loss_does_not_wait_for_cores() {
 
 #[test]
 fn closing_ends_cores_that_compute() {
-    let (rig, gate) = slow();
+    let (rig, barrier) = slow();
     let active = rig.activate(16);
     let output = rig.output(active);
     rig.execute(active, &[output]).unwrap();
-    gate.await_computing(1);
+    barrier.await_computing(1);
     rig.close();
-    assert_eq!(gate.status.lock().unwrap().computing, 0);
+    assert_eq!(barrier.status.lock().unwrap().computing, 0);
 }
 
 #[test]
 fn cores_that_fail_are_restarted() {
-    for pace in [Pace::Inline, Pace::Threads] {
-        let rig = Rig::new(EmuOptions { workload: Arc::new(Failing), pace, ..EmuOptions::default() });
+    for execution_mode in [ExecutionMode::Inline, ExecutionMode::Threads] {
+        let rig =
+            Rig::new(EmuOptions { workload: Arc::new(Failing), execution_mode, ..EmuOptions::default() });
         let mut listener = rig.kmd.events().unwrap();
         let active = rig.activate(16);
         let (input, output) = (rig.input(active), rig.output(active));
@@ -225,18 +226,20 @@ impl Running for Panicking {
 
 #[test]
 fn cores_that_panic_hold_nothing() {
-    for (when_activated, pace) in [(true, Pace::Inline), (false, Pace::Inline), (false, Pace::Threads)] {
+    for (when_activated, execution_mode) in
+        [(true, ExecutionMode::Inline), (false, ExecutionMode::Inline), (false, ExecutionMode::Threads)]
+    {
         let workload = Arc::new(Panicking { when_activated });
-        let rig = Rig::new(EmuOptions { workload, pace, ..EmuOptions::default() });
+        let rig = Rig::new(EmuOptions { workload, execution_mode, ..EmuOptions::default() });
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let active = rig.activate(16);
             let output = rig.output(active);
             rig.execute(active, &[output]).unwrap();
             rig.wait(active, output)
         }));
-        match pace {
-            Pace::Inline => assert!(run.is_err()),
-            Pace::Threads => assert_eq!(run.unwrap(), Err(Errno::TIMEDOUT)),
+        match execution_mode {
+            ExecutionMode::Inline => assert!(run.is_err()),
+            ExecutionMode::Threads => assert_eq!(run.unwrap(), Err(Errno::TIMEDOUT)),
         }
         assert_eq!(rig.control.waiters(), 0);
         rig.close();

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use qaic_emu::fault::Target;
-use qaic_emu::{EmuOptions, FaultPlan, Pace, Profile};
+use qaic_emu::{EmuOptions, ExecutionMode, FaultPlan, Profile};
 use qaic_kmd::abi::{
     AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry, Sem,
     Wait,
@@ -203,12 +203,12 @@ proptest! {
     fn whatever_is_called_closing_frees_it(
         calls in vec(call(), 0..60),
         profile in select(vec![Profile::Old, Profile::New, Profile::Ssr]),
-        pace in select(vec![Pace::Inline, Pace::Threads]),
+        execution_mode in select(vec![ExecutionMode::Inline, ExecutionMode::Threads]),
         plan in faults(),
         fragment_bytes in select(vec![512, u64::MAX]),
     ) {
         let faults = FaultPlan::parse(&plan, Target::Card).unwrap();
-        let rig = Rig::new(EmuOptions { profile, pace, faults, fragment_bytes, ..EmuOptions::default() });
+        let rig = Rig::new(EmuOptions { profile, execution_mode, faults, fragment_bytes, ..EmuOptions::default() });
         make(&rig, &calls);
         rig.close();
     }
@@ -219,8 +219,8 @@ proptest! {
         rounds in vec(vec(any::<u8>(), 16), 1..4),
         fragment_bytes in select(vec![64, 1000, u64::MAX]),
     ) {
-        let moved = [Pace::Inline, Pace::Threads].map(|pace| {
-            let rig = Rig::new(EmuOptions { pace, fragment_bytes, ..EmuOptions::default() });
+        let moved = [ExecutionMode::Inline, ExecutionMode::Threads].map(|execution_mode| {
+            let rig = Rig::new(EmuOptions { execution_mode, fragment_bytes, ..EmuOptions::default() });
             let active = rig.activate(1024);
             let attach = |dir| {
                 let handle = calls::create_bo(rig.file(), 8192).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qaic_emu::fault::Target;
-use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, FaultPlan, Pace, Profile};
+use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, Profile};
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, PartialExecuteEntry};
 use qaic_kmd::calls;
@@ -51,7 +51,7 @@ impl Rig {
     pub(crate) fn threaded() -> Self {
         Self::new(EmuOptions {
             clock: EmuClock::System(qaic_kmd::clock::SystemClock::default()),
-            pace: Pace::Threads,
+            execution_mode: ExecutionMode::Threads,
             boot: Duration::from_hours(1),
             core_restart: Duration::from_hours(1),
             ..EmuOptions::default()

@@ -13,7 +13,7 @@ use program::{
     Adders, Exec, LEN, Rig, activate, deactivate, expected, load, open, sample, unload_constants, unload_elf,
 };
 use qaic_emu::firmware::{FirmwareConfig, Performance, Totals};
-use qaic_emu::{EmuClock, EmuOptions, Pace, Profile};
+use qaic_emu::{EmuClock, EmuOptions, ExecutionMode, Profile};
 use qaic_kmd::Errno;
 use qaic_kmd::abi::request;
 use qaic_kmd::calls;
@@ -29,16 +29,19 @@ fn adders() -> EmuOptions {
 }
 
 fn every_way() -> impl Iterator<Item = EmuOptions> {
-    let paces = [Pace::Inline, Pace::Threads];
+    let execution_modes = [ExecutionMode::Inline, ExecutionMode::Threads];
     let profiles = [Profile::Old, Profile::New, Profile::Ssr];
-    paces.into_iter().flat_map(move |pace| profiles.map(|profile| (pace, profile))).map(|(pace, profile)| {
-        let clock = match pace {
-            Pace::Inline => EmuClock::default(),
-            Pace::Threads => EmuClock::System(SystemClock::default()),
-        };
-        // Buffers in pieces, so that slices are.
-        EmuOptions { pace, profile, clock, fragment_bytes: 4096, ..adders() }
-    })
+    execution_modes
+        .into_iter()
+        .flat_map(move |execution_mode| profiles.map(|profile| (execution_mode, profile)))
+        .map(|(execution_mode, profile)| {
+            let clock = match execution_mode {
+                ExecutionMode::Inline => EmuClock::default(),
+                ExecutionMode::Threads => EmuClock::System(SystemClock::default()),
+            };
+            // Buffers in pieces, so that slices are.
+            EmuOptions { execution_mode, profile, clock, fragment_bytes: 4096, ..adders() }
+        })
 }
 
 #[test]

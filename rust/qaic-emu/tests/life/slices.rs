@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use qaic_emu::workload::Loopback;
-use qaic_emu::{EmuClock, EmuOptions, Pace};
+use qaic_emu::{EmuClock, EmuOptions, ExecutionMode};
 use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEntry, Sem};
 use qaic_kmd::calls;
 use qaic_kmd::clock::SystemClock;
@@ -46,13 +46,13 @@ proptest! {
         has_threads in any::<bool>(),
         runs in 1..3_u8,
     ) {
-        let (pace, clock) = if has_threads {
-            (Pace::Threads, EmuClock::System(SystemClock::default()))
+        let (execution_mode, clock) = if has_threads {
+            (ExecutionMode::Threads, EmuClock::System(SystemClock::default()))
         } else {
-            (Pace::Inline, EmuClock::default())
+            (ExecutionMode::Inline, EmuClock::default())
         };
         let rig = Rig::new(EmuOptions {
-            pace,
+            execution_mode,
             clock,
             workload: std::sync::Arc::new(Loopback),
             fragment_bytes: fragment_pages * 4096,

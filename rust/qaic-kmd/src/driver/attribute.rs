@@ -12,7 +12,7 @@ const VALUE_BYTES: usize = 4096;
 
 /// What `parse` makes of the file at `path` below `folder`, without white space around it. `None` also when it cannot be
 /// read: attributes come and go with drivers, and some are only for root. Never waits for what is not there.
-pub(crate) fn attribute<T>(
+pub(crate) fn read_attribute<T>(
     folder: impl AsFd,
     path: impl AsRef<Path>,
     parse: impl FnOnce(&str) -> Option<T>,

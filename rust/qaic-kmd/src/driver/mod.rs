@@ -5,10 +5,10 @@ mod netlink;
 mod pci;
 mod permissions;
 mod sysfs;
-mod telemetry;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a machine that cannot be made fails the test
-mod test_tree;
+mod sysfs_fixture;
+mod telemetry;
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
@@ -161,7 +161,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
-    use crate::driver::test_tree::TestTree;
+    use crate::driver::sysfs_fixture::SysfsFixture;
     use crate::manage::ManageBuffer;
 
     fn node(path: &str) -> NodeInfo {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn cards_are_found_opened_and_explained_below_a_folder() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         tree.function("0000:02:00.0", 0x17CB, 0xA100);
         tree.node("accel0", "0000:02:00.0");
@@ -201,7 +201,7 @@ mod tests {
     fn a_missing_node_and_a_forbidden_one_have_different_errors() {
         assert_eq!(opened("/dev/accel/no-such-card"), Err(Errno::NOENT));
         assert_eq!(SysKmd::default().open(&NodeInfo { path: None, ..node("") }).map(drop), Err(Errno::NOENT));
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.file("accel0", "");
         let path = tree.root().join("accel0");
         fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();

@@ -2,7 +2,7 @@
 
 use rustix::fd::AsFd;
 
-use crate::driver::attribute::{attribute, hexadecimal};
+use crate::driver::attribute::{hexadecimal, read_attribute};
 use crate::kmd::{PciAddress, PciInfo};
 
 /// Vendor of the cards.
@@ -47,13 +47,13 @@ pub(crate) fn card_id(devices: impl AsFd, name: &str) -> Option<u16> {
 /// What can be read of a card; the rest is zero.
 pub(crate) fn info(devices: impl AsFd, name: &str, device_id: u16) -> PciInfo {
     let value = |file: &str| format!("{name}/{file}");
-    let speed = |file| attribute(&devices, value(file), link_speed_code).unwrap_or(0);
+    let speed = |file| read_attribute(&devices, value(file), link_speed_code).unwrap_or(0);
     let width = |file| {
-        let lanes = attribute(&devices, value(file), |text| text.parse().ok());
+        let lanes = read_attribute(&devices, value(file), |text| text.parse().ok());
         lanes.filter(|lanes| *lanes <= MOST_LANES).unwrap_or(0)
     };
-    let class = attribute(&devices, value("class"), hexadecimal).map(|class| class >> 8);
-    let bars = attribute(&devices, value("resource"), |text| Some([bar(text, 2), bar(text, 4)]));
+    let class = read_attribute(&devices, value("class"), hexadecimal).map(|class| class >> 8);
+    let bars = read_attribute(&devices, value("resource"), |text| Some([bar(text, 2), bar(text, 4)]));
     let [bar2_address, bar4_address] = bars.unwrap_or_default();
     let device_name = CARDS.iter().find(|(card, _)| *card == device_id).map_or("", |(_, name)| name);
     PciInfo {
@@ -76,7 +76,7 @@ pub(crate) fn info(devices: impl AsFd, name: &str, device_id: u16) -> PciInfo {
 }
 
 fn id(devices: impl AsFd, name: &str, file: &str) -> Option<u16> {
-    attribute(devices, format!("{name}/{file}"), hexadecimal)?.try_into().ok()
+    read_attribute(devices, format!("{name}/{file}"), hexadecimal)?.try_into().ok()
 }
 
 /// Code of a link speed, from `8.0 GT/s PCIe` or, of old kernels, `8 GT/s`.

@@ -144,7 +144,7 @@ impl NodePermissions {
 }
 
 /// A line of a list of users or groups.
-struct Entry<'list> {
+struct AccountEntry<'list> {
     name: &'list str,
     number: u32,
     fourth: &'list str,
@@ -160,11 +160,11 @@ fn list(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn entries(list: &str) -> impl Iterator<Item = Entry<'_>> {
+fn entries(list: &str) -> impl Iterator<Item = AccountEntry<'_>> {
     list.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let (name, _password, number) = (fields.next()?, fields.next()?, fields.next()?);
-        Some(Entry { name, number: number.parse().ok()?, fourth: fields.next().unwrap_or("") })
+        Some(AccountEntry { name, number: number.parse().ok()?, fourth: fields.next().unwrap_or("") })
     })
 }
 
@@ -198,12 +198,12 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::driver::test_tree::TestTree;
+    use crate::driver::sysfs_fixture::SysfsFixture;
     use crate::kmd::{PciAddress, PciInfo};
 
     const NODE: &str = "/dev/accel/accel0";
 
-    fn permissions(tree: &TestTree) -> NodePermissions {
+    fn permissions(tree: &SysfsFixture) -> NodePermissions {
         tree.file("etc/group", "root:x:0:\nrubbish\nrender:x:44:bob,carol\nvideo:x:nan:\n");
         tree.file(
             "etc/passwd",
@@ -214,7 +214,7 @@ mod tests {
 
     fn explained(ownership: (u32, u32, u32), identity: (u32, &[u32])) -> String {
         let (mode, uid, gid) = ownership;
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         let identity = Identity { uid: identity.0, gids: identity.1.to_vec() };
         permissions(&tree).explain_for(Path::new(NODE), Ownership { mode, uid, gid }, &identity)
     }
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn files_are_explained_as_they_are() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.file("node", "");
         let path = tree.root().join("node");
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn each_reason_has_its_advice() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         let permissions = permissions(&tree);
         let address = PciAddress { bus: 1, ..PciAddress::default() };
         let card = |path: Option<&str>| NodeInfo {

@@ -151,14 +151,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::driver::test_tree::TestTree;
+    use crate::driver::sysfs_fixture::SysfsFixture;
     use crate::kmd::PciInfo;
 
-    fn cards(tree: &TestTree) -> Vec<NodeInfo> {
+    fn cards(tree: &SysfsFixture) -> Vec<NodeInfo> {
         Sysfs::at(tree.root()).cards()
     }
 
-    fn places(tree: &TestTree) -> Vec<(u32, String, Option<String>)> {
+    fn places(tree: &SysfsFixture) -> Vec<(u32, String, Option<String>)> {
         let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
         cards(tree)
             .iter()
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_machine_without_cards_has_none() {
         assert_eq!(Sysfs::at(Path::new("/nowhere")).cards(), []);
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.function("0000:00:00.0", 0x8086, 0x1237);
         tree.function("0000:00:01.0", 0x17CB, 0x1107);
         tree.function("0000:00:02.0", 0x1002, 0xA100);
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn every_fact_of_the_bus_is_there() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.function("0000:c1:00.0", 0x17CB, 0xA100);
         for (file, value) in [
             ("class", "0x120000"),
@@ -188,7 +188,7 @@ mod tests {
             ("current_link_speed", "8.0 GT/s PCIe"),
             ("current_link_width", "4"),
         ] {
-            tree.attribute("0000:c1:00.0", file, value);
+            tree.write_attribute("0000:c1:00.0", file, value);
         }
         let bar = |start: u64, bytes: u64| {
             format!("{start:#018x} {:#018x} 0x000000000014220c\n", start + bytes - 1)
@@ -196,7 +196,7 @@ mod tests {
         let none = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
         let resources =
             [&bar(0xA000, 0x1000), none, &bar(0x40_0000_0000, 0x20_0000), none, &bar(0x50_0000_0000, 0x1000)];
-        tree.attribute("0000:c1:00.0", "resource", &resources.concat());
+        tree.write_attribute("0000:c1:00.0", "resource", &resources.concat());
         tree.node("accel0", "0000:c1:00.0");
         let expected = NodeInfo {
             qid: 0,
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn numbers_follow_the_places_on_the_bus_and_not_the_nodes() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.function("0001:00:00.0", 0x17CB, 0xA110);
         tree.function("0000:a1:00.0", 0x17CB, 0xA080);
         tree.function("0000:09:00.0", 0x17CB, 0xA100);
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn derived_devices_count_from_100_and_other_drivers_do_not_count() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         tree.function("0000:02:00.0", 0x8086, 0x7D1D);
         tree.node("accel0", "0000:02:00.0");
@@ -266,13 +266,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_left_out_and_holds_up_nothing() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         tree.function("0000:02:00.0", 0x17CB, 0xA100);
         tree.pipe("sys/devices/pci0000:00/0000:01:00.0/current_link_speed");
-        tree.attribute("0000:02:00.0", "max_link_speed", &"9".repeat(10_000));
-        tree.attribute("0000:02:00.0", "max_link_width", "99999999999999");
-        tree.attribute("0000:02:00.0", "current_link_width", "255");
+        tree.write_attribute("0000:02:00.0", "max_link_speed", &"9".repeat(10_000));
+        tree.write_attribute("0000:02:00.0", "max_link_width", "99999999999999");
+        tree.write_attribute("0000:02:00.0", "current_link_width", "255");
         tree.file("sys/bus/pci/devices/0000:03:00.0/vendor", "rubbish");
         tree.file("sys/bus/pci/devices/0000:04:00.0/device", "0xa100");
         tree.file("sys/bus/pci/devices/0000:05:00.0", "no folder");
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_card_that_came_back_has_its_new_node() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         tree.function("0000:02:00.0", 0x17CB, 0xA100);
         tree.node("accel0", "0000:01:00.0");
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_driver_of_a_card_is_known() {
-        let tree = TestTree::new();
+        let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         let found = Sysfs::at(tree.root());
         assert_eq!(found.driver(&found.cards()[0]), None);
@@ -331,7 +331,7 @@ mod tests {
                 0..12,
             ),
         ) {
-            let tree = TestTree::new();
+            let tree = SysfsFixture::new();
             let mut expected = Vec::new();
             for (number, (place, (vendor, device, has_node))) in functions.iter().enumerate().rev() {
                 let (domain, bus, dev, function) = place;

@@ -6,7 +6,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::write;
 
 use crate::Errno;
-use crate::driver::attribute::attribute;
+use crate::driver::attribute::read_attribute;
 use crate::driver::sysfs::{Sysfs, numbered};
 use crate::kmd::{MemoryErrors, NodeInfo, Telemetry};
 
@@ -49,7 +49,7 @@ impl Sysfs {
 }
 
 fn number<T: std::str::FromStr>(folder: &Path, file: &str) -> Option<T> {
-    attribute(CWD, folder.join(file), |text| text.parse().ok())
+    read_attribute(CWD, folder.join(file), |text| text.parse().ok())
 }
 
 #[cfg(test)]
@@ -57,12 +57,12 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::driver::test_tree::TestTree;
+    use crate::driver::sysfs_fixture::SysfsFixture;
 
     const CARD: &str = "0000:01:00.0";
 
-    fn machine() -> (TestTree, Sysfs, NodeInfo) {
-        let tree = TestTree::new();
+    fn machine() -> (SysfsFixture, Sysfs, NodeInfo) {
+        let tree = SysfsFixture::new();
         tree.function(CARD, 0x17CB, 0xA100);
         let found = Sysfs::at(tree.root());
         let node = found.cards().remove(0);
@@ -79,23 +79,23 @@ mod tests {
     #[test]
     fn sensors_are_found_in_whichever_monitor_has_them() {
         let (tree, found, node) = machine();
-        tree.attribute(CARD, "hwmon/hwmon10/temp2_input", "99000");
-        tree.attribute(CARD, "hwmon/hwmon9/temp2_input", "-3500");
-        tree.attribute(CARD, "hwmon/hwmon10/power1_input", "31250000");
-        tree.attribute(CARD, "hwmon/hwmon9/power1_input", "no number");
+        tree.write_attribute(CARD, "hwmon/hwmon10/temp2_input", "99000");
+        tree.write_attribute(CARD, "hwmon/hwmon9/temp2_input", "-3500");
+        tree.write_attribute(CARD, "hwmon/hwmon10/power1_input", "31250000");
+        tree.write_attribute(CARD, "hwmon/hwmon9/power1_input", "no number");
         let telemetry = found.telemetry(&node);
         assert_eq!(telemetry.soc_temperature_millicelsius, Some(-3500));
         assert_eq!(telemetry.board_power_microwatts, Some(31_250_000));
         assert_eq!(telemetry.tdp_cap_microwatts, None);
-        tree.attribute(CARD, "hwmon/hwmon9/power1_max", "75000000");
+        tree.write_attribute(CARD, "hwmon/hwmon9/power1_max", "75000000");
         assert_eq!(found.telemetry(&node).tdp_cap_microwatts, Some(75_000_000));
     }
 
     #[test]
     fn memory_errors_are_counted() {
         let (tree, found, node) = machine();
-        tree.attribute(CARD, "ce_count", "7");
-        tree.attribute(CARD, "ue_count", "0");
+        tree.write_attribute(CARD, "ce_count", "7");
+        tree.write_attribute(CARD, "ue_count", "0");
         let errors = found.memory_errors(&node);
         assert_eq!(
             (errors.correctable, errors.uncorrectable, errors.uncorrectable_nonfatal),
@@ -107,10 +107,10 @@ mod tests {
     fn the_controller_below_the_card_is_reset() {
         let (tree, found, node) = machine();
         assert_eq!(found.reset(&node), Err(Errno::OPNOTSUPP));
-        tree.attribute(CARD, "mhi3/serial_number", "");
-        tree.attribute(CARD, "mhi3_QAIC_CONTROL/soc_reset", "");
+        tree.write_attribute(CARD, "mhi3/serial_number", "");
+        tree.write_attribute(CARD, "mhi3_QAIC_CONTROL/soc_reset", "");
         assert_eq!(found.reset(&node), Err(Errno::OPNOTSUPP));
-        tree.attribute(CARD, "mhi4/soc_reset", "");
+        tree.write_attribute(CARD, "mhi4/soc_reset", "");
         assert_eq!(found.reset(&node), Ok(()));
         let written =
             |file: &str| fs::read_to_string(tree.root().join("sys/bus/pci/devices").join(CARD).join(file));
@@ -122,7 +122,7 @@ mod tests {
     fn derived_devices_have_no_files_of_their_own() {
         let (tree, found, _) = machine();
         tree.derived_node("accel5", CARD, "part0");
-        tree.attribute(CARD, "hwmon/hwmon0/temp2_input", "41000");
+        tree.write_attribute(CARD, "hwmon/hwmon0/temp2_input", "41000");
         let derived = found.cards().remove(1);
         assert_eq!(found.telemetry(&derived), Telemetry::default());
         assert_eq!(found.reset(&derived), Err(Errno::OPNOTSUPP));

@@ -23,7 +23,7 @@ use crate::wire::{Field, Layout};
 
 /// A structure that is known by a number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct StructureEntry {
     number: u32,
     pub(crate) name: &'static str,
     pub(crate) fields: &'static [Field],
@@ -31,11 +31,11 @@ pub(crate) struct Entry {
     pub(crate) rest: Option<(&'static str, usize)>,
 }
 
-const fn numbered<T: Numbered>() -> Entry {
-    Entry { number: T::NUMBER, name: T::NAME, fields: T::FIELDS, rest: None }
+const fn numbered<T: Numbered>() -> StructureEntry {
+    StructureEntry { number: T::NUMBER, name: T::NAME, fields: T::FIELDS, rest: None }
 }
 
-static COMMANDS: [Entry; 38] = [
+static COMMANDS: [StructureEntry; 38] = [
     numbered::<LoadConstants>(),
     numbered::<LoadConstantsReply>(),
     numbered::<LoadElf>(),
@@ -50,7 +50,10 @@ static COMMANDS: [Entry; 38] = [
     numbered::<DeactivateReply>(),
     numbered::<GetStatus>(),
     numbered::<CardStatus>(),
-    Entry { rest: Some(("descriptor", size_of::<LoadConstantsEx>())), ..numbered::<LoadConstantsEx>() },
+    StructureEntry {
+        rest: Some(("descriptor", size_of::<LoadConstantsEx>())),
+        ..numbered::<LoadConstantsEx>()
+    },
     numbered::<LoadConstantsPayload>(),
     numbered::<ReserveChannel>(),
     numbered::<ReserveChannelReply>(),
@@ -76,11 +79,11 @@ static COMMANDS: [Entry; 38] = [
     numbered::<UpdateReservationReply>(),
 ];
 
-const fn typed(number: u32, name: &'static str, fields: &'static [Field]) -> Entry {
-    Entry { number, name, fields, rest: None }
+const fn typed(number: u32, name: &'static str, fields: &'static [Field]) -> StructureEntry {
+    StructureEntry { number, name, fields, rest: None }
 }
 
-static TRANSACTIONS: [Entry; 9] = [
+static TRANSACTIONS: [StructureEntry; 9] = [
     typed(PASSTHROUGH_FROM_USER, "passthrough_from_user", &[]),
     typed(PASSTHROUGH_TO_USER, "passthrough_to_user", &[]),
     typed(PASSTHROUGH_FROM_DEVICE, "passthrough_from_device", &[]),
@@ -93,12 +96,12 @@ static TRANSACTIONS: [Entry; 9] = [
 ];
 
 /// The command or reply of this number.
-pub(crate) fn command_entry(number: u32) -> Option<&'static Entry> {
+pub(crate) fn command_entry(number: u32) -> Option<&'static StructureEntry> {
     COMMANDS.iter().find(|entry| entry.number == number)
 }
 
 /// The transaction of this type, behind its header.
-pub(crate) fn transaction_entry(kind: u32) -> Option<&'static Entry> {
+pub(crate) fn transaction_entry(kind: u32) -> Option<&'static StructureEntry> {
     TRANSACTIONS.iter().find(|entry| entry.number == kind)
 }
 

@@ -15,11 +15,11 @@ use crate::Errno;
 #[derive(Debug)]
 pub(super) struct Log {
     process_id: u32,
-    state: Mutex<State>,
+    state: Mutex<LogState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LogState {
     file: File,
     seq: u64,
     failure: Option<io::Error>,
@@ -46,7 +46,7 @@ impl Log {
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             file.set_len(0).map_err(io)?;
         }
-        Ok((Self { process_id, state: Mutex::new(State { file, seq: 0, failure: None }) }, path))
+        Ok((Self { process_id, state: Mutex::new(LogState { file, seq: 0, failure: None }) }, path))
     }
 
     /// Adds a line, and gives it its number. After a line that could not be written come no more, because a transcript with

@@ -82,7 +82,7 @@ pub enum TranscriptError {
     },
     /// It is not one.
     #[error("transcript {}, line {line}: {what}", path.display())]
-    Form {
+    Syntax {
         /// The file.
         path: PathBuf,
         /// The line, from 1.

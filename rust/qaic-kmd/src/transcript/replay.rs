@@ -67,12 +67,12 @@ impl std::error::Error for Mismatch {}
 /// What is left of a transcript.
 #[derive(Debug, Default)]
 struct Script {
-    state: Mutex<State>,
-    went_on: Condvar,
+    state: Mutex<ReplayState>,
+    advanced: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReplayState {
     /// Calls to open or reset a card, by its number.
     nodes: BTreeMap<u64, VecDeque<Line>>,
     /// Calls of a file, by its number.
@@ -88,14 +88,14 @@ struct State {
 impl Replay {
     /// Reads a transcript.
     pub fn open(path: &Path) -> Result<Self, TranscriptError> {
-        let form = |line, what: String| TranscriptError::Form { path: path.to_owned(), line, what };
+        let syntax = |line, what: String| TranscriptError::Syntax { path: path.to_owned(), line, what };
         let failed = |source| TranscriptError::Io { path: path.to_owned(), source };
         // Reading a pipe would wait for whoever writes it, and some devices never end.
         if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(form(1, "expected a regular file".to_owned()));
+            return Err(syntax(1, "expected a regular file".to_owned()));
         }
         let text = fs::read_to_string(path).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => form(1, "expected text".to_owned()),
+            io::ErrorKind::InvalidData => syntax(1, "expected text".to_owned()),
             _ => failed(error),
         })?;
         let mut replay = Self {
@@ -105,23 +105,23 @@ impl Replay {
             telemetry: BTreeMap::new(),
             script: Arc::default(),
         };
-        let mut state = State::default();
+        let mut state = ReplayState::default();
         for (index, text) in text.lines().enumerate() {
             let number = index + 1;
-            let line: Line = serde_json::from_str(text).map_err(|error| form(number, error.to_string()))?;
+            let line: Line = serde_json::from_str(text).map_err(|error| syntax(number, error.to_string()))?;
             if (index == 0) != (line.name == "HEADER") {
-                return Err(form(number, "expected one HEADER, and first".to_owned()));
+                return Err(syntax(number, "expected one HEADER, and first".to_owned()));
             }
-            replay.take(line, &mut state).map_err(|what| form(number, what))?;
+            replay.take(line, &mut state).map_err(|what| syntax(number, what))?;
         }
         if text.is_empty() {
-            return Err(form(1, "expected a HEADER, found nothing".to_owned()));
+            return Err(syntax(1, "expected a HEADER, found nothing".to_owned()));
         }
-        replay.script = Arc::new(Script { state: Mutex::new(state), went_on: Condvar::new() });
+        replay.script = Arc::new(Script { state: Mutex::new(state), advanced: Condvar::new() });
         Ok(replay)
     }
 
-    fn take(&mut self, line: Line, state: &mut State) -> Result<(), String> {
+    fn take(&mut self, line: Line, state: &mut ReplayState) -> Result<(), String> {
         if line.errno.as_deref().is_some_and(|name| errno::named(name).is_none()) {
             return Err(format!("errno {:?} is no error's name", line.errno.unwrap_or_default()));
         }
@@ -200,7 +200,7 @@ fn read<T: serde::de::DeserializeOwned>(value: Option<&Value>, what: &str) -> Re
 }
 
 impl Script {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReplayState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -212,7 +212,7 @@ impl Script {
     /// The next of `lines`, when it is this call.
     fn next(
         &self,
-        lines: impl FnOnce(&mut State) -> Option<&mut VecDeque<Line>>,
+        lines: impl FnOnce(&mut ReplayState) -> Option<&mut VecDeque<Line>>,
         call: &str,
         matches: impl FnOnce(&Line) -> Result<(), (String, String, String)>,
     ) -> Result<Line, Errno> {
@@ -233,7 +233,7 @@ impl Script {
         }
         state.position = state.position.max(seq.unwrap_or(0));
         drop(state);
-        self.went_on.notify_all();
+        self.advanced.notify_all();
         line.ok_or(OTHER_CALL)
     }
 
@@ -384,14 +384,14 @@ struct ReplayedEvents {
 }
 
 /// Whether the next event comes after calls that were not made.
-fn is_next_event_far(state: &mut State) -> bool {
+fn is_next_event_far(state: &mut ReplayState) -> bool {
     state.events.front().is_none_or(|(seq, _)| *seq > state.position + 1)
 }
 
 impl EventSource for ReplayedEvents {
     fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno> {
         // This waits in real time: a thread that fetches events in a loop must not spin.
-        let waited = self.script.went_on.wait_timeout_while(self.script.lock(), limit, is_next_event_far);
+        let waited = self.script.advanced.wait_timeout_while(self.script.lock(), limit, is_next_event_far);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         Ok((!timeout.timed_out()).then(|| state.events.pop_front()).flatten().map(|(_, event)| event))
     }
@@ -403,12 +403,12 @@ impl EventSource for ReplayedEvents {
 
 impl Readiness for Script {
     fn wait(&self, limit: Option<Duration>) {
-        let is_quiet = |state: &mut State| state.wakes == 0 && is_next_event_far(state);
+        let is_quiet = |state: &mut ReplayState| state.wakes == 0 && is_next_event_far(state);
         let state = self.lock();
         let mut state = match limit {
-            None => self.went_on.wait_while(state, is_quiet).unwrap_or_else(PoisonError::into_inner),
+            None => self.advanced.wait_while(state, is_quiet).unwrap_or_else(PoisonError::into_inner),
             Some(limit) => {
-                let waited = self.went_on.wait_timeout_while(state, limit, is_quiet);
+                let waited = self.advanced.wait_timeout_while(state, limit, is_quiet);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
         };
@@ -417,6 +417,6 @@ impl Readiness for Script {
 
     fn wake(&self) {
         self.lock().wakes += 1;
-        self.went_on.notify_all();
+        self.advanced.notify_all();
     }
 }

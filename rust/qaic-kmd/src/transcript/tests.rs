@@ -155,9 +155,9 @@ impl AccelFile for KernelFile {
 }
 
 /// A file that is gone when this is.
-struct Place(PathBuf);
+struct TranscriptFile(PathBuf);
 
-impl Place {
+impl TranscriptFile {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name =
@@ -172,14 +172,14 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TranscriptFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
-fn recording(kernel: Kernel, place: &Place) -> Recording {
-    Recording::new(Arc::new(kernel), &place.0).unwrap()
+fn recording(kernel: Kernel, transcript: &TranscriptFile) -> Recording {
+    Recording::new(Arc::new(kernel), &transcript.0).unwrap()
 }
 
 fn manage(file: &dyn AccelFile, mut message: ManageBuffer<'_>) -> String {
@@ -240,12 +240,12 @@ fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
 #[test]
 fn what_was_recorded_is_answered_again() {
     for refuses_activation in [false, true] {
-        let place = Place::new();
+        let transcript = TranscriptFile::new();
         let kernel = Kernel { refuses_activation, ..Kernel::default() };
-        let recorded = run(&recording(kernel, &place), 1, 0);
+        let recorded = run(&recording(kernel, &transcript), 1, 0);
         let direct = run(&Kernel { refuses_activation, ..Kernel::default() }, 1, 0);
         assert_eq!(recorded, direct);
-        let replay = Replay::open(&place.0).unwrap();
+        let replay = Replay::open(&transcript.0).unwrap();
         // Another process, as far as a replay can tell.
         assert_eq!(run(&replay, 2, 0), direct);
         assert_eq!((replay.finish(), replay.runs_host_programs()), (Ok(()), true));
@@ -254,7 +254,7 @@ fn what_was_recorded_is_answered_again() {
 
 #[test]
 fn nothing_of_the_process_is_recorded() {
-    let [first, second] = [Place::new(), Place::new()];
+    let [first, second] = [TranscriptFile::new(), TranscriptFile::new()];
     run(&recording(Kernel::default(), &first), 0x0012_3456, 0);
     let elsewhere = vec![0_u8; 100_000];
     run(&recording(Kernel::default(), &second), 0x0065_4321, 0);
@@ -265,35 +265,35 @@ fn nothing_of_the_process_is_recorded() {
 /// The form is what others read: the same run is written as ever.
 #[test]
 fn the_form_is_that_of_the_sample() {
-    let place = Place::new();
-    run(&recording(Kernel::default(), &place), 1, 0);
+    let transcript = TranscriptFile::new();
+    run(&recording(Kernel::default(), &transcript), 1, 0);
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/transcripts/run.jsonl");
-    assert_eq!(fs::read_to_string(&place.0).unwrap(), fs::read_to_string(sample).unwrap());
+    assert_eq!(fs::read_to_string(&transcript.0).unwrap(), fs::read_to_string(sample).unwrap());
 }
 
 #[test]
 fn lines_are_numbered_and_whole_after_every_call() {
-    let place = Place::new();
-    let recording = recording(Kernel::default(), &place);
+    let transcript = TranscriptFile::new();
+    let recording = recording(Kernel::default(), &transcript);
     let file = recording.open(&node()).unwrap();
     for call in 0..5 {
         calls::create_bo(&*file, 4096).unwrap();
-        let lines = place.lines();
+        let lines = transcript.lines();
         assert_eq!(lines.len(), 3 + call);
         for (index, line) in lines.iter().enumerate() {
             assert_eq!(line["seq"], index);
         }
     }
     drop(file);
-    assert_eq!(place.lines().last().unwrap()["name"], "CLOSE");
+    assert_eq!(transcript.lines().last().unwrap()["name"], "CLOSE");
     assert_eq!(recording.failure(), None);
 }
 
 #[test]
 fn threads_write_whole_lines_and_replay_each_its_file() {
     const THREADS: u32 = 4;
-    let place = Place::new();
-    let recording = recording(Kernel::default(), &place);
+    let transcript = TranscriptFile::new();
+    let recording = recording(Kernel::default(), &transcript);
     let files: Vec<_> = (0..THREADS).map(|_| recording.open(&node()).unwrap()).collect();
     let work = |files: &[Arc<dyn AccelFile>]| {
         std::thread::scope(|scope| {
@@ -305,7 +305,7 @@ fn threads_write_whole_lines_and_replay_each_its_file() {
     };
     work(&files);
     drop(files);
-    let lines = place.lines();
+    let lines = transcript.lines();
     assert_eq!(lines.len(), 1 + 102 * THREADS as usize);
     for (index, line) in lines.iter().enumerate() {
         assert_eq!(line["seq"], index);
@@ -313,16 +313,16 @@ fn threads_write_whole_lines_and_replay_each_its_file() {
             assert_eq!(line["fields"]["dbc_id"], line["file"]);
         }
     }
-    let replay = Replay::open(&place.0).unwrap();
+    let replay = Replay::open(&transcript.0).unwrap();
     work(&(0..THREADS).map(|_| replay.open(&node()).unwrap()).collect::<Vec<_>>());
     assert_eq!(replay.finish(), Ok(()));
 }
 
 #[test]
 fn calls_are_written_by_name_and_byte() {
-    let place = Place::new();
-    run(&recording(Kernel::default(), &place), 9, 0);
-    let lines = place.lines();
+    let transcript = TranscriptFile::new();
+    run(&recording(Kernel::default(), &transcript), 9, 0);
+    let lines = transcript.lines();
     assert_eq!(
         lines[0]["fields"],
         json!({ "form": "openqaic transcript", "version": 1, "kmd": "fake", "runs_host_programs": true })
@@ -365,10 +365,10 @@ fn calls_are_written_by_name_and_byte() {
 
 /// Transactions of a message as a transcript has them.
 fn decoded(message: ManageBuffer<'_>) -> Vec<Value> {
-    let place = Place::new();
-    let recording = recording(Kernel::default(), &place);
+    let transcript = TranscriptFile::new();
+    let recording = recording(Kernel::default(), &transcript);
     manage(&*recording.open(&node()).unwrap(), message);
-    place.lines()[2]["fields"]["transactions"].as_array().unwrap().clone()
+    transcript.lines()[2]["fields"]["transactions"].as_array().unwrap().clone()
 }
 
 #[test]
@@ -419,11 +419,12 @@ fn messages_are_taken_apart() {
 
 #[test]
 fn the_first_call_that_differs_is_named_and_ends_the_replay() {
-    let place = Place::new();
-    run(&recording(Kernel::default(), &place), 1, 100);
-    let seq = |name: &str| place.lines().iter().find(|line| line["name"] == name).unwrap()["seq"].clone();
+    let transcript = TranscriptFile::new();
+    run(&recording(Kernel::default(), &transcript), 1, 100);
+    let seq =
+        |name: &str| transcript.lines().iter().find(|line| line["name"] == name).unwrap()["seq"].clone();
 
-    let replay = Replay::open(&place.0).unwrap();
+    let replay = Replay::open(&transcript.0).unwrap();
     let answers = run(&replay, 1, 200);
     let proto = format!("{:?}", Err::<(), _>(Errno::PROTO));
     assert_eq!(answers.iter().position(|answers| *answers == proto), Some(13));
@@ -439,7 +440,7 @@ fn the_first_call_that_differs_is_named_and_ends_the_replay() {
     assert_eq!(replay.explain(&node(), Errno::INVAL), None);
     assert_eq!(replay.finish().unwrap_err(), replay.mismatch().unwrap());
 
-    let replay = Replay::open(&place.0).unwrap();
+    let replay = Replay::open(&transcript.0).unwrap();
     assert_eq!(replay.reset(&node()), Err(Errno::ACCESS));
     let file = replay.open(&node()).unwrap();
     assert_eq!(file.explain(Errno::PROTO), None);
@@ -457,19 +458,19 @@ fn the_first_call_that_differs_is_named_and_ends_the_replay() {
 
 #[test]
 fn data_of_other_content_and_entries_of_other_values_differ() {
-    let place = Place::new();
+    let transcript = TranscriptFile::new();
     {
-        let recording = recording(Kernel::default(), &place);
+        let recording = recording(Kernel::default(), &transcript);
         let file = recording.open(&node()).unwrap();
         manage(&*file, message::load_elf(1, 0, b"image"));
         calls::execute(&*file, 3, &[ExecuteEntry { handle: 1, dir: 1 }]).unwrap_err();
     }
-    let replay = Replay::open(&place.0).unwrap();
+    let replay = Replay::open(&transcript.0).unwrap();
     let file = replay.open(&node()).unwrap();
     manage(&*file, message::load_elf(1, 0, b"imagf"));
     assert_eq!(replay.mismatch().unwrap().field, "transactions[1].payload.crc32");
 
-    let replay = Replay::open(&place.0).unwrap();
+    let replay = Replay::open(&transcript.0).unwrap();
     let file = replay.open(&node()).unwrap();
     manage(&*file, message::load_elf(1, 0, b"image"));
     calls::execute(&*file, 3, &[ExecuteEntry { handle: 4, dir: 1 }]).unwrap_err();
@@ -479,7 +480,7 @@ fn data_of_other_content_and_entries_of_other_values_differ() {
         ("entries[0].handle", "4", "1")
     );
 
-    let replay = Replay::open(&place.0).unwrap();
+    let replay = Replay::open(&transcript.0).unwrap();
     let file = replay.open(&node()).unwrap();
     manage(&*file, message::load_elf(1, 0, b"image"));
     drop(file);
@@ -489,9 +490,9 @@ fn data_of_other_content_and_entries_of_other_values_differ() {
 
 #[test]
 fn calls_beyond_the_end_differ_and_missing_ones_are_reported() {
-    let place = Place::new();
-    drop(recording(Kernel::default(), &place).open(&node()).unwrap());
-    let replay = Replay::open(&place.0).unwrap();
+    let transcript = TranscriptFile::new();
+    drop(recording(Kernel::default(), &transcript).open(&node()).unwrap());
+    let replay = Replay::open(&transcript.0).unwrap();
     assert_eq!(
         replay.finish().unwrap_err().to_string(),
         "the transcript's call 1: end of the calls, name: found nothing, expected OPEN"
@@ -507,35 +508,35 @@ fn calls_beyond_the_end_differ_and_missing_ones_are_reported() {
 
 #[test]
 fn message_with_a_command_cut_short_is_recorded_without_its_fields() {
-    let place = Place::new();
-    let recording = recording(Kernel::default(), &place);
+    let transcript = TranscriptFile::new();
+    let recording = recording(Kernel::default(), &transcript);
     let file = recording.open(&node()).unwrap();
     let mut message = ManageBuffer::default();
     message.push(&[1, 0, 0, 0, 9, 0, 0, 0, 5]).unwrap();
     manage(&*file, message);
     assert_eq!(
-        place.lines().last().unwrap()["fields"]["transactions"],
+        transcript.lines().last().unwrap()["fields"]["transactions"],
         json!([{ "type": "passthrough_from_user", "len": 9 }])
     );
 }
 
 #[test]
 fn one_file_has_one_writer() {
-    let place = Place::new();
-    let first = recording(Kernel::default(), &place);
-    let error = Recording::new(Arc::new(Kernel::default()), &place.0).unwrap_err().to_string();
+    let transcript = TranscriptFile::new();
+    let first = recording(Kernel::default(), &transcript);
+    let error = Recording::new(Arc::new(Kernel::default()), &transcript.0).unwrap_err().to_string();
     assert!(error.contains("another recording is writing it; `%p`"), "{error}");
-    assert_eq!(place.lines().len(), 1);
+    assert_eq!(transcript.lines().len(), 1);
     drop(first);
-    drop(recording(Kernel::default(), &place));
-    assert_eq!(place.lines().len(), 1);
+    drop(recording(Kernel::default(), &transcript));
+    assert_eq!(transcript.lines().len(), 1);
 
-    let apart = Place(place.0.with_extension(std::process::id().to_string()));
-    let recording = Recording::new(Arc::new(Kernel::default()), &place.0.with_extension("%p")).unwrap();
+    let apart = TranscriptFile(transcript.0.with_extension(std::process::id().to_string()));
+    let recording = Recording::new(Arc::new(Kernel::default()), &transcript.0.with_extension("%p")).unwrap();
     assert_eq!(recording.path(), apart.0);
     assert_eq!(apart.lines().len(), 1);
 
-    let missing = Recording::new(Arc::new(Kernel::default()), &place.0.join("x")).unwrap_err();
+    let missing = Recording::new(Arc::new(Kernel::default()), &transcript.0.join("x")).unwrap_err();
     assert!(matches!(missing, TranscriptError::Io { .. }), "{missing}");
 }
 
@@ -543,12 +544,12 @@ fn one_file_has_one_writer() {
 fn a_pipe_with_a_reader_is_written_and_one_without_is_refused() {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-    let place = Place::new();
-    mknodat(CWD, &place.0, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    let error = Recording::new(Arc::new(Kernel::default()), &place.0).unwrap_err().to_string();
+    let transcript = TranscriptFile::new();
+    mknodat(CWD, &transcript.0, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let error = Recording::new(Arc::new(Kernel::default()), &transcript.0).unwrap_err().to_string();
     assert!(error.ends_with("it is a pipe without a reader"), "{error}");
-    let mut reader = fs::OpenOptions::new().read(true).write(true).open(&place.0).unwrap();
-    let recording = recording(Kernel::default(), &place);
+    let mut reader = fs::OpenOptions::new().read(true).write(true).open(&transcript.0).unwrap();
+    let recording = recording(Kernel::default(), &transcript);
     recording.open(&node()).unwrap();
     let mut line = [0; 512];
     let count = std::io::Read::read(&mut reader, &mut line).unwrap();
@@ -564,18 +565,18 @@ fn a_full_disk_ends_the_transcript_and_not_the_run() {
 
 #[test]
 fn events_come_again_after_the_calls_before_them() {
-    let place = Place::new();
+    let transcript = TranscriptFile::new();
     let event = Event { node: "accel0".to_owned(), kind: EventKind::Offline };
     {
         let kernel = Kernel { events: Mutex::new(vec![event.clone()]), ..Kernel::default() };
-        let recording = recording(kernel, &place);
+        let recording = recording(kernel, &transcript);
         let mut events = recording.events().unwrap();
         let file = recording.open(&node()).unwrap();
         calls::create_bo(&*file, 1).unwrap();
         assert_eq!(events.next(Duration::ZERO), Ok(Some(event.clone())));
         assert_eq!(events.next(Duration::ZERO), Ok(None));
     }
-    let replay = Replay::open(&place.0).unwrap();
+    let replay = Replay::open(&transcript.0).unwrap();
     let mut events = replay.events().unwrap();
     let file = replay.open(&node()).unwrap();
     assert_eq!(events.next(Duration::ZERO), Ok(None));
@@ -606,9 +607,9 @@ fn bad_transcripts_are_refused_by_line() {
         ),
         (format!("{header}\n{{\"seq\":1,\"name\":\"EVENT\"}}"), "line 2: an event: missing field"),
     ] {
-        let place = Place::new();
-        fs::write(&place.0, text).unwrap();
-        let found = Replay::open(&place.0).unwrap_err().to_string();
+        let transcript = TranscriptFile::new();
+        fs::write(&transcript.0, text).unwrap();
+        let found = Replay::open(&transcript.0).unwrap_err().to_string();
         assert!(found.contains(error), "{found}");
     }
     assert!(matches!(Replay::open("/nowhere".as_ref()), Err(TranscriptError::Io { .. })));
@@ -618,9 +619,9 @@ fn bad_transcripts_are_refused_by_line() {
 
 /// The lines of a recorded run.
 fn recorded_lines() -> Vec<String> {
-    let place = Place::new();
-    run(&recording(Kernel::default(), &place), 1, 0);
-    fs::read_to_string(&place.0).unwrap().lines().map(str::to_owned).collect()
+    let transcript = TranscriptFile::new();
+    run(&recording(Kernel::default(), &transcript), 1, 0);
+    fs::read_to_string(&transcript.0).unwrap().lines().map(str::to_owned).collect()
 }
 
 proptest! {
@@ -640,9 +641,9 @@ proptest! {
             characters[at] = with;
             lines[line] = characters.into_iter().collect();
         }
-        let place = Place::new();
-        fs::write(&place.0, lines.join("\n")).unwrap();
-        if let Ok(replay) = Replay::open(&place.0)
+        let transcript = TranscriptFile::new();
+        fs::write(&transcript.0, lines.join("\n")).unwrap();
+        if let Ok(replay) = Replay::open(&transcript.0)
             && let Ok(nodes) = replay.enumerate()
             && let [node] = &nodes[..]
             && replay.reset(node) == Err(Errno::ACCESS)

@@ -24,7 +24,7 @@ impl PyInferenceSet {
     ) -> Result<(&BindingSpec, StatePart, &Arc<Program>), RuntimeError> {
         self.fork_guard.check()?;
         // One activation: with state there is no more.
-        let program = self.set.programs().first().filter(|program| program.duties().split_state);
+        let program = self.set.programs().first().filter(|program| program.io_options().split_state);
         let program = program.ok_or(ArgumentError::StateNotSplit)?;
         let part = self.tensors.specs.state_part(name, sequence)?;
         Ok((self.tensors.specs.get(part.input)?, part, program))

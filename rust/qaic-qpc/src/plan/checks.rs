@@ -11,14 +11,14 @@ impl Plan {
     /// Each tensor of the plan is the binding at its place, and each specialization the permitted combination that callers
     /// choose it by.
     pub fn check_network(&self, network: &NetworkDesc) -> Result<(), PlanError> {
-        self.check_edges(network)?;
+        self.check_tensors(network)?;
         self.check_variants(network)
     }
 
-    fn check_edges(&self, network: &NetworkDesc) -> Result<(), PlanError> {
+    fn check_tensors(&self, network: &NetworkDesc) -> Result<(), PlanError> {
         let computed = network.computed_outputs();
         if self.inputs.len() != network.inputs.len() || self.outputs.len() != computed.len() {
-            return Err(PlanError::EdgeCount {
+            return Err(PlanError::TensorCount {
                 inputs: self.inputs.len(),
                 outputs: self.outputs.len(),
                 expected_inputs: network.inputs.len(),
@@ -29,14 +29,14 @@ impl Plan {
             return Err(PlanError::PartialInput { input: partial.name.clone() });
         }
         let inputs = self.inputs.iter().zip(&network.inputs);
-        let inputs = inputs.map(|(edge, binding)| (edge, binding, &binding.io_transformed));
+        let inputs = inputs.map(|(tensor, binding)| (tensor, binding, &binding.io_transformed));
         let outputs = self.outputs.iter().zip(computed);
-        let outputs = outputs.map(|(edge, binding)| (edge, binding, &binding.io_initial));
-        for (edge, binding, device_side) in inputs.chain(outputs) {
-            let same_dims = edge.dims.iter().copied().eq(device_side.dims.iter().copied().map(i64::from));
-            let same_size = device_side.dtype.size_bytes() == Some(edge.dtype.size_bytes());
-            if edge.name != binding.name || !same_dims || !same_size {
-                return Err(PlanError::Edge { binding: binding.name.clone(), edge: edge.name.clone() });
+        let outputs = outputs.map(|(tensor, binding)| (tensor, binding, &binding.io_initial));
+        for (tensor, binding, device_side) in inputs.chain(outputs) {
+            let same_dims = tensor.dims.iter().copied().eq(device_side.dims.iter().copied().map(i64::from));
+            let same_size = device_side.dtype.size_bytes() == Some(tensor.dtype.size_bytes());
+            if tensor.name != binding.name || !same_dims || !same_size {
+                return Err(PlanError::Tensor { binding: binding.name.clone(), tensor: tensor.name.clone() });
             }
         }
         Ok(())

@@ -30,15 +30,15 @@ pub enum PlanError {
          {expected_outputs}"
     )]
     #[allow(missing_docs)]
-    EdgeCount { inputs: usize, outputs: usize, expected_inputs: usize, expected_outputs: usize },
+    TensorCount { inputs: usize, outputs: usize, expected_inputs: usize, expected_outputs: usize },
     /// An input may be given in part.
     #[error("input `{input}` may be given in part, which no graph can take")]
     #[allow(missing_docs)]
     PartialInput { input: String },
     /// A tensor of the plan is not the binding at its place.
-    #[error("binding `{binding}` of the network descriptor is not tensor `{edge}` of the plan")]
+    #[error("binding `{binding}` of the network descriptor is not tensor `{tensor}` of the plan")]
     #[allow(missing_docs)]
-    Edge { binding: String, edge: String },
+    Tensor { binding: String, tensor: String },
     /// Plan and network descriptor have other numbers of specializations.
     #[error(
         "the plan has {found} specializations, the network descriptor {expected} permitted combinations of shapes"
@@ -72,7 +72,9 @@ impl PlanError {
             Self::Qpc(error) => error.code(),
             Self::Json { .. } => "qpc.cpu_plan",
             Self::Version { .. } => "qpc.cpu_plan_version",
-            Self::EdgeCount { .. } | Self::PartialInput { .. } | Self::Edge { .. } => "qpc.cpu_plan_edges",
+            Self::TensorCount { .. } | Self::PartialInput { .. } | Self::Tensor { .. } => {
+                "qpc.cpu_plan_edges"
+            }
             Self::VariantCount { .. } | Self::Variant { .. } => "qpc.cpu_plan_variants",
             Self::Initializer { .. } => "qpc.initializer_out_of_bounds",
             Self::ControlBuffer { .. } => "qpc.control_buffer",

@@ -41,15 +41,15 @@ pub struct Plan {
     #[serde(default)]
     pub hardware: Option<String>,
     /// Inputs in binding order.
-    pub inputs: Vec<Edge>,
+    pub inputs: Vec<PlanTensor>,
     /// Outputs in binding order.
-    pub outputs: Vec<Edge>,
+    pub outputs: Vec<PlanTensor>,
     /// Initializers that lie in `constants.bin`.
     pub initializers: Vec<Initializer>,
     /// Whether the inputs' values decide how long an inference takes.
     #[serde(default)]
     pub loops: bool,
-    /// Specializations, one per entry of `allowed_shapes`; empty when the edges have the only dims.
+    /// Specializations, one per entry of `allowed_shapes`; empty when the tensors have the only dims.
     #[serde(default)]
     pub variants: Vec<Variant>,
     /// Libraries with operators of the graph.
@@ -78,7 +78,7 @@ pub struct Plan {
     pub stats: Option<StatsPlan>,
 }
 
-/// Dimensions of all edges in one specialization.
+/// Dimensions of all tensors in one specialization.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Variant {
     /// Per input.
@@ -87,9 +87,9 @@ pub struct Variant {
     pub outputs: Vec<Vec<i64>>,
 }
 
-/// One graph input or output.
+/// One input or output of the graph.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Edge {
+pub struct PlanTensor {
     /// Tensor name.
     pub name: String,
     /// Type in the graph, which tells `bool` from `int8`.

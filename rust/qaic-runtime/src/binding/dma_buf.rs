@@ -35,7 +35,7 @@ impl Program {
             let what = format!("binding `{}` takes no memory behind a descriptor: {why}", name());
             Err(RuntimeError::Input(InputError::Argument { what }))
         };
-        if self.duties().io_crc.is_some() {
+        if self.io_options().io_crc.is_some() {
             return refused("the program was compiled with io_crc, which sums the bytes on the host");
         }
         let is_kept = |pair: &RetainedPair| pair.input == binding || pair.output + inputs == binding;

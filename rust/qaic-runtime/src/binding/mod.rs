@@ -32,7 +32,7 @@ pub(crate) use io_crc::IoCheck;
 pub use io_crc::IoCrcs;
 pub(crate) use retained::Retained;
 pub use tensor_spec::{
-    ArrayType, Duties, RetainedPair, ShapeVariant, TensorSpec, TensorSpecs, duties, is_steady,
+    ArrayType, IoOptions, RetainedPair, ShapeVariant, TensorSpec, TensorSpecs, io_options, is_steady,
     retained_pairs, tensor_specs,
 };
 pub use transfer::{BindingTransfer, Place, Route};

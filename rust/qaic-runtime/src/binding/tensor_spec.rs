@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use qaic_qpc::dtype::ElementType;
 use qaic_qpc::network_desc::{IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, is_stats_output};
-use qaic_qpc::plan::{Dtype, Edge, Plan, PlanError};
+use qaic_qpc::plan::{Dtype, Plan, PlanError, PlanTensor};
 
 use crate::error::{InputError, RuntimeError};
 use crate::image::Image;
@@ -129,8 +129,10 @@ pub struct RetainedPair {
 pub fn tensor_specs(image: &Image) -> Result<TensorSpecs, RuntimeError> {
     let plan = read_plan(image)?;
     let network = image.network();
-    let edges = |edges: fn(&Plan) -> &Vec<Edge>| plan.map(edges).map_or(&[][..], Vec::as_slice);
-    let (inputs_of_plan, outputs_of_plan) = (edges(|plan| &plan.inputs), edges(|plan| &plan.outputs));
+    let plan_tensors =
+        |plan_tensors: fn(&Plan) -> &Vec<PlanTensor>| plan.map(plan_tensors).map_or(&[][..], Vec::as_slice);
+    let (inputs_of_plan, outputs_of_plan) =
+        (plan_tensors(|plan| &plan.inputs), plan_tensors(|plan| &plan.outputs));
     let inputs: Vec<_> = network
         .inputs
         .iter()
@@ -152,17 +154,17 @@ pub fn tensor_specs(image: &Image) -> Result<TensorSpecs, RuntimeError> {
 }
 
 /// Puts dims of arrays in place of those of their blocks.
-fn decode_variant(dims: &mut [Vec<u64>], tensors: &[TensorSpec], edges: &[Edge]) {
-    for ((dims, tensor), edge) in dims.iter_mut().zip(tensors).zip(edges) {
+fn decode_variant(dims: &mut [Vec<u64>], tensors: &[TensorSpec], plan_tensors: &[PlanTensor]) {
+    for ((dims, tensor), plan_tensor) in dims.iter_mut().zip(tensors).zip(plan_tensors) {
         if tensor.mxint8 {
-            decode_dims(dims, Some(edge));
+            decode_dims(dims, Some(plan_tensor));
         }
     }
 }
 
 /// Replaces the bytes of a row of blocks by the values they stand for; whether there are blocks.
-fn decode_dims(dims: &mut [u64], edge: Option<&Edge>) -> bool {
-    match (dims.last_mut(), edge.and_then(|edge| edge.mxint8)) {
+fn decode_dims(dims: &mut [u64], plan_tensor: Option<&PlanTensor>) -> bool {
+    match (dims.last_mut(), plan_tensor.and_then(|plan_tensor| plan_tensor.mxint8)) {
         (Some(last), Some(columns)) if *last == row_of_blocks(columns) => {
             *last = columns;
             true
@@ -232,7 +234,7 @@ pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> 
 
 /// What a program was compiled to do beside computing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Duties {
+pub struct IoOptions {
     /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
     pub io_crc: Option<usize>,
     /// Whether callers may read and write the state between inferences.
@@ -240,10 +242,10 @@ pub struct Duties {
 }
 
 /// What the plan of a container asks for; nothing without a plan.
-pub fn duties(image: &Image) -> Result<Duties, RuntimeError> {
-    let Some(plan) = read_plan(image)? else { return Ok(Duties::default()) };
+pub fn io_options(image: &Image) -> Result<IoOptions, RuntimeError> {
+    let Some(plan) = read_plan(image)? else { return Ok(IoOptions::default()) };
     let bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
-    Ok(Duties { io_crc: plan.io_crc.map(bytes), split_state: plan.split_retained_state_io })
+    Ok(IoOptions { io_crc: plan.io_crc.map(bytes), split_state: plan.split_retained_state_io })
 }
 
 fn read_plan(image: &Image) -> Result<Option<&Plan>, RuntimeError> {
@@ -257,7 +259,7 @@ fn read_plan(image: &Image) -> Result<Option<&Plan>, RuntimeError> {
 fn tensor(
     binding: &IoBinding,
     descriptor: &IoDescriptor,
-    edge: Option<&Edge>,
+    plan_tensor: Option<&PlanTensor>,
 ) -> Result<TensorSpec, RuntimeError> {
     let invalid = |what: String| {
         RuntimeError::Input(InputError::Argument { what: format!("binding `{}`: {what}", binding.name) })
@@ -271,8 +273,8 @@ fn tensor(
             u64::try_from(dim).map_err(|_| invalid(format!("dims {:?} are negative", descriptor.dims)))
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let mxint8 = dtype == ArrayType::UInt8 && decode_dims(&mut dims, edge);
-    let is_bool = edge.is_some_and(|edge| edge.dtype == Dtype::Bool);
+    let mxint8 = dtype == ArrayType::UInt8 && decode_dims(&mut dims, plan_tensor);
+    let is_bool = plan_tensor.is_some_and(|plan_tensor| plan_tensor.dtype == Dtype::Bool);
     let dtype = match dtype {
         ArrayType::Int8 if is_bool => ArrayType::Bool,
         // Blocks have neither a type nor a shape that an array could have.

@@ -85,7 +85,7 @@ impl Kernel {
     fn emulated(options: &RegistryOptions) -> Result<Self, RuntimeError> {
         use qaic_emu::fault::{FaultPlan, Target};
         use qaic_emu::firmware::FirmwareConfig;
-        use qaic_emu::{EmuClock, EmuKmd, EmuOptions, Pace, Profile};
+        use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode, Profile};
         use qaic_kmd::clock::{SystemClock, VirtualClock};
 
         let KernelOptions { emulated_profile, emulated_faults, emulated_time, .. } = &options.kernel;
@@ -96,9 +96,9 @@ impl Kernel {
             other => return Err(unknown("QAIC_EMU_PROFILE", other, "old, new and ssr")),
         };
         // The waiting thread makes the time go by, and so has to do the work that it waits for as well.
-        let (clock, pace) = match emulated_time.as_deref().unwrap_or_default() {
-            "" | "system" => (EmuClock::System(SystemClock::default()), Pace::Threads),
-            "virtual" => (EmuClock::Virtual(Arc::new(VirtualClock::default())), Pace::Inline),
+        let (clock, execution_mode) = match emulated_time.as_deref().unwrap_or_default() {
+            "" | "system" => (EmuClock::System(SystemClock::default()), ExecutionMode::Threads),
+            "virtual" => (EmuClock::Virtual(Arc::new(VirtualClock::default())), ExecutionMode::Inline),
             other => return Err(unknown("QAIC_EMU_TIME", other, "system and virtual")),
         };
         let faults = FaultPlan::parse(emulated_faults.as_deref().unwrap_or_default(), Target::Card);
@@ -108,7 +108,7 @@ impl Kernel {
             profile,
             workload: workload(options)?,
             clock,
-            pace,
+            execution_mode,
             faults: faults.map_err(|error| argument("QAIC_EMU_FAULTS", &error))?,
             signalled: Some(crate::process::CancellationToken::is_current_cancelled),
             firmware: FirmwareConfig {

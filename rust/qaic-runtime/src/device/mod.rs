@@ -226,7 +226,7 @@ pub trait Device: Debug + Send + Sync {
     /// Whether an execution occupies a CPU of the host from its begin to its end.
     fn executes_on_host(&self) -> bool;
 
-    /// Whether an execution may block for long without using a CPU, so that no thread which has other duties should run
+    /// Whether an execution may block for long without using a CPU, so that no thread which has other work should run
     /// one.
     fn may_stall(&self) -> bool {
         !self.executes_on_host()

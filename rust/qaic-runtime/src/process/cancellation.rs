@@ -36,10 +36,10 @@ type Hook = Box<dyn Fn() + Send>;
 
 /// Ends work early, from any thread. A clone refers to the same flag.
 #[derive(Clone, Default)]
-pub struct CancellationToken(Arc<State>);
+pub struct CancellationToken(Arc<TokenState>);
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     is_cancelled: AtomicBool,
     hook: Mutex<Option<Hook>>,
 }

@@ -193,13 +193,13 @@ fn reaper() -> Arc<Reaper> {
 
 #[derive(Default)]
 struct Reaper {
-    state: Mutex<State>,
+    state: Mutex<ReaperState>,
     arrived: Condvar,
     drained: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ReaperState {
     queue: VecDeque<Work>,
     // Queued and running.
     unfinished: usize,

@@ -54,7 +54,7 @@ impl Body {
         Ok(Box::new(Self {
             io,
             bindings: Bindings::new(network.inputs.len(), network.outputs.len()),
-            check: program.duties().io_crc.map(IoCheck::new),
+            check: program.io_options().io_crc.map(IoCheck::new),
             activated: Arc::clone(activated),
             completion: None,
             arrival: Arrival::default(),

@@ -305,7 +305,7 @@ impl ExecObj {
     /// The CRCs of the last inference of a program that has its buffers checked; `None` for other programs, and while an
     /// inference is under way.
     pub fn io_crcs(&self) -> Option<IoCrcs> {
-        self.program.duties().io_crc?;
+        self.program.io_options().io_crc?;
         if self.is_in_flight() {
             return None;
         }
@@ -314,7 +314,7 @@ impl ExecObj {
 
     /// Compares the outputs of an inference that ended well, the first time it is asked about.
     fn collected(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-        if self.program.duties().io_crc.is_none() || outcome.is_err() {
+        if self.program.io_options().io_crc.is_none() || outcome.is_err() {
             return outcome;
         }
         // Another thread is binding the next one, and has collected this one.

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use qaic_emu::{EmuOptions, Pace, Profile};
+use qaic_emu::{EmuOptions, ExecutionMode, Profile};
 use qaic_kmd::abi::request;
 use qaic_kmd::kmd::Kmd;
 use qaic_runtime::device::{DeviceStatus, Exec};
@@ -22,7 +22,7 @@ fn a_reset_ends_every_waiting_inference() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let options = EmuOptions {
             profile,
-            pace: Pace::Threads,
+            execution_mode: ExecutionMode::Threads,
             clock: qaic_emu::EmuClock::System(qaic_kmd::clock::SystemClock::default()),
             boot: Duration::from_millis(20),
             ..EmuOptions::default()

@@ -14,15 +14,15 @@ use qaic_runtime::error::RuntimeError;
 use crate::rig::Recipe;
 
 /// A file that is gone when this is.
-struct Place(PathBuf);
+struct TranscriptFile(PathBuf);
 
-impl Place {
+impl TranscriptFile {
     fn new(name: &str) -> Self {
         Self(env::temp_dir().join(format!("qaic-replay-{name}-{}", std::process::id())))
     }
 }
 
-impl Drop for Place {
+impl Drop for TranscriptFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -50,21 +50,21 @@ fn record(path: &Path, recipe: &Recipe, inferences: usize) {
 
 #[test]
 fn a_session_is_replayed_call_by_call() {
-    let place = Place::new("life");
-    record(&place.0, &Recipe::default(), 3);
-    let replay = Arc::new(Replay::open(&place.0).unwrap());
+    let transcript = TranscriptFile::new("life");
+    record(&transcript.0, &Recipe::default(), 3);
+    let replay = Arc::new(Replay::open(&transcript.0).unwrap());
     live(&(Arc::clone(&replay) as Arc<dyn Kmd>), &Recipe::default(), 3).unwrap();
     assert_eq!(replay.finish(), Ok(()));
 }
 
 #[test]
 fn two_equal_sessions_are_the_same_text() {
-    let [first, second] = [Place::new("first"), Place::new("second")];
+    let [first, second] = [TranscriptFile::new("first"), TranscriptFile::new("second")];
     record(&first.0, &Recipe::default(), 2);
     record(&second.0, &Recipe::default(), 2);
     // Events are fetched by a thread of their own, at any time; numbers of lines move with them.
-    let calls = |place: &Place| -> Vec<String> {
-        let text = fs::read_to_string(&place.0).unwrap();
+    let calls = |transcript: &TranscriptFile| -> Vec<String> {
+        let text = fs::read_to_string(&transcript.0).unwrap();
         let calls = text.lines().filter(|line| !line.contains("\"name\":\"EVENT\""));
         calls.map(|line| line.split_once(',').unwrap().1.to_owned()).collect()
     };
@@ -82,10 +82,10 @@ fn two_equal_sessions_are_the_same_text() {
 
 #[test]
 fn another_session_is_refused_with_what_differs() {
-    let place = Place::new("other");
-    record(&place.0, &Recipe::default(), 1);
+    let transcript = TranscriptFile::new("other");
+    record(&transcript.0, &Recipe::default(), 1);
     let error = |recipe: &Recipe, inferences| {
-        let replay: Arc<dyn Kmd> = Arc::new(Replay::open(&place.0).unwrap());
+        let replay: Arc<dyn Kmd> = Arc::new(Replay::open(&transcript.0).unwrap());
         live(&replay, recipe, inferences).unwrap_err().to_string()
     };
     let other = Recipe { constants: vec![8; 256], ..Recipe::default() };

@@ -85,7 +85,7 @@ pub fn records(
     model: &StatsModel<'_>,
     descriptor: Option<&OpsDescriptor>,
 ) -> Result<Vec<String>, StatsError> {
-    let mut odd = Odd::default();
+    let mut odd = Anomalies::default();
     numbers(model)?;
     if let Some(descriptor) = descriptor {
         known_ops(model, descriptor)?;
@@ -108,14 +108,14 @@ pub fn records(
 
 /// What is odd, and how often.
 #[derive(Default)]
-struct Odd {
+struct Anomalies {
     outside: usize,
     unordered: usize,
     saturation: usize,
     reserved: usize,
 }
 
-impl Odd {
+impl Anomalies {
     fn texts(&self) -> Vec<String> {
         let texts = [
             (self.outside, "operations lie outside their thread's interval"),
@@ -189,7 +189,7 @@ fn of<'a>(model: &'a StatsModel<'_>, thread: &Thread) -> impl Iterator<Item = (u
 }
 
 /// Item 11 for cores and threads.
-fn intervals(model: &StatsModel<'_>, odd: &mut Odd) -> Result<(), StatsError> {
+fn intervals(model: &StatsModel<'_>, odd: &mut Anomalies) -> Result<(), StatsError> {
     let backwards = |kind: Kind, index: usize, start: u64, end: u64| {
         if end < start {
             return Err(StatsError::CounterOrder { section: kind.code(), index, start, end });
@@ -212,7 +212,7 @@ fn intervals(model: &StatsModel<'_>, odd: &mut Odd) -> Result<(), StatsError> {
 }
 
 /// Item 11 for operations, and that they lie among those of their thread.
-fn ops(model: &StatsModel<'_>, odd: &mut Odd) -> Result<(), StatsError> {
+fn ops(model: &StatsModel<'_>, odd: &mut Anomalies) -> Result<(), StatsError> {
     for thread in model.threads().iter() {
         let earliest = thread.start_u.saturating_sub(TOLERANCE_U);
         let latest = thread.end_u.saturating_add(TOLERANCE_U);
@@ -252,7 +252,7 @@ fn saturated(op: &Op) -> u16 {
 }
 
 /// Item 12.
-fn reserved(model: &StatsModel<'_>, odd: &mut Odd) {
+fn reserved(model: &StatsModel<'_>, odd: &mut Anomalies) {
     let pmu = model.pmu().iter().filter(|pmu| pmu.reserved != 0).count();
     let op_pmu = model.op_pmu().iter().filter(|values| values.reserved != 0).count();
     odd.reserved = odd.reserved.saturating_add(pmu).saturating_add(op_pmu);

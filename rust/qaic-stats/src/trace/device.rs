@@ -161,7 +161,7 @@ fn write_unit(
         }
         sink.relieve()
     };
-    executions(part.model, unit.threads, ops.len(), Times::Whole, options.watch, |_, _| (), each)
+    executions(part.model, unit.threads, ops.len(), Times::Whole, options.observer, |_, _| (), each)
 }
 
 fn span(sink: &mut impl Sink, clock: &Clock, track: Track, name: &str, ticks: (u64, u64)) {

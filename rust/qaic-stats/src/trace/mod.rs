@@ -25,7 +25,7 @@ use self::sink::Sink;
 use crate::decode::descriptor::OpsDescriptor;
 use crate::model::StatsModel;
 use crate::sample::HostSample;
-use crate::walk::Watch;
+use crate::walk::ProgressObserver;
 
 /// Forms of trace files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct TraceOptions<'a> {
     /// Only these cores.
     pub cores: Option<Vec<u16>>,
     /// Hears how far the reading has come.
-    pub watch: Option<&'a dyn Watch>,
+    pub observer: Option<&'a dyn ProgressObserver>,
 }
 
 impl Default for TraceOptions<'_> {
@@ -62,7 +62,7 @@ impl Default for TraceOptions<'_> {
             flow_events: false,
             barrier_events: false,
             cores: None,
-            watch: None,
+            observer: None,
         }
     }
 }

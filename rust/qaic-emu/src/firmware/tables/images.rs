@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use qaic_kmd::protocol::NncStatus;
 
-use super::{Announced, Elf, ResourceTables};
+use super::{AnnouncedConstants, Elf, ResourceTables};
 use crate::firmware::constants::Constants;
 use crate::resources::Amounts;
 use crate::workload::Requirements;
@@ -47,7 +47,7 @@ impl ResourceTables {
         let constants_id = self.new_id(self.constants.len(), NncStatus::IDS_EXHAUSTED)?;
         let resources = self.card.take(Amounts { ddr_bytes, ..Amounts::default() })?;
         let constants = Arc::new(Constants::new(static_bytes, dynamic_bytes));
-        self.constants.insert(constants_id, Announced { owner, constants, resources });
+        self.constants.insert(constants_id, AnnouncedConstants { owner, constants, resources });
         Ok(constants_id)
     }
 

@@ -213,7 +213,7 @@ fn the_status_is_504_bytes_with_each_field_in_its_place() {
     let mut status = firmware.handle(1, vec![command(13, 8, &[])]);
     let Some(TransactionReply::Passthrough(reply)) = status.pop() else { panic!("{status:?}") };
     assert_eq!(elf_id, 1);
-    // The device's part begins at 16, that of the cores at 336; figures at 168 and 208.
+    // The device's part begins at 16, that of the cores at 336; resources at 168 and 208.
     let expected = expect(
         512,
         &[

@@ -256,7 +256,7 @@ fn a_user_that_goes_takes_all_with_it_and_no_more() {
     let (_, their_channel) = activate(&firmware, 2, 0, theirs).unwrap();
     let (my_path, their_path) =
         (firmware.channel(my_channel).unwrap(), firmware.channel(their_channel).unwrap());
-    let element = |ticket| Element {
+    let element = |id| Element {
         pages: Pages::new(1).unwrap(),
         host_offset: 0,
         dev_addr: 0,
@@ -264,13 +264,13 @@ fn a_user_that_goes_takes_all_with_it_and_no_more() {
         to_device: true,
         sems: [qaic_kmd::abi::Sem::default(); 4],
         doorbell: None,
-        ticket,
+        id,
     };
     my_path.push(element(1));
     their_path.push(element(2));
     firmware.terminate(1);
     assert_eq!((my_path.step(), my_path.occupancy()), (Step::Idle, 0));
-    assert_eq!(their_path.step(), Step::Completed { ticket: 2, dma_status: 0 });
+    assert_eq!(their_path.step(), Step::Completed { element_id: 2, dma_status: 0 });
     let left = firmware.resource_usage();
     assert_eq!((left.elves, left.constants, left.activations, left.channels), (1, 0, 1, vec![their_channel]));
     firmware.terminate(1);

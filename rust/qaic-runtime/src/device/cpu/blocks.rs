@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub use half::f16 as Half;
 use qaic_mem::{HostSlice, HostSliceMut, Pod, Storage, StoragePool};
-use qaic_qpc::plan::{Dtype, Edge, Plan};
+use qaic_qpc::plan::{Dtype, Plan, PlanTensor};
 use qaic_quant::mx::{MxFormat, decode, encode};
 
 use super::engine::Bindings;
@@ -141,14 +141,14 @@ impl Steps {
 
 /// The bindings of a program that are blocks.
 #[derive(Debug)]
-pub(super) struct BlockEdges {
+pub(super) struct BlockTensors {
     // One per input and per output.
-    inputs: Vec<Option<BlockEdge>>,
-    outputs: Vec<Option<BlockEdge>>,
+    inputs: Vec<Option<BlockTensor>>,
+    outputs: Vec<Option<BlockTensor>>,
 }
 
 #[derive(Debug)]
-struct BlockEdge {
+struct BlockTensor {
     columns: usize,
     // Per specialization; one without.
     block_bytes: Vec<usize>,
@@ -156,10 +156,10 @@ struct BlockEdge {
     pool: Arc<StoragePool>,
 }
 
-impl BlockEdges {
+impl BlockTensors {
     /// Puts values in the place of blocks in the plan of a graph; `None` where there are no blocks.
     pub(super) fn of(plan: &mut Plan) -> Result<Option<Arc<Self>>, RuntimeError> {
-        if plan.inputs.iter().chain(&plan.outputs).all(|edge| edge.mxint8.is_none()) {
+        if plan.inputs.iter().chain(&plan.outputs).all(|plan_tensor| plan_tensor.mxint8.is_none()) {
             return Ok(None);
         }
         let mut sets: Vec<_> = plan.variants.iter_mut().map(|variant| &mut variant.inputs).collect();
@@ -171,14 +171,17 @@ impl BlockEdges {
 }
 
 fn edges_of(
-    edges: &mut [Edge],
+    plan_tensors: &mut [PlanTensor],
     sets: &mut [&mut Vec<Vec<i64>>],
-) -> Result<Vec<Option<BlockEdge>>, RuntimeError> {
-    let edge_of = |(index, edge): (usize, &mut Edge)| {
-        let Some(columns) = edge.mxint8 else { return Ok(None) };
+) -> Result<Vec<Option<BlockTensor>>, RuntimeError> {
+    let block_tensor = |(index, plan_tensor): (usize, &mut PlanTensor)| {
+        let Some(columns) = plan_tensor.mxint8 else { return Ok(None) };
         let refused = || {
             RuntimeError::Engine(EngineError::Graph {
-                message: format!("tensor `{}` does not have blocks of rows of {columns} values", edge.name),
+                message: format!(
+                    "tensor `{}` does not have blocks of rows of {columns} values",
+                    plan_tensor.name
+                ),
             })
         };
         let (mut value_bytes, mut block_bytes) = (Vec::new(), Vec::new());
@@ -190,7 +193,7 @@ fn edges_of(
             value_bytes.push(usize::try_from(Dtype::Float32.dense_bytes(dims)?).ok()?);
             Some(())
         };
-        let mut dims = edge.dims.clone();
+        let mut dims = plan_tensor.dims.clone();
         decode(&mut dims).ok_or_else(refused)?;
         for set in sets.iter_mut() {
             decode(set.get_mut(index).ok_or_else(refused)?).ok_or_else(refused)?;
@@ -200,24 +203,24 @@ fn edges_of(
         if block_bytes.len() > 1 {
             block_bytes.remove(0);
         }
-        edge.dims = dims;
-        edge.dtype = Dtype::Float32;
+        plan_tensor.dims = dims;
+        plan_tensor.dtype = Dtype::Float32;
         let pool = StoragePool::new(largest, 1);
-        Ok(Some(BlockEdge { columns: usize::try_from(columns).unwrap_or(usize::MAX), block_bytes, pool }))
+        Ok(Some(BlockTensor { columns: usize::try_from(columns).unwrap_or(usize::MAX), block_bytes, pool }))
     };
-    edges.iter_mut().enumerate().map(edge_of).collect()
+    plan_tensors.iter_mut().enumerate().map(block_tensor).collect()
 }
 
 /// The blocks that one exec object reads and writes.
 #[derive(Debug)]
 pub(super) struct BlockBindings {
-    edges: Arc<BlockEdges>,
+    tensors: Arc<BlockTensors>,
     variant: usize,
 }
 
 impl BlockBindings {
-    pub(super) fn new(edges: &Arc<BlockEdges>) -> Self {
-        Self { edges: Arc::clone(edges), variant: 0 }
+    pub(super) fn new(tensors: &Arc<BlockTensors>) -> Self {
+        Self { tensors: Arc::clone(tensors), variant: 0 }
     }
 
     pub(super) fn select_shapes(&mut self, variant: usize) {
@@ -230,51 +233,55 @@ impl BlockBindings {
         bindings: &mut Bindings,
         tensors: &mut HostTensors<'_, '_>,
     ) -> Result<(), RuntimeError> {
-        let (edges, variant) = (&*self.edges, self.variant);
+        let (block_tensors, variant) = (&*self.tensors, self.variant);
         let mut values = Vec::new();
-        for (edge, blocks) in edges.inputs.iter().zip(tensors.inputs) {
-            let (Some(edge), Some(blocks)) = (edge, blocks) else { continue };
-            edge.check(variant, blocks.len())?;
-            let mut storage = edge.pool.take()?;
-            from_blocks::<f32>(edge.columns, *blocks, storage.memory_mut().first(edge.value_bytes(variant)));
+        for (block_tensor, blocks) in block_tensors.inputs.iter().zip(tensors.inputs) {
+            let (Some(block_tensor), Some(blocks)) = (block_tensor, blocks) else { continue };
+            block_tensor.check(variant, blocks.len())?;
+            let mut storage = block_tensor.pool.take()?;
+            from_blocks::<f32>(
+                block_tensor.columns,
+                *blocks,
+                storage.memory_mut().first(block_tensor.value_bytes(variant)),
+            );
             values.push(storage);
         }
         let mut results = Vec::new();
-        for (edge, blocks) in edges.outputs.iter().zip(&*tensors.outputs) {
-            let (Some(edge), Some(blocks)) = (edge, blocks) else { continue };
-            edge.check(variant, blocks.len())?;
-            results.push(edge.pool.take()?);
+        for (block_tensor, blocks) in block_tensors.outputs.iter().zip(&*tensors.outputs) {
+            let (Some(block_tensor), Some(blocks)) = (block_tensor, blocks) else { continue };
+            block_tensor.check(variant, blocks.len())?;
+            results.push(block_tensor.pool.take()?);
         }
         let mut values = values.iter();
-        let inputs = edges.inputs.iter().zip(tensors.inputs);
+        let inputs = block_tensors.inputs.iter().zip(tensors.inputs);
         let inputs: Vec<_> = inputs
-            .map(|(edge, memory)| match edge {
+            .map(|(block_tensor, memory)| match block_tensor {
                 Some(_) => memory.and_then(|_| values.next()).map(Storage::memory),
                 None => *memory,
             })
             .collect();
         let mut next = results.iter_mut();
-        let outputs = edges.outputs.iter().zip(tensors.outputs.iter_mut());
+        let outputs = block_tensors.outputs.iter().zip(tensors.outputs.iter_mut());
         let mut outputs: Vec<_> = outputs
-            .map(|(edge, memory)| match edge {
+            .map(|(block_tensor, memory)| match block_tensor {
                 Some(_) => memory.as_ref().and_then(|_| next.next()).map(Storage::memory_mut),
                 None => memory.as_mut().map(HostSliceMut::reborrow),
             })
             .collect();
         bindings.execute(&mut HostTensors { inputs: &inputs, outputs: &mut outputs })?;
         let mut results = results.iter();
-        for (edge, blocks) in edges.outputs.iter().zip(tensors.outputs.iter_mut()) {
-            let (Some(edge), Some(blocks)) = (edge, blocks) else { continue };
+        for (block_tensor, blocks) in block_tensors.outputs.iter().zip(tensors.outputs.iter_mut()) {
+            let (Some(block_tensor), Some(blocks)) = (block_tensor, blocks) else { continue };
             let Some(storage) = results.next() else { continue };
             let values = storage.memory();
-            let values = values.subslice(0, edge.value_bytes(variant)).unwrap_or(values);
-            to_blocks::<f32>(edge.columns, values, blocks.reborrow());
+            let values = values.subslice(0, block_tensor.value_bytes(variant)).unwrap_or(values);
+            to_blocks::<f32>(block_tensor.columns, values, blocks.reborrow());
         }
         Ok(())
     }
 }
 
-impl BlockEdge {
+impl BlockTensor {
     fn bytes_in(&self, variant: usize) -> usize {
         self.block_bytes.get(variant).or(self.block_bytes.first()).copied().unwrap_or(0)
     }

@@ -12,7 +12,7 @@ use qaic_qpc::container::names;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::plan::{self, GRAPH_SECTION, PLAN_SECTION, Plan};
 
-use super::blocks::BlockEdges;
+use super::blocks::BlockTensors;
 use super::engine::{Engine, Graph, GraphOptions, Purpose};
 use super::stats::{Description, ProgramStats};
 use crate::device::{DeviceId, DeviceKind};
@@ -73,7 +73,7 @@ pub(in crate::device) struct ExecutableOptions<'a> {
 #[derive(Clone, Debug)]
 pub(in crate::device) struct Executable {
     pub(super) graph: Arc<Graph>,
-    pub(super) blocks: Option<Arc<BlockEdges>>,
+    pub(super) blocks: Option<Arc<BlockTensors>>,
     pub(super) stats: Option<Arc<ProgramStats>>,
 }
 
@@ -106,7 +106,7 @@ impl Executable {
 /// What a program runs with.
 pub(super) struct Built {
     pub(super) graph: Graph,
-    pub(super) blocks: Option<Arc<BlockEdges>>,
+    pub(super) blocks: Option<Arc<BlockTensors>>,
     /// Whether an inference can be run twice without a difference.
     pub(super) is_repeatable: bool,
 }
@@ -148,7 +148,7 @@ pub(super) fn build_graph(
     let constants = parts.constants.bytes();
     plan.check_initializers(constants.len(), constants.as_ptr().addr() as u64)?;
     let mut plan = plan.clone();
-    let blocks = BlockEdges::of(&mut plan)?;
+    let blocks = BlockTensors::of(&mut plan)?;
     let engine = Engine::get(engine_candidates)?;
     let is_repeatable = !plan.retained_state && !plan.loops && plan.custom_op_libraries.is_empty();
     let graph = Graph::build(engine, &plan, graph, &parts.constants, options)?;

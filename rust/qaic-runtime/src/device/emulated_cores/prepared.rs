@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use qaic_emu::workload::Images;
 use qaic_kmd::protocol::NncStatus;
-use qaic_qpc::plan::{Dtype, Edge, PLAN_SECTION, Plan, Variant};
+use qaic_qpc::plan::{Dtype, PLAN_SECTION, Plan, PlanTensor, Variant};
 
 use super::card_plan;
 use super::protocol::{Protocol, Region};
@@ -118,16 +118,17 @@ impl Prepared {
 
 /// Where the tensors of one side are, by where the plan says they are in the host's buffers.
 fn places(plan: &Plan, protocol: &Protocol, is_input: bool) -> Result<Vec<TensorPlace>, Refusal> {
-    let (edges, places) =
+    let (plan_tensors, places) =
         if is_input { (&plan.inputs, &plan.places.inputs) } else { (&plan.outputs, &plan.places.outputs) };
-    if edges.len() != places.len() {
-        let reason = format!("its plan has {} tensors and places for {}", edges.len(), places.len());
+    if plan_tensors.len() != places.len() {
+        let reason = format!("its plan has {} tensors and places for {}", plan_tensors.len(), places.len());
         return Err(Refusal::program(reason));
     }
-    let place = |(index, (edge, &(buffer, offset))): (usize, (&Edge, &(usize, u64)))| {
-        let nowhere = || Refusal::program(format!("tensor `{}` is in no buffer of the card", edge.name));
-        let bytes = |dims: &[i64]| bytes_of(edge.dtype, dims).ok_or_else(nowhere);
-        let largest = bytes(&edge.dims)?;
+    let place = |(index, (plan_tensor, &(buffer, offset))): (usize, (&PlanTensor, &(usize, u64)))| {
+        let nowhere =
+            || Refusal::program(format!("tensor `{}` is in no buffer of the card", plan_tensor.name));
+        let bytes = |dims: &[i64]| bytes_of(plan_tensor.dtype, dims).ok_or_else(nowhere);
+        let largest = bytes(&plan_tensor.dims)?;
         let dims_of = |variant: &Variant| {
             let side = if is_input { &variant.inputs } else { &variant.outputs };
             let bytes = bytes(side.get(index).ok_or_else(nowhere)?)?;
@@ -140,7 +141,7 @@ fn places(plan: &Plan, protocol: &Protocol, is_input: bool) -> Result<Vec<Tensor
         let region = protocol.find(buffer, offset, largest, is_input).ok_or_else(nowhere)?;
         Ok(TensorPlace { region, variant_bytes })
     };
-    edges.iter().zip(places).enumerate().map(place).collect()
+    plan_tensors.iter().zip(places).enumerate().map(place).collect()
 }
 
 fn bytes_of(dtype: Dtype, dims: &[i64]) -> Option<usize> {

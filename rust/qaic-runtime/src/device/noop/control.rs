@@ -1,4 +1,4 @@
-//! The hand on a `noop` device: faults, a gate that holds executions, and the loss of the device.
+//! The hand on a `noop` device: faults, a barrier that holds executions, and the loss of the device.
 //!
 //! Tests use it to bring about what a card does rarely, and to know that a call is inside the device without guessing
 //! times. A device nobody touches pays one counter and two loads per inference.
@@ -29,19 +29,19 @@ pub struct Control {
     losses: AtomicU32,
     // Whether executions have to look at the state.
     armed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ControlState>,
     pub(super) changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct ControlState {
     pub(super) plan: FaultPlan,
     pub(super) held: bool,
     away: bool,
     pub(super) inside: u32,
     // The largest `inside` that there was.
     pub(super) most_inside: u32,
-    // Number of the next submission, and of the first that a closed gate holds.
+    // Number of the next submission, and of the first that a closed barrier holds.
     pub(super) next: u64,
     pub(super) first_held: u64,
 }
@@ -56,12 +56,12 @@ pub(super) struct Stop {
 
 /// How long a call stays inside by itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stay {
+pub(super) enum Delay {
     Until(Instant),
     Forever,
 }
 
-impl Stay {
+impl Delay {
     pub(super) fn of(fault: Option<Action>) -> Self {
         match fault {
             // A time beyond what the clock can express does not end.
@@ -88,7 +88,7 @@ impl Control {
             calls: Default::default(),
             losses: AtomicU32::new(0),
             armed: AtomicBool::new(armed),
-            state: Mutex::new(State { plan, ..State::default() }),
+            state: Mutex::new(ControlState { plan, ..ControlState::default() }),
             changed: Condvar::default(),
         }
     }
@@ -110,7 +110,7 @@ impl Control {
         [0, 1, 2, 3].map(|index: usize| self.calls[index].load(Ordering::Relaxed))
     }
 
-    /// Closes the gate: executions that begin from now on wait in it. Those that are submitted may begin, and wait in it for
+    /// Closes the barrier: executions that begin from now on wait in it. Those that are submitted may begin, and wait in it for
     /// their end.
     pub fn hold(&self) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
@@ -120,7 +120,7 @@ impl Control {
         Ok(())
     }
 
-    /// Opens the gate.
+    /// Opens the barrier.
     pub fn release(&self) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
         state.held = false;
@@ -201,8 +201,8 @@ impl Control {
             }
             Some(Action::Lost) => Err(self.reset(&state)),
             fault => {
-                let duration = Stay::of(fault);
-                self.linger(state, duration, |_| false, losses, cancelled).map(|_| losses)
+                let duration = Delay::of(fault);
+                self.delay_call(state, duration, |_| false, losses, cancelled).map(|_| losses)
             }
         }
     }
@@ -256,7 +256,7 @@ impl Control {
     pub(super) fn execute(&self, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {
         let nth = self.count(Call::Execute);
         self.check_loaded(losses)?;
-        // Relaxed: whether a gate that closes now still holds this execution is open anyway; the state itself is
+        // Relaxed: whether a barrier that closes now still holds this execution is open anyway; the state itself is
         // read under its lock.
         if self.armed.load(Ordering::Relaxed) { self.execute_armed(nth, losses, stop) } else { Ok(()) }
     }
@@ -279,7 +279,7 @@ impl Control {
         state.most_inside = state.most_inside.max(state.inside);
         self.changed.notify_all();
         let asked = || stop.asked.load(Ordering::Relaxed);
-        let outcome = self.linger(state, Stay::of(fault), |state| state.held, losses, asked);
+        let outcome = self.delay_call(state, Delay::of(fault), |state| state.held, losses, asked);
         let (mut state, result) = match outcome {
             Ok(state) => (state, Ok(())),
             Err(error) => (self.state.lock(), Err(error)),
@@ -291,22 +291,22 @@ impl Control {
     }
 
     /// Stays in the device as long as `stay` says and then as long as `held` does; a loss and `cancelled` end both.
-    fn linger<'a>(
+    fn delay_call<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
-        stay: Stay,
-        held: impl Fn(&State) -> bool,
+        mut state: MutexGuard<'a, ControlState>,
+        delay: Delay,
+        held: impl Fn(&ControlState) -> bool,
         losses: u32,
         cancelled: impl Fn() -> bool,
-    ) -> Result<MutexGuard<'a, State>, RuntimeError> {
+    ) -> Result<MutexGuard<'a, ControlState>, RuntimeError> {
         loop {
             self.check_loaded(losses)?;
             if cancelled() {
                 return Err(RuntimeError::Interrupted);
             }
-            let left = match stay {
-                Stay::Until(end) => end.saturating_duration_since(Instant::now()),
-                Stay::Forever => LOOK_AGAIN,
+            let left = match delay {
+                Delay::Until(end) => end.saturating_duration_since(Instant::now()),
+                Delay::Forever => LOOK_AGAIN,
             };
             if left.is_zero() && !held(&state) {
                 return Ok(state);
@@ -347,17 +347,17 @@ impl Control {
         self.calls[call as usize].fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(super) fn state(&self) -> Result<MutexGuard<'_, State>, RuntimeError> {
+    pub(super) fn state(&self) -> Result<MutexGuard<'_, ControlState>, RuntimeError> {
         self.fork_guard.check()?;
         Ok(self.state.lock())
     }
 
-    fn arm(&self, state: &State) {
+    fn arm(&self, state: &ControlState) {
         self.armed.store(state.held || state.plan.mentions(Call::Execute.trigger()), Ordering::Relaxed);
     }
 
     /// Everything loaded is lost.
-    pub(super) fn reset(&self, _: &State) -> RuntimeError {
+    pub(super) fn reset(&self, _: &ControlState) -> RuntimeError {
         self.losses.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
         self.lost(RESET)

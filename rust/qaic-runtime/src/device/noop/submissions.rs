@@ -1,6 +1,6 @@
 //! Executions in two phases, as a card has them: submitted first, waited for later.
 //!
-//! The device ends what was submitted in order, each after its own fault and not before a closed gate lets it through. Like
+//! The device ends what was submitted in order, each after its own fault and not before a closed barrier lets it through. Like
 //! a card it cannot be told to stop: who cancels a submission ends the wait for it, and the device keeps the buffers until
 //! it is done with them. What is stuck is done when it is cancelled.
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use qaic_emu::fault::Action;
 
 use super::call::Call;
-use super::control::{Control, Stay, Stop};
+use super::control::{Control, Delay, Stop};
 use crate::error::RuntimeError;
 use crate::process::cancellation::CHECK_PERIOD;
 use crate::sync::{MutexGuard, Ordering};
@@ -21,7 +21,7 @@ pub(super) struct Submission {
     number: u64,
     nth: u64,
     fault: Option<Action>,
-    stay: Stay,
+    delay: Delay,
     /// Of the bytes that the device reads.
     pub(super) sum: u32,
 }
@@ -37,7 +37,7 @@ impl Control {
         self.queues.load(Ordering::Relaxed)
     }
 
-    /// Lets `count` more submissions through the closed gate, the oldest first.
+    /// Lets `count` more submissions through the closed barrier, the oldest first.
     pub fn let_through(&self, count: u64) -> Result<(), RuntimeError> {
         self.state()?.first_held += count;
         self.changed.notify_all();
@@ -61,7 +61,7 @@ impl Control {
         stop.asked.store(false, Ordering::Relaxed);
         stop.inside.store(true, Ordering::Relaxed);
         self.changed.notify_all();
-        Ok(Submission { number, nth, fault, stay: Stay::of(fault), sum })
+        Ok(Submission { number, nth, fault, delay: Delay::of(fault), sum })
     }
 
     /// Waits for the end of a submission. `is_reclaim`: for the device to let go of its buffers, however it ends.
@@ -87,11 +87,11 @@ impl Control {
                 return if is_reclaim { Ok(()) } else { Err(error) };
             }
             let is_through = !state.held || submission.number < state.first_held;
-            let left = match submission.stay {
-                Stay::Until(end) => end.saturating_duration_since(Instant::now()),
+            let left = match submission.delay {
+                Delay::Until(end) => end.saturating_duration_since(Instant::now()),
                 // It lasts until it is cancelled.
-                Stay::Forever if is_reclaim => Duration::ZERO,
-                Stay::Forever => CHECK_PERIOD,
+                Delay::Forever if is_reclaim => Duration::ZERO,
+                Delay::Forever => CHECK_PERIOD,
             };
             if is_through && left.is_zero() {
                 break;
@@ -128,7 +128,7 @@ impl Control {
         }
     }
 
-    fn leave(&self, mut state: MutexGuard<'_, super::control::State>, stop: &Stop) {
+    fn leave(&self, mut state: MutexGuard<'_, super::control::ControlState>, stop: &Stop) {
         state.inside -= 1;
         stop.inside.store(false, Ordering::Relaxed);
         drop(state);

@@ -11,7 +11,7 @@ pub(super) const ALIGNMENT: u64 = 64;
 
 /// One entry of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct DirectoryEntry {
     pub(super) kind: u32,
     pub(super) flags: u32,
     pub(super) offset: u64,
@@ -22,7 +22,7 @@ pub(super) struct Entry {
     pub(super) crc: u32,
 }
 
-impl Entry {
+impl DirectoryEntry {
     pub(super) fn read(bytes: &[u8]) -> Self {
         Self {
             kind: u32::get(bytes, 0),
@@ -92,12 +92,12 @@ impl Entry {
 }
 
 /// The entries of a checked directory: every section of it lies inside the used bytes, and no two share a byte.
-pub(super) fn read(bytes: &[u8], header: &Header) -> Result<Vec<Entry>, StatsError> {
+pub(super) fn read(bytes: &[u8], header: &Header) -> Result<Vec<DirectoryEntry>, StatsError> {
     let start = usize::try_from(header.directory).unwrap_or(usize::MAX);
     let end = header.directory_end().and_then(|end| usize::try_from(end).ok()).unwrap_or(0);
     let stride = usize::try_from(header.entry_bytes).unwrap_or(usize::MAX);
     let directory = bytes.get(start..end).unwrap_or_default();
-    let entries: Vec<Entry> = directory.chunks_exact(stride).map(Entry::read).collect();
+    let entries: Vec<DirectoryEntry> = directory.chunks_exact(stride).map(DirectoryEntry::read).collect();
     let mut known = [false; Kind::ALL.len()];
     for entry in &entries {
         entry.check()?;
@@ -115,7 +115,7 @@ pub(super) fn read(bytes: &[u8], header: &Header) -> Result<Vec<Entry>, StatsErr
     Ok(entries)
 }
 
-fn overlaps(entries: &[Entry], header: &Header) -> Result<(), StatsError> {
+fn overlaps(entries: &[DirectoryEntry], header: &Header) -> Result<(), StatsError> {
     // Empty rooms have no byte to share.
     let mut rooms: Vec<(Range<u64>, Option<u32>)> = entries
         .iter()

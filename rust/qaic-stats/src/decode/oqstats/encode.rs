@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::decode::descriptor::Fingerprint;
-use crate::decode::oqstats::directory::{ALIGNMENT, Entry};
+use crate::decode::oqstats::directory::{ALIGNMENT, DirectoryEntry};
 use crate::decode::oqstats::header::{ENTRY_BYTES, HEADER_BYTES, Header, MAGIC, length};
 use crate::decode::record::{Kind, OpPmu, Record, Thread};
 use crate::error::StatsError;
@@ -75,7 +75,7 @@ pub fn encode(
         used = start.saturating_add(section.bytes.len());
         let place = buffer.get_mut(start..used).ok_or_else(|| too_many(&sections))?;
         place.copy_from_slice(&section.bytes);
-        let entry = Entry {
+        let entry = DirectoryEntry {
             kind: section.kind.code(),
             flags: 0,
             offset: u64::try_from(start).unwrap_or(u64::MAX),

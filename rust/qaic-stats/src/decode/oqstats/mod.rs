@@ -86,7 +86,7 @@ pub fn fingerprint_of(bytes: &[u8]) -> Result<Fingerprint, StatsError> {
     Header::read(bytes).map(|header| header.fingerprint)
 }
 
-fn reserved_entries(entries: &[directory::Entry], warnings: &mut Vec<String>) {
+fn reserved_entries(entries: &[directory::DirectoryEntry], warnings: &mut Vec<String>) {
     let odd = entries.iter().filter(|entry| entry.flags != 0).count();
     if odd != 0 {
         warnings

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 use crate::decode::descriptor::OpsDescriptor;
 use crate::model::StatsModel;
-use crate::walk::{CoreRecords, Watch, by_core};
+use crate::walk::{CoreRecords, ProgressObserver, by_core};
 
 /// What a summary shows.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +20,7 @@ pub struct SummaryOptions<'a> {
     /// Only these cores; the lines about the whole network stay as they are.
     pub cores: Option<Vec<u16>>,
     /// Hears how far the reading has come.
-    pub watch: Option<&'a dyn Watch>,
+    pub observer: Option<&'a dyn ProgressObserver>,
 }
 
 /// Writes the summary. Memory does not depend on the number of executions.
@@ -40,7 +40,7 @@ pub fn write_summary(
         }
         first = false;
         let records = records.get(&core.core).unwrap_or(&nothing);
-        let table = rows::Table::of_core(model, descriptor, core.core, &records.threads, options.watch)?;
+        let table = rows::Table::of_core(model, descriptor, core.core, &records.threads, options.observer)?;
         table.write(out, &core, lines::CoreTotals::of(&records.threads))?;
         lines::write_core(out, model, descriptor, &core, records, &table)?;
     }

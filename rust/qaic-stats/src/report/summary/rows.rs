@@ -7,7 +7,7 @@ use super::lines::CoreTotals;
 use crate::decode::descriptor::{OpDesc, OpsDescriptor};
 use crate::decode::record::{Core, Kind, Thread, op_flags, op_kind_flags};
 use crate::model::StatsModel;
-use crate::walk::{Execution, Times, Watch, executions, groups_of};
+use crate::walk::{Execution, ProgressObserver, Times, executions, groups_of};
 
 const HEADER: &str = "core  ucycles  ucycles(%)     pcycles  pcycles(%)  count      out KB  ucycles/KB  pcycles/KB  \
                       stddev(pc/KB)  opdetails";
@@ -169,7 +169,7 @@ impl Table {
         descriptor: &OpsDescriptor,
         core: u16,
         threads: &[Thread],
-        watch: Option<&dyn Watch>,
+        observer: Option<&dyn ProgressObserver>,
     ) -> io::Result<Self> {
         let ops = descriptor.cores.get(usize::from(core)).map_or(&[][..], |core| &core.ops);
         let mut table = Self { recorded: model.section(Kind::Op).is_some(), ..Self::default() };
@@ -196,7 +196,7 @@ impl Table {
                 &group.threads,
                 ops.len(),
                 Times::Own,
-                watch,
+                observer,
                 |thread, op| {
                     if op.kflags & op_kind_flags::ASYNC_TRANSFER != 0 {
                         return;

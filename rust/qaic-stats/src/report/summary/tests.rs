@@ -374,7 +374,7 @@ fn many_cores_cost_what_their_lines_cost() {
 #[test]
 fn chosen_cores_are_shown_alone() {
     let (model, descriptor) = sample();
-    let options = SummaryOptions { cores: Some(vec![1]), watch: None };
+    let options = SummaryOptions { cores: Some(vec![1]), observer: None };
     let found = text_with(&model, &descriptor, &options);
     assert!(!found.contains("c0 total") && found.contains("c1 total"));
     assert!(found.contains("total batch ucycles:           444677"));
@@ -383,7 +383,7 @@ fn chosen_cores_are_shown_alone() {
 #[derive(Debug)]
 struct Stop;
 
-impl Watch for Stop {
+impl ProgressObserver for Stop {
     fn passed(&self, _: &[u8]) -> io::Result<()> {
         Err(io::Error::from(io::ErrorKind::Interrupted))
     }
@@ -392,7 +392,7 @@ impl Watch for Stop {
 #[test]
 fn a_watch_ends_the_work() {
     let (model, descriptor) = sample();
-    let options = SummaryOptions { cores: None, watch: Some(&Stop) };
+    let options = SummaryOptions { cores: None, observer: Some(&Stop) };
     let error = write_summary(&mut Vec::new(), &model, &descriptor, &options).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::Interrupted);
 }

@@ -5,7 +5,7 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 
 use ort_sys::{ONNXTensorElementDataType, OrtValue};
-use qaic_qpc::plan::{Dtype, Edge, Variant};
+use qaic_qpc::plan::{Dtype, PlanTensor, Variant};
 
 use super::library::{Engine, check};
 
@@ -76,36 +76,36 @@ impl Drop for Value {
 impl Tensor {
     /// The tensors of one side; `dims_of` gives their dims in a specialization.
     pub(super) fn of_edges(
-        edges: &[Edge],
+        plan_tensors: &[PlanTensor],
         variants: &[Variant],
         dims_of: impl Fn(&Variant) -> &[Vec<i64>],
     ) -> Result<Vec<Self>, String> {
-        let tensor = |(index, edge): (usize, &Edge)| {
+        let tensor = |(index, plan_tensor): (usize, &PlanTensor)| {
             let mut tensor = Self {
-                name: c_name(&edge.name)?,
-                dtype: element_type(edge.dtype),
+                name: c_name(&plan_tensor.name)?,
+                dtype: element_type(plan_tensor.dtype),
                 // At most 8.
-                item_bytes: usize::try_from(edge.dtype.size_bytes()).unwrap_or(8),
+                item_bytes: usize::try_from(plan_tensor.dtype.size_bytes()).unwrap_or(8),
                 shapes: Vec::new(),
                 by_variant: Vec::new(),
             };
             if variants.is_empty() {
-                tensor.shapes.push(Shape::new(&edge.name, edge.dtype, &edge.dims)?);
+                tensor.shapes.push(Shape::new(&plan_tensor.name, plan_tensor.dtype, &plan_tensor.dims)?);
             }
             let mut known = HashMap::new();
             for variant in variants {
-                let dims = dims_of(variant)
-                    .get(index)
-                    .ok_or_else(|| format!("a specialization has no dims for tensor `{}`", edge.name))?;
+                let dims = dims_of(variant).get(index).ok_or_else(|| {
+                    format!("a specialization has no dims for tensor `{}`", plan_tensor.name)
+                })?;
                 let number = *known.entry(dims).or_insert(tensor.shapes.len());
                 if number == tensor.shapes.len() {
-                    tensor.shapes.push(Shape::new(&edge.name, edge.dtype, dims)?);
+                    tensor.shapes.push(Shape::new(&plan_tensor.name, plan_tensor.dtype, dims)?);
                 }
                 tensor.by_variant.push(number);
             }
             Ok(tensor)
         };
-        edges.iter().enumerate().map(tensor).collect()
+        plan_tensors.iter().enumerate().map(tensor).collect()
     }
 
     /// Number of the shape it has in a specialization.

@@ -9,11 +9,11 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 /// A machine; its files go with it.
 #[derive(Debug)]
-pub(crate) struct TestTree {
+pub(crate) struct SysfsFixture {
     root: PathBuf,
 }
 
-impl TestTree {
+impl SysfsFixture {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("openqaic-tree-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -53,8 +53,8 @@ impl TestTree {
         );
     }
 
-    /// A file of a function.
-    pub(crate) fn attribute(&self, address: &str, file: &str, value: &str) {
+    /// An attribute of a function.
+    pub(crate) fn write_attribute(&self, address: &str, file: &str, value: &str) {
         self.file(&format!("sys/devices/pci0000:00/{address}/{file}"), value);
     }
 
@@ -85,7 +85,7 @@ impl TestTree {
     }
 }
 
-impl Drop for TestTree {
+impl Drop for SysfsFixture {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
     }
