@@ -77,7 +77,7 @@ def report(samples: int, *, quick: bool) -> Iterator[str]:
     for make in (accuracy_tasks.magika, accuracy_tasks.recognizer):
         task = make(CALIBRATION, samples)
         with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder:
-            # Containers of this run are of use to nobody else.
+            # Containers of this run are of no use to a later process.
             os.environ["QAIC_CACHE_DIR"] = folder
             yield from Part(task, Path(folder), quick=quick).lines()
 

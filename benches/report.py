@@ -114,7 +114,7 @@ GROUPS = {
     ),
     "queues": (
         "Queues",
-        "Rust only, one thread unless it says otherwise, nobody is woken. Submitting and collecting "
+        "Rust only, one thread unless it says otherwise, no thread is woken. Submitting and collecting "
         "includes running the inference on `noop`, which copies one tensor in and one out.",
     ),
     "compile": (

@@ -1,7 +1,7 @@
 """Programs as compilers for cards make them, without a plan for a host; and what a card makes of them.
 
 The card is one whose cores do nothing: what the host writes to its memory can be read from there, when the
-semaphores let it (device-kmd §2.2, §2.4.1, §3, §4.2). The model here shares no code with the emulator.
+semaphores let it (docs/reference/card.md). The model here shares no code with the emulator.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Card:
         self.memory: dict[tuple[int, int], int] = {}
         self.semaphores = [0] * 32
         self.buffers = [bytearray(size) for size, _ in program.buffers]
-        #: an element waits for a semaphore that nobody raises any more
+        #: an element waits for a semaphore that no element raises any more
         self.is_stuck = False
 
     def infer(self, inputs: dict[str, bytes]) -> dict[str, bytes] | None:
@@ -219,7 +219,7 @@ class Card:
         }
 
     def _stage(self, inputs: dict[str, bytes]) -> dict[int, int]:
-        """Write the inputs to their buffers; bytes in use of those with partial ones (qpc-format §3.3)."""
+        """Write the inputs to their buffers; bytes in use of those with partial ones."""
         given = [(binding, inputs[binding.name]) for binding in self.program.of_side(IN)]
         used = [0] * len(self.buffers)
         headers = [0] * len(self.buffers)

@@ -1,7 +1,8 @@
 """What tests may leave on emulated cards, nothing, and what cards do otherwise than virtual ones.
 
-A process opens a card once and keeps it open (device-kmd §1.1). All else goes back when the objects of a test
-are gone: memory, channels, books of the firmware, threads. What a module keeps is judged when it ends.
+A process opens a card once and keeps it open. All else goes back when the objects of a test
+are gone: memory, channels, resource tables of the firmware, threads. A module's remains are checked when it
+ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def are_meant():
 def let_go(session):
     """Let a session go on after an inference without end.
 
-    A virtual card ends what nobody waits for. A card cannot be told to: its cores have to be taken away.
+    A virtual card ends an inference that no thread waits for. A card has no call for that: only a reset of
+    its cores ends it.
     """
     if are_meant():
         session.reset()

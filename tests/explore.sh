@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the property tests of Rust and Python with fresh seeds, again and again, until one fails. What failed is told with the
-# command that does the same again.
+# Runs the property tests of Rust and Python with fresh seeds, again and again, until one fails. Prints the failure and the
+# command that repeats it.
 #
 # usage: tests/explore.sh [minutes, without a number until Ctrl-C] [python, default .venv/bin/python]
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""Containers made to order, by a writer that shares nothing with ours (qpc-format §1.1, §1.2)."""
+"""Containers made to order, by a writer that shares nothing with ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reduced-precision arithmetic in numpy, written from compile-options §4.2-4.4 and §5.3 alone."""
+"""Reduced-precision arithmetic in numpy, independent of the implementation."""
 
 import math
 from fractions import Fraction
@@ -58,7 +58,8 @@ def dequantize(levels, scale, offset):
         return np.float32(scale) * difference.astype(np.float32)
 
 
-# Fraction bits, exponent of the largest element, least normal exponent, largest magnitude (§5.3).
+# OCP Microscaling v1.0: fraction bits, exponent of the largest element, least normal exponent, largest
+# magnitude.
 MX = {"mxfp6_e2m3": (3, 2, 0, 7.5), "mxfp6_e3m2": (2, 4, -2, 28.0), "mxint8": (6, 0, 0, 127 / 64)}
 BLOCK_BYTES = {"mxfp6_e2m3": 25, "mxfp6_e3m2": 25, "mxint8": 33}
 
@@ -93,7 +94,7 @@ def mx_round(values, name):
 
 
 def calibrate(counts, minimum, maximum, method, schema, precision="Int8", percentile=100.0):
-    """§4.4: the range that a calibration leaves."""
+    """The range that a calibration leaves."""
     counts = counts.astype(np.float64)
     if method == "None" or minimum == maximum or not counts.sum():
         return minimum, maximum

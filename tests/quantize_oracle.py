@@ -1,4 +1,4 @@
-"""Quantization as compile-options §4.2 to §4.6 describe it, in numpy, node by node.
+"""Quantization in numpy, node by node.
 
 Nothing here comes from the compiler: ranges, scales, weights and biases are computed again, in float64, and
 float operators are evaluated by onnx's reference implementation.
@@ -21,7 +21,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 
 
 def params_of(low, high, schema, precision="Int8"):
-    """Scale and offset of a range, §4.2."""
+    """Scale and offset of a range."""
     qmin, qmax = LIMITS[precision]
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     centred = schema in {"symmetric", "symmetric_with_power2_scale"} or (
@@ -47,7 +47,7 @@ def params_of(low, high, schema, precision="Int8"):
 
 
 def quantize(values, scale, offset, precision="Int8"):
-    """Integers of real numbers; the engine's order, which rounds before it adds the offset (§4.3)."""
+    """Integers of real numbers; the engine's order, which rounds before it adds the offset."""
     low, high = LIMITS[precision]
     levels = np.rint(np.asarray(values, np.float32) / np.float32(scale)).astype(np.float64)
     return np.clip(levels + offset, low, high)
@@ -59,7 +59,7 @@ def through(values, scale, offset, precision="Int8"):
 
 
 def stored(values, scale, offset, precision="Int8"):
-    """What is left of constants, which are rounded after the offset was added in float32 (§4.2)."""
+    """What is left of constants, which are rounded after the offset was added in float32."""
     low, high = LIMITS[precision]
     levels = np.rint(np.asarray(values, np.float32) / np.float32(scale) + np.float32(offset))
     return (np.float32(scale) * (np.clip(levels, low, high) - np.float32(offset))).astype(np.float32)
@@ -176,7 +176,7 @@ def weight_through(values, axis, schema, precision="Int8", scales=None):
 
 
 def bias_through(bias, input_scale, weight_scales, schema, precision="Int32", data="Int8"):
-    """A bias as integer kernels add it, and the scales the weight then has, §4.5."""
+    """A bias as integer kernels add it, and the scales the weight then has."""
     scales = np.asarray(weight_scales, np.float32).copy()
     per_channel = len(scales) > 1
     result = np.zeros(len(bias))

@@ -96,7 +96,7 @@ def even_buffer(ops_per_thread, cores=1, threads=1, fingerprint=None, meta=b"{}"
 
 @st.composite
 def contents(draw, max_ops=12):
-    """(run, sections, descriptor facts) of an inference that keeps every rule (stats-profiling §8.5)."""
+    """(run, sections, descriptor facts) of an inference that keeps every rule."""
     cores, threads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     groups = draw(st.integers(1, threads))
     thread_groups = [*range(groups), *(draw(st.integers(0, groups - 1)) for _ in range(threads - groups))]

@@ -9,7 +9,7 @@ import numpy as np
 from qaic.stats.reports.capture import Capture
 
 
-# Written out from stats-profiling §8.3; the decoder has its own copy of this table.
+# Typed in here; the decoder has its own copy of this table.
 def _dtype(fields):
     """`"core <u2, slice <u2"` as a packed structure."""
     return np.dtype([tuple(field.split()) for field in fields.split(",")])

@@ -43,7 +43,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Nothing can be done about a folder that somebody else removed.
+        // A failure means that another process removed the folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,5 @@
-//! What handles travel through: the ring beside crossbeam's, waking nobody, and an inference submitted and collected.
+//! The queues of the runtime: the ring beside crossbeam's without a sleeping thread, and an inference submitted and
+//! collected.
 //!
 //! Waking a sleeping thread is not measured here: it costs what the system's condition variable costs, 10 to 40 us.
 #![allow(clippy::unwrap_used)] // a bench without its program must not run

@@ -79,7 +79,7 @@ fn trace(criterion: &mut Criterion) {
         }
     }
     group.finish();
-    // Nothing can be done about a file that somebody else removed.
+    // A failure means that another process removed the file.
     let _ = fs::remove_file(path);
 }
 

@@ -255,6 +255,6 @@ def in_flight_rows(folder: str, effort: Effort) -> Iterator[Row]:
         yield Row(
             f"{models.TITLES[name]}, `run` while {CROWD:,} threads wait in `getCompletedId`",
             Spread.of(rates[_BESIDE], "/s"),
-            (("nobody waits", Spread.of(rates[_ALONE], "/s")),),
+            (("no thread waits", Spread.of(rates[_ALONE], "/s")),),
             **at_least(ratios(rates[_BESIDE], rates[_ALONE]), 0.9),
         )

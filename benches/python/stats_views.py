@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .effort import Effort
 
-#: operations of a real inference (stats-profiling §8.6)
+#: operations of a real inference
 REAL_OPS = 1_300_000
 _VIEWS_LIMIT_S = 5e-6
 _COLUMNS_LIMIT_BYTES_PER_S = 20e9

@@ -1,4 +1,4 @@
-//! Containers made here, so that no benchmark depends on a file somebody has to build first.
+//! Containers made here, so that no benchmark needs a file that another command builds.
 //!
 //! One program, in every size: inputs `x0`, `x1`, .. of `[1, 16]` f32 and one output `y`, packed into one DMA buffer each
 //! way. [`add_program`] also carries what the `cpu` device needs to run `y = x0 + x1`.

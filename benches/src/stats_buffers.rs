@@ -9,7 +9,7 @@ use qaic_stats::decode::record::{
 use qaic_stats::error::StatsError;
 use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
 
-/// Operations of the buffer that budgets are stated for (stats-profiling §8.6).
+/// Operations of the buffer that budgets are stated for.
 pub const REAL_OPS: usize = 1_300_000;
 
 /// A card's core: four threads, and one for each of two other engines.

@@ -26,7 +26,7 @@ from qaic import _core
 from qaic.errors import DeviceTimeoutError
 from session_models import affine, endless, model, save
 
-# Flags, stats-profiling §8.3.
+# Flags of operations in a stats buffer.
 NESTED, EXECUTED = 8, 1
 OUT_BYTES = 64
 ACTIVATION = 1

@@ -1,4 +1,4 @@
-"""Cards and virtual cards side by side: ids, environment, sessions, forks (device-kmd §1.5)."""
+"""Cards and virtual cards side by side: ids, environment, sessions, forks."""
 
 import subprocess
 import sys

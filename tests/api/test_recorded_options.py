@@ -1,4 +1,4 @@
-"""Options without any effect on results: of the hardware, of threads, buffers, and who converts the edge."""
+"""Options without any effect on results: of hardware, threads, buffers, and conversions at the edge."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_option_is_recorded_and_changes_no_result(name, model, tmp_path, caplog)
     for tensor, array in outputs.items():
         assert array.tobytes() == plain[tensor].tobytes()
     assert options == CORES | {name: recorded}
-    told = [record.getMessage() for record in caplog.records if "no effect on" in record.getMessage()]
-    assert told == [f"recorded, no effect on the cpu target: {name}"]
+    messages = [record.getMessage() for record in caplog.records if "no effect on" in record.getMessage()]
+    assert messages == [f"recorded, no effect on the cpu target: {name}"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``Session.submit`` and ``run_async``: futures that end, in every way an inference can (python-api §A.6)."""
+"""``Session.submit`` and ``run_async``: futures that end, in every way an inference can."""
 
 import asyncio
 import concurrent.futures
@@ -211,7 +211,7 @@ def test_no_exec_object_in_time_is_an_error_of_the_call(noop):
 
 def test_time_that_is_up_before_the_start_costs_no_exec_object(session):
     for _ in range(200):
-        # The thread of the futures and the call race for who sees it first.
+        # The thread of the futures and the calling thread race to see the timeout first.
         with contextlib.suppress(DeviceTimeoutError):
             session.submit(batch(0), timeout=0).exception(SOON)
     futures = [session.submit(batch(number), timeout=SOON) for number in range(4)]

@@ -1,4 +1,4 @@
-"""Life of a ``Session``: load, reset, reuse, cores, options that may change (python-api §A.2, §A.4, §A.5)."""
+"""Life of a ``Session``: load, reset, reuse, cores, options that may change."""
 
 import gc
 import shutil

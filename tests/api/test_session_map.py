@@ -1,4 +1,4 @@
-"""``Session.map``: order, bound, laziness, failures in their turn (python-api §A.6)."""
+"""``Session.map``: order, bound, laziness, failures in their turn."""
 
 import io
 import itertools
@@ -46,7 +46,7 @@ def free_cores():
 
 
 def come_back(cores):
-    """Look until so many cores are free; an inference that was told to end takes a moment to do so."""
+    """Look until so many cores are free; a cancelled inference ends a moment later."""
     looks = 0
     while free_cores() < cores:
         looks += 1
@@ -122,7 +122,7 @@ def test_results_are_fresh_arrays(session):
 
 
 def test_runs_and_maps_inside_a_map_find_exec_objects(session):
-    # All exec objects carry results of the outer map at times; those nobody fetched yet must not hold them.
+    # All exec objects carry results of the outer map at times; results not yet fetched must not hold them.
     for number, outer in enumerate(session.map((batch(number) for number in range(12)), in_flight=20)):
         np.testing.assert_array_equal(session.run(batch(number))["y"], outer["y"])
         inner = list(session.map(batch(other) for other in range(6)))

@@ -1,4 +1,4 @@
-"""Memory of a session: runs do not add any, activations share the weights (design §4, §5)."""
+"""Memory of a session: runs do not add any, activations share the weights."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a ``Session`` measures, and ``run_benchmark`` (python-api §A.2.3, §A.3)."""
+"""What a ``Session`` measures, and ``run_benchmark``."""
 
 import re
 

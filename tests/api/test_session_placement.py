@@ -1,4 +1,4 @@
-"""Which cores a session takes, and how long it waits (python-api §A.1.1, §A.5)."""
+"""Which cores a session takes, and how long it waits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""``Session.profile``: what is recorded, and what comes of it (python-api §A.6, stats-profiling §6)."""
+"""``Session.profile``: what is recorded, and what comes of it."""
 
 import asyncio
 import doctest
@@ -205,7 +205,7 @@ def test_buffers_can_be_declined_and_required(session, measured, path):
     with measured.profile(device=False) as profile:
         measured.run(X)
     assert profile.device == ()
-    # The default level measures too, and nobody asked for it.
+    # The default level measures too, but the session keeps buffers of explicit levels only.
     with session.profile() as profile:
         session.run(X)
     assert profile.device == ()

@@ -1,4 +1,4 @@
-"""Bad input to ``Session``: one clear error that names the thing, nothing left behind (design §6)."""
+"""Bad input to ``Session``: one clear error that names the thing, nothing left behind."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``Session.run``: what goes in, what comes out, and who owns it (python-api §A.2.2)."""
+"""``Session.run``: the arrays it takes and returns, and their owners."""
 
 import gc
 from collections import OrderedDict, UserDict

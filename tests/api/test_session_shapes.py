@@ -1,4 +1,4 @@
-"""Sessions of programs with several combinations of shapes, and with state (python-api §A.2)."""
+"""Sessions of programs with several combinations of shapes, and with state."""
 
 import json
 
@@ -212,7 +212,7 @@ def test_state_is_returned_when_asked_for_and_to_those_who_bring_it(stateful_pat
         mine = np.empty(3, np.float32)
         assert session.run({"x": X}, out={"past_RetainedState": mine})["past_RetainedState"] is mine
         np.testing.assert_array_equal(mine, 3 * X)
-        # Who brings the state gets the next one, and it stays on the device too.
+        # A caller that passes the state gets the next one, and it stays on the device too.
         found = session.run({"x": X, "past": 10 * X})
         np.testing.assert_array_equal(found["past_RetainedState"], 11 * X)
         np.testing.assert_array_equal(session.run({"x": X})["y"], -12 * X)

@@ -1,4 +1,4 @@
-"""Cores counted across processes with ``QAIC_CPU_SHARED`` (python-api §A.5): exact, whoever dies."""
+"""Cores counted across processes with ``QAIC_CPU_SHARED``: the count is exact, whichever process dies."""
 
 import contextlib
 import os

@@ -67,7 +67,7 @@ def test_flags_reach_the_container(model, out, capsys):
 
 
 def test_the_command_line_of_wrappers(model, out):
-    """Tool, target, version, model; the result by exit code and file (compile-options §1.4)."""
+    """Tool, target, version, model; the result by exit code and file."""
     command = [
         *(sys.executable, "-m", "qaic.cli.compile", "-aic-hw", "-aic-hw-version=ai100", f"-m={model}"),
         *("-compile-only", "-retained-state=false", "-aic-num-cores=16", "-mxfp6-matmul", "-mos=1"),

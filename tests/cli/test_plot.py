@@ -1,4 +1,4 @@
-"""``python -m qaic plot``: each kind of file is known by its content, drawn, or told in figures."""
+"""``python -m qaic plot``: each kind of file is recognized by its content, drawn or printed."""
 
 import json
 import os

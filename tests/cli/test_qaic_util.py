@@ -1,4 +1,4 @@
-"""``qaic-util`` as its users and the scripts that parse it see it (python-api §D.1, device-kmd §6.1)."""
+"""``qaic-util`` as its users and the scripts that parse it see it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``qaic-runner`` runs programs: counts, durations, devices, files, comparisons (python-api §D.2)."""
+"""``qaic-runner`` runs programs: counts, durations, devices, files, comparisons."""
 
 import re
 import subprocess
@@ -291,7 +291,7 @@ def test_raw_buffers_are_refused_where_something_is_converted(tool, program, tmp
 
 @pytest.fixture
 def noop(monkeypatch):
-    """Device that executes nothing, and fails as it is told."""
+    """Device that executes nothing, and fails by the given plan."""
 
     def configure(plan=""):
         monkeypatch.setenv("QAIC_DEVICE", "noop")

@@ -1,4 +1,4 @@
-"""Batches of ``qaic-runner``: folders, lists and JSON files of inputs (python-api §D.2, §D.2.1)."""
+"""Batches of ``qaic-runner``: folders, lists and JSON files of inputs."""
 
 import json
 import re

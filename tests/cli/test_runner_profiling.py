@@ -1,4 +1,4 @@
-"""``qaic-runner`` records inferences: types, windows, files, metrics (stats-profiling §6, §3.1)."""
+"""``qaic-runner`` records inferences: types, windows, files, metrics."""
 
 import argparse
 import errno
@@ -29,7 +29,7 @@ COLUMNS = (
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Compiled with the default level, which nobody asked for."""
+    """Compiled with the default level, not with an explicit one."""
     return compiled(tmp_path_factory.mktemp("plain"), doubling())
 
 
@@ -188,7 +188,7 @@ def test_latencies(tool, plain, tmp_path):
     assert sorted(table["Sample"]) == list(range(10, 35))
     parts = sum(table[name] for name in ("enqTimeUs", "preProcTimeUs", "execTotalUs", "postProcUs"))
     assert (parts <= table["totalRoundtripTimeUs"] + 1e-6).all()
-    # Nobody asked for the device's share when the program was compiled.
+    # The program was compiled without an explicit level: the device's share is not recorded.
     assert np.isnan(table["devExecUs"]).all()
     # The kernel's figures need a kernel.
     for name in ("hostRoundTripUs", "submitTimeUs", "exectoVcUs", "execToCompleteUs"):

@@ -87,7 +87,7 @@ def test_another_process_makes_the_same_calls(write, tmp_path, capsys):
                 raise_volatile(item)
 
     def with_process(message):
-        """Ids, addresses and descriptors at the offsets of device-kmd §2.4 and §2.5."""
+        """Ids, addresses and descriptors at the offsets of the control protocol (docs/reference/card.md)."""
         message = bytearray(message)
         at = 0
         while at < len(message):
@@ -182,7 +182,7 @@ def test_files_are_compared_each_for_itself(write, capsys):
 
 
 class TestTheOpenRuntime:
-    """``--lrt`` leaves out what device-kmd §0 lists, and nothing else."""
+    """``--lrt`` leaves out what docs/reference/card.md lists, and nothing else."""
 
     def attach(self, handle, flags, size=4096):
         entry = {"size": size, **{f"sem{index}": {**SEM, "cmd": 6, "flags": flags} for index in range(4)}}
@@ -228,7 +228,7 @@ class TestTheOpenRuntime:
         refused = {**self.create(0, 0), "answer": {}, "errno": "EINVAL"}
         assert run("diff", "--lrt", a, write("b", refused, *theirs[1:])) == 0
         assert run("diff", a, write("b", *theirs)) == 1
-        # Two pages are nobody's stand-in for nothing.
+        # A transfer of two pages never stands for an empty one.
         assert run("diff", "--lrt", write("a", self.create(8191, 1)), write("b", self.create(0, 1))) == 1
 
     def test_the_padding_of_data_for_the_card(self, write, capsys):
@@ -363,8 +363,8 @@ def test_normalising_twice_is_normalising_once(lines):
     st.lists(st.integers(0, 3), max_size=80),
 )
 @settings(max_examples=100, deadline=None)
-def test_every_call_is_compared_or_told_once(a, b):
-    """Whatever the order, no call is lost: pairs are of one kind, the others are told as only in one."""
+def test_compare_of_any_two_transcripts_reports_each_call_once(a, b):
+    """Whatever the order, no call is lost: pairs are of one kind, all others are reported as only in one."""
 
     def lines(kinds):
         return [Line(seq=seq, name=f"CALL{kind}", file=0) for seq, kind in enumerate(kinds)]
@@ -420,8 +420,8 @@ def test_a_session_on_an_emulated_card_is_recorded_compared_and_replayed(tmp_pat
     assert run("diff", a, b) == 0
     assert capsys.readouterr().out.startswith("no difference in ")
     assert run("diff", a, c) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[-1] for line in told[2:]] == ["EXECUTE_BO: only in A", "WAIT_BO: only in A"]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[-1] for line in printed[2:]] == ["EXECUTE_BO: only in A", "WAIT_BO: only in A"]
     assert run("show", a) == 0
     assert capsys.readouterr().out.count("EXECUTE_BO") == 2
 

@@ -1,4 +1,4 @@
-"""Custom I/O through container and runtime, bit for bit against numpy (compile-options §3.2, §5.4)."""
+"""Custom I/O through container and runtime, bit for bit against numpy."""
 
 import json
 
@@ -37,7 +37,7 @@ def entries(draw, name, rank):
 
 
 def blocks_of(values):
-    """MXINT8 blocks of the last dim, as bytes: the encoder of compile-options §5.3 in float64."""
+    """MXINT8 blocks of the last dim, as bytes: the encoder of OCP Microscaling in float64."""
     *outer, columns = values.shape
     count = -(-columns // 32)
     padded = np.zeros((*outer, count * 32))

@@ -26,7 +26,7 @@ IN, OUT = 0, 1
 
 
 def requests_of(root: Table) -> list[dict]:
-    """The requests by the numbers of their fields (qpc-format §5.4)."""
+    """The requests by the numbers of their fields."""
     return [
         {
             "ops": [
@@ -78,7 +78,7 @@ def check(root: Table, buffers: list[tuple[int, int]]) -> None:
 
 
 def play(requests: list[dict], semaphores: list[int]) -> None:
-    """Have a card do the requests in order, twice; it computes when it is told that the inputs are there.
+    """Have a card do the requests in order, twice; it computes when a semaphore says that inputs are there.
 
     The driver cuts transfers where memory is in pieces: what is before is done for each, what is behind once.
     """
@@ -92,7 +92,7 @@ def play(requests: list[dict], semaphores: list[int]) -> None:
                 for op in request["ops"]:
                     if op["pre"]:
                         assert op["op"] == 5
-                        assert semaphores[op["sem"]] >= op["value"] > 0, "nobody will ever raise it"
+                        assert semaphores[op["sem"]] >= op["value"] > 0, "no later request raises it"
             if request["dir"] == OUT:
                 assert computed == inference
             moved.add(request["num"])

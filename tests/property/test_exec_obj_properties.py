@@ -1,4 +1,4 @@
-"""Random sequences of calls on an ``ExecObj``, compared with a model in numpy (python-api §B.8, §B.9)."""
+"""Random sequences of calls on an ``ExecObj``, compared with a model in numpy."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ class Calls(RuleBasedStateMachine):
         assert self.exec_obj.setData(arrays) == S.QS_SUCCESS
         for index, given in arrays:
             array = given
-            # An input that is scattered is copied; nobody can change the copy.
+            # A scattered input is copied; the copy is read-only.
             if not array.flags.c_contiguous:
                 array = array.copy()
                 array.flags.writeable = False

@@ -175,7 +175,7 @@ def assert_clean(control):
     end = time.monotonic() + 30
     while True:
         left = [line for line in control.invariants() if line != "accel0: 1 open files"]
-        # A thread that has told of its inference lets go of it right after, which nobody can wait for.
+        # A worker that has completed an inference releases it right after; no call waits for that release.
         if not left or time.monotonic() > end:
             break
         threading.Event().wait(0.005)

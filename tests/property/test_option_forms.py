@@ -31,7 +31,7 @@ from qaic.options.words import (
 )
 
 # Values as they stand in a file or in a list; the text of a flag has no surrounding blanks and no separators.
-# In a file an unquoted null or none is no value (compile-options §2 rule 5).
+# In a file an unquoted null or none is no value.
 WORD = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=6).filter(
     lambda text: text.lower() not in {"null", "none"}
 )

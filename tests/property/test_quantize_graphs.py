@@ -1,4 +1,4 @@
-"""Random graphs: every quantized result is what compile-options §4.2 to §4.6 say, within a step."""
+"""Random graphs: every quantized result is the oracle's, within a step."""
 
 import numpy as np
 import onnx

@@ -20,7 +20,7 @@ from qaic.errors import CompileError, DeviceError, InferenceError
 
 DTYPES = sorted(session_models.TYPES)
 SIGNED = {"float32", "float16", "int8", "int16", "int32", "int64"}
-#: a float16 model rounds after every operator, onnxruntime does not (compile-options §5.2), so float16
+#: a float16 model rounds after every operator, onnxruntime does not, so float16
 #: values are only moved, cast and negated here
 ARITHMETIC = {"float32", "int32", "int64", "int8", "uint8", "int16"}
 MAX_ELEMENTS = 4096

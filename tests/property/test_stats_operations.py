@@ -71,14 +71,14 @@ def check_descriptor(program, built):
         assert deps == {makers[name] for name in node.input if name in makers}
         # Those before are before: no circle is possible.
         assert max(deps, default=-1) < place
-    check_every_node_is_told(ops, built.graph)
+    check_every_node_is_described(ops, built.graph)
     assert qpc.plan["stats"]["capacity"]["OP"] >= len(ops)
     return ops
 
 
-def check_every_node_is_told(ops, graph):
-    """A node is in an operation, or needs no time: its result is constant, or nobody's."""
-    told = {name for op in ops for name in op.get("nodes", ())}
+def check_every_node_is_described(ops, graph):
+    """A node is in an operation, or needs no time: its result is constant, or no node reads it."""
+    described = {name for op in ops for name in op.get("nodes", ())}
     made = {name for node in graph.node for name in node.output}
     varying = {value.name for value in graph.input}
     for node in graph.node:
@@ -90,9 +90,9 @@ def check_every_node_is_told(ops, graph):
             wanted.update(node.input)
     for node in graph.node:
         if wanted & varying & set(node.output):
-            assert name_of(node) in told, node
-    assert told <= {name_of(node) for node in graph.node}
-    assert varying & made or not told
+            assert name_of(node) in described, node
+    assert described <= {name_of(node) for node in graph.node}
+    assert varying & made or not described
 
 
 def outcome(path, arrays, folder, **options):
@@ -123,7 +123,7 @@ def check_program(built, feeds, options):
             assert array.tobytes() == measured[name].tobytes()
         program = Path(folder, "measured", "programqpc.bin")
         ops = check_descriptor(program, built)
-        # The engine runs each of them once, and calls none by a name that nobody expects.
+        # The engine runs each of them once, and reports no name that is not in the descriptor.
         executed = qaic.stats.open(buffer, qpc=program).ops["oc"].tolist()
         assert sorted(executed) == (list(range(len(ops) - 1)) if engine_version.profiles_runs() else [])
 

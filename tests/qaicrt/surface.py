@@ -1,4 +1,4 @@
-"""The public names of ``qaicrt``: a table of python-api §B, which the tests compare with the package."""
+"""The public names of ``qaicrt``: a table that the tests compare with the package."""
 
 #: enumerations; their members and codes are compared in test_enums.py
 ENUMS = {
@@ -14,35 +14,29 @@ ENUMS = {
     *("QBufferType", "QDevStatus", "QDirection", "QLogLevel", "QStatus"),
 }
 
-#: §B.15
+#: exceptions
 EXCEPTIONS = {"ExceptionInit", "ExceptionNullPtr", "ExceptionRuntime"}
 
 #: class -> members, of classes with behaviour
 CLASSES = {
-    # §B.4
     "Context": {"findDevice", "getId", "getLogLevel", "objName", "objNameCstr", "setLogLevel"},
-    # §B.5
     "Qpc": {
         *("buffer", "getBufferMappings", "getBufferMappingsDma", "getBufferMappingsV2", "getInfo"),
         *("getIoDescriptor", "size"),
     },
     "QpcFile": {"data", "getBuffer", "load", "size"},
-    # §B.6
     "Program": {
         *("activate", "createSlicingSpecHandle", "deactivate", "getBufferMappings", "getId"),
         *("getInferenceCompleteCount", "getIoDescriptor", "getProgramInfo", "initProperties", "isActivated"),
         *("isLoaded", "load", "setId", "unload"),
     },
-    # §B.7
     "Queue": {"enqueue", "initProperties"},
-    # §B.8
     "ExecObj": {
         *("getData", "getId", "run", "setData", "setDataWithSlices", "setId", "waitForCompletion"),
     },
     # `from_dma_buf` is of ours.
     "QBuffer": {"buf", "from_dma_buf", "handle", "offset", "size", "type"},
     "BufferDimensionsVecRef": {"append"},
-    # §B.11
     "InferenceVector": {
         *("FILESET", "RANDOM", "ZERO_FILL", "getVector", "loadFromFileSet", "setBuffers"),
         *("setInputBuffers", "setOutputBuffers"),
@@ -54,30 +48,26 @@ CLASSES = {
         *("execObj", "getBuffers", "getId", "setBufferDimensions", "setBuffers", "setInputBuffers"),
         *("setOutputBuffers",),
     },
-    # §B.12
     "InferenceBenchmarkSet": {
         *("disable", "disableExecObjCompletionCallback", "disableOpStatsCallback", "enable"),
         *("enableExecObjCompletionCallback", "enableOpStatsCallback", "getInfCompleted", "getLastRunStats"),
         *("initDefaultProperties", "run", "runForDuration", "setLiveProfilingLevel", "setLiveReporting"),
     },
-    # §B.14
     "ProfilingHandle": {"start", "stop"},
     "StreamProfilingHandle": {
         *("addProgram", "flushReports", "name", "removeProgram", "start", "stop"),
     },
-    # §B.13
     "Util": {
         *("checkLibraryVersion", "getAicVersion", "getDeviceIds", "getDeviceInfo", "getPerformanceInfo"),
         *("getResourceInfo", "lockDevice"),
     },
-    # §B.3, §B.12: what they add to the sequence they are is compared
+    # what they add to the sequence they are is compared
     "QIDList": set(),
     "vector_char": set(),
 }
 
 #: structure -> fields
 STRUCTURES = {
-    # §B.5
     "BufferMapping": {"bufferName", "dataType", "index", "ioType", "isPartialBufferAllowed", "size"},
     "QpcInfo": {"constants", "program"},
     "QpcProgramInfo": {
@@ -85,7 +75,6 @@ STRUCTURES = {
         *("programIndex", "size", "totalRequiredMemory"),
     },
     "QpcConstantsInfo": {"constantsIndex", "index", "name", "size"},
-    # §B.6
     "QAicProgramProperties": {
         *("SubmitNumRetries", "SubmitRetryTimeoutMs", "dataPathTimeoutMs", "devMapping", "selectMask"),
         "submitNumRetries",
@@ -93,15 +82,11 @@ STRUCTURES = {
     "ProgramInfo": {
         *("batchSize", "isAicStatsAvailable", "numMcid", "numNsp", "uniqueProgramID", "userDefinedProgramID"),
     },
-    # §B.7
     "QAicQueueProperties": {"numThreadsPerQueue", "properties"},
-    # §B.11, §B.12
     "InferenceSetProperties": {"id", "name", "programProperties", "queueProperties"},
     "BenchmarkProperties": {"programProperties", "queueProperties"},
-    # §B.14
     "ProfilingProperties": {"type"},
     "ExecObjInfo": {"activationIndex", "execObjIndex", "programId", "programName", "status"},
-    # §B.13
     "QDevInfo": {"devData", "devStatus", "name", "nspData", "pciInfo", "qid"},
     "QResourceInfo": {
         *("QResourceReservationID", "dramFree", "dramTotal", "mcidFree", "mcidTotal", "nspFree", "nspTotal"),
@@ -113,7 +98,7 @@ STRUCTURES = {
     },
 }
 
-#: attribute path from a ``QDevInfo`` -> fields of the structure there (§B.13)
+#: attribute path from a ``QDevInfo`` -> fields of the structure there
 PARTS_OF_QDEVINFO = {
     "pciInfo": {
         "bus",

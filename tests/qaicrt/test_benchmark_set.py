@@ -1,4 +1,4 @@
-"""``InferenceBenchmarkSet``: counts, rates, callbacks and live reports (python-api §B.12)."""
+"""``InferenceBenchmarkSet``: counts, rates, callbacks and live reports."""
 
 import re
 import threading
@@ -168,7 +168,7 @@ def test_completions_are_told_on_one_other_thread(affine):
 
     assert benchmark.enableExecObjCompletionCallback(completed) in (None, S.QS_SUCCESS)
     assert benchmark.run(50) == S.QS_SUCCESS
-    # All have been told when the run is over.
+    # Every callback has run when the run is over.
     assert len(seen) == 50
     assert len({thread for _, _, thread in seen}) == 1
     assert seen[0][2] is not threading.current_thread()
@@ -189,11 +189,11 @@ def test_completions_are_told_on_one_other_thread(affine):
 def test_a_slow_callback_slows_the_benchmark_instead_of_filling_the_memory(noop):
     client = Client(inference_sets.PLAIN)
     benchmark = enabled(client)
-    go, told = threading.Event(), []
+    go, calls = threading.Event(), []
 
     def slow(_, info):
         assert go.wait(30)
-        told.append(info)
+        calls.append(info)
 
     benchmark.enableExecObjCompletionCallback(slow)
     worker = threading.Thread(target=benchmark.run, args=(5000,))
@@ -204,7 +204,7 @@ def test_a_slow_callback_slows_the_benchmark_instead_of_filling_the_memory(noop)
     assert sum(benchmark.getInfCompleted()) < 1100
     go.set()
     worker.join()
-    assert len(told) == 5000
+    assert len(calls) == 5000
 
 
 def test_a_callback_is_callable(affine):
@@ -217,17 +217,19 @@ def test_a_callback_is_callable(affine):
 
 def test_no_statistics_without_a_statistics_output(affine, capfd):
     benchmark = enabled(affine)
-    told = []
+    calls = []
     for form in FORMAT:
-        assert benchmark.enableOpStatsCallback(told.append, 0, 1, form) == S.QS_SUCCESS
-    refused(capfd, benchmark.enableOpStatsCallback(told.append, 0, 1, 5), "QAicOpStatsFormatEnum")
-    refused(capfd, benchmark.enableOpStatsCallback(told.append, -1, 1, FORMAT.QAIC_OPSTATS_FORMAT_JSON), "-1")
+        assert benchmark.enableOpStatsCallback(calls.append, 0, 1, form) == S.QS_SUCCESS
+    refused(capfd, benchmark.enableOpStatsCallback(calls.append, 0, 1, 5), "QAicOpStatsFormatEnum")
     refused(
-        capfd, benchmark.enableOpStatsCallback(told.append, 0, 0, FORMAT.QAIC_OPSTATS_FORMAT_JSON), "samples"
+        capfd, benchmark.enableOpStatsCallback(calls.append, -1, 1, FORMAT.QAIC_OPSTATS_FORMAT_JSON), "-1"
+    )
+    refused(
+        capfd, benchmark.enableOpStatsCallback(calls.append, 0, 0, FORMAT.QAIC_OPSTATS_FORMAT_JSON), "samples"
     )
     assert benchmark.run(5) == S.QS_SUCCESS
     assert benchmark.disableOpStatsCallback() == S.QS_SUCCESS
-    assert told == []
+    assert calls == []
 
 
 # --- live reports ----------------------------------------------------------------------------------

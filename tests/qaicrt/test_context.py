@@ -1,4 +1,4 @@
-"""``Context``: which devices, what level, which callbacks (python-api §B.4)."""
+"""``Context``: which devices, what level, which callbacks."""
 
 import gc
 import os
@@ -198,11 +198,11 @@ class TestLog:
         assert capfd.readouterr().err == ""
 
     def test_a_callback_lives_as_long_as_anything_that_logs(self):
-        got, told = [], threading.Event()
+        got, called = [], threading.Event()
 
         def log(_, text):
             got.append(text)
-            told.set()
+            called.set()
 
         qpc = qaicrt.Qpc(DATA / "s01_simple_f32_file.qpc")
         context = qaicrt.Context(logCallback=log)
@@ -211,7 +211,7 @@ class TestLog:
         del context, qpc
         gc.collect()
         assert program.unload() == QStatus.QS_ERROR
-        assert told.wait(30)
+        assert called.wait(30)
         assert "exec object" in got[0]
         del exec_obj
 
@@ -315,8 +315,8 @@ class TestDispatcher:
             context.setLogLevel(4)
         go.set()
         assert context._dispatcher().flush(30)
-        told = [re.match(r"(\d+) log lines were dropped", text) for _, text in got]
-        [dropped] = [int(found[1]) for found in told if found]
+        summaries = [re.match(r"(\d+) log lines were dropped", text) for _, text in got]
+        [dropped] = [int(found[1]) for found in summaries if found]
         assert len(got) - 1 + dropped == sent
         assert dropped >= sent - 10_001
 

@@ -1,4 +1,4 @@
-"""``BufferDimensionsVecRef``: what clients do with it (python-api §B.8.2)."""
+"""``BufferDimensionsVecRef``: what clients do with it."""
 
 import numpy as np
 import pytest

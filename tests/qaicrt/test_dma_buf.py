@@ -1,4 +1,4 @@
-"""Bindings behind descriptors, which an emulated card reads and writes by itself (device-kmd §3)."""
+"""Bindings behind descriptors, which an emulated card reads and writes by itself."""
 
 import mmap
 import os

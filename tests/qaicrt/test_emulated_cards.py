@@ -1,4 +1,4 @@
-"""What ``Util`` and ``EmuControl`` tell of cards, with emulated ones (device-kmd §1, §5.4)."""
+"""What ``Util`` and ``EmuControl`` tell of cards, with emulated ones."""
 
 import numpy as np
 import pytest

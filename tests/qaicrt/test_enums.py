@@ -1,4 +1,4 @@
-"""Members of the enumerations behave as clients of the vendor's binding expect (python-api §0.1, rule 3)."""
+"""Members of the enumerations behave as clients of the vendor's binding expect."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""``ExecObj``: every form of ``setData``, what it refuses, and what comes back (python-api §B.8)."""
+"""``ExecObj``: every form of ``setData``, what it refuses, and what comes back."""
 
 import gc
 import weakref

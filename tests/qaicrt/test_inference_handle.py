@@ -1,4 +1,4 @@
-"""``InferenceHandle``: buffers, dims and exec object of one place in a set (python-api §B.11)."""
+"""``InferenceHandle``: buffers, dims and exec object of one place in a set."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""``InferenceSet``: the life of a handle, both submits, and what is refused (python-api §B.11)."""
+"""``InferenceSet``: the life of a handle, both submits, and what is refused."""
 
 import gc
 import threading

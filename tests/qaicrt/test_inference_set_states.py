@@ -1,4 +1,4 @@
-"""``InferenceSet`` against a simple model of it, in any order of calls (python-api §B.11).
+"""``InferenceSet`` against a simple model of it, in any order of calls.
 
 The ``noop`` device answers at once, so after ``waitForCompletion`` it is certain what every inference has
 come to. Calls that would block are not made: threads are tested elsewhere.

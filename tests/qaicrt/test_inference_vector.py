@@ -1,4 +1,4 @@
-"""``InferenceVector``: where its buffers come from and how they are replaced (python-api §B.11)."""
+"""``InferenceVector``: where its buffers come from and how they are replaced."""
 
 import numpy as np
 import pytest

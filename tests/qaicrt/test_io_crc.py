@@ -1,4 +1,4 @@
-"""``io_crc``: bytes that change while an inference uses them (compile-options rows 86 and 87)."""
+"""``io_crc``: bytes that change while an inference uses them."""
 
 import zlib
 
@@ -106,7 +106,7 @@ def test_output_that_changes_before_it_is_collected(whole, capfd):
     y[0, 0] += 1
     assert exec_obj.waitForCompletion() == S.QS_ERROR
     assert "buffer `y`, bytes 0 to 31 (section 0)" in capfd.readouterr().err
-    # Only the first who asks; from then on the array is the caller's.
+    # Only the first wait compares; from then on the caller may write to the array.
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS
 
 

@@ -1,4 +1,4 @@
-"""``QAicApi_pb2``: names, numbers and bytes, whatever protobuf is installed (python-api §C)."""
+"""``QAicApi_pb2``: names, numbers and bytes, whatever protobuf is installed."""
 
 import ast
 import copy

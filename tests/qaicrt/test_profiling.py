@@ -1,4 +1,4 @@
-"""``ProfilingHandle``: samples, reports, files and callbacks (python-api §B.14, stats-profiling §6)."""
+"""``ProfilingHandle``: samples, reports, files and callbacks."""
 
 import gc
 import json
@@ -122,21 +122,21 @@ def test_a_second_start_is_like_the_first(plain, tmp_path):
 
 def test_without_an_inference_there_is_no_file_and_no_call(plain, tmp_path):
     client = Client(plain)
-    told = []
+    reports = []
     files = qaicrt.ProfilingHandle(programs=[client.program], outputDirectory=tmp_path)
-    calls = qaicrt.ProfilingHandle(client.program, 3, lambda *report: told.append(report))
+    calls = qaicrt.ProfilingHandle(client.program, 3, lambda *report: reports.append(report))
     for handle in (files, calls):
         assert handle.start() == S.QS_SUCCESS
         assert handle.stop() == S.QS_SUCCESS
-    assert (list(tmp_path.iterdir()), told) == ([], [])
+    assert (list(tmp_path.iterdir()), reports) == ([], [])
 
 
 def test_the_callback_comes_when_all_samples_are_there(plain):
     client = Client(plain)
-    told, arrived = [], threading.Event()
+    reports, arrived = [], threading.Event()
 
     def callback(report, kind):
-        told.append((report, kind, threading.current_thread().name))
+        reports.append((report, kind, threading.current_thread().name))
         arrived.set()
 
     handle = qaicrt.ProfilingHandle(client.program, 3, callback)
@@ -145,21 +145,21 @@ def test_the_callback_comes_when_all_samples_are_there(plain):
         assert handle.start() == S.QS_SUCCESS
         client.run(5)
         assert arrived.wait(60)
-        assert len(told) == runs
-        report, kind, thread = told[-1]
+        assert len(reports) == runs
+        report, kind, thread = reports[-1]
         assert (len(rows(report)), kind, thread) == (3, LATENCY, "qaicrt callbacks")
     assert handle.stop() == S.QS_SUCCESS
-    assert len(told) == 2
+    assert len(reports) == 2
 
 
 def test_stop_delivers_what_there_is(plain):
     client = Client(plain)
-    told = []
-    handle = qaicrt.ProfilingHandle(client.program, 100, lambda *report: told.append(report), TRACE)
+    reports = []
+    handle = qaicrt.ProfilingHandle(client.program, 100, lambda *report: reports.append(report), TRACE)
     assert handle.start() == S.QS_SUCCESS
     client.run(2)
     assert handle.stop() == S.QS_SUCCESS
-    ((report, kind),) = told
+    ((report, kind),) = reports
     assert kind is TRACE
     trace = json.loads(report)
     events = trace["traceEvents"]
@@ -211,12 +211,12 @@ def test_device_columns_where_statistics_were_asked_for(measured, tmp_path):
 
 def test_a_device_report_has_the_form_of_the_runner(measured):
     client = Client(measured)
-    told = []
-    handle = qaicrt.ProfilingHandle(client.program, 10, lambda *report: told.append(report), KPI)
+    reports = []
+    handle = qaicrt.ProfilingHandle(client.program, 10, lambda *report: reports.append(report), KPI)
     assert handle.start() == S.QS_SUCCESS
     client.run(4)
     assert handle.stop() == S.QS_SUCCESS
-    lines = told[0][0].splitlines()
+    lines = reports[0][0].splitlines()
     assert lines[0] == "--- Cumulative Device Metrics Report ---"
     assert lines[1:3] == [
         "Metric,                 Value,         Unit           ",
@@ -233,7 +233,7 @@ def test_a_device_report_has_the_form_of_the_runner(measured):
 
 
 def test_the_published_table_is_reproduced():
-    # stats-profiling §6.2, with the suffix of one device.
+    # The metrics of docs/guide/profiling.md, with the suffix of one device.
     name = "ExecTimeUs_Dev_2_Func_0"
     lines = profiling_reports._table(
         ["Metric", "Avg", "Min", "Max", "Std"],
@@ -353,8 +353,8 @@ def test_what_a_handle_cannot_be_made_of(plain, arguments, keywords, error, text
 def test_a_handle_does_not_keep_its_program(plain):
     client = Client(plain)
     cores = inference_sets.Client(plain).cores
-    told = []
-    handle = qaicrt.ProfilingHandle(client.program, 100, lambda *report: told.append(report))
+    reports = []
+    handle = qaicrt.ProfilingHandle(client.program, 100, lambda *report: reports.append(report))
     assert handle.start() == S.QS_SUCCESS
     client.run(2)
     held = cores()
@@ -362,13 +362,13 @@ def test_a_handle_does_not_keep_its_program(plain):
     gc.collect()
     assert cores() > held
     assert handle.stop() == S.QS_SUCCESS
-    assert len(rows(told[0][0])) == 2
+    assert len(rows(reports[0][0])) == 2
 
 
 def test_a_handle_that_is_gone_takes_no_samples(plain):
     client = Client(plain)
-    told = []
-    handle = qaicrt.ProfilingHandle(client.program, 2, told.append)
+    reports = []
+    handle = qaicrt.ProfilingHandle(client.program, 2, reports.append)
     assert handle.start() == S.QS_SUCCESS
     gone = weakref.ref(handle)
     del handle
@@ -376,7 +376,7 @@ def test_a_handle_that_is_gone_takes_no_samples(plain):
     assert gone() is None
     client.run(3)
     client.context._dispatcher().flush()
-    assert told == []
+    assert reports == []
 
 
 def test_a_callback_may_use_its_handle(plain):
@@ -396,8 +396,8 @@ def test_a_callback_may_use_its_handle(plain):
 
 def test_threads_start_and_stop_one_handle(plain):
     client = Client(plain)
-    told, results = [], []
-    handle = qaicrt.ProfilingHandle(client.program, 1000, lambda *report: told.append(report))
+    reports, results = [], []
+    handle = qaicrt.ProfilingHandle(client.program, 1000, lambda *report: reports.append(report))
     barrier = threading.Barrier(4)
 
     def work():
@@ -415,7 +415,7 @@ def test_threads_start_and_stop_one_handle(plain):
     started = sum(start == S.QS_SUCCESS for start, _ in results)
     stopped = sum(stop == S.QS_SUCCESS for _, stop in results)
     assert started == stopped > 0
-    numbers = [row["Sample"] for report, _ in told for row in rows(report)]
+    numbers = [row["Sample"] for report, _ in reports for row in rows(report)]
     assert len(numbers) == len(set(numbers)), "a sample was reported twice"
 
 
@@ -484,15 +484,15 @@ def test_benchmarks_report_operators(measured):
         client.context, client.qpc, None, 1, 2, client.buffers(), qaicrt.BenchmarkProperties()
     )
     assert made.enable() == S.QS_SUCCESS
-    told = []
+    reports = []
     formats = qaicrt.QAicOpStatsFormatEnum
     for form in formats:
-        told.clear()
-        assert made.enableOpStatsCallback(lambda *report: told.append(report), 1, 2, form) == S.QS_SUCCESS
+        reports.clear()
+        assert made.enableOpStatsCallback(lambda *report: reports.append(report), 1, 2, form) == S.QS_SUCCESS
         assert made.run(9) == S.QS_SUCCESS
-        assert {info.activationIndex for *_, info in told} == {0, 1}
-        assert len(told) == 4
-        for report, size, kind, _, info in told:
+        assert {info.activationIndex for *_, info in reports} == {0, 1}
+        assert len(reports) == 4
+        for report, size, kind, _, info in reports:
             assert (len(report), kind, info.programName) == (size, form, "net")
             if form is formats.QAIC_OPSTATS_FORMAT_JSON:
                 names = {event.get("args", {}).get("name") for event in json.loads(report)["traceEvents"]}
@@ -500,6 +500,6 @@ def test_benchmarks_report_operators(measured):
             else:
                 assert b"total batch ucycles:" in report
     assert made.disableOpStatsCallback() == S.QS_SUCCESS
-    told.clear()
+    reports.clear()
     assert made.run(3) == S.QS_SUCCESS
-    assert told == []
+    assert reports == []

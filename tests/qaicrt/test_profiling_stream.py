@@ -1,4 +1,4 @@
-"""``StreamProfilingHandle``: boundaries, rates, programs that come and go (python-api §B.14).
+"""``StreamProfilingHandle``: boundaries, rates, programs that are made and removed while it runs.
 
 The clock is one of the tests: it stands still until a test moves it.
 """
@@ -29,7 +29,7 @@ RAW = TYPE.QAIC_PROFILING_INFERENCE_RAW_DEVICE_STATS_TYPE
 
 
 class VirtualClock:
-    """A clock that a test moves to the next boundary somebody waits for."""
+    """A clock that a test moves to the next boundary that a thread waits for."""
 
     def __init__(self, now_ms):
         self.time_ms = now_ms
@@ -60,8 +60,8 @@ class VirtualClock:
         return boundary
 
 
-class Told:
-    """A callback that keeps what it is told."""
+class ReportSink:
+    """A callback that keeps its reports."""
 
     def __init__(self):
         self.reports = queue.Queue()
@@ -108,51 +108,51 @@ def clock(monkeypatch):
 
 
 def test_reports_come_at_multiples_of_the_period(path, clock):
-    client, told = Client(path), Told()
-    handle = qaicrt.StreamProfilingHandle("full", 500, told)
+    client, sink = Client(path), ReportSink()
+    handle = qaicrt.StreamProfilingHandle("full", 500, sink)
     assert handle.addProgram(client.program) == S.QS_SUCCESS
     assert handle.start() == S.QS_SUCCESS
     client.run(2)
     # The published example: started at 4.400 s, the first report at 4.500.
     assert clock.move() == 4500
-    assert len(told.next()[0]) == 2
+    assert len(sink.next()[0]) == 2
     # No samples, and yet a report.
     assert clock.move() == 5000
-    assert told.next()[0] == []
+    assert sink.next()[0] == []
     assert clock.next() == 5500
     client.run(1)
     assert handle.stop() == S.QS_SUCCESS
     assert handle.flushReports() == S.QS_SUCCESS
-    assert told.count == 3
-    assert len(told.next()[0]) == 1
+    assert sink.count == 3
+    assert len(sink.next()[0]) == 1
 
 
 def test_samples_without_room_are_told_of(path, clock, capfd):
-    client, told = Client(path), Told()
-    handle = qaicrt.StreamProfilingHandle("full", 500, told)
+    client, sink = Client(path), ReportSink()
+    handle = qaicrt.StreamProfilingHandle("full", 500, sink)
     handle._profiler = _core.Profiler(max_samples=2)
     assert handle.addProgram(client.program) == S.QS_SUCCESS
     assert handle.start() == S.QS_SUCCESS
     client.run(5)
     assert handle.stop() == S.QS_SUCCESS
-    assert len(told.next()[0]) == 2
+    assert len(sink.next()[0]) == 2
     assert "3 samples were not kept" in capfd.readouterr().err
 
 
 def test_a_late_boundary_is_not_made_up_for(path, clock):
-    told = Told()
-    handle = qaicrt.StreamProfilingHandle(1, 1000, told)
+    sink = ReportSink()
+    handle = qaicrt.StreamProfilingHandle(1, 1000, sink)
     assert handle.start() == S.QS_SUCCESS
     assert clock.move(late_ms=3100) == 5000
     assert clock.next() == 9000
     assert handle.stop() == S.QS_SUCCESS
     assert handle.flushReports() == S.QS_SUCCESS
-    assert told.count == 2
+    assert sink.count == 2
 
 
 def test_it_starts_again_like_the_first_time(path, clock):
-    client, told = Client(path), Told()
-    handle = qaicrt.StreamProfilingHandle("half", 500, told)
+    client, sink = Client(path), ReportSink()
+    handle = qaicrt.StreamProfilingHandle("half", 500, sink)
     assert handle.addProgram(client.program) == S.QS_SUCCESS
     for _ in range(2):
         assert handle.start() == S.QS_SUCCESS
@@ -160,13 +160,13 @@ def test_it_starts_again_like_the_first_time(path, clock):
         clock._asked.get()
         client.run(5)
         assert handle.stop() == S.QS_SUCCESS
-        assert len(told.next()[0]) == 3
+        assert len(sink.next()[0]) == 3
         client.run(5)
 
 
 def test_programs_come_and_go(path, clock, capfd):
-    first, second, told = Client(path), Client(path), Told()
-    handle = qaicrt.StreamProfilingHandle("full", 500, told)
+    first, second, sink = Client(path), Client(path), ReportSink()
+    handle = qaicrt.StreamProfilingHandle("full", 500, sink)
     assert handle.addProgram(first.program) == S.QS_SUCCESS
     assert handle.removeProgram(second.program) == S.QS_INVAL
     assert "was not added" in capfd.readouterr().err
@@ -179,47 +179,47 @@ def test_programs_come_and_go(path, clock, capfd):
     assert handle.removeProgram(first.program) == S.QS_SUCCESS
     first.run(4)
     clock.move()
-    assert len(told.next()[0]) == 3
+    assert len(sink.next()[0]) == 3
     # One that is gone stays in what was sampled.
     second.run(2)
     del second
     gc.collect()
     clock.move()
-    assert len(told.next()[0]) == 2
+    assert len(sink.next()[0]) == 2
     assert handle.stop() == S.QS_SUCCESS
-    assert told.reports.get(timeout=60)[0] == ""
+    assert sink.reports.get(timeout=60)[0] == ""
 
 
 def test_a_pattern_adds_programs_when_they_are_made(path, clock):
-    before, told = Client(path), Told()
-    handle = qaicrt.StreamProfilingHandle("full", 500, told, None, "mine", "n[e]t")
-    other = qaicrt.StreamProfilingHandle("full", 500, told, regex="ne")
+    before, sink = Client(path), ReportSink()
+    handle = qaicrt.StreamProfilingHandle("full", 500, sink, None, "mine", "n[e]t")
+    other = qaicrt.StreamProfilingHandle("full", 500, sink, regex="ne")
     assert handle.name == "mine"
     assert handle.start() == S.QS_SUCCESS
     after = Client(path)
     before.run(1)
     after.run(3)
     clock.move()
-    assert len(told.next()[0]) == 3
+    assert len(sink.next()[0]) == 3
     del after
     gc.collect()
     again = Client(path)
     again.run(1)
     assert handle.stop() == S.QS_SUCCESS
-    assert len(told.next()[0]) == 1
+    assert len(sink.next()[0]) == 1
     assert other.stop() == S.QS_INVAL
 
 
 @pytest.mark.parametrize("kind", [TRACE, KPI])
 def test_other_types(path, clock, kind):
-    client, told = Client(path), Told()
-    handle = qaicrt.StreamProfilingHandle(1, 500, told, qaicrt.ProfilingProperties(kind))
+    client, sink = Client(path), ReportSink()
+    handle = qaicrt.StreamProfilingHandle(1, 500, sink, qaicrt.ProfilingProperties(kind))
     assert handle.addProgram(client.program) == S.QS_SUCCESS
     assert handle.start() == S.QS_SUCCESS
     for runs in (3, 0):
         client.run(runs)
         clock.move()
-        report, found = told.reports.get(timeout=60)
+        report, found = sink.reports.get(timeout=60)
         assert found is kind
         if kind is TRACE:
             events = json.loads(report)["traceEvents"]
@@ -231,13 +231,13 @@ def test_other_types(path, clock, kind):
 
 def test_a_slow_callback_gets_fewer_reports_and_all_samples(path, clock, monkeypatch):
     monkeypatch.setattr(profiling_stream, "_UNDELIVERED", 2)
-    client, told = Client(path), Told()
+    client, sink = Client(path), ReportSink()
     entered, go = threading.Event(), threading.Event()
 
     def slow(report, kind):
         entered.set()
         assert go.wait(60)
-        told(report, kind)
+        sink(report, kind)
 
     handle = qaicrt.StreamProfilingHandle("full", 500, slow)
     assert handle.addProgram(client.program) == S.QS_SUCCESS
@@ -251,8 +251,8 @@ def test_a_slow_callback_gets_fewer_reports_and_all_samples(path, clock, monkeyp
     go.set()
     assert handle.stop() == S.QS_SUCCESS
     assert handle.flushReports() == S.QS_SUCCESS
-    assert told.count < 8
-    assert sum(len(told.next()[0]) for _ in range(told.count)) == 8
+    assert sink.count < 8
+    assert sum(len(sink.next()[0]) for _ in range(sink.count)) == 8
 
 
 def test_a_callback_that_raises_is_called_again(path, clock, capfd):
@@ -273,15 +273,15 @@ def test_a_callback_that_raises_is_called_again(path, clock, capfd):
 
 
 def test_a_handle_that_is_gone_leaves_no_thread(path, clock):
-    told = Told()
-    handle = qaicrt.StreamProfilingHandle("full", 500, told)
+    sink = ReportSink()
+    handle = qaicrt.StreamProfilingHandle("full", 500, sink)
     assert handle.start() == S.QS_SUCCESS
     thread = handle._stream._thread
     del handle
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
-    assert told.count == 0
+    assert sink.count == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``Program``: placing, loading, activating, and what it says about itself (python-api §B.6)."""
+"""``Program``: placing, loading, activating, and what it says about itself."""
 
 import gc
 import time

@@ -1,4 +1,4 @@
-"""``QBuffer``: whose memory it is, and who keeps it (python-api §B.8.1)."""
+"""``QBuffer``: the owner of its memory, and what keeps it alive."""
 
 import gc
 import mmap
@@ -141,7 +141,7 @@ def test_attributes():
 
 
 class TestDescriptors:
-    """Memory behind a descriptor: named, not seen (device-kmd §3)."""
+    """Memory behind a descriptor: named, not seen."""
 
     @pytest.fixture
     def memory(self):

@@ -1,4 +1,4 @@
-"""``Queue``: starting inferences, in order, one at a time per exec object (python-api §B.7)."""
+"""``Queue``: starting inferences, in order, one at a time per exec object."""
 
 import gc
 import time
@@ -31,7 +31,7 @@ def counter(tmp_path_factory):
 
 @pytest.fixture
 def noop(monkeypatch):
-    """A program on a device that holds executions until it is told to go on."""
+    """A program on a device that holds executions until the test releases them."""
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = _core.NoopControl()
     control.plan("")

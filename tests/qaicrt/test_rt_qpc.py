@@ -1,4 +1,4 @@
-"""``Qpc`` and ``QpcFile`` of the low-level interface (python-api §B.5)."""
+"""``Qpc`` and ``QpcFile`` of the low-level interface."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""The rules that real clients depend on, one test each (python-api §0.1)."""
+"""The rules that real clients depend on, one test each."""
 
 import os
 import subprocess

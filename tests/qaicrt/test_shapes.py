@@ -1,4 +1,4 @@
-"""Several combinations of shapes, and partial buffers, at ``ExecObj`` (python-api §B.8, §B.9)."""
+"""Several combinations of shapes, and partial buffers, at ``ExecObj``."""
 
 from pathlib import Path
 
@@ -160,7 +160,7 @@ def test_listed_buffers_have_the_shapes_of_their_sizes(doubled, capfd):
     y = np.zeros((3, 4), np.float32)
     doubled.infer(exec_obj, [(0, qaicrt.QBuffer(rows(3))), (1, y)])
     np.testing.assert_array_equal(y, 2 * rows(3))
-    # Three rows are not one row and a rest that nobody looks at.
+    # Three rows are not one row and an ignored rest.
     y = np.zeros((1, 4), np.float32)
     assert exec_obj.setData([(0, qaicrt.QBuffer(rows(3))), (1, y)]) == S.QS_SUCCESS
     assert exec_obj.run() == S.QS_INVAL

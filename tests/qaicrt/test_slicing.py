@@ -1,4 +1,4 @@
-"""Windows of device tensors: ``createSlicingSpecHandle`` and ``setDataWithSlices`` (python-api §B.10)."""
+"""Windows of device tensors: ``createSlicingSpecHandle`` and ``setDataWithSlices``."""
 
 import gc
 import json

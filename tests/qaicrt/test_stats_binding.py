@@ -1,4 +1,4 @@
-"""Memory bound to ``aiccyclecounts`` is a wish for statistics (stats-profiling §2.1)."""
+"""Memory bound to ``aiccyclecounts`` is a wish for statistics."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def statistics(client, memory):
 def test_the_buffer_is_filled_where_the_caller_has_it(tmp_path, level):
     client = compiled(tmp_path, rt_programs.affine(), stats_level=level)
     if level == 40:
-        # It is the default, which nobody asked for.
+        # It is the default level, which adds no output.
         assert names(client) == ["x", "y"]
         return
     assert names(client) == ["x", "y", "aiccyclecounts"]

@@ -1,4 +1,4 @@
-"""The package has every name of the interface, and no other (python-api §B)."""
+"""The package has every name of the interface, and no other."""
 
 from operator import attrgetter
 

@@ -1,4 +1,4 @@
-"""``Util``: devices, versions and device locks (python-api §B.13)."""
+"""``Util``: devices, versions and device locks."""
 
 import os
 import subprocess

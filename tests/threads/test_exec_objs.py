@@ -1,4 +1,4 @@
-"""``qaicrt`` under threads and Ctrl-C: what blocks lets others run and ends by Ctrl-C (python-api §0.1)."""
+"""``qaicrt`` under threads and Ctrl-C: what blocks lets others run and ends by Ctrl-C."""
 
 import json
 import os
@@ -275,7 +275,7 @@ if sys.argv[2] == "known":
 assert exec_obj.setData([(0, FOREVER), (1, x), (2, y)]) == S.QS_SUCCESS
 outcome = interrupted(exec_obj.run)
 if emulated_cards.are_meant():
-    # A card cannot be told to stop; its cores have to be taken away.
+    # A card has no call that stops an inference; only a reset of its cores ends it.
     del exec_obj
     exec_obj = client.renewed()
 assert exec_obj.run([(0, np.int64(5)), (1, x), (2, y)]) == S.QS_SUCCESS

@@ -1,4 +1,4 @@
-"""Forks of a process that uses the runtime: the child works or is told clearly, and never hangs.
+"""Forks of a process that uses the runtime: the child works or gets a clear error, and never hangs.
 
 Every child has a time limit; one that passes it is reported as hung.
 """
@@ -482,10 +482,10 @@ def program():
     return made, exec_obj
 
 def profile(made, exec_obj):
-    told = []
-    handle = qaicrt.ProfilingHandle(made, 2, lambda text, kind: told.append(len(text.splitlines()) - 5))
+    lines = []
+    handle = qaicrt.ProfilingHandle(made, 2, lambda text, kind: lines.append(len(text.splitlines()) - 5))
     statuses = [handle.start().name, exec_obj.run().name, exec_obj.run().name, handle.stop().name]
-    return told, set(statuses)
+    return lines, set(statuses)
 
 made, exec_obj = program()
 handle = qaicrt.ProfilingHandle(made, 5, print)

@@ -1,4 +1,4 @@
-"""``InferenceSet`` under very many threads, the interpreter lock and Ctrl-C (python-api §0.1, §B.11)."""
+"""``InferenceSet`` under very many threads, the interpreter lock and Ctrl-C."""
 
 import json
 import threading
@@ -95,7 +95,7 @@ def test_two_thousand_threads_wake_with_their_own_id(noop, small_stacks):
 
 
 def test_many_submitters_and_collectors(small_stacks):
-    # Vectors take free handles by themselves; whoever collects puts back. Nothing is lost or comes twice.
+    # Vectors take free handles by themselves; the collecting thread puts them back. None is lost or twice.
     client = Client(inference_sets.affine())
     handles = client.inference_set(3, 2)
     vector = client.vector()

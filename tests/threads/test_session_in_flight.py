@@ -1,4 +1,4 @@
-"""Threads, Ctrl-C, forks and the end of the interpreter while inferences are in flight (python-api §A.6)."""
+"""Threads, Ctrl-C, forks and the end of the interpreter while inferences are in flight."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``Session`` under many threads, Ctrl-C and time limits (python-api §A.2.2, architecture-anchors §3.6)."""
+"""``Session`` under many threads, Ctrl-C and time limits."""
 
 import json
 import threading

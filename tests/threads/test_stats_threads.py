@@ -14,7 +14,7 @@ from child_process import interrupted
 from qaic import _core, stats
 
 what, folder = sys.argv[1:]
-# Takes a second or more where nobody interrupts.
+# Takes a second or more without an interrupt.
 sections = stats_buffers.even_sections(5_000_000, descriptor_ops=1000)
 sections["OP"]["kflags"] = 1
 buffer = stats.open(_core.encode_stats(stats_buffers.run_facts(), sections, bytes(16)))

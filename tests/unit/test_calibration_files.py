@@ -122,7 +122,7 @@ def test_the_hash_covers_shapes_and_not_names(tmp_path):
     path = dumped(tmp_path, built, calibration_data=samples_of(built, 1))
     renamed = convolutional()
     renamed.graph.name = "other"
-    renamed.graph.node[1].name = "somebody"
+    renamed.graph.node[1].name = "renamed"
     with pytest.raises(OptionError, match="graph hash"):
         lowered(convolutional(size=8), load_profile=path)
     assert lowered(renamed, load_profile=path).profile.tensors.keys() == {"x", "c", "g", "f", "y"}
@@ -138,7 +138,7 @@ def test_a_missing_entry_keeps_nodes_in_float_with_one_warning(tmp_path, caplog)
 
 def test_a_profile_without_any_entry_of_the_model_is_refused(tmp_path):
     with pytest.raises(OptionError, match="no entry for any of the 6 tensors"):
-        loaded(tmp_path, HEAD + entries(["nobody:0"]), allow_profile_mismatch=True)
+        loaded(tmp_path, HEAD + entries(["absent:0"]), allow_profile_mismatch=True)
 
 
 @pytest.mark.parametrize("key", ["conv/1:0", "c", "c:0", "conv_1:0"])

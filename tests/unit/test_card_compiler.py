@@ -429,7 +429,7 @@ def test_qaic_compile_returns_the_container(model, fake):
 
 
 def test_ctrl_c_ends_the_compiler_and_its_children(model, fake, tmp_path):
-    """A child of the compiler holds a pipe that the test reads: its end says that nobody is left."""
+    """A child of the compiler holds a pipe that the test reads: its end says that no child is left."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     fake(

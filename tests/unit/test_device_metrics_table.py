@@ -1,4 +1,4 @@
-"""The table of device metrics is the vendor's to the byte (stats-profiling §6.2)."""
+"""The table of device metrics is the vendor's to the byte."""
 
 import re
 from types import SimpleNamespace

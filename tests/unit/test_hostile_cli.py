@@ -1,4 +1,4 @@
-"""Commands whose streams were closed by whoever started them."""
+"""Commands whose streams their parent process closed."""
 
 import subprocess
 import sys

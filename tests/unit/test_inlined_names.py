@@ -262,7 +262,7 @@ def test_products_inside_of_functions_keep_their_weights(caplog):
         ("two/onnx::Out_2",): [False, True],
         ("one/MatMul_1",): [True, False],
     }
-    # Without a product that is left there is nothing to compress, which is told.
+    # Without a remaining product there is nothing to compress: a warning says so.
     assert [text.split(":")[0] for text in caplog.messages] == ["mxfp6_matmul"]
 
 

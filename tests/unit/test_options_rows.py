@@ -272,7 +272,7 @@ def test_row_of_the_tools_takes_and_refuses(name):
 
 # --- documented names and defaults --------------------------------------------------------------------------
 
-# Field of AicCompilerConfig: keyword argument, class default, JSON key (compile-options §1, python-api §F).
+# Field of AicCompilerConfig: keyword argument, class default, JSON key.
 COMPILER_FIELDS = {
     "buffer_dealloc_delay": ("allocator_dealloc_delay", 2, "compiler_buffer_dealloc_delay"),
     "cluster_sizes": ("sdp_cluster_sizes", "1 2 0", "compiler_cluster_sizes"),
@@ -333,7 +333,7 @@ RUNTIME_FIELDS = {
     "threads_per_queue": ("threads_per_queue", 4, "runtime_threads_per_queue"),
 }
 
-# Every flag of compile-options §1 and §1.5 with its option.
+# Every documented flag with its option.
 FLAGS = """
 m model_path | model model_path | strict-options strict_options | aic-binary-dir output_dir
 output-node-name output_node_names | model-input model_inputs | onnx-define-symbol onnx_define_symbol

@@ -24,7 +24,7 @@ from qaic.options.table import SPECS, find, index, nearest_name
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
-# Every documented keyword argument of Session (compile-options §1, python-api §A.1).
+# Every documented keyword argument of Session.
 SESSION_KEYWORDS = [
     "model_path",
     "options_path",
@@ -93,7 +93,7 @@ SESSION_KEYWORDS = [
     "enable_profiling",
 ]
 
-# Compiler and command line options that option files carry (compile-options §1, the names with a dagger).
+# Compiler and command line options that option files carry.
 FURTHER_NAMES = [
     "batchsize",
     "network_specialization_config",
@@ -281,7 +281,7 @@ def test_documented_defaults():
 
 
 def test_only_compile_options_reach_the_container_and_only_runtime_options_change():
-    # Where files are written, how many threads work, what is printed (compile-options §2 rule 10), and what
+    # Where files are written, how many threads work, what is printed, and what
     # has no JSON form.
     assert {spec.name for spec in SPECS if spec.stage is Stage.COMPILE and not spec.in_container} == {
         "output_dir",

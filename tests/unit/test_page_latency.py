@@ -99,8 +99,8 @@ def test_charts_are_well_formed_and_inside_their_frame(seconds):
 def test_bars_of_the_chart_tell_the_counts(seconds):
     found = Distribution.of(seconds)
     bars = histogram(found.seconds, 48)
-    told = [int(count) for count in re.findall(r": (\d+) \(", histogram_svg(found))]
-    assert told == [count for count in [*bars.counts.tolist(), bars.above] if count]
+    shown = [int(count) for count in re.findall(r": (\d+) \(", histogram_svg(found))]
+    assert shown == [count for count in [*bars.counts.tolist(), bars.above] if count]
 
 
 def test_text_is_as_wide_as_asked_and_shows_every_bar():

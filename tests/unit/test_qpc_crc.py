@@ -1,4 +1,4 @@
-"""``qpc_crc``: a container that knows when it was damaged (compile-options row 29)."""
+"""``qpc_crc``: a container whose checksums show damage."""
 
 import struct
 import zlib

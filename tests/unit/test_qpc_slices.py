@@ -1,4 +1,4 @@
-"""Containers of containers: one per device (qpc-format §8.1)."""
+"""Containers of containers: one per device."""
 
 import numpy as np
 import pytest

@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 from qaic.compiler.quantize import kinds
 
-# compile-options §4.1, literally
+# Typed in here, not taken from the table that is tested.
 COMPUTING = """Conv ConvTranspose MatMul Gemm Add Sub Mul Div Max Min Relu LeakyRelu PRelu Clip Sigmoid Tanh
 HardSwish HardSigmoid Gelu Erf Softmax AveragePool GlobalAveragePool ReduceMean Resize Pad Concat Split"""
 PICKING = """MaxPool Reshape Flatten Squeeze Unsqueeze Transpose Slice Gather Expand Tile TopK LRN

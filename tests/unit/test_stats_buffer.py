@@ -21,7 +21,7 @@ from qaic.errors import (
 )
 from qpc_support import DATA, FIXTURES
 
-# stats-profiling §8.7, typed in from there and not from the table that is tested.
+# Typed in here, not taken from the table that is tested.
 OP = np.dtype(
     [
         ("oc", "<u4"),

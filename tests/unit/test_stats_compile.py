@@ -1,4 +1,4 @@
-"""What a program is told to measure: the message, the buffer, the binding and the plan, level by level."""
+"""What a program measures: the message, the buffer, the binding and the plan, level by level."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from rt_programs import Client
 
 FIXTURES = Path(__file__).parents[1] / "data" / "qpc"
 
-#: sections of a stats buffer with bytes of a record (stats-profiling §8.2)
+#: sections of a stats buffer with bytes of a record
 RECORD_BYTES = {"CORE": 64, "THREAD": 64, "PORT": 32, "PMU_EVENTS": 32, "PMU": 80, "OP": 48, "META": 1}
 ALWAYS = {"CORE": 1, "THREAD": 1, "META": 4096}
 
@@ -72,7 +72,7 @@ def in_blocks(size):
 
 
 def buffer_bytes(counts):
-    """Size by the formula of stats-profiling §8.6, the directory rounded up too."""
+    """Size of header, directory and sections, each rounded up to 64 bytes."""
     records = sum(in_blocks(RECORD_BYTES[name] * count) for name, count in counts.items())
     return in_blocks(128 + 32 * len(counts)) + records
 
@@ -213,8 +213,8 @@ def test_operations_are_in_the_message_and_in_their_segment(model, tmp_path, lev
     expected = {1: 2, 3: level, 6: level, 7: 1, 9: 19_200, 10: [0x70], 11: [2]}
     assert message == expected | ({13: pmu_level} if pmu_level else {})
     (group,) = wire_reader.fields(kinds)[1]
-    for told, op in zip(wire_reader.fields(group)[1], core["ops"], strict=True):
-        values = wire_reader.fields(told)
+    for encoded, op in zip(wire_reader.fields(group)[1], core["ops"], strict=True):
+        values = wire_reader.fields(encoded)
         texts = {"name": 1, "kind": 2, "type": 3, "memory": 4, "shape": 5, "attributes": 8}
         for key, number in texts.items():
             assert values.get(number, [b""])[0].decode() == op.get({"type": "types"}.get(key, key), "")

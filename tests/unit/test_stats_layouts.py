@@ -1,4 +1,4 @@
-"""Layouts of somebody else in Python: registered, or found as entry points of an installed package."""
+"""Layouts of other packages in Python: registered, or found as entry points of an installed package."""
 
 import subprocess
 import sys

@@ -206,7 +206,7 @@ def looped(trips, *, inner=None):
     [
         (7, None, 2 + 7 * 3),
         (0, None, 2 + 3),
-        # Nobody knows before the program runs.
+        # Unknown before the program runs.
         (None, None, 2 + 100 * 3),
         (7, 5, 2 + 7 * (3 + 5 * 3)),
         (2**40, 2**40, 1_000_000 - 16),

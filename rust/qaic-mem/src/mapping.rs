@@ -25,7 +25,7 @@ pub struct Mapping {
 // SAFETY: it is plain memory of no thread's own, and the owner can be dropped by any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: no reference into the memory is ever made: bytes are copied by raw pointer, as with memory that a device writes.
-// Whoever writes meanwhile makes the bytes that are copied unspecified, and nothing else.
+// A concurrent writer makes the copied bytes unspecified, and nothing else.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -49,9 +49,8 @@ impl Mapping {
         Ok(unsafe { Self::new(address.cast(), len, owner) })
     }
 
-    /// `len` bytes of a file from `offset` on, shared with everybody who has it. `EINVAL`: no bytes, or not from a page's
-    /// begin on. Whoever may make the file shorter must be kept from it, or the memory be reached through the system only:
-    /// access beyond the end of a file is fatal.
+    /// `len` bytes of a file from `offset` on, shared with every process that maps it. `EINVAL`: no bytes, or an offset
+    /// that is no page's begin. The file must not become shorter while it is mapped: access beyond its end is fatal.
     pub fn of_file(file: impl AsFd, offset: u64, len: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a place where nothing is.

@@ -14,8 +14,8 @@ use crate::{MemoryError, Storage};
 #[derive(Debug)]
 pub struct StoragePool {
     len_bytes: usize,
-    // Null where there is no buffer. What is not null came from `Block::into_raw` of a block of `len_bytes`, and belongs to
-    // the slot: who takes it out leaves null.
+    // Null where there is no buffer. Any other value came from `Block::into_raw` of a block of `len_bytes`, and belongs to
+    // the slot: the thread that takes it leaves null.
     unused: Box<[AtomicPtr<u8>]>,
 }
 

@@ -25,8 +25,8 @@ pub struct HostSlice<'a> {
 
 /// A writable piece of memory.
 ///
-/// It is not copied, so safe code has no second view of memory that it can write; who made one of foreign memory vouches for
-/// what else there is.
+/// It is not `Copy`, so safe code has no second view of memory that it can write. Unsafe code that makes a view of foreign
+/// memory states which other views exist.
 ///
 /// Invariant: `ptr` is valid for reads and writes of `len` bytes during `'a`.
 #[derive(Debug)]

@@ -22,13 +22,13 @@ use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// Inferences of a program that can be enqueued at a time, unless it says otherwise: the elements of a card's ring
-/// (device-kmd §4.4).
+/// (docs/reference/card.md).
 pub const DEFAULT_EXEC_OBJS: u32 = 512;
 
-/// Wait for one completion on devices that have a limit of their own (device-kmd §4.5).
+/// Wait for one completion on devices that have a limit of their own (docs/reference/card.md).
 const DEVICE_TRY: Duration = Duration::from_secs(5);
 
-/// How long the completion of an inference is waited for (device-kmd §4.5).
+/// How long the completion of an inference is waited for (docs/reference/card.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitLimits {
     /// Milliseconds of one wait; 0 is the device's default: 5000 ms, and no limit on `cpu`, because a slow host is not a
@@ -48,7 +48,7 @@ impl Default for WaitLimits {
 }
 
 impl WaitLimits {
-    /// All waits together, where somebody else than the device has to end them: a card counts its waits itself.
+    /// All waits together, where the runtime has to end them: a card's driver limits its waits itself.
     pub fn total(self, kind: DeviceKind) -> Option<Duration> {
         let one = match (self.try_ms, kind) {
             (0, DeviceKind::Cpu) | (_, DeviceKind::Card) => return None,
@@ -62,7 +62,7 @@ impl WaitLimits {
 /// How a program is loaded and run.
 #[derive(Clone, Debug)]
 pub struct ProgramOptions {
-    /// What the device is told.
+    /// Options of the load on the device.
     pub load: LoadOptions,
     /// When an inference counts as stuck.
     pub wait: WaitLimits,
@@ -83,7 +83,7 @@ impl Default for ProgramOptions {
     }
 }
 
-/// States of a program; the numbers are those of `QAicProgramStatus` (device-kmd §4.6).
+/// States of a program; the numbers are those of `QAicProgramStatus` (docs/reference/card.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ProgramStatus {

@@ -155,7 +155,7 @@ fn inference_accepted_after_a_cancelled_one_runs() {
 }
 
 /// A submission that finds no room, while another thread cancels it and submits the next in reliance on its entry: none of
-/// them is lost, whoever has to end them.
+/// them is lost, whichever thread has to end them.
 #[test]
 fn inference_without_room_leaves_no_accepted_one_behind() {
     with_preemptions(3, || {

@@ -1,4 +1,4 @@
-//! No wake-up is lost: a thread never sleeps while what it waits for is there and nobody else is on the way to it.
+//! No wake-up is lost: a thread never sleeps while what it waits for is there and no other thread is about to take it.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};

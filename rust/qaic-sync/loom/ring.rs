@@ -14,7 +14,7 @@ fn push(ring: &Ring, value: u32) {
     }
 }
 
-/// All that is left, when nobody else is at the ring.
+/// All that is left, when no other thread uses the ring.
 fn drain(ring: &Ring) -> impl Iterator<Item = u32> {
     std::iter::from_fn(|| ring.pop())
 }

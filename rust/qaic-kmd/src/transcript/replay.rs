@@ -26,7 +26,7 @@ const OTHER_CALL: Errno = Errno::PROTO;
 /// that differs is answered with `EPROTO`, as is every later one, and [`Replay::mismatch`] tells what differed. Calls of one
 /// file from several threads have an order of chance, which a transcript cannot have.
 ///
-/// Nothing takes time: calls return at once, and the clock goes on when somebody waits by it.
+/// Nothing takes time: calls return at once, and a wait advances the clock.
 #[derive(Debug)]
 pub struct Replay {
     clock: Arc<VirtualClock>,
@@ -90,7 +90,7 @@ impl Replay {
     pub fn open(path: &Path) -> Result<Self, TranscriptError> {
         let syntax = |line, what: String| TranscriptError::Syntax { path: path.to_owned(), line, what };
         let failed = |source| TranscriptError::Io { path: path.to_owned(), source };
-        // Reading a pipe would wait for whoever writes it, and some devices never end.
+        // Reading a pipe would wait for its writer, and some devices never end.
         if !fs::metadata(path).map_err(failed)?.is_file() {
             return Err(syntax(1, "expected a regular file".to_owned()));
         }

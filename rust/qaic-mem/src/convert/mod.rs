@@ -1,6 +1,6 @@
 //! Conversion kernels and the fused passes built of them.
 //!
-//! A program may ask that a tensor reaches the device in another type or order than the caller has it (qpc-format §3).
+//! A program may ask that a tensor reaches the device in another type or order than the caller has it.
 //! Everything here serves one goal: whatever the sequence of steps, the bytes travel once from source to destination,
 //! with at most a block of scratch that stays in the first-level cache.
 //!

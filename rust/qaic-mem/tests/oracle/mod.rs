@@ -1,4 +1,4 @@
-//! Views of the tests' own vectors, and the arithmetic of qpc-format §3.6 written as plainly as possible.
+//! Views of the tests' own vectors, and the arithmetic of docs/reference/transfers.md written as plainly as possible.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 #![allow(dead_code)] // each test binary uses a part
 

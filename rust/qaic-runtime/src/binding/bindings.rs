@@ -41,7 +41,7 @@ pub enum OutputBinding {
     },
 }
 
-/// A box of a device tensor that is copied from or to an array of the host (python-api §B.10).
+/// A box of a device tensor that is copied from or to an array of the host.
 pub struct Window {
     /// Binding, inputs then outputs.
     pub binding: usize,

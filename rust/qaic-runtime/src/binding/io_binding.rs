@@ -117,8 +117,8 @@ impl IoBinding {
         outputs.unwrap_or_default().iter().map(|transfer| transfer.user_bytes())
     }
 
-    /// Runs one inference on the calling thread. Windows stay bound: what consumes an inference clears them. A watch is
-    /// told when it passes what; without one, the device measures nothing.
+    /// Runs one inference on the calling thread. Windows stay bound: what consumes an inference clears them. A watch
+    /// gets the times of its stages; without one, the device measures nothing.
     ///
     /// Blocking: as long as the device takes, or until `check` says so; the device then still has the inference, which
     /// [`Self::complete`] or [`Self::discard`] ends.

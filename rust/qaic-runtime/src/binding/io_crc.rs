@@ -1,8 +1,8 @@
-//! Checksums of what goes into an inference and comes out of it (compile-options rows 86 and 87).
+//! Checksums of what goes into an inference and comes out of it (`io_crc` in docs/reference/options.md).
 //!
 //! A program compiled with `io_crc` has the bytes of every bound input summed when the inference is submitted and again
-//! by the thread that begins it; those of every output when it has been computed and again by whoever collects it. Two
-//! values that differ say that somebody wrote in between, and where. The sums are CRC-32 (the one of zlib), one per
+//! by the thread that begins it; those of every output when it has been computed and again by the thread that collects it.
+//! Two different values prove a write in between, and show where. The sums are CRC-32 (the one of zlib), one per
 //! buffer or one per section of so many bytes. Slices are not covered.
 
 use qaic_mem::{ForeignMemoryMut, HostSlice};
@@ -30,7 +30,7 @@ pub(crate) struct IoCheck {
     taken: IoCrcs,
     // Bytes of each output; the memory it was written to may be larger.
     output_bytes: Vec<usize>,
-    // Whether the outputs were taken and nobody has collected them.
+    // Whether the sums of the outputs were taken and no thread has collected the inference.
     is_uncollected: bool,
 }
 
@@ -41,7 +41,7 @@ impl IoCheck {
         Self { section_bytes, taken: IoCrcs::default(), output_bytes: Vec::new(), is_uncollected: false }
     }
 
-    /// What was last taken.
+    /// The sums that were taken last.
     pub(crate) fn taken(&self) -> &IoCrcs {
         &self.taken
     }
@@ -57,7 +57,7 @@ impl IoCheck {
         self.taken.inputs = sums.collect();
     }
 
-    /// By the thread that begins the inference. `name` tells the name of an input.
+    /// By the thread that begins the inference. `name` gives the name of an input.
     pub(crate) fn check_inputs(
         &self,
         bindings: &Bindings,
@@ -83,7 +83,7 @@ impl IoCheck {
         self.is_uncollected = true;
     }
 
-    /// By the first who collects the inference: afterwards the memory is the caller's to write to.
+    /// By the first thread that collects the inference: afterwards the caller may write to the memory.
     pub(crate) fn check_outputs(
         &mut self,
         bindings: &Bindings,
@@ -200,7 +200,7 @@ mod tests {
         check.take_outputs(&bindings, iter::once(100));
         write(&mut bindings, 0);
         check.check_outputs(&bindings, |_| "y".to_owned()).unwrap_err();
-        // Whoever comes second finds memory that is the caller's again.
+        // After the first comparison the memory is the caller's again.
         check.check_outputs(&bindings, |_| "y".to_owned()).unwrap();
         check.take_inputs(&bindings);
         assert!(check.taken().outputs.is_empty());

@@ -1,12 +1,12 @@
-//! Tensors that stay on the device between the inferences of an activation (python-api §B.9).
+//! Tensors that stay on the device between the inferences of an activation.
 //!
 //! An output `X_RetainedState` becomes the value of input `X` of the next inference. Each pair has two buffers: an
 //! inference reads one and writes the other, and only a successful one exchanges them, so that a failure leaves the
 //! value as it was. Nothing is copied.
 //!
 //! The exception are uploaded boxes ([`window::upload`]): they are written into the present value before the inference
-//! begins, and stay there when it fails. To undo them would take a copy of the value each time; who tries again uploads
-//! the same boxes again.
+//! begins, and stay there when it fails. To undo them would take a copy of the value each time; a caller that tries
+//! again uploads the same boxes again.
 
 use std::mem;
 

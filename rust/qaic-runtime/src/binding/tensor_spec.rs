@@ -10,7 +10,7 @@ use qaic_qpc::plan::{Dtype, Plan, PlanError, PlanTensor};
 use crate::error::{InputError, RuntimeError};
 use crate::image::Image;
 
-/// An output with this behind the name of an input is the input's next value (compile-options row 12).
+/// An output with this behind the name of an input is the input's next value.
 const RETAINED_SUFFIX: &str = "_RetainedState";
 
 /// Element types of arrays.
@@ -76,7 +76,7 @@ pub struct TensorSpec {
     pub partial: bool,
     /// Whether it is a tensor of the model.
     pub visible: bool,
-    /// Whether the device has MXINT8 blocks in its place, along the last dimension (compile-options §5.4). Type, dims and
+    /// Whether the device has MXINT8 blocks in its place, along the last dimension. Type, dims and
     /// size are those of the array, which is float16.
     pub mxint8: bool,
 }

@@ -1,14 +1,14 @@
-//! How the caller's tensors reach the DMA buffers of a program and come back (qpc-format §3).
+//! How the caller's tensors reach the DMA buffers of a program and come back (docs/reference/transfers.md).
 //!
 //! `qaic_qpc::transform` checks a descriptor and does the arithmetic of places; here the bytes are moved. A
-//! [`TransferPlan`] is made once per program and permitted combination of shapes: every sequence of transform steps is fused into one [`Route`]. What is left
-//! for an inference is to check the lengths of the buffers at hand. Nothing a descriptor or a caller says can make a
+//! [`TransferPlan`] is made once per program and permitted combination of shapes: every sequence of transform steps is fused
+//! into one [`Route`]. What is left for an inference is to check the lengths of the buffers at hand. Nothing a descriptor or a caller says can make a
 //! transfer touch memory outside the buffers given.
 //!
 //! Several bindings may lie in one DMA buffer; bytes between them are never written. Short output arrays get the first
 //! bytes of the result. Partial inputs are packed behind the others, anew for each inference.
 //!
-//! The original runtime executes single copies only; conversions follow the arithmetic of qpc-format §3.6.
+//! The open runtime executes single copies only; docs/reference/transfers.md defines the arithmetic of conversions.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -179,7 +179,7 @@ impl TransferPlan {
     }
 }
 
-/// Writes the slice header and the data of one partial input. Without data neither is written (qpc-format §3.3).
+/// Writes the slice header and the data of one partial input. Without data neither is written.
 fn write_slice(slice: &Slice, src: HostSlice<'_>, mut dma: HostSliceMut<'_>) -> Result<(), RuntimeError> {
     let place = Place {
         buffer: slice.buffer as usize,

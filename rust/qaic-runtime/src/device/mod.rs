@@ -7,10 +7,11 @@
 //! [`Activation`]; dropping the activation gives the cores back. An activation makes [`Exec`]s; each carries one
 //! inference at a time.
 //!
-//! **Who counts.** A card's own firmware, or for a virtual card its [`ResourceTracker`]: what such a device loads is wrapped by
-//! [`crate::context::Context::load`], which takes the cores on every card of the [`Placement`] before it activates.
+//! **Resources.** A card's firmware counts its cores; the [`ResourceTracker`] counts those of a virtual card.
+//! [`crate::context::Context::load`] wraps a program of a virtual card: it takes the cores on every card of the
+//! [`Placement`] before it activates.
 //!
-//! **Who validates.** The layer above. It has parsed the container, checked every transform sequence and every buffer
+//! **Validation.** The layer above validates. It has parsed the container, checked every transform sequence and every buffer
 //! size, and converts between the caller's tensors and the device's. A device may assume that the memory it is given
 //! has the size the network descriptor says. It must not assume anything about the *content* of that memory, which the
 //! caller may change at any time, nor about the container beyond what `qaic-qpc` checked.
@@ -32,7 +33,7 @@
 //! begins with [`Exec::submit`], which hands it over, and ends with `execute`, which waits for it; in between the host
 //! prepares others, and the two may be called by different threads. Where nothing was submitted, `execute` does both. From
 //! `submit` until `execute` has returned the DMA buffers belong to the device. They still do after an execution that was
-//! interrupted or timed out, as a card cannot be told to stop: `reclaim` waits for that before the exec is used again.
+//! interrupted or timed out, as no call stops a card: `reclaim` waits for that before the exec is used again.
 //!
 //! **Which errors.** What a caller cannot foresee: the device is busy, lost, out of memory, timed out, or the inference
 //! failed. After `DeviceLost` every later call on the program fails the same way; it can be dropped and loaded again.
@@ -101,8 +102,7 @@ impl DeviceKind {
     }
 }
 
-/// What a device has and what of it is free. The figures of a virtual card are those of a real one
-/// (python-api §B.13).
+/// What a device has and what of it is free. The figures of a virtual card are those of a real one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Device memory in MB.
@@ -205,7 +205,7 @@ pub trait Device: Debug + Send + Sync {
         None
     }
 
-    /// Resets it with everything that is on it, whoever uses it. What was loaded is lost then.
+    /// Resets it with everything that is on it, for all processes. What was loaded is lost then.
     ///
     /// Blocking: until the reset has begun.
     fn reset(&self) -> Result<(), RuntimeError> {
@@ -378,7 +378,7 @@ pub trait Exec: Debug + Send {
     /// Runs one inference, or waits for the one that was submitted.
     fn execute(&mut self) -> Result<(), RuntimeError>;
 
-    /// [`Self::execute`] for a caller who has to answer signals: a device that waits asks `interrupted` a few times a
+    /// [`Self::execute`] for a caller that has to answer signals: a device that waits asks `interrupted` a few times a
     /// second, and ends with [`RuntimeError::Interrupted`] once that says so. The inference then goes on, and the next
     /// `execute` waits for it. A device whose executions end by themselves need not ask.
     fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {

@@ -152,7 +152,7 @@ impl Registry {
         match CardDevice::enumerate(&kernel.kmd) {
             Ok(cards) => self.devices.extend(cards),
             Err(error) if are_needed => return Err(error),
-            // Who did not ask for cards can work without them.
+            // A caller that did not ask for cards works without them.
             Err(error) => log::global().warn(|| format!("cards are left out: {error}")),
         }
         #[cfg(feature = "emu")]

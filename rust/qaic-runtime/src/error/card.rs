@@ -25,7 +25,7 @@ pub enum CardError {
         id: u32,
         /// Its node.
         path: PathBuf,
-        /// Who may, and how to become one of them.
+        /// Users that may open it, and how to become one of them.
         fix: String,
     },
 
@@ -49,7 +49,7 @@ pub enum CardError {
         id: u32,
         /// What it was to do.
         what: &'static str,
-        /// Its status (device-kmd §2.7).
+        /// Its status (docs/reference/card.md).
         status: i32,
         /// Meaning of the status.
         name: &'static str,

@@ -44,7 +44,7 @@ impl BenchmarkProgress {
 
 impl InferenceSet {
     /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. `bind` binds each
-    /// before its first; `ended` is told of every one that ended, on the calling thread.
+    /// before its first; `ended` is called for every one that ended, on the calling thread.
     ///
     /// Blocking: until all that began have ended. `interrupted` is asked about every 50 ms; then those under way are
     /// cancelled.

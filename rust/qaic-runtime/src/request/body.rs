@@ -224,7 +224,7 @@ impl Body {
             self.is_deferred = false;
         }
         if request.is_asked_to_end() {
-            // The thread that asked may have come before the device could be told.
+            // The request to end may have come before the device had the inference.
             request.cancel_on_device();
         }
         self.io.complete(&mut self.bindings, None, watch, check)

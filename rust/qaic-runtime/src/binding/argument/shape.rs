@@ -79,7 +79,7 @@ impl From<&TensorShape> for GivenShape {
     }
 }
 
-/// A scalar is passed as one dim of 1 (qpc-format §8.2).
+/// A scalar is passed as one dim of 1 (docs/reference/transfers.md).
 fn rank_one<'a, T>(dims: &'a [T], one: &'a T) -> &'a [T] {
     if dims.is_empty() { std::slice::from_ref(one) } else { dims }
 }

@@ -1,4 +1,4 @@
-//! Specifications of windows: which binding is cut where (python-api §B.10).
+//! Specifications of windows: which binding is cut where.
 //!
 //! A specification is matched against the names of all bindings when it is made, so that a later call only looks up its
 //! bindings.

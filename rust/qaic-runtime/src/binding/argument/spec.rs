@@ -339,8 +339,8 @@ impl BindingSpec {
         self.check_writable(buffer.is_readonly)
     }
 
-    /// Checks a number of bytes. What came with a shape may have a size that no combination has: that the shape is of none
-    /// is said when the inference runs (python-api §B.8).
+    /// Checks a number of bytes. A buffer with a shape may have a size that no combination has: the inference reports the
+    /// mismatch when it runs (docs/reference/transfers.md).
     fn check_bytes(&self, found: usize, has_shape: bool) -> Result<(), RuntimeError> {
         let is_of_a_variant = || self.variants.iter().any(|shape| shape.bytes == found);
         let may_be_short = || self.is_partial || (has_shape && self.variants.len() > 1) || is_of_a_variant();

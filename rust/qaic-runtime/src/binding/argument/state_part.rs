@@ -1,4 +1,4 @@
-//! The part of a state that callers read and write between inferences (compile-options row 17).
+//! The part of a state that callers read and write between inferences.
 
 use super::spec::names;
 use super::{ArgumentError, BindingSpecs};

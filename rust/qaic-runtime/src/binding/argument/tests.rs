@@ -308,7 +308,7 @@ fn shapes_with_other_elements_match_nothing_and_say_so() {
 }
 
 #[test]
-fn names_that_are_not_there_are_told_with_those_that_are() {
+fn unknown_name_is_refused_with_the_known_names() {
     let mut specs = specs(&[[vec![2], vec![1], vec![2]]]);
     specs.list[1].retained = Some(1);
     specs.check_output_name("out").unwrap();
@@ -334,7 +334,7 @@ fn names_that_are_not_there_are_told_with_those_that_are() {
 }
 
 #[test]
-fn slicing_spec_that_is_wrong_is_told_where() {
+fn wrong_slicing_spec_is_refused_with_its_place() {
     let specs = specs(&[[vec![2], vec![1], vec![2]]]);
     for (json, expected) in [
         ("[", "no JSON"),

@@ -1,7 +1,7 @@
-//! The hand on a `noop` device: faults, a barrier that holds executions, and the loss of the device.
+//! The control of a `noop` device: faults, a barrier that holds executions, and the loss of the device.
 //!
-//! Tests use it to bring about what a card does rarely, and to know that a call is inside the device without guessing
-//! times. A device nobody touches pays one counter and two loads per inference.
+//! Tests use it to cause what a card does rarely, and to wait until a call is inside the device without guessing times. A
+//! device without a fault plan pays one counter and two loads per inference.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub(super) struct ControlState {
     pub(super) first_held: u64,
 }
 
-/// Asks one call to end; kept by whoever may cancel it.
+/// Asks one call to end; the canceller of the call keeps it.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     // Both change under the lock of the control's state only.
@@ -54,7 +54,7 @@ pub(super) struct Stop {
     pub(super) asked: AtomicBool,
 }
 
-/// How long a call stays inside by itself.
+/// How long a call is delayed inside the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Delay {
     Until(Instant),
@@ -129,7 +129,7 @@ impl Control {
         Ok(())
     }
 
-    /// Executions that are inside the device now: held, slow or stuck; or submitted, until somebody has waited for their
+    /// Executions that are inside the device now: held, slow or stuck; or submitted, until a thread has waited for their
     /// end. All others take no time.
     pub fn executing(&self) -> Result<u32, RuntimeError> {
         Ok(self.state()?.inside)
@@ -290,7 +290,7 @@ impl Control {
         result
     }
 
-    /// Stays in the device as long as `stay` says and then as long as `held` does; a loss and `cancelled` end both.
+    /// Delays a call by `delay`, and then for as long as `held` is true; a loss and `cancelled` end both.
     fn delay_call<'a>(
         &'a self,
         mut state: MutexGuard<'a, ControlState>,
@@ -326,7 +326,7 @@ impl Control {
         }
     }
 
-    /// Wakes whoever is inside, to look at what changed outside of the state.
+    /// Wakes the calls inside, so that they check what changed outside of the state.
     pub(super) fn wake(&self) {
         if let Ok(_state) = self.state() {
             self.changed.notify_all();

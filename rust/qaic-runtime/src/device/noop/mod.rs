@@ -1,6 +1,6 @@
 //! The `noop` device: real buffers, no computation. It runs any container, for tests of everything around the device.
 //!
-//! It is chosen by name only and never found by enumeration, so that nobody measures it by accident.
+//! It is chosen by name only and never found by enumeration, so that no user measures it by accident.
 //!
 //! What it does with an inference is fixed, so that tests can predict it: the bytes of all inbound DMA buffers that hold
 //! tensors, in order, are written to the outbound DMA buffers, in order, repeated as often as they fit. What goes wrong is decided by
@@ -214,7 +214,7 @@ impl NoopExec {
         }
     }
 
-    /// Notices whoever touches the buffers while the device has them.
+    /// Sum of the input bytes: shows a write while the device has the buffers.
     fn sum(&self) -> u32 {
         let mut sum = crc32fast::Hasher::new();
         let mut buffer = [0; 1024];

@@ -1,8 +1,8 @@
 //! Executions in two phases, as a card has them: submitted first, waited for later.
 //!
 //! The device ends what was submitted in order, each after its own fault and not before a closed barrier lets it through. Like
-//! a card it cannot be told to stop: who cancels a submission ends the wait for it, and the device keeps the buffers until
-//! it is done with them. What is stuck is done when it is cancelled.
+//! a card it has no call to stop: a cancellation ends the wait for a submission, and the device keeps the buffers until it is
+//! done with them. What is stuck is done when it is cancelled.
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ impl Control {
     ) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
         if is_reclaim {
-            // Who cancelled the execution did not mean this.
+            // The cancellation was for the execution, not for this wait.
             stop.asked.store(false, Ordering::Relaxed);
             if !stop.inside.swap(true, Ordering::Relaxed) {
                 state.inside += 1;
