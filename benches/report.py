@@ -153,7 +153,7 @@ GROUPS = {
         "What a run costs besides the engine",
         "Rust only. On `cpu` the same engine is called with everything bound beforehand. `noop` computes "
         "nothing: it shows what inputs and exec objects cost. A run into the caller's arrays allocates "
-        "nothing (rust/qaic-runtime/tests/allocations.rs).",
+        "nothing (rust/qaic-runtime/tests/costs/allocations.rs).",
     ),
     "kmd": (
         "Inferences on cards",
@@ -161,7 +161,7 @@ GROUPS = {
         "bare loop makes the same two system calls for the same buffer objects through the same file, with "
         "as many in flight, so the difference is ours. A run makes no other call, which the benchmark "
         "checks. It allocates nothing, and an exec object takes less than 4 KiB besides its buffers "
-        "(rust/qaic-runtime/tests/allocations.rs).",
+        "(rust/qaic-runtime/tests/costs/allocations.rs).",
     ),
     "convert": (
         "Conversions",

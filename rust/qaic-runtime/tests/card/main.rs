@@ -5,7 +5,13 @@
 mod bad_input;
 mod calls;
 mod dma_buf;
+#[cfg(feature = "cpu")]
+mod emulated_cores;
+#[cfg(feature = "cpu")]
+mod graph;
 mod losses;
+#[cfg(feature = "kmd")]
+mod opening;
 mod refusals;
 mod replays;
 mod rig;

@@ -1,6 +1,4 @@
 //! What is said of cards that cannot be opened or reset, and that their system's own words are used where it has any.
-#![cfg(feature = "kmd")]
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 use std::sync::Arc;
 

@@ -1,10 +1,5 @@
-//! Inferences that are on the device while the host prepares others: on the `noop` device, which takes them as a card does
-//! and complains when somebody touches the buffers that it has.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
-
-mod echo;
-#[path = "../../qaic-mem/tests/oracle/mod.rs"]
-mod oracle;
+//! Inferences that are on the device while the host prepares others: on the `noop` device, which queues them as a card does
+//! and fails an inference whose buffers were written to meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,8 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use echo::{ELEMENTS, image, planned, retaining};
-use oracle::{Array, f32_bytes};
+use crate::echo::{ELEMENTS, image, planned, retaining};
+use crate::oracle::{Array, f32_bytes};
 use proptest::prelude::*;
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::binding::{InputBinding, OutputBinding};
@@ -106,7 +101,7 @@ impl Bench {
         handles
     }
 
-    /// The same for inferences that somebody is going to wait for.
+    /// The same for inferences that a caller is going to wait for.
     fn submit_all_lazily(&mut self) -> Vec<HandleId> {
         let handles = self.take_all();
         for &handle in &handles {
@@ -268,13 +263,13 @@ fn dropping_a_set_ends_what_is_on_the_device_and_frees_the_cores() {
 }
 
 #[test]
-fn one_that_is_stuck_times_out_and_holds_up_nobody_for_good() {
+fn stuck_inference_times_out_and_the_others_end() {
     let wait = WaitLimits { try_ms: 20, retries: 1, ..WaitLimits::default() };
     let mut bench = Bench::with(&image(ElementType::Float32), 8, 1, 1, wait);
     bench.control.plan("execute@3=stuck").unwrap();
     let handles = bench.submit_all();
     bench.set().wait_for_completion(never).unwrap();
-    // Those behind it had ended; only nobody was free to look.
+    // Those behind it had ended; only no worker was free to collect them.
     let codes: Vec<_> = handles.iter().map(|&handle| bench.code(handle)).collect();
     assert_eq!(codes.iter().filter(|&&code| code == "device.timeout").count(), 1, "{codes:?}");
     assert_eq!(codes.iter().filter(|code| code.is_empty()).count(), 7, "{codes:?}");
@@ -379,7 +374,7 @@ fn a_wait_for_a_program_with_state_answers_signals() {
     let handle = bench.set().try_acquire().unwrap();
     bench.bind(handle, 5);
     bench.set().submit(handle, 0).unwrap();
-    // Its inferences are short, and a caller who ran this one could not be called away.
+    // Its inferences are short, and a caller that ran this one could not answer a signal.
     assert_eq!(bench.exec(handle).wait(None, || true).unwrap_err().code(), "call.interrupted");
     bench.control.release().unwrap();
     bench.exec(handle).wait(None, never).unwrap();
@@ -550,10 +545,9 @@ impl Completion for CompletionSender {
     }
 }
 
-/// Workers leave everything to callers who get on by themselves. When these stop, it is not a second until a worker comes,
-/// nor where an inference is for nobody who waits.
+/// Callers run their own inferences while workers sleep. The next inference without a waiting caller starts at once.
 #[test]
-fn what_nobody_waits_for_begins_soon_after_callers_did_everything() {
+fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
     for (threads, eager) in [(1, false), (4, false), (1, true), (4, true)] {
         let mut bench = Bench::new(8, threads);
         bench.warm_up();

@@ -1,8 +1,4 @@
 //! Profilers on the `noop` device: which inferences they sample, the samples' contents, and what a profiler keeps alive.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
-
-#[path = "../../qaic-mem/tests/oracle/mod.rs"]
-mod oracle;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use oracle::{view, view_mut};
+use crate::oracle::{view, view_mut};
 use qaic_mem::{Lender, Storage};
 use qaic_runtime::binding::InputBinding;
 use qaic_runtime::context::Context;
@@ -26,14 +22,14 @@ const LONG: Duration = Duration::from_mins(1);
 fn set(set_size: u32, activations: u32) -> (Arc<Context>, Arc<InferenceSet>) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Contexts with equal options share devices.
-    let marker = format!("profiling-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let marker = format!("{}-{}", module_path!(), NEXT.fetch_add(1, Ordering::Relaxed));
     let options = RegistryOptions {
         kind: Some("noop".to_owned()),
         engine_candidates: vec![marker.into()],
         ..RegistryOptions::default()
     };
     let context = Context::new(&options).unwrap();
-    if env!("CARGO_CRATE_NAME").ends_with("queueing") {
+    if module_path!().ends_with("queueing") {
         context.noop_control(DeviceId(0)).unwrap().queue();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");

@@ -1,17 +1,12 @@
-//! Programs with several permitted combinations of shapes: transfers per combination, and what a caller is told.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
-
-mod dma;
-#[path = "../../qaic-mem/tests/oracle/mod.rs"]
-mod oracle;
+//! Programs with several permitted combinations of shapes: transfers per combination, and what a caller gets of them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dma::Dma;
+use crate::oracle::{elements, f32_bytes, view, view_mut};
 use ElementType::{Float16, Float32, Int8, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
-use dma::Dma;
-use oracle::{elements, f32_bytes, view, view_mut};
 use qaic_mem::Storage;
 use qaic_mem::convert::ElementOp;
 use qaic_qpc::constants::ConstantsDesc;
@@ -235,7 +230,7 @@ fn container(network: &NetworkDesc, plan: Option<&str>) -> Arc<Image> {
 }
 
 #[test]
-fn dims_of_every_variant_are_told() {
+fn tensor_specs_of_permitted_shapes_have_the_dims_of_each() {
     assert_eq!(tensor_specs(&container(&network(&[]), None)).unwrap().variants, []);
     let image = container(&network(&two_entries()), None);
     let tensors = tensor_specs(&image).unwrap();
@@ -258,7 +253,7 @@ fn blocks_are_arrays_where_plan_and_descriptor_agree() {
         allowed_shapes: vec![entry(3, 33), entry(2, 33), entry(2, 32)],
         ..NetworkDesc::default()
     };
-    let told = |columns: &str| {
+    let specs_with = |columns: &str| {
         let tensor = |name, columns| format!(r#"{{"name":"{name}","dtype":"uint8","dims":[]{columns}}}"#);
         let plan = format!(
             r#"{{"version":2,"target":"cpu","inputs":[{}],"outputs":[{}],"initializers":[]}}"#,
@@ -267,7 +262,7 @@ fn blocks_are_arrays_where_plan_and_descriptor_agree() {
         );
         tensor_specs(&container(&network, Some(&plan))).unwrap()
     };
-    let tensors = told(r#","mxint8":40"#);
+    let tensors = specs_with(r#","mxint8":40"#);
     let dims = |variant: usize| {
         (tensors.variants[variant].inputs[0].clone(), tensors.variants[variant].outputs[0].clone())
     };
@@ -280,7 +275,7 @@ fn blocks_are_arrays_where_plan_and_descriptor_agree() {
     for wrong in
         ["", r#","mxint8":32"#, r#","mxint8":65"#, r#","mxint8":0"#, r#","mxint8":18446744073709551615"#]
     {
-        let tensors = told(wrong);
+        let tensors = specs_with(wrong);
         let input = &tensors.inputs[0];
         assert_eq!(
             (input.dtype, input.dims.as_slice(), input.mxint8),

@@ -9,7 +9,7 @@ use qaic_kmd::ioctl::Ioctl;
 use qaic_kmd::kmd::{AccelFile, EventSource, Kmd, NodeInfo, Telemetry};
 use qaic_mem::Mapping;
 
-use super::uncounted;
+use crate::counting::uncounted;
 
 #[derive(Debug)]
 pub(crate) struct Uncounted<T>(T);

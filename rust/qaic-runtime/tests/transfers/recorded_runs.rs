@@ -1,11 +1,8 @@
 //! The recorded runs of the fixture containers, byte for byte (tests/data/qpc).
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
-
-mod dma;
 
 use std::path::Path;
 
-use dma::Dma;
+use crate::dma::Dma;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_runtime::binding::TransferPlan;
 use serde_json::Value;

@@ -1,5 +1,4 @@
 //! DMA buffers in the memory of a test.
-#![allow(dead_code)] // each test binary uses a part
 
 use std::ops::Range;
 

@@ -1,14 +1,11 @@
 //! An inference into the caller's arrays allocates nothing, whether it is run or submitted and collected; and what exec
 //! objects take on a card.
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
-
-mod counting;
-mod echo;
 
 use std::sync::Arc;
 
-use counting::{allocations, bytes_of, kernel};
-use echo::{ELEMENTS, card_image, image};
+use crate::counting::{allocations, bytes_of};
+use crate::counting_kernel as kernel;
+use crate::echo::{ELEMENTS, card_image, image};
 use qaic_mem::{Lender, Storage};
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};

@@ -1,5 +1,4 @@
 //! What goes wrong on the `noop` device: every fault at the call it was planned for, and nothing hangs.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 use std::path::Path;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 #[allow(dead_code)] // it holds what other tests need
-#[path = "card/rig.rs"]
+#[path = "../card/rig.rs"]
 mod rig;
 
 use std::sync::{Arc, Barrier};

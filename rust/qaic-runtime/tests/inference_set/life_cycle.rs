@@ -1,5 +1,4 @@
 //! The ways a handle goes: by id and in order, twice and never, cancelled, late and lost, on the `noop` device.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,14 +21,14 @@ static INPUT: [u8; 768] = [7; 768];
 /// Contexts with equal options share devices, so every test asks for other ones.
 fn context() -> Arc<Context> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let marker = format!("inference-set-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let marker = format!("{}-{}", module_path!(), NEXT.fetch_add(1, Ordering::Relaxed));
     let options = RegistryOptions {
         kind: Some("noop".to_owned()),
         engine_candidates: vec![marker.into()],
         ..RegistryOptions::default()
     };
     let context = Context::new(&options).unwrap();
-    if env!("CARGO_CRATE_NAME").ends_with("queueing") {
+    if module_path!().ends_with("queueing") {
         control(&context).queue();
     }
     context
@@ -118,7 +117,7 @@ fn misuse_is_refused_and_changes_nothing() {
     assert_eq!(set.wait_for_completion(|| true).unwrap_err().code(), "call.interrupted");
     control.release().unwrap();
     set.wait_for_completion(never).unwrap();
-    // Put back without having been collected: whoever waits for all together need not.
+    // Put back without having been collected: a wait for all needs no collection.
     set.put_completed(handle).unwrap();
     assert_eq!(set.put_completed(handle).unwrap_err().code(), "call.state");
     // Kept and submitted again: it leaves the list of free ones.

@@ -1,7 +1,5 @@
 //! What the cores of emulated cards make of images, driven by a data path of a few lines: transfers in their order,
 //! semaphores as the metadata says, memory at the addresses of the card.
-#![cfg(all(feature = "cpu", feature = "emu"))]
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! Programs on several cards, cores shared by name, and a forked child's view, through the runtime's own objects.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 use std::path::Path;
 use std::sync::Arc;

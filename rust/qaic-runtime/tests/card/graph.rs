@@ -2,8 +2,6 @@
 //! back: every buffer whole, in any order of inferences, however the host's memory lies.
 //!
 //! The cores echo; what graphs compute is compared with virtual cards by the tests in Python, which have the engine.
-#![cfg(all(feature = "cpu", feature = "emu"))]
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 use std::sync::Arc;
 

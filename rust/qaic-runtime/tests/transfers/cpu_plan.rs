@@ -1,12 +1,10 @@
 //! What the `cpu` device refuses of a plan, before it asks for its engine.
-#![cfg(feature = "cpu")]
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
-
-mod echo;
 
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
+
+use crate::echo;
 
 /// How a load of the program with this plan and 256 bytes of constants ends, where there is no engine.
 fn load(plan: &str) -> RuntimeError {

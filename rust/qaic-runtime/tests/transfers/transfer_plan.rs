@@ -1,14 +1,9 @@
 //! Plans from descriptors: conversions end to end, partial inputs, and every way a descriptor or a buffer can be wrong.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
-mod dma;
-#[path = "../../qaic-mem/tests/oracle/mod.rs"]
-mod oracle;
-
+use crate::dma::Dma;
+use crate::oracle::{elements, f32_bytes, transpose, view, view_mut};
 use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
-use dma::Dma;
-use oracle::{elements, f32_bytes, transpose, view, view_mut};
 use proptest::prelude::*;
 use qaic_mem::convert::ElementOp;
 use qaic_mem::convert::quantize::{QuantParams, QuantType};
@@ -179,7 +174,7 @@ fn a_short_output_gets_the_first_bytes_of_the_result() {
 fn tensors_without_elements_move_nothing() {
     let network = with_input(plain_input(&[0, 4], 0), 8);
     assert_eq!(staged(&network, &[]), [0xee; 8]);
-    // The mapping of such a tensor is not empty (qpc-format §6.2), so callers may pass bytes.
+    // The mapping of such a tensor is not empty (docs/reference/transfers.md), so callers may pass bytes.
     assert_eq!(staged(&network, &[1; 16]), [0xee; 8]);
     let sequence = vec![step(Convert, Float16, &[0, 4]), copy(Direction::In, 0, 8, Float16, &[0, 4])];
     let network = with_input(binding(tensor(Float32, &[0, 4]), tensor(Float16, &[0, 4]), sequence), 8);

@@ -1,8 +1,4 @@
 //! Everything around a device, on the `noop` device: loading, cores, exec objects, the inference set.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
-
-#[path = "../../qaic-mem/tests/oracle/mod.rs"]
-mod oracle;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use oracle::{view, view_mut};
+use crate::oracle::{view, view_mut};
 use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
 use qaic_runtime::binding::InputBinding;
 use qaic_runtime::context::Context;

@@ -1,16 +1,11 @@
 //! What the caller binds reaches the device and comes back byte for byte: converted, turned, cut off, padded, retained, in
 //! boxes, at any address, and in the memory of another tensor.
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
-
-mod echo_model;
-#[path = "../../qaic-mem/tests/oracle/mod.rs"]
-mod oracle;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use echo_model::model::Call;
-use echo_model::{Echo, Model, calls, programs};
+use crate::echo_model::model::Call;
+use crate::echo_model::{Echo, Model, calls, programs};
 use proptest::prelude::*;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};

@@ -1,16 +1,11 @@
 //! Locks and atomic read-modify-writes per inference while no thread sleeps: no lock, and no more read-modify-writes than
 //! the performance page says. Those of the runtime's own structures count, which is all that it has beside reference
 //! counts; what the engine and the emulator do inside is theirs.
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
-#![allow(dead_code)] // of what tests share
-
-mod counting;
-mod echo;
 
 use std::sync::Arc;
 
-use counting::kernel;
-use echo::{ELEMENTS, card_image, image};
+use crate::counting_kernel as kernel;
+use crate::echo::{ELEMENTS, card_image, image};
 use qaic_mem::{Lender, Storage};
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::binding::{InputBinding, OutputBinding};

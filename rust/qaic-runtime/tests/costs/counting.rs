@@ -1,7 +1,5 @@
 //! Counts what the current thread allocates, so that tests beside it do not disturb the count.
 
-pub(crate) mod kernel;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -64,7 +62,7 @@ pub(crate) fn bytes_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
 }
 
 /// Does work that does not count.
-fn uncounted<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn uncounted<T>(work: impl FnOnce() -> T) -> T {
     let before = (COUNT.get(), BYTES.get());
     let result = work();
     COUNT.set(before.0);

@@ -1,5 +1,4 @@
 //! Defects of the runtime that were found and mended, each by a name of its own, on the `noop` device.
-#![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 use std::path::Path;
 use std::sync::Arc;
