@@ -51,7 +51,7 @@ impl Session {
         found
     }
 
-    fn tell(&mut self, what: impl std::fmt::Debug) {
+    fn record(&mut self, what: impl std::fmt::Debug) {
         self.answers.push(format!("{what:?}"));
     }
 }
@@ -65,7 +65,7 @@ fn hidden<'a>(message: &'a ManageBuffer<'_>, is_reply: bool) -> &'a [u8] {
 fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
     let node = kmd.enumerate().unwrap().remove(0);
     let mut to = Session { file: kmd.open(&node).unwrap(), answers: Vec::new() };
-    to.tell(calls::driver_name(&*to.file));
+    to.record(calls::driver_name(&*to.file));
     to.send(message::status_query(), CardStatus::of).ok();
     to.send(message::status_features(), features).ok();
 
@@ -133,31 +133,31 @@ fn exchange(to: &mut Session, active: ActivateReply) {
     let mut handles = Vec::new();
     for dir in [DIR_TO_DEVICE, DIR_FROM_DEVICE] {
         let handle = calls::create_bo(&*to.file, 8192);
-        to.tell(handle);
+        to.record(handle);
         let handle = handle.unwrap_or(99);
         let entry = AttachSliceEntry { size: 8192, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
-        to.tell(calls::attach_slices(&*to.file, dbc_id, handle, dir, 8192, &[entry]));
+        to.record(calls::attach_slices(&*to.file, dbc_id, handle, dir, 8192, &[entry]));
         let offset = calls::mmap_offset(&*to.file, handle);
-        to.tell(offset);
-        to.tell(to.file.map(offset.unwrap_or(0), 8192).map(|mapping| mapping.len()));
+        to.record(offset);
+        to.record(to.file.map(offset.unwrap_or(0), 8192).map(|mapping| mapping.len()));
         handles.push(handle);
     }
     let entries: Vec<_> = handles.iter().map(|&handle| ExecuteEntry { handle, dir: 0 }).collect();
     for _ in 0..3 {
-        to.tell(calls::execute(&*to.file, dbc_id, &entries));
-        to.tell(calls::wait(&*to.file, dbc_id, handles[1], 100));
+        to.record(calls::execute(&*to.file, dbc_id, &entries));
+        to.record(calls::wait(&*to.file, dbc_id, handles[1], 100));
     }
     let mut figures: Vec<_> =
         handles.iter().map(|&handle| PerfStatsEntry { handle, ..PerfStatsEntry::default() }).collect();
-    to.tell(calls::perf_stats(&*to.file, dbc_id, &mut figures));
-    to.tell(figures);
+    to.record(calls::perf_stats(&*to.file, dbc_id, &mut figures));
+    to.record(figures);
     let parts: Vec<_> =
         handles.iter().map(|&handle| PartialExecuteEntry { handle, dir: 0, resize: 100 }).collect();
-    to.tell(calls::partial_execute(&*to.file, dbc_id, &parts));
-    to.tell(calls::wait(&*to.file, dbc_id, handles[1], 0));
+    to.record(calls::partial_execute(&*to.file, dbc_id, &parts));
+    to.record(calls::wait(&*to.file, dbc_id, handles[1], 0));
     for handle in handles {
-        to.tell(calls::detach_slices(&*to.file, handle));
-        to.tell(calls::close_handle(&*to.file, handle));
+        to.record(calls::detach_slices(&*to.file, handle));
+        to.record(calls::close_handle(&*to.file, handle));
     }
 }
 

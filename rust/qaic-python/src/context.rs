@@ -53,7 +53,7 @@ impl PyContext {
             engine_candidates: engine_candidates(py)?,
             ..RegistryOptions::default()
         };
-        let context = Context::apart(&options).map_err(|error| from_runtime(py, error))?;
+        let context = Context::isolated(&options).map_err(|error| from_runtime(py, error))?;
         Ok(Self { context })
     }
 

@@ -77,11 +77,11 @@ impl Report {
         self.push(Severity::Error, error.code(), segment, error.to_string());
     }
 
-    fn wrong(&mut self, code: &'static str, segment: &str, message: String) {
+    fn add_error(&mut self, code: &'static str, segment: &str, message: String) {
         self.push(Severity::Error, code, Some(segment), message);
     }
 
-    fn odd(&mut self, code: &'static str, segment: &str, message: String) {
+    fn add_warning(&mut self, code: &'static str, segment: &str, message: String) {
         self.push(Severity::Warning, code, Some(segment), message);
     }
 
@@ -150,7 +150,7 @@ fn validate_inner(image: Image<'_>, report: &mut Report, depth: u32) -> bool {
         if depth >= MAX_NESTING {
             let message =
                 format!("containers are nested more than {MAX_NESTING} deep; this one is not examined");
-            report.odd("qpc.nesting", &segment.name, message);
+            report.add_warning("qpc.nesting", &segment.name, message);
             continue;
         }
         let outer = report.prefix.len();
@@ -192,7 +192,7 @@ fn validate_constants(image: Image<'_>, report: &mut Report) {
     for (what, found, reserved) in parts {
         if u64::try_from(found).is_ok_and(|found| found > reserved) {
             let message = format!("the {what} part has {found} bytes, the descriptor reserves {reserved}");
-            report.wrong("qpc.constants_size", names::CONSTANTS, message);
+            report.add_error("qpc.constants_size", names::CONSTANTS, message);
         }
     }
 }
@@ -207,10 +207,10 @@ fn validate_crcs(image: Image<'_>, report: &mut Report) {
             Ok(Some(computed)) => {
                 let message =
                     format!("the stored CRC is {stored:#010x}, that of the data is {computed:#010x}");
-                report.wrong("qpc.crc_mismatch", crc.name(), message);
+                report.add_error("qpc.crc_mismatch", crc.name(), message);
             }
             Ok(None) => {
-                report.odd(
+                report.add_warning(
                     "qpc.crc_without_data",
                     crc.name(),
                     "what this CRC covers is not there".to_owned(),

@@ -54,24 +54,24 @@ impl Context {
             Ok(registry)
         })?;
         let devices = visible(registry.devices(), shown)?;
-        Ok(Self::over(registry, devices))
+        Ok(Self::with_registry(registry, devices))
     }
 
     /// A context over devices of its own: no other context sees them or takes their cores.
-    pub fn apart(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
+    pub fn isolated(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
         let registry = Arc::new(Registry::new(options)?);
         let devices = visible(registry.devices(), options.visible_devices.as_deref())?;
-        Ok(Self::over(registry, devices))
+        Ok(Self::with_registry(registry, devices))
     }
 
     /// A context over the cards of a kernel that the caller brings along.
     pub fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Arc<Self>, RuntimeError> {
         let registry = Arc::new(Registry::of_cards(kernel)?);
         let devices = registry.devices().to_vec();
-        Ok(Self::over(registry, devices))
+        Ok(Self::with_registry(registry, devices))
     }
 
-    fn over(registry: Arc<Registry>, devices: Vec<Arc<dyn Device>>) -> Arc<Self> {
+    fn with_registry(registry: Arc<Registry>, devices: Vec<Arc<dyn Device>>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self { id, fork_guard: ForkGuard::new(), registry, devices, logger: Logger::new(id) })
     }

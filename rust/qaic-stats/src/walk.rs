@@ -164,7 +164,7 @@ impl<'a> ThreadOps<'a> {
     }
 
     /// Passes the next `limit` operations on, at least those of them that were executed.
-    fn turn(
+    fn read_records(
         &mut self,
         limit: usize,
         observer: Option<&dyn ProgressObserver>,
@@ -243,7 +243,7 @@ pub(crate) fn executions(
         threads.iter().map(|thread| ThreadOps::new(bytes, stride, thread, times)).collect();
     if let [only] = left.as_mut_slice() {
         while only.next < only.len {
-            only.turn(BLOCK_RECORDS, observer, &mut |op| {
+            only.read_records(BLOCK_RECORDS, observer, &mut |op| {
                 alone(0, &op);
                 each(Execution::of(op))
             })?;
@@ -253,7 +253,7 @@ pub(crate) fn executions(
     let mut waiting = Waiting::new(known_ops, left.len());
     loop {
         if waiting.is_empty() {
-            together(&mut left, observer, &mut alone, &mut each)?;
+            merge_threads(&mut left, observer, &mut alone, &mut each)?;
         }
         // The thread that is behind goes on, so that the threads stay near each other.
         let behind = left
@@ -262,7 +262,7 @@ pub(crate) fn executions(
             .filter(|(_, thread)| thread.next < thread.len)
             .min_by_key(|(_, thread)| thread.next_start());
         let Some((place, thread)) = behind else { break };
-        thread.turn(TURN_RECORDS, observer, &mut |op| {
+        thread.read_records(TURN_RECORDS, observer, &mut |op| {
             alone(place, &op);
             waiting.add(place, op, &mut each)
         })?;
@@ -272,7 +272,7 @@ pub(crate) fn executions(
 
 /// Goes through threads that run the same operations in the same order, as those of a group do most of the time, up to
 /// where they differ.
-fn together(
+fn merge_threads(
     threads: &mut [ThreadOps<'_>],
     observer: Option<&dyn ProgressObserver>,
     alone: &mut impl FnMut(usize, &Op),

@@ -20,7 +20,7 @@ type Read<T> = Result<T, QpcError>;
 
 /// Reads the `FlatBuffer` form: structure first, then version and required fields, as the reference does.
 pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Read<Metadata> {
-    let metadata = decode_unjudged(bytes, limits)?;
+    let metadata = decode_unchecked(bytes, limits)?;
     if metadata.version_major != VERSION_MAJOR {
         return Err(QpcError::MetadataVersion { found: metadata.version_major, supported: VERSION_MAJOR });
     }
@@ -30,7 +30,7 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Read<Metadata> {
     }
 }
 
-fn decode_unjudged(bytes: &[u8], limits: &Limits) -> Read<Metadata> {
+fn decode_unchecked(bytes: &[u8], limits: &Limits) -> Read<Metadata> {
     let budget = &mut Budget::new(limits);
     let root = Table::root(bytes, "Metadata")?;
     Ok(Metadata {

@@ -10,17 +10,17 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, file: &[
     let plan = match Plan::of_elf(file) {
         Ok(Some(plan)) => plan,
         Ok(None) => return,
-        Err(error) => return wrong(report, NETWORK_ELF, &error),
+        Err(error) => return add_plan_error(report, NETWORK_ELF, &error),
     };
     match plan::graph(file) {
         Ok(Some(_)) => {}
-        Ok(None) => report.wrong("qpc.cpu_graph", NETWORK_ELF, "there is a plan but no graph".to_owned()),
+        Ok(None) => report.add_error("qpc.cpu_graph", NETWORK_ELF, "there is a plan but no graph".to_owned()),
         Err(error) => report.error(Some(NETWORK_ELF), &error),
     }
     if let Some(network) = network {
         for checked in [plan.check_network(network), plan.check_control_buffer(network)] {
             if let Err(error) = checked {
-                wrong(report, NETWORK_ELF, &error);
+                add_plan_error(report, NETWORK_ELF, &error);
             }
         }
     }
@@ -28,11 +28,11 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, file: &[
         image.container.segment(CONSTANTS).map(|segment| segment.range.clone()).unwrap_or_default();
     for initializer in &plan.initializers {
         if let Err(error) = initializer.range(constants.len(), to_u64(constants.start)) {
-            wrong(report, CONSTANTS, &error);
+            add_plan_error(report, CONSTANTS, &error);
         }
     }
 }
 
-fn wrong(report: &mut Report, segment: &str, error: &PlanError) {
-    report.wrong(error.code(), segment, error.to_string());
+fn add_plan_error(report: &mut Report, segment: &str, error: &PlanError) {
+    report.add_error(error.code(), segment, error.to_string());
 }

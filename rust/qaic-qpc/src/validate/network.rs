@@ -30,7 +30,7 @@ pub(super) fn validate(network: &NetworkDesc, report: &mut Report) {
     }
     if !is_copy_only(network) {
         let message = "the open card runtime refuses transforms other than a single DMA copy".to_owned();
-        report.odd("qpc.not_copy_only", NETWORK_DESC, message);
+        report.add_warning("qpc.not_copy_only", NETWORK_DESC, message);
     }
     validate_bindings(network, report);
     validate_buffer_numbers(network, report);
@@ -41,7 +41,7 @@ fn validate_transfers(error: Option<QpcError>, report: &mut Report) {
         None => {}
         // A card may execute it.
         Some(error @ QpcError::UnsupportedTransform { .. }) => {
-            report.odd(error.code(), NETWORK_DESC, error.to_string());
+            report.add_warning(error.code(), NETWORK_DESC, error.to_string());
         }
         Some(error) => report.error(Some(NETWORK_DESC), &error),
     }
@@ -53,19 +53,19 @@ fn validate_header(network: &NetworkDesc, report: &mut Report) {
             "descriptor version {}.{} is not known, {MAJOR_VERSION}.0 is",
             network.major_version, network.minor_version
         );
-        report.odd("qpc.descriptor_version", NETWORK_DESC, message);
+        report.add_warning("qpc.descriptor_version", NETWORK_DESC, message);
     }
     if network.num_cores == 0 {
-        report.odd("qpc.no_cores", NETWORK_DESC, "the program occupies no cores".to_owned());
+        report.add_warning("qpc.no_cores", NETWORK_DESC, "the program occupies no cores".to_owned());
     }
     let groups = to_u64(network.thread_group_names.len());
     if let Some(group) = network.thread_groups.iter().find(|&&group| u64::from(group) >= groups) {
         let message = format!("a thread is in group {group}, there are {groups} group names");
-        report.odd("qpc.thread_group", NETWORK_DESC, message);
+        report.add_warning("qpc.thread_group", NETWORK_DESC, message);
     }
     if network.dma_buffers.is_empty() || (network.inputs.is_empty() && network.outputs.is_empty()) {
         let message = "a program without DMA buffers or without bindings cannot be run".to_owned();
-        report.odd("qpc.nothing_to_run", NETWORK_DESC, message);
+        report.add_warning("qpc.nothing_to_run", NETWORK_DESC, message);
     }
 }
 
@@ -74,12 +74,12 @@ fn validate_bindings(network: &NetworkDesc, report: &mut Report) {
     for binding in network.inputs.iter().chain(&network.outputs) {
         if !names.insert(&binding.name) {
             let message = format!("two bindings are called {:?}", binding.name);
-            report.odd("qpc.duplicate_binding", NETWORK_DESC, message);
+            report.add_warning("qpc.duplicate_binding", NETWORK_DESC, message);
         }
         let ranks = [binding.io_initial.dims.len(), binding.io_transformed.dims.len()];
         if ranks.iter().any(|&rank| rank > MAX_DIMS) {
             let message = format!("binding {} has more than {MAX_DIMS} dims", binding.name);
-            report.odd("qpc.too_many_dims", NETWORK_DESC, message);
+            report.add_warning("qpc.too_many_dims", NETWORK_DESC, message);
         }
     }
     let ignored = |binding: &&IoBinding| binding.is_partial_allowed && binding.transformseq.is_empty();
@@ -88,7 +88,7 @@ fn validate_bindings(network: &NetworkDesc, report: &mut Report) {
             "partial input {} is optimized away; the open card runtime cannot run that",
             binding.name
         );
-        report.odd("qpc.partial_input", NETWORK_DESC, message);
+        report.add_warning("qpc.partial_input", NETWORK_DESC, message);
     }
 }
 
@@ -98,7 +98,7 @@ fn validate_buffer_numbers(network: &NetworkDesc, report: &mut Report) {
     for (index, buffer) in network.dma_buffers.iter().enumerate() {
         if let Direction::Unknown(code) = buffer.dir {
             let message = format!("DMA buffer {index} has the unknown direction {code}");
-            report.wrong("qpc.dma_direction", NETWORK_DESC, message);
+            report.add_error("qpc.dma_direction", NETWORK_DESC, message);
         }
     }
     let mut named: Vec<(&'static str, u32)> = Vec::new();
@@ -110,7 +110,7 @@ fn validate_buffer_numbers(network: &NetworkDesc, report: &mut Report) {
     for (what, number) in named {
         if u64::from(number) >= count {
             let message = format!("{what}: DMA buffer {number} does not exist, there are {count}");
-            report.wrong("qpc.dma_buffer_index", NETWORK_DESC, message);
+            report.add_error("qpc.dma_buffer_index", NETWORK_DESC, message);
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, report: 
             if located.encoding == Encoding::Legacy {
                 let message =
                     "the metadata is a legacy struct, which the open card runtime cannot load".to_owned();
-                report.odd("qpc.legacy_encoding", NETWORK_ELF, message);
+                report.add_warning("qpc.legacy_encoding", NETWORK_ELF, message);
             }
             validate_metadata(&located.metadata, report);
             if let Some(network) = network {
@@ -36,7 +36,7 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, report: 
 
 fn validate_metadata(metadata: &Metadata, report: &mut Report) {
     if metadata.network_name.is_empty() {
-        report.wrong("qpc.metadata_name", NETWORK_ELF, "the metadata names no network".to_owned());
+        report.add_error("qpc.metadata_name", NETWORK_ELF, "the metadata names no network".to_owned());
     }
     let sizes = [
         ("numNSPs", u64::from(metadata.num_nsps)),
@@ -45,7 +45,11 @@ fn validate_metadata(metadata: &Metadata, report: &mut Report) {
     ];
     for (field, value) in sizes {
         if value == 0 {
-            report.odd("qpc.metadata_zero", NETWORK_ELF, format!("metadata field {field} must not be zero"));
+            report.add_warning(
+                "qpc.metadata_zero",
+                NETWORK_ELF,
+                format!("metadata field {field} must not be zero"),
+            );
         }
     }
     let counts = [
@@ -56,7 +60,7 @@ fn validate_metadata(metadata: &Metadata, report: &mut Report) {
         // An absent list says nothing; a CPU program has none.
         if found != 0 && found != usize::from(expected) {
             let message = format!("metadata list {field} has {found} entries, {expected} expected");
-            report.odd("qpc.metadata_count", NETWORK_ELF, message);
+            report.add_warning("qpc.metadata_count", NETWORK_ELF, message);
         }
     }
 }
@@ -65,13 +69,13 @@ fn validate_agreement(metadata: &Metadata, network: &NetworkDesc, report: &mut R
     if u32::from(metadata.num_nsps) != network.num_cores {
         let message =
             format!("the metadata has {} cores, the descriptor {}", metadata.num_nsps, network.num_cores);
-        report.odd("qpc.core_count", NETWORK_ELF, message);
+        report.add_warning("qpc.core_count", NETWORK_ELF, message);
     }
     let Some(highest) = metadata.dma_requests.iter().map(|request| request.num).max() else { return };
     let count = to_u64(network.dma_buffers.len());
     if u64::from(highest).saturating_add(1) != count {
         let message = format!("DMA requests use buffers up to {highest}, the descriptor has {count}");
-        report.wrong("qpc.dma_buffer_count", NETWORK_ELF, message);
+        report.add_error("qpc.dma_buffer_count", NETWORK_ELF, message);
     }
     for request in &metadata.dma_requests {
         validate_request(request, network, report);
@@ -89,11 +93,11 @@ fn validate_request(request: &DmaRequest, network: &NetworkDesc, report: &mut Re
             "a DMA request for {} bytes at {} does not fit buffer {} of {} bytes",
             request.size, request.host_offset, request.num, buffer.size
         );
-        report.wrong("qpc.dma_request", NETWORK_ELF, message);
+        report.add_error("qpc.dma_request", NETWORK_ELF, message);
     }
     if i32::from(request.in_out) != i32::from(buffer.dir) {
         let message = format!("a DMA request goes against the direction of buffer {}", request.num);
-        report.wrong("qpc.dma_direction", NETWORK_ELF, message);
+        report.add_error("qpc.dma_direction", NETWORK_ELF, message);
     }
 }
 
@@ -104,6 +108,6 @@ fn validate_image_crc(file: &[u8], report: &mut Report) {
     if stored != Some(computed) {
         let message =
             format!("section {IMAGE_CRC_SECTION} does not hold the CRC of the image, {computed:#010x}");
-        report.wrong("qpc.crc_mismatch", NETWORK_ELF, message);
+        report.add_error("qpc.crc_mismatch", NETWORK_ELF, message);
     }
 }

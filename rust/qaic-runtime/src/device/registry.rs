@@ -79,13 +79,13 @@ pub struct Registry {
 
 /// Kinds of devices that [`RegistryOptions::kind`] asks for.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct RequestedKinds {
     // Whether it is an error when there can be none.
     cards: Option<bool>,
     virtual_kind: Option<DeviceKind>,
 }
 
-impl Wanted {
+impl RequestedKinds {
     fn of(kind: Option<&str>) -> Result<Self, RuntimeError> {
         let (cards, virtual_kind) = match kind.unwrap_or_default() {
             "" => (Some(false), Some(DeviceKind::Cpu).filter(|_| cfg!(feature = "cpu"))),
@@ -109,7 +109,7 @@ impl Registry {
 
     /// Makes the devices. Loads nothing, and opens no card.
     pub fn new(options: &RegistryOptions) -> Result<Self, RuntimeError> {
-        let wanted = Wanted::of(options.kind.as_deref())?;
+        let requested = RequestedKinds::of(options.kind.as_deref())?;
         options.cards()?;
         options.hardware()?;
         let mut this = Self {
@@ -118,10 +118,10 @@ impl Registry {
             #[cfg(feature = "emu")]
             emulator: None,
         };
-        if let Some(are_needed) = wanted.cards {
+        if let Some(are_needed) = requested.cards {
             this.add_cards(options, are_needed)?;
         }
-        if let Some(kind) = wanted.virtual_kind {
+        if let Some(kind) = requested.virtual_kind {
             this.add_virtual(options, kind)?;
         }
         this.devices.sort_by_key(|device| device.id());

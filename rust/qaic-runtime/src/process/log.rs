@@ -1,7 +1,7 @@
-//! What a context says: lines with a level, to standard error or to a sink.
+//! The log of a context: lines with a level, to standard error or to a sink.
 //!
-//! A text is only made when its level is wanted. No lock is held while a line is delivered, and no lock of a parent
-//! process is waited for in its child.
+//! A text is only formatted when its level is enabled. No lock is held while a line is delivered, and a child process does
+//! not wait for a lock of its parent.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -12,16 +12,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::process::ForkGuard;
 
-/// How much a line matters.
+/// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// For debugging the runtime.
     Debug = 0,
-    /// What happens.
+    /// Events.
     Info = 1,
-    /// What may surprise.
+    /// Surprises.
     Warn = 2,
-    /// What failed.
+    /// Failures.
     Error = 3,
 }
 
@@ -60,7 +60,7 @@ pub trait Sink: Send + Sync {
     fn failure(&self, kind: ErrorType, text: &str);
 }
 
-/// The voice of one context.
+/// The logger of one context.
 pub struct Logger {
     name: String,
     level: AtomicU8,
@@ -77,7 +77,7 @@ impl fmt::Debug for Logger {
     }
 }
 
-/// What is said where no context is at hand.
+/// The logger of code without a context.
 pub fn global() -> &'static Logger {
     static GLOBAL: OnceLock<Logger> = OnceLock::new();
     GLOBAL.get_or_init(|| Logger { name: "Aic".to_owned(), ..Logger::new(0) })
@@ -87,7 +87,7 @@ pub fn global() -> &'static Logger {
 const CHILD_ATTEMPTS: u32 = 100;
 
 impl Logger {
-    /// The logger of context `id`; says errors only.
+    /// The logger of context `id`; logs errors only.
     pub fn new(id: u32) -> Self {
         Self {
             name: format!("Aic-{id}"),
@@ -97,18 +97,18 @@ impl Logger {
         }
     }
 
-    /// The lowest level that is said.
+    /// The lowest level that is logged.
     pub fn level(&self) -> Level {
         Level::from_code(self.level.load(Ordering::Relaxed)).unwrap_or(Level::Error)
     }
 
-    /// Says lines of `level` and above.
+    /// Logs lines of `level` and above.
     pub fn set_level(&self, level: Level) {
         self.level.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Whether lines of `level` are said.
-    pub fn says(&self, level: Level) -> bool {
+    /// Whether lines of `level` are logged.
+    pub fn is_enabled(&self, level: Level) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
 
@@ -119,36 +119,36 @@ impl Logger {
         drop(old);
     }
 
-    /// Something failed.
+    /// Logs an error.
     pub fn error(&self, text: impl FnOnce() -> String) {
-        self.say(Level::Error, text);
+        self.log(Level::Error, text);
     }
 
-    /// Something may surprise.
+    /// Logs a warning.
     pub fn warn(&self, text: impl FnOnce() -> String) {
-        self.say(Level::Warn, text);
+        self.log(Level::Warn, text);
     }
 
-    /// Something happened.
+    /// Logs an event.
     pub fn info(&self, text: impl FnOnce() -> String) {
-        self.say(Level::Info, text);
+        self.log(Level::Info, text);
     }
 
-    /// For debugging the runtime.
+    /// Logs a line for debugging the runtime.
     pub fn debug(&self, text: impl FnOnce() -> String) {
-        self.say(Level::Debug, text);
+        self.log(Level::Debug, text);
     }
 
-    /// Says a line of `level`.
-    pub fn say(&self, level: Level, text: impl FnOnce() -> String) {
-        if self.says(level) {
+    /// Logs a line of `level`.
+    pub fn log(&self, level: Level, text: impl FnOnce() -> String) {
+        if self.is_enabled(level) {
             self.deliver(level, &text());
         }
     }
 
-    /// Says that something failed, and calls the error handler if there is one.
+    /// Logs a failure, and calls the error handler if there is one.
     pub fn failure(&self, kind: ErrorType, text: &str) {
-        if self.says(Level::Error) {
+        if self.is_enabled(Level::Error) {
             self.deliver(Level::Error, text);
         }
         if let Some(sink) = self.sink() {
@@ -208,12 +208,12 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Kept {
+    struct RecordingSink {
         lines: Mutex<Vec<(Level, String)>>,
         failures: Mutex<Vec<(u32, String)>>,
     }
 
-    impl Sink for Kept {
+    impl Sink for RecordingSink {
         fn line(&self, level: Level, text: &str) -> bool {
             self.lines.lock().unwrap().push((level, text.to_owned()));
             true
@@ -225,17 +225,17 @@ mod tests {
     }
 
     #[test]
-    fn says_its_level_and_above_and_makes_no_other_text() {
+    fn logger_with_a_level_formats_lines_of_that_level_and_above() {
         let logger = Logger::new(0);
-        let kept = Arc::new(Kept::default());
-        logger.set_sink(Some(Arc::clone(&kept) as Arc<dyn Sink>));
+        let recording = Arc::new(RecordingSink::default());
+        logger.set_sink(Some(Arc::clone(&recording) as Arc<dyn Sink>));
         logger.warn(|| unreachable!("a warning is below the default level"));
         logger.error(|| "first".to_owned());
         logger.set_level(Level::Warn);
         logger.warn(|| "second".to_owned());
         logger.info(|| unreachable!("below warnings"));
         logger.failure(ErrorType(0x501), "third");
-        let lines = kept.lines.lock().unwrap();
+        let lines = recording.lines.lock().unwrap();
         assert_eq!(
             *lines,
             [
@@ -244,13 +244,13 @@ mod tests {
                 (Level::Error, "third".to_owned())
             ]
         );
-        assert_eq!(*kept.failures.lock().unwrap(), [(0x501, "third".to_owned())]);
+        assert_eq!(*recording.failures.lock().unwrap(), [(0x501, "third".to_owned())]);
     }
 
     #[test]
-    fn a_sink_may_log_and_replace_itself() {
-        struct Talkative(std::sync::Weak<Logger>);
-        impl Sink for Talkative {
+    fn sink_that_logs_and_replaces_itself_does_not_deadlock() {
+        struct ReentrantSink(std::sync::Weak<Logger>);
+        impl Sink for ReentrantSink {
             fn line(&self, _: Level, text: &str) -> bool {
                 if let Some(logger) = self.0.upgrade().filter(|_| text == "outer") {
                     logger.set_sink(None);
@@ -261,13 +261,13 @@ mod tests {
             fn failure(&self, _: ErrorType, _: &str) {}
         }
         let logger = Arc::new(Logger::new(0));
-        logger.set_sink(Some(Arc::new(Talkative(Arc::downgrade(&logger)))));
+        logger.set_sink(Some(Arc::new(ReentrantSink(Arc::downgrade(&logger)))));
         logger.error(|| "outer".to_owned());
         assert!(logger.sink().is_none());
     }
 
     #[test]
-    fn writes_the_time_of_day() {
+    fn time_of_day_of_any_moment_has_milliseconds() {
         let moment = UNIX_EPOCH + Duration::from_millis(((26 * 60 + 3) * 60 + 4) * 1000 + 56);
         assert_eq!(time_of_day(moment), "02:03:04.056");
     }

@@ -7,12 +7,12 @@ use qaic_kmd::abi::request;
 use qaic_runtime::device::{DeviceStatus, LoadOptions};
 use qaic_runtime::error::{CardError, DeviceError, RuntimeError};
 
-use crate::rig::{Recipe, Rig};
+use crate::rig::{CardProgramSpec, Rig};
 
 /// The error of loading a program, of which the card has seen nothing.
 #[track_caller]
-fn refused(options: EmuOptions, recipe: &Recipe) -> RuntimeError {
-    let rig = Rig::with(options, recipe);
+fn refused(options: EmuOptions, spec: &CardProgramSpec) -> RuntimeError {
+    let rig = Rig::with(options, spec);
     let error = rig.load().unwrap_err();
     // No more than a question for its status.
     assert!(rig.card.calls(request::MANAGE) <= 2);
@@ -28,30 +28,30 @@ fn firmware(change: impl FnOnce(&mut FirmwareConfig)) -> EmuOptions {
 
 #[test]
 fn firmware_of_other_versions() {
-    let error = refused(firmware(|config| config.metadata_version = (1, 1)), &Recipe::default());
+    let error = refused(firmware(|config| config.metadata_version = (1, 1)), &CardProgramSpec::default());
     assert!(error.to_string().contains("metadata version 1.1, and 1.0 is needed"), "{error}");
-    let error = refused(firmware(|config| config.nnc_version = (16, 0)), &Recipe::default());
+    let error = refused(firmware(|config| config.nnc_version = (16, 0)), &CardProgramSpec::default());
     assert!(error.to_string().contains("command protocol version 16.0, and 17 is needed"), "{error}");
     // Tools show such a card all the same.
-    let rig = Rig::with(firmware(|config| config.nnc_version = (16, 0)), &Recipe::default());
+    let rig = Rig::with(firmware(|config| config.nnc_version = (16, 0)), &CardProgramSpec::default());
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().status.command_protocol(), (16, 0));
-    let newer = Rig::with(firmware(|config| config.nnc_version = (17, 9)), &Recipe::default());
+    let newer = Rig::with(firmware(|config| config.nnc_version = (17, 9)), &CardProgramSpec::default());
     newer.load().unwrap();
     newer.finish();
 }
 
 #[test]
 fn programs_for_other_hardware() {
-    let mut recipe = Recipe::default();
-    recipe.metadata.hw_version_major = 3;
-    let error = refused(EmuOptions::default(), &recipe);
+    let mut spec = CardProgramSpec::default();
+    spec.metadata.hw_version_major = 3;
+    let error = refused(EmuOptions::default(), &spec);
     assert!(
         matches!(&error, RuntimeError::Device(DeviceError::HardwareFamily { built_for, family: "ai100", .. }) if built_for == "ai200")
     );
-    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let rig = Rig::with(EmuOptions::default(), &spec);
     rig.device.load(&rig.image, &LoadOptions { any_hardware: true, ..LoadOptions::default() }).unwrap();
     rig.finish();
-    Rig::with(firmware(|config| config.hw_version = 0x0003_0000), &recipe).load().unwrap();
+    Rig::with(firmware(|config| config.hw_version = 0x0003_0000), &spec).load().unwrap();
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn nodes_that_may_not_be_opened_or_are_of_others() {
     let rig = |plan: &str| {
         Rig::with(
             EmuOptions { faults: FaultPlan::parse(plan, Target::Card).unwrap(), ..EmuOptions::default() },
-            &Recipe::default(),
+            &CardProgramSpec::default(),
         )
     };
     let denied = rig("open@1=EACCES*all");
@@ -74,7 +74,7 @@ fn nodes_that_may_not_be_opened_or_are_of_others() {
     assert!(matches!(missing.device.status(), DeviceStatus::Error { .. }));
     missing.finish();
     let options = EmuOptions { driver_name: "habanalabs".to_owned(), ..EmuOptions::default() };
-    let error = refused(options, &Recipe::default());
+    let error = refused(options, &CardProgramSpec::default());
     assert!(error.to_string().contains("habanalabs"), "{error}");
     let foreign = rig("version@1=ENOTTY*all");
     assert_eq!(foreign.load().unwrap_err().code(), "device.unavailable");
@@ -85,25 +85,25 @@ fn nodes_that_may_not_be_opened_or_are_of_others() {
 fn checksums_that_do_not_match() {
     for name in ["metadata.crc", "constants.bin.crc"] {
         let extra = vec![(name.to_owned(), vec![1, 2, 3, 4])];
-        let recipe = Recipe { extra, ..Recipe::default() };
-        let error = refused(EmuOptions::default(), &recipe);
+        let spec = CardProgramSpec { extra, ..CardProgramSpec::default() };
+        let error = refused(EmuOptions::default(), &spec);
         assert!(error.to_string().contains(&format!("segment {name} says 0x04030201")), "{error}");
     }
-    let mut recipe = Recipe::default();
-    let crc = qaic_qpc::crc::crc32(&recipe.metadata.encode_flatbuffer());
-    recipe.extra = vec![("metadata.crc".to_owned(), crc.to_le_bytes().to_vec())];
-    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let mut spec = CardProgramSpec::default();
+    let crc = qaic_qpc::crc::crc32(&spec.metadata.encode_flatbuffer());
+    spec.extra = vec![("metadata.crc".to_owned(), crc.to_le_bytes().to_vec())];
+    let rig = Rig::with(EmuOptions::default(), &spec);
     rig.load().unwrap();
     rig.finish();
 }
 
 #[test]
 fn transfers_that_no_card_can_make() {
-    let mut outside = Recipe::default();
+    let mut outside = CardProgramSpec::default();
     outside.metadata.dma_requests[0].host_offset = 1;
     let error = refused(EmuOptions::default(), &outside);
     assert!(error.to_string().contains("DMA buffer 0, which has 64"), "{error}");
-    let mut many = Recipe::default();
+    let mut many = CardProgramSpec::default();
     let output = many.metadata.dma_requests.pop().unwrap();
     many.network.dma_buffers[0].size = 512;
     many.metadata.dma_requests = (0..511)
@@ -120,9 +120,9 @@ fn transfers_that_no_card_can_make() {
 
 #[test]
 fn constants_that_do_not_fit_their_descriptor() {
-    let mut recipe = Recipe::default();
-    recipe.desc.static_constants_size = 20;
-    recipe.desc.dynamic_constants_size = 20;
-    let error = refused(EmuOptions::default(), &recipe);
+    let mut spec = CardProgramSpec::default();
+    spec.desc.static_constants_size = 20;
+    spec.desc.dynamic_constants_size = 20;
+    let error = refused(EmuOptions::default(), &spec);
     assert_eq!(error.code(), "program.transfers");
 }

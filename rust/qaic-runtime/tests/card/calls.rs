@@ -7,7 +7,7 @@ use qaic_qpc::metadata::DmaRequest;
 use qaic_qpc::network_desc::IoBinding;
 use qaic_runtime::device::DeviceStatus;
 
-use crate::rig::{Recipe, Rig, run};
+use crate::rig::{CardProgramSpec, Rig, run};
 
 #[test]
 fn an_inference_is_one_execute_and_one_wait() {
@@ -29,9 +29,9 @@ fn an_inference_is_one_execute_and_one_wait() {
 
 #[test]
 fn what_follows_the_last_output_ends_before_the_next_inference() {
-    let mut recipe = Recipe::default();
-    recipe.metadata.dma_requests.push(DmaRequest::default());
-    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let mut spec = CardProgramSpec::default();
+    spec.metadata.dma_requests.push(DmaRequest::default());
+    let rig = Rig::with(EmuOptions::default(), &spec);
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
     for value in 1..=3 {
@@ -72,8 +72,8 @@ fn calls_of_a_program_are_those_of_the_table() {
 
 #[test]
 fn programs_without_constants_load_none() {
-    let recipe = Recipe { desc: ConstantsDesc::default(), ..Recipe::default() };
-    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let spec = CardProgramSpec { desc: ConstantsDesc::default(), ..CardProgramSpec::default() };
+    let rig = Rig::with(EmuOptions::default(), &spec);
     let program = rig.load().unwrap();
     assert_eq!(rig.card.calls(request::MANAGE), 3);
     drop(program);
@@ -102,9 +102,9 @@ fn several_inferences_are_on_the_card_at_once() {
 #[test]
 fn partial_programs_say_all_sizes_every_time() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
-        let mut recipe = Recipe::default();
-        recipe.network.inputs = vec![IoBinding { is_partial_allowed: true, ..IoBinding::default() }];
-        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &recipe);
+        let mut spec = CardProgramSpec::default();
+        spec.network.inputs = vec![IoBinding { is_partial_allowed: true, ..IoBinding::default() }];
+        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &spec);
         let activation = rig.activation();
         let mut exec = activation.create_exec().unwrap();
         run(&mut *exec, 1).unwrap();
@@ -126,7 +126,7 @@ fn partial_programs_say_all_sizes_every_time() {
 fn features_are_those_of_the_firmware() {
     let mut options = EmuOptions::default();
     options.firmware.status_flags = 0x1_0000_0012;
-    let rig = Rig::with(options, &Recipe::default());
+    let rig = Rig::with(options, &CardProgramSpec::default());
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0x1_0000_0012);
     // A card that does not tell them is none the worse for it.
     rig.plan("features@1=EIO");

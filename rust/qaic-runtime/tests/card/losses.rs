@@ -8,7 +8,7 @@ use qaic_kmd::abi::request;
 use qaic_kmd::kmd::Kmd;
 use qaic_runtime::device::{DeviceStatus, Exec};
 
-use crate::rig::{Recipe, Rig, run};
+use crate::rig::{CardProgramSpec, Rig, run};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
@@ -27,7 +27,7 @@ fn a_reset_ends_every_waiting_inference() {
             boot: Duration::from_millis(20),
             ..EmuOptions::default()
         };
-        let rig = Rig::with(options, &Recipe::stuck());
+        let rig = Rig::with(options, &CardProgramSpec::stuck());
         let program = rig.load().unwrap();
         let activation = program.activate().unwrap();
         let mut execs: Vec<_> = (0..4).map(|_| activation.create_exec().unwrap()).collect();
@@ -60,7 +60,7 @@ fn a_reset_ends_every_waiting_inference() {
 #[test]
 fn a_card_in_reset_is_not_ready() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
-        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &Recipe::default());
+        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
         let activation = rig.activation();
         let mut exec = activation.create_exec().unwrap();
         rig.card.reset();
@@ -78,7 +78,7 @@ fn a_card_in_reset_is_not_ready() {
 #[test]
 fn old_programs_outlive_a_reset_and_new_ones_are_not_confused_with_them() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
-        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &Recipe::default());
+        let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
         let old_program = rig.load().unwrap();
         let old = old_program.activate().unwrap();
         let mut old_exec = old.create_exec().unwrap();
@@ -114,7 +114,7 @@ fn a_descriptor_that_died_for_good_is_replaced() {
 
 #[test]
 fn a_restart_of_cores_costs_one_channel() {
-    let rig = Rig::with(EmuOptions::default(), &Recipe::stuck());
+    let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
     let program = rig.load().unwrap();
     let activation = program.activate().unwrap();
     let other = program.activate().unwrap();
@@ -194,7 +194,7 @@ fn a_reset_at_any_call_loses_the_card_and_nothing_else() {
     ];
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         for call in calls {
-            let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &Recipe::default());
+            let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
             rig.plan(&format!("{call}=reset"));
             let outcome = rig.load().and_then(|program| {
                 let activation = program.activate()?;
@@ -217,7 +217,7 @@ fn a_reset_at_any_call_loses_the_card_and_nothing_else() {
 
 #[test]
 fn dropping_everything_during_a_loss_does_not_hang() {
-    let rig = Rig::with(EmuOptions::default(), &Recipe::stuck());
+    let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
     let activation = rig.activation();
     let mut execs: Vec<Box<dyn Exec>> = (0..3).map(|_| activation.create_exec().unwrap()).collect();
     for exec in &mut execs {

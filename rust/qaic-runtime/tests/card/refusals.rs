@@ -6,7 +6,7 @@ use qaic_emu::EmuOptions;
 use qaic_kmd::abi::request;
 use qaic_runtime::error::{CardError, DeviceError, RuntimeError};
 
-use crate::rig::{Recipe, Rig, run};
+use crate::rig::{CardProgramSpec, Rig, run};
 
 /// The error of bringing a program up under a plan. Nothing is left of it, and afterwards it can be brought up.
 #[track_caller]
@@ -46,7 +46,7 @@ fn refusals_have_different_errors_and_take_nothing() {
 fn a_card_without_free_cores_says_how_many_there_are() {
     let mut options = EmuOptions::default();
     options.firmware.totals.cores = 2;
-    let rig = Rig::with(options, &Recipe::default());
+    let rig = Rig::with(options, &CardProgramSpec::default());
     let program = rig.load().unwrap();
     let held: Vec<_> = (0..2).map(|_| program.activate().unwrap()).collect();
     let error = program.activate().unwrap_err();

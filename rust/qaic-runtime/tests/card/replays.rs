@@ -11,7 +11,7 @@ use qaic_runtime::device::LoadOptions;
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::error::RuntimeError;
 
-use crate::rig::Recipe;
+use crate::rig::CardProgramSpec;
 
 /// A file that is gone when this is.
 struct TranscriptFile(PathBuf);
@@ -29,9 +29,9 @@ impl Drop for TranscriptFile {
 }
 
 /// The whole life of a program, with so many inferences.
-fn live(kmd: &Arc<dyn Kmd>, recipe: &Recipe, inferences: usize) -> Result<(), RuntimeError> {
+fn live(kmd: &Arc<dyn Kmd>, spec: &CardProgramSpec, inferences: usize) -> Result<(), RuntimeError> {
     let device = CardDevice::enumerate(kmd)?.remove(0);
-    let program = device.load(&recipe.image(), &LoadOptions::default())?;
+    let program = device.load(&spec.image(), &LoadOptions::default())?;
     let activation = program.activate()?;
     let mut exec = activation.create_exec()?;
     (0..inferences).try_for_each(|_| {
@@ -40,10 +40,10 @@ fn live(kmd: &Arc<dyn Kmd>, recipe: &Recipe, inferences: usize) -> Result<(), Ru
     })
 }
 
-fn record(path: &Path, recipe: &Recipe, inferences: usize) {
+fn record(path: &Path, spec: &CardProgramSpec, inferences: usize) {
     let kmd = EmuKmd::new(EmuOptions::default()).unwrap();
     let recording: Arc<dyn Kmd> = Arc::new(Recording::new(Arc::clone(&kmd) as Arc<dyn Kmd>, path).unwrap());
-    live(&recording, recipe, inferences).unwrap();
+    live(&recording, spec, inferences).unwrap();
     drop(recording);
     assert_eq!(kmd.control(0).unwrap().invariants(), Vec::<String>::new());
 }
@@ -51,17 +51,17 @@ fn record(path: &Path, recipe: &Recipe, inferences: usize) {
 #[test]
 fn a_session_is_replayed_call_by_call() {
     let transcript = TranscriptFile::new("life");
-    record(&transcript.0, &Recipe::default(), 3);
+    record(&transcript.0, &CardProgramSpec::default(), 3);
     let replay = Arc::new(Replay::open(&transcript.0).unwrap());
-    live(&(Arc::clone(&replay) as Arc<dyn Kmd>), &Recipe::default(), 3).unwrap();
+    live(&(Arc::clone(&replay) as Arc<dyn Kmd>), &CardProgramSpec::default(), 3).unwrap();
     assert_eq!(replay.finish(), Ok(()));
 }
 
 #[test]
 fn two_equal_sessions_are_the_same_text() {
     let [first, second] = [TranscriptFile::new("first"), TranscriptFile::new("second")];
-    record(&first.0, &Recipe::default(), 2);
-    record(&second.0, &Recipe::default(), 2);
+    record(&first.0, &CardProgramSpec::default(), 2);
+    record(&second.0, &CardProgramSpec::default(), 2);
     // Events are fetched by a thread of their own, at any time; numbers of lines move with them.
     let calls = |transcript: &TranscriptFile| -> Vec<String> {
         let text = fs::read_to_string(&transcript.0).unwrap();
@@ -83,18 +83,18 @@ fn two_equal_sessions_are_the_same_text() {
 #[test]
 fn another_session_is_refused_with_what_differs() {
     let transcript = TranscriptFile::new("other");
-    record(&transcript.0, &Recipe::default(), 1);
-    let error = |recipe: &Recipe, inferences| {
+    record(&transcript.0, &CardProgramSpec::default(), 1);
+    let error = |spec: &CardProgramSpec, inferences| {
         let replay: Arc<dyn Kmd> = Arc::new(Replay::open(&transcript.0).unwrap());
-        live(&replay, recipe, inferences).unwrap_err().to_string()
+        live(&replay, spec, inferences).unwrap_err().to_string()
     };
-    let other = Recipe { constants: vec![8; 256], ..Recipe::default() };
+    let other = CardProgramSpec { constants: vec![8; 256], ..CardProgramSpec::default() };
     let found = error(&other, 1);
     assert!(
         found.contains("this is a replay, and the run differs from it: the transcript's call "),
         "{found}"
     );
     assert!(found.contains("MANAGE, transactions[1].payload.crc32: found "), "{found}");
-    let found = error(&Recipe::default(), 2);
+    let found = error(&CardProgramSpec::default(), 2);
     assert!(found.contains("EXECUTE_BO, name: found EXECUTE_BO, expected "), "{found}");
 }

@@ -20,7 +20,7 @@ pub(crate) const BYTES: u32 = 64;
 
 /// A program: one DMA buffer in, one out, at the same place of the card's memory.
 #[derive(Clone)]
-pub(crate) struct Recipe {
+pub(crate) struct CardProgramSpec {
     pub(crate) metadata: Metadata,
     pub(crate) network: NetworkDesc,
     pub(crate) constants: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct Recipe {
     pub(crate) plan: Option<String>,
 }
 
-impl Default for Recipe {
+impl Default for CardProgramSpec {
     fn default() -> Self {
         let request = |num, in_out| DmaRequest {
             num,
@@ -70,15 +70,15 @@ impl Default for Recipe {
     }
 }
 
-impl Recipe {
+impl CardProgramSpec {
     /// A program whose output never comes: it waits for a semaphore that nothing raises.
     pub(crate) fn stuck() -> Self {
-        let mut recipe = Self::default();
-        recipe.metadata.num_semaphores = 1;
-        recipe.metadata.semaphore_init_state = vec![0];
-        recipe.metadata.dma_requests[1].semaphore_ops =
+        let mut spec = Self::default();
+        spec.metadata.num_semaphores = 1;
+        spec.metadata.semaphore_init_state = vec![0];
+        spec.metadata.dma_requests[1].semaphore_ops =
             vec![SemaphoreOp { sem_op: 6, pre_or_post: 1, ..SemaphoreOp::default() }];
-        recipe
+        spec
     }
 
     pub(crate) fn image(&self) -> Arc<Image> {
@@ -108,19 +108,19 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        Self::with(EmuOptions::default(), &Recipe::default())
+        Self::with(EmuOptions::default(), &CardProgramSpec::default())
     }
 
-    pub(crate) fn with(options: EmuOptions, recipe: &Recipe) -> Self {
+    pub(crate) fn with(options: EmuOptions, spec: &CardProgramSpec) -> Self {
         let kmd = EmuKmd::new(options).unwrap();
         let mut devices = CardDevice::enumerate(&(Arc::clone(&kmd) as Arc<dyn Kmd>)).unwrap();
         let device = devices.remove(0);
-        Self { card: kmd.control(0).unwrap(), kmd, device, image: recipe.image() }
+        Self { card: kmd.control(0).unwrap(), kmd, device, image: spec.image() }
     }
 
     pub(crate) fn faulty(plan: &str) -> Self {
         let faults = FaultPlan::parse(plan, Target::Card).unwrap();
-        Self::with(EmuOptions { faults, ..EmuOptions::default() }, &Recipe::default())
+        Self::with(EmuOptions { faults, ..EmuOptions::default() }, &CardProgramSpec::default())
     }
 
     pub(crate) fn plan(&self, plan: &str) {

@@ -2,7 +2,7 @@
 
 use qaic_emu::EmuOptions;
 
-use crate::rig::{Recipe, Rig, run};
+use crate::rig::{CardProgramSpec, Rig, run};
 
 /// The error of making an exec under a plan; afterwards one can be made.
 #[track_caller]
@@ -39,11 +39,11 @@ fn other_errors_are_reported_unchanged() {
 
 #[test]
 fn a_slice_in_more_pieces_than_the_ring_has_elements_is_refused() {
-    let mut recipe = Recipe::default();
-    for (buffer, request) in recipe.network.dma_buffers.iter_mut().zip(&mut recipe.metadata.dma_requests) {
+    let mut spec = CardProgramSpec::default();
+    for (buffer, request) in spec.network.dma_buffers.iter_mut().zip(&mut spec.metadata.dma_requests) {
         (buffer.size, request.size) = (600 * 4096, 600 * 4096);
     }
-    let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &recipe);
+    let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &spec);
     let activation = rig.activation();
     let error = activation.create_exec().unwrap_err();
     assert_eq!(error.code(), "device.driver");
@@ -53,11 +53,11 @@ fn a_slice_in_more_pieces_than_the_ring_has_elements_is_refused() {
 
 #[test]
 fn an_inference_that_never_fits_the_ring_is_given_up() {
-    let mut recipe = Recipe::default();
-    for (buffer, request) in recipe.network.dma_buffers.iter_mut().zip(&mut recipe.metadata.dma_requests) {
+    let mut spec = CardProgramSpec::default();
+    for (buffer, request) in spec.network.dma_buffers.iter_mut().zip(&mut spec.metadata.dma_requests) {
         (buffer.size, request.size) = (300 * 4096, 300 * 4096);
     }
-    let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &recipe);
+    let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &spec);
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
     // Two buffers of 300 pieces each attach, and together they are more than a ring.

@@ -13,7 +13,7 @@ use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::device::{DeviceId, Exec, LoadOptions};
 use qaic_runtime::profiling::Identity;
 
-use crate::rig::{Recipe, Rig, run};
+use crate::rig::{CardProgramSpec, Rig, run};
 
 /// First word of a control buffer.
 const MAGIC: u32 = 0x5143_4F43;
@@ -52,8 +52,8 @@ impl Kmd for Silicon {
     }
 }
 
-fn silicon(recipe: &Recipe) -> Rig {
-    let mut rig = Rig::with(EmuOptions::default(), recipe);
+fn silicon(spec: &CardProgramSpec) -> Rig {
+    let mut rig = Rig::with(EmuOptions::default(), spec);
     let kernel: Arc<dyn Kmd> = Arc::new(Silicon(Arc::clone(&rig.kmd)));
     rig.device = CardDevice::enumerate(&kernel).unwrap().remove(0);
     rig
@@ -67,19 +67,19 @@ fn planned(entries: &str) -> String {
 
 #[test]
 fn programs_for_a_host_are_refused() {
-    let recipe = Recipe { plan: Some(planned("")), ..Recipe::default() };
-    let rig = silicon(&recipe);
+    let spec = CardProgramSpec { plan: Some(planned("")), ..CardProgramSpec::default() };
+    let rig = silicon(&spec);
     let error = rig.load().unwrap_err();
     assert_eq!((error.code(), rig.device.id()), ("device.wrong_target", DeviceId(0)));
     rig.finish();
-    let emulated = Rig::with(EmuOptions::default(), &recipe);
+    let emulated = Rig::with(EmuOptions::default(), &spec);
     emulated.load().unwrap();
     emulated.finish();
 }
 
 #[test]
 fn losses_without_events_are_noticed() {
-    let rig = silicon(&Recipe::default());
+    let rig = silicon(&CardProgramSpec::default());
     let program = rig.load().unwrap();
     let activation = program.activate().unwrap();
     let mut exec = activation.create_exec().unwrap();
@@ -94,18 +94,18 @@ fn losses_without_events_are_noticed() {
 }
 
 /// A program with two permitted combinations of shapes, the second of which is that of its bindings.
-fn shaped() -> Recipe {
-    let mut recipe = Recipe::default();
+fn shaped() -> CardProgramSpec {
+    let mut spec = CardProgramSpec::default();
     let dims = |count: i32| vec![1, count];
     let tensor =
         |count| IoDescriptor { dtype: ElementType::Float32, dims: dims(count), ..IoDescriptor::default() };
     let binding = IoBinding { io_initial: tensor(16), io_transformed: tensor(16), ..IoBinding::default() };
-    recipe.network.inputs = vec![binding.clone()];
-    recipe.network.outputs = vec![binding];
+    spec.network.inputs = vec![binding.clone()];
+    spec.network.outputs = vec![binding];
     let shape = |count| TensorShape { dtype: ElementType::Float32, dims: dims(count) };
     let entry = |count| IoShapes { shapes: vec![shape(count), shape(count)] };
-    recipe.network.allowed_shapes = vec![entry(8), entry(16)];
-    recipe
+    spec.network.allowed_shapes = vec![entry(8), entry(16)];
+    spec
 }
 
 #[test]
@@ -124,13 +124,13 @@ fn only_the_shapes_of_the_bindings_run_on_a_card() {
 
 #[test]
 fn emulated_cores_receive_shapes_and_measuring() {
-    let mut recipe = shaped();
-    recipe.plan = Some(planned(r#", "control_buffer": 2"#));
+    let mut spec = shaped();
+    spec.plan = Some(planned(r#", "control_buffer": 2"#));
     // Where the output comes from, so that what the cores get comes back.
-    let control = DmaRequest { num: 2, ..recipe.metadata.dma_requests[0].clone() };
-    recipe.metadata.dma_requests.insert(1, control);
-    recipe.network.dma_buffers.push(DmaBuffer { size: 64, dir: Direction::In });
-    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let control = DmaRequest { num: 2, ..spec.metadata.dma_requests[0].clone() };
+    spec.metadata.dma_requests.insert(1, control);
+    spec.network.dma_buffers.push(DmaBuffer { size: 64, dir: Direction::In });
+    let rig = Rig::with(EmuOptions::default(), &spec);
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
     let received = |exec: &mut dyn Exec| {
@@ -154,8 +154,8 @@ fn emulated_cores_receive_shapes_and_measuring() {
 fn control_buffers_that_are_none_are_refused() {
     let numbers = [r#", "control_buffer": 2"#, r#", "control_buffer": "2""#].map(planned);
     for plan in numbers.into_iter().chain(["no plan".to_owned()]) {
-        let recipe = Recipe { plan: Some(plan.clone()), ..Recipe::default() };
-        let rig = Rig::with(EmuOptions::default(), &recipe);
+        let spec = CardProgramSpec { plan: Some(plan.clone()), ..CardProgramSpec::default() };
+        let rig = Rig::with(EmuOptions::default(), &spec);
         let error = rig.device.load(&rig.image, &LoadOptions::default()).unwrap_err();
         assert_eq!(error.code(), "program.transfers", "{plan}");
         rig.finish();
@@ -164,8 +164,8 @@ fn control_buffers_that_are_none_are_refused() {
 
 #[test]
 fn programs_of_several_devices_are_refused() {
-    let recipe = Recipe { plan: Some(planned(r#", "devices": 2"#)), ..Recipe::default() };
-    let rig = Rig::with(EmuOptions::default(), &recipe);
+    let spec = CardProgramSpec { plan: Some(planned(r#", "devices": 2"#)), ..CardProgramSpec::default() };
+    let rig = Rig::with(EmuOptions::default(), &spec);
     assert_eq!(rig.device.partitions(&rig.image).unwrap_err().code(), "device.wrong_target");
     rig.finish();
     let rig = Rig::new();

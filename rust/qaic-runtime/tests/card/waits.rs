@@ -10,7 +10,7 @@ use qaic_runtime::device::LoadOptions;
 use qaic_runtime::error::{CardError, RuntimeError};
 use qaic_runtime::program::WaitLimits;
 
-use crate::rig::{Recipe, Rig, run};
+use crate::rig::{CardProgramSpec, Rig, run};
 
 #[test]
 fn a_ring_that_stays_full_is_given_up_after_fifty_attempts() {
@@ -81,7 +81,7 @@ fn time_outs_are_retried_as_often_as_is_said() {
 
 #[test]
 fn slices_add_up_to_the_same_time() {
-    let rig = Rig::with(EmuOptions::default(), &Recipe::stuck());
+    let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
     for (try_ms, retries, slice_ms, calls, total_ms) in
         [(0, 5, None, 6, 30_000), (1000, 1, None, 2, 2000), (500, 2, Some(200), 9, 1500), (7, 0, None, 1, 7)]
     {
@@ -118,7 +118,7 @@ fn signals_without_end_do_not_make_a_wait_endless() {
     let wait = WaitLimits { try_ms: 5, retries: 1, slice_ms: None };
     let options = LoadOptions { wait, ..LoadOptions::default() };
     for clock in [EmuClock::default(), EmuClock::System(SystemClock::default())] {
-        let rig = Rig::with(EmuOptions { clock, ..EmuOptions::default() }, &Recipe::stuck());
+        let rig = Rig::with(EmuOptions { clock, ..EmuOptions::default() }, &CardProgramSpec::stuck());
         let activation = rig.device.load(&rig.image, &options).unwrap().activate().unwrap();
         let mut exec = activation.create_exec().unwrap();
         rig.plan("wait@1=EINTR*all");
@@ -132,7 +132,7 @@ fn signals_without_end_do_not_make_a_wait_endless() {
 
 #[test]
 fn a_cancelled_inference_ends_soon_and_its_buffers_are_waited_for() {
-    let rig = Rig::with(EmuOptions::default(), &Recipe::stuck());
+    let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
     let wait = WaitLimits { try_ms: 0, retries: 5, slice_ms: Some(200) };
     let options = LoadOptions { wait, ..LoadOptions::default() };
     let activation = rig.device.load(&rig.image, &options).unwrap().activate().unwrap();
@@ -178,11 +178,11 @@ fn a_lost_completion_times_out_and_leaves_nothing() {
 /// Requests without data behind the output do not hold it up, but the inference after it .
 #[test]
 fn requests_that_never_end_behind_the_output_time_out_the_next_inference() {
-    let mut recipe = Recipe::stuck();
-    let waiting = std::mem::take(&mut recipe.metadata.dma_requests[1].semaphore_ops);
+    let mut spec = CardProgramSpec::stuck();
+    let waiting = std::mem::take(&mut spec.metadata.dma_requests[1].semaphore_ops);
     let last = DmaRequest { semaphore_ops: waiting, ..DmaRequest::default() };
-    recipe.metadata.dma_requests.push(last);
-    let rig = Rig::with(EmuOptions::default(), &recipe);
+    spec.metadata.dma_requests.push(last);
+    let rig = Rig::with(EmuOptions::default(), &spec);
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
     run(&mut *exec, 1).unwrap();

@@ -13,7 +13,7 @@ fn load(plan: &str) -> RuntimeError {
         engine_candidates: vec!["no engine".into()],
         ..RegistryOptions::default()
     };
-    let context = Context::apart(&options).unwrap();
+    let context = Context::isolated(&options).unwrap();
     let image = echo::cpu_program(plan, &[0; 256]);
     context.load(&image, &Placement::one(DeviceId(0)), &LoadOptions::default()).unwrap_err()
 }

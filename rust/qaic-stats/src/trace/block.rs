@@ -1,7 +1,6 @@
-//! Bytes on their way to where they belong.
+//! Buffered output of a trace.
 //!
-//! For a writer they are put together in one block of memory that is used again and again. What is meant for memory grows
-//! where it stays.
+//! For a writer the bytes are collected in one block of memory that is reused. Output to memory grows in place.
 
 use std::io::{self, Write};
 use std::mem;
@@ -9,14 +8,14 @@ use std::mem;
 /// Large enough that a call of the system is cheap beside it, small enough to stay in a cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Where a trace goes.
+/// The target of a trace.
 pub(super) enum Target<'a> {
     Writer(&'a mut dyn Write),
     /// Appended to.
     Memory(&'a mut Vec<u8>),
 }
 
-/// Bytes, and where they go when there are enough of them.
+/// Bytes, and the target that takes a full block.
 pub(super) struct Block<'a> {
     pub(super) bytes: Vec<u8>,
     target: Target<'a>,
@@ -39,12 +38,12 @@ impl<'a> Block<'a> {
 
     /// Writes the block if it is full.
     #[inline]
-    pub(super) fn relieve(&mut self) -> io::Result<()> {
-        if self.bytes.len() < self.full_bytes { Ok(()) } else { self.empty() }
+    pub(super) fn flush_if_full(&mut self) -> io::Result<()> {
+        if self.bytes.len() < self.full_bytes { Ok(()) } else { self.flush() }
     }
 
     /// Writes what there is.
-    pub(super) fn empty(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         match &mut self.target {
             Target::Writer(out) => {
                 out.write_all(&self.bytes)?;

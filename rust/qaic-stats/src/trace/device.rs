@@ -114,7 +114,7 @@ fn write_unit(
             let name = format!("Thread-{}-Execution", thread.thread);
             span(sink, clock, unit.ops, &name, (thread.start_u, thread.end_u));
         }
-        return sink.relieve();
+        return sink.flush_if_full();
     }
     let (mut has_transfers, mut has_barriers) = (false, false);
     let stranger = OpDesc { kind: "unknown".into(), ..OpDesc::default() };
@@ -159,7 +159,7 @@ fn write_unit(
         if options.flow_events && !execution.is_transfer() {
             times.add(track, &op);
         }
-        sink.relieve()
+        sink.flush_if_full()
     };
     executions(part.model, unit.threads, ops.len(), Times::Whole, options.observer, |_, _| (), each)
 }

@@ -80,7 +80,7 @@ impl FlowTimes {
                     let at_ns = clock.ns(producer.end_u()).saturating_sub(1).max(start_ns).min(to.at_ns);
                     let from = FlowEnd { track, oc: producer.oc, at_ns };
                     sink.flow(&Flow { id, data: dependency.data, from, to });
-                    sink.relieve()?;
+                    sink.flush_if_full()?;
                     id = id.wrapping_add(1);
                 }
             }

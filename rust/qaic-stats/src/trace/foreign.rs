@@ -73,7 +73,7 @@ impl<'a> HostTrace<'a> {
                     named.insert((track.pid, track.tid));
                 }
                 sink.foreign(track, at_ns.map(|at_ns| at_ns.saturating_add(shift)), event);
-                sink.relieve()
+                sink.flush_if_full()
             },
             failed: None,
         };
@@ -87,7 +87,7 @@ impl<'a> HostTrace<'a> {
         for &(pid, tid) in nameless {
             sink.track(Track { pid, tid }, &format!("Host_{tid}"));
         }
-        sink.relieve()
+        sink.flush_if_full()
     }
 }
 

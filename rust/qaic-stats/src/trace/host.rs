@@ -39,7 +39,7 @@ pub(super) fn write_samples(
             dur_ns: event.duration_ns,
             args: &event.arguments(),
         });
-        sink.relieve()?;
+        sink.flush_if_full()?;
     }
     Ok(())
 }

@@ -291,13 +291,13 @@ impl Sink for JsonSink<'_> {
     }
 
     #[inline]
-    fn relieve(&mut self) -> io::Result<()> {
-        self.block.relieve()
+    fn flush_if_full(&mut self) -> io::Result<()> {
+        self.block.flush_if_full()
     }
 
     fn finish(&mut self) -> io::Result<()> {
         self.block.bytes.extend_from_slice(b"\n]}\n");
-        self.block.empty()
+        self.block.flush()
     }
 }
 

@@ -118,12 +118,12 @@ fn write_to(
     options: &TraceOptions<'_>,
 ) -> io::Result<()> {
     match options.format {
-        TraceFormat::Json => draw(&mut JsonSink::new(target), parts, host, options),
-        TraceFormat::Perfetto => draw(&mut PerfettoSink::new(target), parts, host, options),
+        TraceFormat::Json => write_events(&mut JsonSink::new(target), parts, host, options),
+        TraceFormat::Perfetto => write_events(&mut PerfettoSink::new(target), parts, host, options),
     }
 }
 
-fn draw(
+fn write_events(
     sink: &mut impl Sink,
     parts: &[Part<'_>],
     host: &HostSide<'_>,

@@ -408,12 +408,12 @@ impl Sink for PerfettoSink<'_> {
     }
 
     #[inline]
-    fn relieve(&mut self) -> io::Result<()> {
-        self.block.relieve()
+    fn flush_if_full(&mut self) -> io::Result<()> {
+        self.block.flush_if_full()
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        self.block.empty()
+        self.block.flush()
     }
 }
 

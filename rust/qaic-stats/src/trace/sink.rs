@@ -62,7 +62,7 @@ pub(super) struct Span<'a> {
     pub(super) args: &'a [(&'a str, u64)],
 }
 
-/// A form of trace files. Nothing is written before [`Sink::relieve`], which is called often.
+/// A form of trace files. Nothing is written before [`Sink::flush_if_full`], which is called often.
 pub(super) trait Sink {
     /// The first thing in the file.
     fn begin(&mut self, origin_utc_ns: Option<i128>);
@@ -95,7 +95,7 @@ pub(super) trait Sink {
     fn foreign(&mut self, track: Track, start_ns: Option<i64>, event: &Map<String, Value>);
 
     /// Gives away what has piled up.
-    fn relieve(&mut self) -> io::Result<()>;
+    fn flush_if_full(&mut self) -> io::Result<()>;
 
     /// The last thing in the file.
     fn finish(&mut self) -> io::Result<()>;

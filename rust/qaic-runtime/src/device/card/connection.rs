@@ -33,14 +33,14 @@ pub(super) struct Connection {
     // As it was listed.
     listed: NodeInfo,
     pub(super) state: Arc<DeviceState>,
-    open: Mutex<Open>,
+    open: Mutex<OpenedNode>,
     event_pump: OnceLock<Arc<EventPump>>,
     // Constants that are loaded, by the address of their image, which they keep alive.
     constants: Mutex<HashMap<usize, Slot>>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenedNode {
     node: NodeInfo,
     session: Option<Arc<CardSession>>,
 }
@@ -53,7 +53,7 @@ impl Connection {
             kmd,
             state: Arc::new(DeviceState::new(node.qid)),
             listed: node.clone(),
-            open: Mutex::new(Open { node, session: None }),
+            open: Mutex::new(OpenedNode { node, session: None }),
             event_pump: OnceLock::new(),
             constants: Mutex::default(),
         })
@@ -111,7 +111,7 @@ impl Connection {
     }
 
     /// [`Self::ready`] for programs: also refuses firmware of other versions.
-    pub(super) fn admit(&self) -> Result<(Arc<CardSession>, CardStatus), RuntimeError> {
+    pub(super) fn compatible_session(&self) -> Result<(Arc<CardSession>, CardStatus), RuntimeError> {
         let (session, status, _) = self.ready()?;
         let other = |what, (major, minor): (u16, u16), expected| {
             Err(RuntimeError::Card(CardError::FirmwareVersion {
@@ -165,7 +165,7 @@ impl Connection {
     }
 
     /// Nodes get other names when they come back.
-    fn find_node(&self, open: &mut Open) -> Result<(), RuntimeError> {
+    fn find_node(&self, open: &mut OpenedNode) -> Result<(), RuntimeError> {
         let nodes = self.kmd.enumerate().map_err(|errno| errno::failed(self.id, "enumerate", errno, 0))?;
         let is_it = |node: &&NodeInfo| node.qid == self.id && node.address == open.node.address;
         if let Some(node) = nodes.iter().find(is_it) {

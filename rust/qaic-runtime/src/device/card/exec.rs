@@ -333,11 +333,11 @@ impl CardExec {
         limit_ms: u32,
         interrupted: &mut Option<&mut dyn FnMut() -> bool>,
     ) -> Result<bool, RuntimeError> {
-        let mut resumed: Option<wait_limits::Resumed> = None;
+        let mut remaining: Option<wait_limits::RemainingTime> = None;
         loop {
             self.check_interrupts(interrupted)?;
             let ActivationShared { program, channel, .. } = &*self.activation;
-            let left_ms = resumed.as_mut().map_or(Some(limit_ms), wait_limits::Resumed::left_ms);
+            let left_ms = remaining.as_mut().map_or(Some(limit_ms), wait_limits::RemainingTime::left_ms);
             let Some(left_ms) = left_ms else { return Ok(false) };
             let outcome = calls::wait(program.session.file(), channel.dbc_id, handle, left_ms);
             let Err(errno) = outcome else {
@@ -345,10 +345,10 @@ impl CardExec {
                 return Ok(true);
             };
             match DataPath::of(errno) {
-                DataPath::Interrupted if resumed.is_some() => {}
+                DataPath::Interrupted if remaining.is_some() => {}
                 DataPath::Interrupted => {
                     let clock = Arc::clone(&program.session.clock);
-                    resumed = Some(wait_limits::Resumed::new(clock, limit_ms));
+                    remaining = Some(wait_limits::RemainingTime::new(clock, limit_ms));
                 }
                 DataPath::TimedOut => return Ok(false),
                 _ => {

@@ -76,7 +76,7 @@ impl CardProgram {
             plan.check_initializers(constants, 0).map_err(transfers)?;
         }
         check_crcs(image)?;
-        let (session, status) = card.admit()?;
+        let (session, status) = card.compatible_session()?;
         let generation = card.state.generation();
         let needed = located.metadata.hw_version_major;
         if !options.any_hardware && status.hw_version >> 16 != u32::from(needed) {

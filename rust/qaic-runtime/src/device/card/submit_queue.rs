@@ -165,7 +165,7 @@ impl SubmitQueue {
     fn make_calls(&self, own: Option<&Arc<Submission>>, file: &dyn AccelFile, scratch: &mut Scratch) {
         let mut own = own;
         loop {
-            let turn = Turn(self);
+            let active = ActiveGuard(self);
             while let Some(submission) = self.waiting.pop() {
                 self.make_call(&submission, file, scratch);
                 self.made.notify();
@@ -173,7 +173,7 @@ impl SubmitQueue {
             if let Some(own) = own.take() {
                 self.make_call(own, file, scratch);
             }
-            drop(turn);
+            drop(active);
             // What was left behind the last look: its owner may have found this thread still at it. Sequentially
             // consistent: either the owner sees that this thread has ended, or this thread sees what was left.
             if self.waiting.is_empty() || self.is_active.swap(true, Ordering::SeqCst) {
@@ -184,8 +184,8 @@ impl SubmitQueue {
 
     fn make_call(&self, submission: &Arc<Submission>, file: &dyn AccelFile, scratch: &mut Scratch) {
         // A call that panics, as cores of emulated cards may, is answered all the same.
-        let mut answer = Answer { submission, outcome: Err(Errno::IO) };
-        answer.outcome = submission.call(file, self.dbc_id, scratch);
+        let mut guard = OutcomeGuard { submission, outcome: Err(Errno::IO) };
+        guard.outcome = submission.call(file, self.dbc_id, scratch);
     }
 
     /// Waits until the call of a submission was made.
@@ -204,21 +204,21 @@ impl SubmitQueue {
     }
 }
 
-/// A thread's turn, which ends even when a call panics.
-struct Turn<'a>(&'a SubmitQueue);
+/// Clears `is_active` when it is dropped, also after a panic in a call.
+struct ActiveGuard<'a>(&'a SubmitQueue);
 
-impl Drop for Turn<'_> {
+impl Drop for ActiveGuard<'_> {
     fn drop(&mut self) {
         self.0.is_active.store(false, Ordering::SeqCst);
     }
 }
 
-struct Answer<'a> {
+struct OutcomeGuard<'a> {
     submission: &'a Submission,
     outcome: Result<(), Errno>,
 }
 
-impl Drop for Answer<'_> {
+impl Drop for OutcomeGuard<'_> {
     fn drop(&mut self) {
         self.submission.set_outcome(self.outcome);
     }

@@ -43,14 +43,14 @@ const fn whole_ms(limit_ms: u32) -> u32 {
 
 /// What is left of a call's time after the first signal that interrupted it.
 #[derive(Debug)]
-pub(super) struct Resumed {
+pub(super) struct RemainingTime {
     clock: Arc<dyn Clock>,
     begin: Duration,
     limit_ms: u32,
     tries: u32,
 }
 
-impl Resumed {
+impl RemainingTime {
     /// Time begins now.
     pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: u32) -> Self {
         Self { begin: clock.now(), clock, limit_ms, tries: 0 }
@@ -98,24 +98,24 @@ mod tests {
     fn signals_leave_what_is_left_of_the_time() {
         for (limit_ms, whole) in [(0, 5000), (70, 70)] {
             let clock = Arc::new(VirtualClock::default());
-            let mut resumed = Resumed::new(clock.clone(), limit_ms);
-            assert_eq!(resumed.left_ms(), Some(limit_ms));
+            let mut remaining = RemainingTime::new(clock.clone(), limit_ms);
+            assert_eq!(remaining.left_ms(), Some(limit_ms));
             clock.advance_to(Duration::from_millis(20));
-            assert_eq!(resumed.left_ms(), Some(whole - 20));
+            assert_eq!(remaining.left_ms(), Some(whole - 20));
             clock.advance_to(Duration::from_millis(u64::from(whole) - 1));
-            assert_eq!(resumed.left_ms(), Some(1));
+            assert_eq!(remaining.left_ms(), Some(1));
             clock.advance_to(Duration::from_millis(whole.into()));
-            assert_eq!(resumed.left_ms(), None);
+            assert_eq!(remaining.left_ms(), None);
         }
     }
 
     #[test]
     fn signals_without_time_between_them_come_to_an_end() {
-        let mut resumed = Resumed::new(Arc::new(VirtualClock::default()), 7);
+        let mut remaining = RemainingTime::new(Arc::new(VirtualClock::default()), 7);
         for _ in 0..MOST_SIGNALS {
-            assert_eq!(resumed.left_ms(), Some(7));
+            assert_eq!(remaining.left_ms(), Some(7));
         }
-        assert_eq!(resumed.left_ms(), None);
+        assert_eq!(remaining.left_ms(), None);
     }
 
     #[test]

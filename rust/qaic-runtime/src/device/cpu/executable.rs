@@ -95,7 +95,8 @@ impl Executable {
             save: None,
             token: options.token,
         };
-        let Built { graph, blocks, is_repeatable } = build_graph(parts, engine_candidates, graph_options)?;
+        let BuiltGraph { graph, blocks, is_repeatable } =
+            build_graph(parts, engine_candidates, graph_options)?;
         let stats = description.map(|description| {
             ProgramStats::new(description, graph.engine(), graph.variants(), is_repeatable, begun_ns)
         });
@@ -104,7 +105,7 @@ impl Executable {
 }
 
 /// What a program runs with.
-pub(super) struct Built {
+pub(super) struct BuiltGraph {
     pub(super) graph: Graph,
     pub(super) blocks: Option<Arc<BlockTensors>>,
     /// Whether an inference can be run twice without a difference.
@@ -118,7 +119,7 @@ pub(super) fn build_graph(
     parts: &Parts<'_>,
     engine_candidates: &[PathBuf],
     options: GraphOptions<'_>,
-) -> Result<Built, RuntimeError> {
+) -> Result<BuiltGraph, RuntimeError> {
     let wrong_target = |built_for: &str, reason: String| {
         RuntimeError::Device(DeviceError::WrongTarget {
             built_for: built_for.to_owned(),
@@ -152,7 +153,7 @@ pub(super) fn build_graph(
     let engine = Engine::get(engine_candidates)?;
     let is_repeatable = !plan.retained_state && !plan.loops && plan.custom_op_libraries.is_empty();
     let graph = Graph::build(engine, &plan, graph, &parts.constants, options)?;
-    Ok(Built { graph, blocks, is_repeatable })
+    Ok(BuiltGraph { graph, blocks, is_repeatable })
 }
 
 /// CPUs this process may use, respecting affinity and control groups.

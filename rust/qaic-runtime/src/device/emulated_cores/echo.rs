@@ -31,7 +31,7 @@ impl Workload for EchoWorkload {
     }
 
     fn activate(&self, images: &Images) -> Result<Box<dyn Running>, NncStatus> {
-        let running = EchoRunning::new(images).map_err(Refusal::tell)?;
+        let running = EchoRunning::new(images).map_err(Refusal::log_refusal)?;
         Ok(Box::new(running))
     }
 }

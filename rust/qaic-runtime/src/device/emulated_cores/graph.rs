@@ -53,7 +53,7 @@ impl Workload for GraphWorkload {
     }
 
     fn activate(&self, images: &Images) -> Result<Box<dyn Running>, NncStatus> {
-        self.try_activate(images).map_err(Refusal::tell)
+        self.try_activate(images).map_err(Refusal::log_refusal)
     }
 }
 

@@ -37,8 +37,8 @@ impl Refusal {
         Self { status: NncStatus::PROGRAM_ELF, reason: reason.into() }
     }
 
-    /// Says the reason where a card would have a log of its own.
-    fn tell(self) -> NncStatus {
+    /// Logs the reason; a card would have a log of its own.
+    fn log_refusal(self) -> NncStatus {
         let Self { status, reason } = self;
         log::global().error(|| format!("an emulated card refuses a program: {reason}"));
         status
@@ -51,7 +51,7 @@ fn metadata_of(elf: &[u8]) -> Result<Metadata, Refusal> {
 
 /// What a program needs: what the accounts of virtual cards take from its metadata, and the memory of its activations.
 fn requirements(elf: &[u8]) -> Result<Requirements, NncStatus> {
-    let metadata = metadata_of(elf).map_err(Refusal::tell)?;
+    let metadata = metadata_of(elf).map_err(Refusal::log_refusal)?;
     let heaps = metadata.network_heap_size.saturating_mul(metadata.num_nsps.into());
     Ok(Requirements {
         cores: u32::from(metadata.num_nsps).max(1),

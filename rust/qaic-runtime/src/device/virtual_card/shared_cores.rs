@@ -1,8 +1,8 @@
 //! Cores counted across the processes of a user (`QAIC_CPU_SHARED`).
 //!
-//! A core is a file, and the process that holds the lock of the file holds the core. The system lets go of the locks of a process
-//! that ends, however it ends, so nothing has to be cleaned up. Operations on a card take turns, by the lock of one more
-//! file, so that a count sees no core twice and a claim finds all that are free.
+//! A core is a file, and the process that holds the lock of the file holds the core. The system releases the locks of a process
+//! that ends, however it ends, so no cleanup is needed. One more file is the lock of the card: operations on it exclude each
+//! other, so that a count sees no core twice and a claim finds all that are free.
 //!
 //! # Forks
 //!
@@ -70,7 +70,7 @@ impl UserDirectory {
 /// The cores of one card, as all processes of a user see them.
 #[derive(Debug)]
 pub(crate) struct SharedCores {
-    turns: PathBuf,
+    lock_path: PathBuf,
     cores: Vec<PathBuf>,
     key: u64,
 }
@@ -110,7 +110,7 @@ impl SharedCores {
         let directory = directory.open()?;
         let name = format!("{}-{}", kind.name(), card.0);
         Ok(Self {
-            turns: directory.join(format!("{name}.turns")),
+            lock_path: directory.join(format!("{name}.turns")),
             cores: (0..cores).map(|core| directory.join(format!("{name}.core-{core:02}"))).collect(),
             key: NEXT.fetch_add(1, Ordering::Relaxed),
         })
@@ -123,7 +123,7 @@ impl SharedCores {
         if needed == 0 {
             return Ok(ClaimOutcome::Taken);
         }
-        self.in_turn(|held| {
+        self.with_lock(|held| {
             let mut taken = Vec::new();
             for path in &self.cores {
                 taken.extend(try_lock(path)?);
@@ -133,7 +133,7 @@ impl SharedCores {
                 }
             }
             let free = taken.len();
-            taken.iter().for_each(let_go);
+            taken.iter().for_each(unlock);
             Ok(ClaimOutcome::Refused { free: u32::try_from(free).unwrap_or(u32::MAX) })
         })
     }
@@ -143,7 +143,7 @@ impl SharedCores {
         let mut held = held();
         for _ in 0..count {
             let Some(index) = held.iter().rposition(|core| core.key == self.key) else { return };
-            let_go(&held.swap_remove(index).file);
+            unlock(&held.swap_remove(index).file);
         }
     }
 
@@ -151,29 +151,29 @@ impl SharedCores {
     ///
     /// Blocking: at most [`TURN_LIMIT`].
     pub(super) fn free(&self) -> Result<u32, RuntimeError> {
-        self.in_turn(|_| {
+        self.with_lock(|_| {
             let mut free = 0;
             for path in &self.cores {
                 if let Some(file) = try_lock(path)? {
                     free += 1;
-                    let_go(&file);
+                    unlock(&file);
                 }
             }
             Ok(free)
         })
     }
 
-    /// Runs `work` while no other process looks at the card.
-    fn in_turn<T>(
+    /// Runs `work` while this process holds the lock of the card.
+    fn with_lock<T>(
         &self,
         work: impl FnOnce(&mut Vec<HeldCore>) -> Result<T, RuntimeError>,
     ) -> Result<T, RuntimeError> {
         let began = Instant::now();
         loop {
             let mut held = held();
-            if let Some(turn) = try_lock(&self.turns)? {
+            if let Some(lock) = try_lock(&self.lock_path)? {
                 let result = work(&mut held);
-                let_go(&turn);
+                unlock(&lock);
                 return result;
             }
             drop(held);
@@ -213,7 +213,7 @@ fn try_lock(path: &Path) -> Result<Option<File>, RuntimeError> {
     }
 }
 
-fn let_go(file: &File) {
+fn unlock(file: &File) {
     // Unlocking an open file has no failure mode, and closing it follows.
     let _ = file.unlock();
 }
@@ -285,9 +285,9 @@ mod tests {
     fn turn_of_a_stopped_process_is_waited_for_until_the_limit() {
         let place = directory("turns");
         let cores = cores(&place);
-        let turn = try_lock(&cores.turns).unwrap().unwrap();
+        let lock = try_lock(&cores.lock_path).unwrap().unwrap();
         assert_eq!(cores.free().unwrap_err().code(), "device.timeout");
-        let_go(&turn);
+        unlock(&lock);
         assert_eq!(cores.free().unwrap(), 16);
         fs::remove_dir_all(&place.path).unwrap();
     }

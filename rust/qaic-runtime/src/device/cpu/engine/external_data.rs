@@ -20,7 +20,7 @@ const EXTERNAL: u64 = 1;
 /// Checks a serialized graph against the plan that came with it.
 pub(super) fn check(graph: &[u8], plan: &Plan) -> Result<(), String> {
     let listed = plan.initializers.iter().map(|initializer| initializer.name.as_bytes()).collect();
-    Walk { listed }.message(graph, Kind::Model, 0)
+    ReferenceCheck { listed }.message(graph, Kind::Model, 0)
 }
 
 /// The messages of a model that tensors are in.
@@ -58,12 +58,12 @@ impl Kind {
     }
 }
 
-struct Walk<'a> {
+struct ReferenceCheck<'a> {
     /// Names of the initializers that the engine is given.
     listed: HashSet<&'a [u8]>,
 }
 
-impl Walk<'_> {
+impl ReferenceCheck<'_> {
     fn message(&self, bytes: &[u8], kind: Kind, depth: usize) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!(
@@ -209,7 +209,7 @@ mod tests {
     }
 
     fn checked(graph: &[u8]) -> Result<(), String> {
-        Walk { listed: HashSet::from([&b"w"[..]]) }.message(graph, Kind::Model, 0)
+        ReferenceCheck { listed: HashSet::from([&b"w"[..]]) }.message(graph, Kind::Model, 0)
     }
 
     /// Places of a tensor in a model, as the numbers of the fields on the way to it.
