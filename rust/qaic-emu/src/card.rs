@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bo::Bo;
-use super::channel::Channel;
 use super::events::EventBroadcast;
 use super::fault::{Action, FaultPlan, Trigger};
-use super::fault_counter::FaultCounter;
 use super::firmware::Firmware;
 use super::options::{EmuClock, EmuOptions, Profile};
-use super::worker::Worker;
+use crate::data_path::bo::Bo;
+use crate::data_path::channel::Channel;
+use crate::data_path::worker::Worker;
+use crate::fault::counter::FaultCounter;
 use qaic_kmd::Errno;
 use qaic_kmd::abi::DBC_COUNT;
 use qaic_kmd::kmd::{DbcState, EventKind};

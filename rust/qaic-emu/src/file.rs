@@ -9,11 +9,11 @@ use qaic_kmd::ioctl::{Ioctl, VersionQuery};
 use qaic_kmd::kmd::AccelFile;
 use qaic_mem::Mapping;
 
-use super::bo::Attachments;
 use super::card::{Card, CardState};
 use super::fault::{Action, Trigger};
 use super::options::EmuOptions;
-use super::ring::ExecuteRequest;
+use crate::data_path::bo::Attachments;
+use crate::data_path::ring::ExecuteRequest;
 
 /// Bytes of the driver's other texts: a date, and `Qualcomm Cloud AI Accelerators`.
 const DATE_BYTES: u64 = 8;

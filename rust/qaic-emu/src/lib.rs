@@ -12,22 +12,14 @@
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "cards")]
-mod bo;
-#[cfg(feature = "cards")]
 mod card;
-#[cfg(feature = "cards")]
-mod channel;
 #[cfg(feature = "cards")]
 mod control;
 #[cfg(feature = "cards")]
-mod control_faults;
-#[cfg(feature = "cards")]
-mod device_memory;
+mod data_path;
 #[cfg(feature = "cards")]
 mod events;
 pub mod fault;
-#[cfg(feature = "cards")]
-mod fault_counter;
 #[cfg(feature = "cards")]
 mod file;
 #[cfg(feature = "cards")]
@@ -39,17 +31,7 @@ mod manage;
 #[cfg(feature = "cards")]
 mod options;
 #[cfg(feature = "cards")]
-mod pages;
-#[cfg(feature = "cards")]
 mod resources;
-#[cfg(feature = "cards")]
-mod ring;
-#[cfg(feature = "cards")]
-mod semaphores;
-#[cfg(feature = "cards")]
-mod slices;
-#[cfg(feature = "cards")]
-mod worker;
 #[cfg(feature = "cards")]
 pub mod workload;
 

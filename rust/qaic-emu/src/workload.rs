@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use qaic_kmd::protocol::NncStatus;
 
-pub use super::device_memory::{DeviceMemory, MemoryFull};
-pub use super::semaphores::Semaphores;
+pub use crate::data_path::device_memory::{DeviceMemory, MemoryFull};
+pub use crate::data_path::semaphores::Semaphores;
 
 /// What the cores make of programs. One for all cards.
 pub trait Workload: Debug + Send + Sync {

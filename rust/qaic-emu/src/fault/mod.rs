@@ -30,6 +30,10 @@
 //! | `lost` | `noop` | the device is reset: what was loaded before is lost, what is loaded afterwards works |
 //! | `no_cores`, `no_memory` | `noop` | no cores are free, no memory is left |
 
+#[cfg(feature = "cards")]
+pub(crate) mod counter;
+#[cfg(feature = "cards")]
+pub(crate) mod reply_corruption;
 mod vocabulary;
 
 use std::fmt;

@@ -26,11 +26,11 @@ use qaic_kmd::protocol::{NncStatus, Numbered};
 
 pub use config::{FirmwareConfig, Performance, Totals};
 
-use super::channel::Channel;
-use super::device_memory::Budget;
 use super::resources::Amounts;
 pub use super::resources::ResourceUsage;
 use super::workload::{Images, Workload};
+use crate::data_path::channel::Channel;
+use crate::data_path::device_memory::Budget;
 use message::{Message, SetUp};
 use replies::Activated;
 use requests::{Request, refusal};

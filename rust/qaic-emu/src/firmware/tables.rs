@@ -15,7 +15,7 @@ use qaic_kmd::protocol::command::WHOLE_DEVICE;
 use super::config::Totals;
 use super::constants::Constants;
 use super::replies::{Loaded, ResourceSummary};
-use crate::channel::Channel;
+use crate::data_path::channel::Channel;
 use crate::resources::{Amounts, ResourceUsage, Resources};
 use crate::workload::Requirements;
 

@@ -8,7 +8,7 @@ mod properties;
 use std::sync::Mutex;
 
 use super::*;
-use crate::channel::{Element, Step};
+use crate::data_path::channel::{Element, Step};
 use crate::workload::{Loopback, Requirements, Running};
 
 /// A command with its fields at their offsets, and the eight zero bytes behind it.

@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn every_code_has_an_example() {
-        let text = include_str!("../error.rs");
+        let text = include_str!("mod.rs");
         let in_text: BTreeSet<&str> =
             text.split("=> \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         let examples: BTreeSet<&str> = QpcError::examples().iter().map(QpcError::code).collect();

@@ -6,7 +6,7 @@ use qaic_kmd::protocol::NncStatus;
 use qaic_kmd::protocol::command::{Activate, ActivationState, SKIP_CHANNEL, StateChange};
 
 use super::{Activation, ChannelLease, PendingActivation, Released, ResourceTables, Source, ZombieChannel};
-use crate::channel::Channel;
+use crate::data_path::channel::Channel;
 use crate::resources::Amounts;
 use crate::workload::Requirements;
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::pages::Pages;
+use crate::data_path::pages::Pages;
 
 #[test]
 fn images_in_use_stay_and_others_go() {

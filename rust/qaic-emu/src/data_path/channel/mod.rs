@@ -8,10 +8,10 @@ use std::fmt::{self, Debug};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::device_memory::{Budget, DeviceMemory, MemoryFull};
-use super::pages::Pages;
-use super::semaphores::Semaphores;
-use super::workload::{CoreView, Doorbell, Progress, Running};
+use crate::data_path::device_memory::{Budget, DeviceMemory, MemoryFull};
+use crate::data_path::pages::Pages;
+use crate::data_path::semaphores::Semaphores;
+use crate::workload::{CoreView, Doorbell, Progress, Running};
 use qaic_kmd::abi::Sem;
 
 /// Status of an element whose data moved.

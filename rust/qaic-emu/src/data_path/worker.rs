@@ -4,9 +4,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::card::Card;
-use super::options::EmuClock;
-use super::ring::DriveOutcome;
+use crate::card::Card;
+use crate::data_path::ring::DriveOutcome;
+use crate::options::EmuClock;
 
 /// How long the end of a thread is waited for. Cores that are asked to stop do, soon; a thread of others that does not is
 /// left alone.

@@ -51,7 +51,7 @@ impl DeviceMemory {
         Self { pages: HashMap::new(), budget }
     }
 
-    /// Memory without a card, for tests of a [`super::workload::Workload`]; `limit_bytes` are counted in whole pages.
+    /// Memory without a card, for tests of a [`crate::workload::Workload`]; `limit_bytes` are counted in whole pages.
     pub fn detached(limit_bytes: u64) -> Self {
         Self::new(Budget::new(limit_bytes))
     }

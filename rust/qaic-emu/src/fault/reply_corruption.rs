@@ -5,8 +5,8 @@ use std::mem::offset_of;
 use qaic_kmd::protocol::Numbered;
 use qaic_kmd::protocol::reply::ActivateReply;
 
-use super::fault::Action;
-use super::firmware::transaction::TransactionReply;
+use super::Action;
+use crate::firmware::transaction::TransactionReply;
 
 /// A number that no reply has.
 const NO_REPLY: u32 = 50;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fault::{Action, FaultPlan, Trigger};
+use super::{Action, FaultPlan, Trigger};
 
 /// Counts calls by kind.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! From the slices of a buffer object to the elements of a ring.
 
-use super::options::Profile;
-use super::workload::Doorbell;
+use crate::options::Profile;
+use crate::workload::Doorbell;
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_TO_DEVICE, SEM_IN_SYNC_FENCE, SEM_OUT_SYNC_FENCE, Sem};
 

@@ -4,12 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::card::CardState;
-use super::fault::Trigger;
-use super::file::EmuFile;
-use super::options::Profile;
-use super::pages::{PAGE_BYTES, Pages};
-use super::slices::Slices;
+use crate::card::CardState;
+use crate::data_path::pages::{PAGE_BYTES, Pages};
+use crate::data_path::slices::Slices;
+use crate::fault::Trigger;
+use crate::file::EmuFile;
+use crate::options::Profile;
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{
     AttachSliceEntry, CreateBo, DBC_COUNT, DIR_FROM_DEVICE, DIR_TO_DEVICE, DetachSlice, GemClose, MmapBo,

@@ -3,8 +3,8 @@ use std::sync::atomic::AtomicU32;
 
 use proptest::prelude::*;
 
-use super::super::workload::{Images, Loopback, Workload};
 use super::*;
+use crate::workload::{Images, Loopback, Workload};
 
 /// A page of the host that begins with these bytes.
 fn page(bytes: &[u8]) -> Arc<Pages> {

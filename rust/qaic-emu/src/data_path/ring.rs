@@ -3,13 +3,13 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bo::{Execution, ExecutionTimes, fits_one_copy};
-use super::card::{Card, CardState, QueuedElement};
-use super::channel::{Element, Step};
-use super::fault::{Action, Trigger};
-use super::file::EmuFile;
-use super::options::{EmuClock, Profile};
-use super::slices::Fragment;
+use crate::card::{Card, CardState, QueuedElement};
+use crate::data_path::bo::{Execution, ExecutionTimes, fits_one_copy};
+use crate::data_path::channel::{Element, Step};
+use crate::data_path::slices::Fragment;
+use crate::fault::{Action, Trigger};
+use crate::file::EmuFile;
+use crate::options::{EmuClock, Profile};
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{DBC_COUNT, PerfStatsEntry, Wait};
 
