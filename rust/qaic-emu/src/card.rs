@@ -401,8 +401,8 @@ impl Card {
         cleanup
     }
 
-    /// The cores of a channel fail, and start again some time later. Kernels that know nothing of it see cores that do not
-    /// get on.
+    /// The cores of a channel fail, and start again some time later. Kernels without core restarts see cores that make no
+    /// progress.
     fn restart_cores(&self, state: &mut CardState, dbc_id: u32, powers_up: bool) -> DeferredCleanup {
         let dbc = &mut state.dbcs[dbc_id as usize];
         if dbc.owner.is_none() {
@@ -497,7 +497,7 @@ impl Card {
     /// Sleeps until something changed or the next change is due. Virtual time advances to that time if no other thread
     /// works. `EINTR`: there is a signal.
     ///
-    /// `is_moving`: whether the cores of the channel that is waited for get on by themselves.
+    /// `is_moving`: whether the cores of the channel that is waited for make progress without this thread.
     pub(crate) fn wait_for_change<'a>(
         &'a self,
         state: MutexGuard<'a, CardState>,

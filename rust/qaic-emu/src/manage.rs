@@ -25,7 +25,7 @@ use qaic_kmd::protocol::transaction::{
 use qaic_kmd::protocol::{NncStatus, parse};
 use qaic_kmd::wire::{self, Layout};
 
-/// What a message wants.
+/// The contents of a message.
 #[derive(Debug, Default)]
 struct Message {
     transactions: Vec<Transaction>,

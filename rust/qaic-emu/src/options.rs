@@ -75,7 +75,7 @@ impl Default for EmuOptions {
     }
 }
 
-/// Kernels, by what they tell programs.
+/// Kernels, by the events and calls that they have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
     /// A reset takes the node away; files of before are dead. A partial execution of 0 bytes moves all, and slices beyond

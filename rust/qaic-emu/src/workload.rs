@@ -2,7 +2,7 @@
 //!
 //! Firmware and driver know nothing of what a program computes. A [`Workload`] makes, of the images that are activated,
 //! something [`Running`]; the data path of the channel then moves data to and from the memory of the device, works the
-//! semaphores, and lets the cores get on.
+//! semaphores, and advances the cores.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -90,12 +90,12 @@ pub trait Running: Debug + Send {
     fn stopper(&self) -> Arc<dyn Fn() + Send + Sync>;
 }
 
-/// What came of an attempt to get on.
+/// The outcome of an attempt to make progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// There was nothing to do.
     Idle,
-    /// Something was done, so that others may get on.
+    /// The cores did something, so that others may make progress.
     Worked,
     /// The cores failed: the channel is lost, its cores are restarted.
     Crashed,

@@ -12,7 +12,7 @@ pub trait Clock: Debug + Send + Sync {
 
     /// Waits until `limit` has passed or `listener` has an event; whether it has.
     ///
-    /// Blocking: so long. A clock of tests goes on by `limit` at once instead.
+    /// Blocking: so long. A clock of tests advances by `limit` at once instead.
     fn wait(&self, limit: Duration, listener: &Listener<'_>) -> bool;
 
     /// Lets time pass.
@@ -113,7 +113,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that goes on when a thread waits by it, and at no other time.
+/// A clock that only a wait advances.
 #[derive(Debug, Default)]
 pub struct VirtualClock {
     now: Mutex<Duration>,

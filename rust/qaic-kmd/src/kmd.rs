@@ -1,6 +1,6 @@
 //! The seam at the system-call boundary: [`Kmd`] is a kernel with cards, [`AccelFile`] an open card.
 //!
-//! Behind it are the running kernel, an emulated driver, or a recording. What is above cannot tell which, and makes the
+//! Behind it are the running kernel, an emulated driver, or a recording. The code above makes the
 //! same calls ([`Ioctl`]). Errors are what the calls of a kernel answer, [`Errno`].
 
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ use qaic_mem::Mapping;
 
 /// A kernel and the cards it has.
 pub trait Kmd: Debug + Send + Sync {
-    /// What it is, for people: `sys`, `emu`.
+    /// Its name, for messages: `sys`, `emu`.
     fn name(&self) -> &'static str;
 
     /// Cards and the devices derived from them, in the order of their numbers.
@@ -49,7 +49,7 @@ pub trait Kmd: Debug + Send + Sync {
         MemoryErrors::default()
     }
 
-    /// For people, why opening or resetting this card answered `errno`, and what to do: sentences without a full stop at
+    /// For messages: why opening or resetting this card answered `errno`, and what to do: sentences without a full stop at
     /// the end. `None`: nothing to add to the error itself.
     fn explain(&self, _node: &NodeInfo, _errno: Errno) -> Option<String> {
         None
@@ -67,13 +67,13 @@ pub trait AccelFile: Debug + Send + Sync {
     /// The mapping outlives the handle and the file.
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno>;
 
-    /// For people, why a call answered `errno`. `None`: nothing to add to the error itself.
+    /// For messages: why a call answered `errno`. `None`: nothing to add to the error itself.
     fn explain(&self, _errno: Errno) -> Option<String> {
         None
     }
 }
 
-/// A card as the system knows it, whether or not it can be opened.
+/// A card as the system lists it, whether or not it can be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
     /// Its number; 100 and more for devices derived from a card.
@@ -105,7 +105,7 @@ impl std::fmt::Display for PciAddress {
     }
 }
 
-/// What the bus tells of a card.
+/// Facts of the PCI bus about a card.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PciInfo {
     /// Vendor id.
@@ -132,7 +132,7 @@ pub struct PciInfo {
     pub bar4_address: u64,
 }
 
-/// Temperature and power; only the vendor's driver tells them.
+/// Temperature and power; only the vendor's driver has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Telemetry {
     /// Temperature of the chip, in thousandths of a degree Celsius.

@@ -1,6 +1,6 @@
 //! The kernel interface of Cloud AI 100 cards.
 //!
-//! Everything above speaks to two traits, [`kmd::Kmd`] and [`kmd::AccelFile`], at the system-call boundary, so that one and
+//! Everything above calls two traits, [`kmd::Kmd`] and [`kmd::AccelFile`], at the system-call boundary, so that one and
 //! the same code drives a card, an emulated one, and a recording of either. [`ioctl`] has the calls as values, [`calls`]
 //! makes them, [`abi`] has their bytes. Where the open runtime and the upstream kernel disagree, the kernel is followed.
 #![deny(unsafe_code)]

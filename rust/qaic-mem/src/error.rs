@@ -11,7 +11,7 @@ pub enum MemoryError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: Arc<std::io::Error>,
     },
 

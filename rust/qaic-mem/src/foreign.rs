@@ -1,7 +1,7 @@
-//! Memory that something else keeps, as a value that may be stored and moved to other threads.
+//! Memory with its owner, as a value that may be stored and moved to other threads.
 //!
-//! [`ForeignMemory`] has what keeps its memory in it: an owner with a count of references, a [`Storage`] of its own, or a
-//! [`crate::Loan`]. So a view of it, which borrows from it, is never one of memory that is gone.
+//! [`ForeignMemory`] holds its backing: an owner with a count of references, a [`Storage`], or a [`crate::Loan`]. A view
+//! borrows from the value, so it never outlives the memory.
 
 use std::any::Any;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::{HostSlice, HostSliceMut, Storage};
 /// Keeps memory alive. Dropped on whichever thread drops the last memory that it keeps.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// What keeps memory.
+/// The owner of the memory.
 enum Backing {
     /// There are no bytes.
     Nothing,
@@ -32,7 +32,7 @@ impl Backing {
     }
 }
 
-/// Readable memory, with what keeps it.
+/// Readable memory, with its backing.
 pub struct ForeignMemory {
     // Invariant: valid for reads of `len` bytes as long as the backing lives.
     ptr: *const u8,
@@ -40,7 +40,7 @@ pub struct ForeignMemory {
     backing: Backing,
 }
 
-/// Writable memory, with what keeps it.
+/// Writable memory, with its backing.
 pub struct ForeignMemoryMut {
     // Invariant: valid for reads and writes of `len` bytes as long as the backing lives.
     ptr: *mut u8,

@@ -52,7 +52,7 @@
 //! ```compile_fail,E0133
 //! let mut byte = 0_u8;
 //! let owner = std::sync::Arc::new(());
-//! // What safe code cannot know, it cannot claim.
+//! // Safe code cannot make views of any address.
 //! let memory = qaic_mem::ForeignMemoryMut::new(&raw mut byte, 1, owner);
 //! let view = qaic_mem::HostSliceMut::new(&raw mut byte, 1);
 //! ```

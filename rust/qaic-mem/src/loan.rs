@@ -1,8 +1,8 @@
-//! Borrowed memory in the hands of something that has no lifetime, for the length of a call.
+//! Borrowed memory for a value without a lifetime, for the length of a call.
 //!
-//! An inference is a value that several threads may come to work on, so it cannot borrow from the call that waits for it. What
-//! such a call borrows it lends instead: a [`ForeignMemory`] made by a [`Loan`] says when it is dropped, and the call does not
-//! return before. That costs a store per piece of memory, where an owner would cost a count of references.
+//! Several threads may work on an inference, so it cannot borrow from the call that waits for it. Such a call lends the
+//! memory instead: a [`ForeignMemory`] made by a [`Loan`] sets a mark when it is dropped, and the call does not return
+//! before. That costs a store per piece of memory, where an owner would cost a count of references.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;

@@ -112,7 +112,7 @@ pub struct Container {
     pub header: Header,
     /// Segments in table order.
     pub segments: Vec<Segment>,
-    /// What is odd about it.
+    /// Unusual properties of it.
     pub warnings: Vec<Warning>,
 }
 

@@ -27,12 +27,12 @@ impl Family {
     }
 }
 
-/// Name of the family of a hardware version, for people.
+/// Name of the family of a hardware version, for messages.
 pub fn name_of_version(version: u32) -> &'static str {
     name_of_major(version >> MAJOR_SHIFT)
 }
 
-/// Name of the family of a major version, for people.
+/// Name of the family of a major version, for messages.
 pub fn name_of_major(major: u32) -> &'static str {
     match FAMILIES.into_iter().find(|family| u32::from(family.major) == major) {
         Some(family) => family.name,

@@ -1,4 +1,4 @@
-//! What a container says about its program and constants, in the form users ask for it.
+//! Facts of a container about its program and constants, in the form of the vendor's interface.
 
 use serde::Serialize;
 

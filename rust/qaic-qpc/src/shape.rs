@@ -47,7 +47,7 @@ fn product(binding: &str, dims: &[i32], skip_zeros: bool) -> Result<u64, QpcErro
     Ok(if is_empty && !skip_zeros { 0 } else { elements })
 }
 
-/// What a caller wants to pass for one binding; `None` in a list means the buffer is left out of the inference.
+/// What a caller passes for one binding; `None` in a list means the buffer is left out of the inference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedShape {
     /// Bytes of one element.

@@ -1,4 +1,4 @@
-//! Threads that sleep until there is something for them, where "something" lives in atomics elsewhere.
+//! Threads that sleep until an item is available, where the items are in atomics elsewhere.
 //!
 //! A notification costs one operation on an atomic while no thread sleeps.
 
@@ -67,7 +67,7 @@ impl EventCount {
     /// Waits until `try_take` has something, until a notification, or for `limit`.
     ///
     /// Blocking: at most `limit`. `try_take` is asked before and after sleeping, with no lock held; a caller that still
-    /// wants something comes again. What it looks at must be published with release and read with acquire.
+    /// needs an item calls again. What it reads must be published with release and read with acquire.
     pub fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
         let _listening = Listening::new(&self.listening);
         // Acquire: the addition of a notification that is counted in here is seen below. One that is not counted yet is

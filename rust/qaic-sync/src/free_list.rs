@@ -1,7 +1,7 @@
 //! A last-in-first-out list of numbers below a bound, for any number of threads.
 //!
 //! The nodes are the numbers themselves, in an array made once, so a node never goes away under a thread that looks at
-//! it, and a tag beside the top tells apart two times at which the same number lay on top.
+//! it, and a tag beside the top distinguishes two times at which the same number was on top.
 
 use std::fmt;
 

@@ -16,7 +16,7 @@
 //! collected from a list, others become idle at once.
 //!
 //! The word also holds, in the same order of exchanges: a generation that counts the inferences, so that a thread that
-//! speaks of one never hits the next; why the inference was asked to end; whether it failed; whether a thread edits the
+//! names one inference never hits the next; why the inference was asked to end; whether it failed; whether a thread edits the
 //! idle request; and one bit for each list that the request has an entry in ([`crate::ReadyList`]).
 
 use std::fmt;
@@ -219,7 +219,7 @@ impl RequestState {
         Ok(Submitted { generation: Generation(after & GENERATION), origin })
     }
 
-    /// Takes back a begin that came to nothing. True: the request has to be pushed to the list of available ones.
+    /// Undoes a begin. True: the request has to be pushed to the list of available ones.
     pub fn withdraw(&self, origin: Origin) -> bool {
         let (before, _) = self.step_always(|word| {
             let word = word & !(PHASE | OF_INFERENCE);

@@ -165,7 +165,7 @@ impl EmuFile {
         if dbc.is_restarting {
             return Err(Errno::PIPE);
         }
-        // Old kernels believe the size in the call.
+        // Old kernels take the size from the call.
         let size = if is_old { size } else { bo.pages.len() };
         if size > bo.pages.len() {
             return Err(Errno::INVAL);

@@ -20,7 +20,7 @@ pub(crate) struct Pages(Memory);
 enum Memory {
     /// The driver's own.
     Own(Arc<Mapping>),
-    /// Of a file, with what tells files apart.
+    /// Of a file, with its identity.
     Imported { mapping: FileMapping, identity: (u64, u64) },
 }
 

@@ -128,7 +128,7 @@ impl EmuFile {
                 Ok(())
             }
             Err(Errno::AGAIN) if state.dbcs[dbc_id as usize].worker.is_none() => {
-                // A card gets on while its host does something else; here it does so now, for the next attempt.
+                // A card works while its host does something else; here it works now, for the next attempt.
                 drop(state);
                 self.card.drain(dbc_id);
                 Err(Errno::AGAIN)
@@ -353,7 +353,7 @@ struct PendingWait {
 }
 
 impl PendingWait {
-    /// What the wait came to, once it came to something.
+    /// The outcome of the wait, once there is one.
     fn outcome(&self, state: &CardState) -> Option<Result<(), Errno>> {
         let dbc = &state.dbcs[self.dbc_id as usize];
         if dbc.losses != self.losses {

@@ -76,7 +76,7 @@ pub enum Action {
     WrongType,
     /// The reply is cut to a word.
     Truncated,
-    /// The reply is said to have so many transactions.
+    /// The reply's header has this count of transactions.
     Count(u32),
     /// The command's reply names this channel.
     ReplyChannel(u32),
@@ -178,7 +178,7 @@ const ERRORS: [(&str, Errno); 18] = [
     ("ENOTTY", Errno::NOTTY),
 ];
 
-/// Spellings of actions beside those of errors, for people, with one of each.
+/// Spellings of actions beside those of errors, for messages, with one of each.
 const ACTIONS: [(&str, Action); 21] = [
     ("nack(STATUS)", Action::Nack { status: -1, both: false }),
     ("nack_both(STATUS)", Action::Nack { status: -1, both: true }),
@@ -276,7 +276,7 @@ fn parse_action(name: &str, argument: Option<&str>) -> Result<Option<Action>, St
     }))
 }
 
-/// What can go wrong at such a moment, for people.
+/// The actions that a trigger may have, for messages.
 fn possible(trigger: Trigger, target: Target) -> String {
     let mut names: Vec<&str> = Vec::new();
     if fits(Action::Fail(Errno::IO), trigger, target) {

@@ -3,7 +3,7 @@
 /// The firmware of a card. The default is a Cloud AI 100 as `qaic-kmd` expects one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirmwareConfig {
-    /// Version of the transactions; the kernel wants 5.0.
+    /// Version of the transactions; the kernel requires 5.0.
     pub transport_version: (u16, u16),
     /// Flags of the status transaction; bit 0 asks for checksums.
     pub status_flags: u64,

@@ -81,7 +81,7 @@ requests!(
     UpdateReservation
 );
 
-/// Takes a command apart. A strict firmware wants its exact length and the fields that are known to pass.
+/// Parses a command. A strict firmware requires its exact length, and in its fields the values that are known to pass.
 pub(super) fn parse(bytes: &[u8], is_strict: bool) -> Result<Request, NncStatus> {
     let number = number_of(bytes).ok_or(NncStatus::COMMAND_LENGTH)?;
     check_length(number, bytes, is_strict)?;

@@ -1,4 +1,4 @@
-//! Reading what the kernel tells in small files.
+//! Reads attributes of sysfs.
 
 use std::path::Path;
 use std::str;

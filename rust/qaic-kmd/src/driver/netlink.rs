@@ -34,7 +34,7 @@ pub(crate) struct KernelEvents {
 }
 
 impl KernelEvents {
-    /// Listens from now on. In a network namespace of a user without privileges nothing is ever heard.
+    /// Listens from now on. In a network namespace of a user without privileges no message arrives.
     pub(crate) fn listen() -> Result<Self, Errno> {
         Self::listen_to(KERNEL_GROUP)
     }

@@ -1,4 +1,4 @@
-//! What the bus tells of a card.
+//! Facts of the PCI bus about a card.
 
 use rustix::fd::AsFd;
 

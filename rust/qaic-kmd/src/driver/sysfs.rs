@@ -22,7 +22,7 @@ const FIRST_DERIVED: u32 = 100;
 pub(crate) struct Sysfs {
     /// Functions of the PCI bus.
     pub(crate) pci: PathBuf,
-    /// Nodes of accelerators of all drivers, as the kernel knows them.
+    /// Nodes of accelerators of all drivers, as the kernel lists them.
     class: PathBuf,
     /// The same as files.
     nodes: PathBuf,

@@ -6,7 +6,7 @@ use crate::wire::{Reserved, Text, wire};
 wire! {
     /// Reply to the status command: everything about a card.
     pub struct CardStatus: 504 = 14 "status_reply" {
-        /// What the firmware thought of the question; unless it is success, nothing else means anything.
+        /// Status of the firmware; unless it is success, the other fields have no meaning.
         status: NncStatus,
         /// Version of this very form.
         format_version: u8,

@@ -10,7 +10,7 @@ const TRAILING_BYTES: usize = 8;
 pub const ACTIVATION_STATES_MAX: usize = 8;
 /// Resource group, reservation or pool: none in particular, the whole device.
 pub const WHOLE_DEVICE: i32 = -1;
-/// Reservation of a channel by an activation that wants no channel.
+/// Reservation of a channel for an activation without a channel.
 pub const SKIP_CHANNEL: i32 = 0xFE;
 
 /// A transaction that carries a command, and what comes behind the command's fixed part.
@@ -181,7 +181,7 @@ wire! {
         dma_option: u32,
         /// Bytes of memory for commands.
         mem_cmd_block_size: u32,
-        /// Whether a semaphore for special uses is wanted.
+        /// Whether to reserve a semaphore for special uses.
         assign_special_use_sem: u8,
         /// Zero.
         reserved: Reserved<7>,

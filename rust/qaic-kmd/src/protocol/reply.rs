@@ -16,12 +16,12 @@ use crate::wire::{self, Reserved, UnalignedU32, wire};
 /// Reply to a command. It is not trusted: its length and number are checked before anything is read. It may be longer than
 /// its structure.
 pub trait Reply: Numbered {
-    /// What it is, for people.
+    /// Its name, for messages.
     const WHAT: &'static str;
-    /// Transactions that its message must be said to have, where only one number will do.
+    /// The count of transactions that its message must have, where only one is valid.
     const COUNT: Option<u32> = None;
 
-    /// What the firmware thought of the command; unless it is success, nothing else means anything.
+    /// Status of the firmware; unless it is success, the other fields have no meaning.
     fn status(&self) -> NncStatus;
 
     /// A reply that says this and no more.
@@ -142,7 +142,7 @@ macro_rules! status_only {
         $(wire! {
             $(#[$meta])*
             pub struct $name: 8 = $number $label {
-                /// What the firmware thought of it.
+                /// Status of the firmware.
                 status: NncStatus,
             }
         })*
@@ -175,7 +175,7 @@ wire! {
     pub struct LoadConstantsReply: 16 = 2 "load_constants_reply" {
         /// The constants; 0 when that failed.
         constants_id: u32,
-        /// What the firmware thought of it.
+        /// Status of the firmware.
         status: NncStatus,
         /// Zero.
         reserved: Reserved<4>,
@@ -187,7 +187,7 @@ wire! {
     pub struct LoadElfReply: 16 = 4 "load_elf_reply" {
         /// The image.
         elf_id: u32,
-        /// What the firmware thought of it.
+        /// Status of the firmware.
         status: NncStatus,
         /// Zero.
         reserved: Reserved<4>,
@@ -198,7 +198,7 @@ wire! {
     /// Reply to the command that activates. [`Reply::of`] checks no more than the command; [`ActivateReply::with_channel`]
     /// does.
     pub struct ActivateReply: 88 = 10 "activate_reply" {
-        /// What the firmware thought of it; unless it is success, nothing else means anything.
+        /// Status of the firmware; unless it is success, the other fields have no meaning.
         status: NncStatus,
         /// The activation.
         activation_id: u32,
@@ -238,7 +238,7 @@ wire! {
 wire! {
     /// Reply to the command that sets a channel aside.
     pub struct ReserveChannelReply: 40 = 20 "reserve_vc_reply" {
-        /// What the firmware thought of it.
+        /// Status of the firmware.
         status: NncStatus,
         /// The reservation.
         vcresid: u32,
@@ -264,7 +264,7 @@ wire! {
 wire! {
     /// Reply to the command that sets resources aside for activations.
     pub struct CreateReservationReply: 16 = 25 "create_activation_reservation_reply" {
-        /// What the firmware thought of it.
+        /// Status of the firmware.
         status: NncStatus,
         /// The reservation.
         ac_res_id: i32,
@@ -276,7 +276,7 @@ wire! {
 wire! {
     /// Reply to the command that sets resources aside for a group.
     pub struct CreateResourceGroupReply: 16 = 29 "create_resource_group_reply" {
-        /// What the firmware thought of it.
+        /// Status of the firmware.
         status: NncStatus,
         /// The group.
         res_grp_id: i32,
@@ -292,7 +292,7 @@ wire! {
         res_grp_id: i32,
         /// What it has.
         resources: ResourceInfo,
-        /// What the firmware thought of the question.
+        /// Status of the firmware.
         status: NncStatus,
         /// Zero.
         reserved: Reserved<4>,
@@ -302,7 +302,7 @@ wire! {
 wire! {
     /// Reply to the question for frequencies.
     pub struct PerformanceInfoReply: 64 = 35 "performance_info_reply" {
-        /// What the firmware thought of the question.
+        /// Status of the firmware.
         status: NncStatus,
         /// The frequencies.
         performance: PerformanceInfo,

@@ -1,4 +1,4 @@
-//! What the firmware thought of a command.
+//! Status codes of the firmware.
 
 use std::fmt;
 

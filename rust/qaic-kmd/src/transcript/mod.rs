@@ -63,7 +63,7 @@ struct Line {
 /// A transcript that cannot be written or replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum TranscriptError {
-    /// The system said no.
+    /// The system refused a call.
     #[error("transcript {}: {source}", path.display())]
     Io {
         /// The file.
@@ -80,7 +80,7 @@ pub enum TranscriptError {
         /// The file.
         path: PathBuf,
     },
-    /// It is not one.
+    /// The file is no transcript.
     #[error("transcript {}, line {line}: {what}", path.display())]
     Syntax {
         /// The file.

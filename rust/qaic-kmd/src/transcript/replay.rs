@@ -23,7 +23,7 @@ use qaic_mem::Mapping;
 const OTHER_CALL: Errno = Errno::PROTO;
 
 /// Answers calls as a transcript says. Each open file has to make the calls of the recorded one, in their order; the first
-/// that differs is answered with `EPROTO`, as is every later one, and [`Replay::mismatch`] tells what differed. Calls of one
+/// that differs is answered with `EPROTO`, as is every later one, and [`Replay::mismatch`] has the difference. Calls of one
 /// file from several threads have an order of chance, which a transcript cannot have.
 ///
 /// Nothing takes time: calls return at once, and a wait advances the clock.

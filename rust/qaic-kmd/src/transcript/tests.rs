@@ -200,7 +200,7 @@ fn activation(process_id: u32) -> ManageBuffer<'static> {
     message::activate(process_id, request)
 }
 
-/// Makes every call, and tells what each answered.
+/// Makes every call, and returns what each answered.
 fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
     let mut answers = Vec::new();
     let nodes = kmd.enumerate().unwrap();
@@ -246,7 +246,7 @@ fn what_was_recorded_is_answered_again() {
         let direct = run(&Kernel { refuses_activation, ..Kernel::default() }, 1, 0);
         assert_eq!(recorded, direct);
         let replay = Replay::open(&transcript.0).unwrap();
-        // Another process, as far as a replay can tell.
+        // Another process, for a replay.
         assert_eq!(run(&replay, 2, 0), direct);
         assert_eq!((replay.finish(), replay.runs_host_programs()), (Ok(()), true));
     }

@@ -1,6 +1,6 @@
 //! A sequence of element operations and permutations as one pass over the data.
 //!
-//! Element operations do not care where an element lies, so they commute with permutations: any sequence is one
+//! Element operations do not depend on where an element lies, so they commute with permutations: any sequence is one
 //! permutation and one chain of element operations. The pass reads each source element once and writes each
 //! destination element once; what is in between stays in a few KiB of scratch.
 

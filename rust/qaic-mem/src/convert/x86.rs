@@ -29,7 +29,7 @@ pub(super) struct Features {
 }
 
 impl Features {
-    /// What this machine has of `isa`; `None` where that is less. Interpreters of the compiler's own code know none of it.
+    /// What this machine has of `isa`; `None` where that is less. Interpreters of Rust code have none of it.
     pub(super) fn detect(isa: Isa) -> Option<Self> {
         if isa == Isa::Portable || cfg!(miri) {
             return None;

@@ -30,7 +30,7 @@ pub const VERSIONS: RangeInclusive<u64> = 1..=2;
 /// Initializers start at multiples of this in `constants.bin`, so that kernels may use them where they are mapped.
 pub const INITIALIZER_ALIGNMENT: u64 = 64;
 
-/// What a program computes with and how. Entries that only inform people are not decoded.
+/// What a program computes with and how. Entries that are only informative are not decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Plan {
     /// Version of this structure.
@@ -92,7 +92,7 @@ pub struct Variant {
 pub struct PlanTensor {
     /// Tensor name.
     pub name: String,
-    /// Type in the graph, which tells `bool` from `int8`.
+    /// Type in the graph, which distinguishes `bool` from `int8`.
     pub dtype: Dtype,
     /// Dimensions; the largest of each where there are specializations.
     pub dims: Vec<i64>,

@@ -1,6 +1,6 @@
 //! Everything that is wrong with a container, as a list (`qaic-qpc validate`).
 //!
-//! Parsing stops at the first defect and looks only at what it needs; this reads every byte, goes on after a defect,
+//! Parsing stops at the first defect and looks only at what it needs; this reads every byte, continues after a defect,
 //! and also reports what is legal and suspicious. Checks that belong together are in one file each.
 
 mod cpu_plan;
@@ -46,7 +46,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Segment it is in; `outer/inner` for a container inside a container.
     pub segment: Option<String>,
-    /// What is wrong, for people.
+    /// What is wrong, for messages.
     pub message: String,
 }
 

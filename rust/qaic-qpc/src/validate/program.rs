@@ -26,7 +26,7 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, report: 
                 validate_agreement(&located.metadata, network, report);
             }
         }
-        // Without a readable ELF nothing below can be said either.
+        // The checks below need a readable ELF.
         Err(error @ QpcError::Elf { .. }) => return report.error(Some(NETWORK_ELF), &error),
         Err(error) => report.error(Some(NETWORK_ELF), &error),
     }

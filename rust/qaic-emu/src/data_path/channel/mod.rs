@@ -1,6 +1,6 @@
-//! The cores' side of a DMA-bridge channel: takes elements off the ring in order, and lets the cores get on between them.
+//! The cores' side of a DMA-bridge channel: takes elements off the ring in order, and advances the cores between them.
 //!
-//! Nothing here waits. A [`Channel::step`] does the next thing that can be done and tells what; the driver decides on
+//! Nothing here waits. A [`Channel::step`] does the next possible operation and returns it; the driver decides on
 //! which thread and by which clock steps are made.
 
 use std::collections::VecDeque;
@@ -41,16 +41,16 @@ pub(crate) struct Element {
     pub(crate) sems: [Sem; 4],
     /// Rings when all else is done.
     pub(crate) doorbell: Option<Doorbell>,
-    /// What the driver knows it by.
+    /// The driver's number of it.
     pub(crate) id: u64,
 }
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// An element is done; a status other than [`DMA_OK`] says that its data did not move.
     Completed { element_id: u64, dma_status: u16 },
-    /// The cores got on.
+    /// The cores made progress.
     Worked,
     /// The next element waits for a semaphore that nothing is going to raise.
     Blocked,
@@ -212,7 +212,7 @@ struct Cores {
 enum SyncMode {
     /// The semaphores.
     Semaphores,
-    /// The ring alone. The cores work when something is wanted from them and something came in that they have not seen.
+    /// The ring alone. The cores work when an output is due and an input came that they have not read.
     Ring { has_inputs: bool },
 }
 
@@ -234,7 +234,7 @@ enum ElementOutcome {
 }
 
 impl Cores {
-    /// Without semaphores, the cores begin when what they were given is wanted back.
+    /// Without semaphores, the cores begin when the first output is due.
     fn start_for_output(&mut self) {
         let wants_output = self.current.as_ref().is_some_and(|(element, _)| !element.to_device);
         if wants_output && self.sync_mode == (SyncMode::Ring { has_inputs: true }) {

@@ -99,7 +99,7 @@ impl ResourceTables {
         leases.chain(self.zombies.values().map(|zombie| &zombie.lease)).any(|lease| lease.channel == channel)
     }
 
-    /// The cores are ready: whether the activation is still wanted.
+    /// The cores are ready: whether the activation still exists.
     pub(in crate::firmware) fn complete_activation(
         &mut self,
         activation_id: u32,
