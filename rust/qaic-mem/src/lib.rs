@@ -84,7 +84,7 @@ mod dma_buf;
 mod error;
 #[allow(unsafe_code)] // maps files
 mod file_bytes;
-#[allow(unsafe_code)] // views of memory whose keeper is in the same value
+#[allow(unsafe_code)] // views of memory whose backing is in the same value
 mod foreign;
 #[allow(unsafe_code)] // advice on memory that is reserved
 mod large_pages;

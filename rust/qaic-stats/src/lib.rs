@@ -8,7 +8,7 @@
 //! as a [`decode::descriptor::OpsDescriptor`].
 //!
 //! Hostile bytes are the normal case, as in `qaic-qpc`: nothing is indexed before it was checked, and nothing allocates
-//! more than the buffer at hand accounts for.
+//! more than the given buffer accounts for.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(

@@ -30,7 +30,7 @@ pub enum DeviceKind {
     Cpu,
     Ai100,
     Test,
-    /// A number this library does not know.
+    /// An unknown number.
     Other(u32),
 }
 
@@ -55,7 +55,7 @@ impl DeviceKind {
         }
     }
 
-    /// For people.
+    /// Text for readers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",

@@ -44,7 +44,7 @@ sample! {
     executed_ns: u64,
     /// The caller's outputs were complete.
     outputs_ready_ns: u64,
-    /// It was said that the inference has ended.
+    /// The completion was published.
     completed_ns: u64,
     /// Number of the program among those that were profiled together.
     program: u32,

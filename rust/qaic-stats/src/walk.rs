@@ -1,4 +1,4 @@
-//! The way through the operations of a core that summary and trace share: thread by thread, in bounded memory.
+//! The pass over the operations of a core that summary and trace share: thread by thread, in bounded memory.
 //!
 //! Threads of one group run an operation together. Such an execution counts once, with the value of the thread that took
 //! longest, so their records are brought together here. What is kept at a time depends on the
@@ -20,7 +20,7 @@ const TURN_RECORDS: usize = 64;
 const MAX_WAITING: usize = 64;
 const NONE: u32 = u32::MAX;
 
-/// An observer of how far the reading of a buffer has come.
+/// Observes the progress of reading a buffer.
 pub trait ProgressObserver: Debug {
     /// These bytes of the buffer were read and are not looked at again in this pass. An error ends the work with it.
     fn passed(&self, bytes: &[u8]) -> io::Result<()>;
@@ -196,7 +196,7 @@ impl<'a> ThreadOps<'a> {
         self.report(observer)
     }
 
-    /// Tells how far the reading is, now and then and at the end.
+    /// Reports the progress of the reading, once per block and at the end.
     #[inline]
     fn report(&mut self, observer: Option<&dyn ProgressObserver>) -> io::Result<()> {
         if self.next == self.len || self.next.saturating_sub(self.passed) >= BLOCK_RECORDS {
@@ -255,7 +255,7 @@ pub(crate) fn executions(
         if waiting.is_empty() {
             merge_threads(&mut left, observer, &mut alone, &mut each)?;
         }
-        // The thread that is behind goes on, so that the threads stay near each other.
+        // The thread that is furthest behind continues, so that the threads stay near each other.
         let behind = left
             .iter_mut()
             .enumerate()
@@ -316,7 +316,7 @@ fn merge_threads(
 
 /// Executions that not all threads of the group have shown yet.
 struct Waiting {
-    // By number of the operation, the last place for all that the descriptor does not know: the oldest one.
+    // By number of the operation, the last place for all that are not in the descriptor: the oldest one.
     heads: Vec<u32>,
     entries: Vec<WaitingExecution>,
     free: Vec<u32>,

@@ -161,7 +161,7 @@ fn partial_executions_follow_the_kernel() {
         }
         let (waited, count) = device(0, 3);
         let expected = if profile == Profile::Old { 8192 } else { 0 };
-        assert_eq!((waited, count()), (Ok(()), expected), "{profile:?}: nothing or all (T3)");
+        assert_eq!((waited, count()), (Ok(()), expected), "{profile:?}: nothing or all");
         // A slice beyond the size: without a transfer, or never.
         let (waited, _) = device(4096, 4);
         let expected = if profile == Profile::Old { Err(Errno::TIMEDOUT) } else { Ok(()) };

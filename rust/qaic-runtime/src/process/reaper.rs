@@ -33,7 +33,7 @@ const BRIEFLY: Duration = Duration::from_millis(200);
 const MOST_THREADS: usize = 8;
 
 /// How long a thread without work stays.
-const LINGER: Duration = Duration::from_secs(1);
+const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
 const WHAT: &str = "a teardown, which goes on";
 
@@ -270,7 +270,7 @@ impl Reaper {
                 idle_since = Instant::now();
                 continue;
             }
-            let left = LINGER.saturating_sub(idle_since.elapsed());
+            let left = IDLE_LIMIT.saturating_sub(idle_since.elapsed());
             if left.is_zero() {
                 state.threads -= 1;
                 return;

@@ -11,7 +11,7 @@ use crate::model::StatsModel;
 /// Ticks that an operation may lie outside its thread's interval: both ends are rounded.
 const TOLERANCE_U: u64 = 1;
 
-/// Cores, threads, and which operations are whose: items 8 and 9.
+/// Checks the records of cores and threads, and that the threads divide the operations among them.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ fn ranges(model: &StatsModel<'_>) -> Result<(), StatsError> {
     Ok(())
 }
 
-/// Every record, once: items 10 to 12. Gives warnings.
+/// Checks every record once; returns warnings.
 ///
 /// # Errors
 ///
@@ -85,15 +85,15 @@ pub fn records(
     model: &StatsModel<'_>,
     descriptor: Option<&OpsDescriptor>,
 ) -> Result<Vec<String>, StatsError> {
-    let mut odd = Anomalies::default();
+    let mut anomalies = Anomalies::default();
     numbers(model)?;
     if let Some(descriptor) = descriptor {
         known_ops(model, descriptor)?;
     }
-    intervals(model, &mut odd)?;
-    ops(model, &mut odd)?;
-    reserved(model, &mut odd);
-    let mut warnings = odd.texts();
+    intervals(model, &mut anomalies)?;
+    ops(model, &mut anomalies)?;
+    reserved(model, &mut anomalies);
+    let mut warnings = anomalies.texts();
     if model.run.batch_size == 0 {
         warnings.push("the batch size is 0".to_owned());
     }
@@ -106,7 +106,7 @@ pub fn records(
     Ok(warnings)
 }
 
-/// What is odd, and how often.
+/// Unusual properties of records, with their counts.
 #[derive(Default)]
 struct Anomalies {
     outside: usize,
@@ -158,7 +158,7 @@ fn numbers(model: &StatsModel<'_>) -> Result<(), StatsError> {
     Ok(())
 }
 
-/// Item 10: the descriptor knows every operation, and it ran on a thread of its group.
+/// Every operation is in the descriptor, and ran on a thread of its group.
 fn known_ops(model: &StatsModel<'_>, descriptor: &OpsDescriptor) -> Result<(), StatsError> {
     // Groups side by side: the descriptors of the operations themselves are far apart.
     let groups: Vec<Vec<u32>> =
@@ -188,8 +188,8 @@ fn of<'a>(model: &'a StatsModel<'_>, thread: &Thread) -> impl Iterator<Item = (u
     (first..).zip(model.ops().slice(first..first.saturating_add(count)).iter())
 }
 
-/// Item 11 for cores and threads.
-fn intervals(model: &StatsModel<'_>, odd: &mut Anomalies) -> Result<(), StatsError> {
+/// Intervals of cores and threads end after they begin.
+fn intervals(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), StatsError> {
     let backwards = |kind: Kind, index: usize, start: u64, end: u64| {
         if end < start {
             return Err(StatsError::CounterOrder { section: kind.code(), index, start, end });
@@ -206,13 +206,13 @@ fn intervals(model: &StatsModel<'_>, odd: &mut Anomalies) -> Result<(), StatsErr
     }
     for (index, port) in model.ports().iter().enumerate() {
         backwards(Kind::Port, index, port.first_ring_u, port.last_ring_u)?;
-        odd.reserved = odd.reserved.saturating_add(usize::from(port.flags != 0));
+        anomalies.reserved = anomalies.reserved.saturating_add(usize::from(port.flags != 0));
     }
     Ok(())
 }
 
-/// Item 11 for operations, and that they lie among those of their thread.
-fn ops(model: &StatsModel<'_>, odd: &mut Anomalies) -> Result<(), StatsError> {
+/// Operations end after they begin, and lie within the interval of their thread.
+fn ops(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), StatsError> {
     for thread in model.threads().iter() {
         let earliest = thread.start_u.saturating_sub(TOLERANCE_U);
         let latest = thread.end_u.saturating_add(TOLERANCE_U);
@@ -236,9 +236,9 @@ fn ops(model: &StatsModel<'_>, odd: &mut Anomalies) -> Result<(), StatsError> {
             saturation = saturation.saturating_add(usize::from(missing != 0));
             before = op.start_u;
         }
-        odd.outside = odd.outside.saturating_add(outside);
-        odd.unordered = odd.unordered.saturating_add(unordered);
-        odd.saturation = odd.saturation.saturating_add(saturation);
+        anomalies.outside = anomalies.outside.saturating_add(outside);
+        anomalies.unordered = anomalies.unordered.saturating_add(unordered);
+        anomalies.saturation = anomalies.saturation.saturating_add(saturation);
     }
     Ok(())
 }
@@ -251,11 +251,11 @@ fn saturated(op: &Op) -> u16 {
         | flag(op.barrier_u, op_flags::BARRIER_SATURATED)
 }
 
-/// Item 12.
-fn reserved(model: &StatsModel<'_>, odd: &mut Anomalies) {
+/// Reserved bytes are zero.
+fn reserved(model: &StatsModel<'_>, anomalies: &mut Anomalies) {
     let pmu = model.pmu().iter().filter(|pmu| pmu.reserved != 0).count();
     let op_pmu = model.op_pmu().iter().filter(|values| values.reserved != 0).count();
-    odd.reserved = odd.reserved.saturating_add(pmu).saturating_add(op_pmu);
+    anomalies.reserved = anomalies.reserved.saturating_add(pmu).saturating_add(op_pmu);
 }
 
 fn number(kind: Kind, index: usize, core: u16, thread: u8) -> StatsError {

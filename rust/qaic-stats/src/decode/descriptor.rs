@@ -164,7 +164,7 @@ impl OpsDescriptor {
         match serde_json::from_slice::<Self>(json) {
             Ok(descriptor) if descriptor.version == VERSION => Ok(descriptor),
             Ok(descriptor) => Err(version(descriptor.version)),
-            // Another version has other fields, so that is what is said of it.
+            // Another version has other fields, so the error names the version.
             Err(error) => Err(match serde_json::from_slice::<Version>(json) {
                 Ok(found) if found.version != VERSION => version(found.version),
                 _ => refuse(format!("cannot be read: {error}")),

@@ -73,7 +73,7 @@ pub trait StatsLayout: Debug + Send + Sync {
     ) -> Result<StatsModel<'a>, StatsError>;
 }
 
-/// The layouts that a reader knows.
+/// The layouts of a reader.
 #[derive(Debug)]
 pub struct Registry {
     layouts: Vec<Box<dyn StatsLayout>>,

@@ -36,7 +36,7 @@ impl Kind {
         Self::Meta,
     ];
 
-    /// The kind with this number; `None` for one this library does not know.
+    /// The kind with this number; `None` for an unknown one.
     pub fn from_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
@@ -271,7 +271,7 @@ pub enum EngineKind {
     DmaIssue,
     Scalar,
     Cpu,
-    /// A number this library does not know.
+    /// An unknown number.
     Other(u8),
 }
 

@@ -11,7 +11,7 @@ use crate::decode::record::Kind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No layout knows the bytes.
+    /// The bytes are of no registered layout.
     UnknownLayout,
     /// The bytes break a rule of their layout.
     Malformed,
@@ -36,7 +36,7 @@ pub enum StatsError {
         /// Bytes of the buffer.
         bytes: u64,
     },
-    /// No layout knows these bytes.
+    /// The bytes are of no registered layout.
     #[error(
         "a stats buffer of {bytes} bytes has no known layout (the program: level {level}, {cores} cores, {threads} threads \
          a core, operations per core {ops:?}); the layout of real cards is not public, and a layout of your own can be \
@@ -220,7 +220,7 @@ pub enum StatsError {
     OtherProgram {
         /// Of the program that wrote it.
         found: [u8; 16],
-        /// Of the program at hand.
+        /// Of the given program.
         expected: [u8; 16],
     },
     /// Not one record a core.

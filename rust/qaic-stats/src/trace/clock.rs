@@ -40,7 +40,7 @@ impl Clock {
     }
 }
 
-/// Where the trace begins on the wall clock, if anything in it knows, and the clock of each device.
+/// Where the trace begins on the wall clock, if a part of it has one, and the clock of each device.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline {
     pub(super) origin_utc_ns: Option<i128>,
@@ -48,7 +48,7 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// The trace begins with the earliest of the devices and of `others`. A device that does not know the wall clock begins
+    /// The trace begins with the earliest of the devices and of `others`. A device without the wall clock begins
     /// with the trace; if none does, they are taken to count the same ticks.
     pub(super) fn of<'a>(
         models: impl Iterator<Item = &'a StatsModel<'a>>,
@@ -77,7 +77,7 @@ impl Timeline {
         Self { origin_utc_ns, clocks: clocks.collect() }
     }
 
-    /// Nanoseconds of the trace at a time of the wall clock; what knows no wall clock begins with the trace.
+    /// Nanoseconds of the trace at a time of the wall clock; a part without a wall clock begins with the trace.
     pub(super) fn at_utc(&self, utc_ns: Option<i128>) -> i64 {
         match (utc_ns, self.origin_utc_ns) {
             (Some(at), Some(origin)) => i64::try_from(at.saturating_sub(origin)).unwrap_or(0),

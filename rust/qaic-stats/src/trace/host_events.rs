@@ -237,7 +237,7 @@ mod tests {
             let mut ends = vec![0; placed.threads().len()];
             for of_one in events.chunks(5) {
                 let total = &of_one[0];
-                // Nothing of an earlier sample on this thread goes on.
+                // No event of an earlier sample on this thread is open.
                 prop_assert!(total.start_ns >= ends[total.thread]);
                 let mut time = total.start_ns;
                 for part in &of_one[1..] {

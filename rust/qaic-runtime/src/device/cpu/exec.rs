@@ -1,4 +1,4 @@
-//! The carrier of one inference at a time on a virtual card.
+//! The exec of a virtual card: one inference at a time.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One carrier of inferences of a program: what virtual cards and emulated ones have in common.
+//! Runs the inferences of one exec, for virtual cards and for emulated ones.
 //!
 //! It knows no DMA buffers: tensors are handed over for the length of an execution.
 

@@ -111,7 +111,7 @@ fn present<'a>(model: &'a StatsModel<'_>) -> Vec<Packed<'a>> {
             let whole = bytes.get(..count.saturating_mul(size)).unwrap_or_default();
             return Some(Packed { kind, count, bytes: Cow::Borrowed(whole) });
         }
-        // Records of a newer version: what this one does not know is left out.
+        // Records of a newer version: unknown fields are left out.
         let records = bytes.chunks_exact(stride.max(1)).filter_map(|record| record.get(..size));
         let bytes: Vec<u8> = records.flatten().copied().collect();
         Some(Packed { kind, count: bytes.len().checked_div(size).unwrap_or(0), bytes: Cow::Owned(bytes) })

@@ -1,7 +1,7 @@
 //! The summary of one inference as text: per core a table of kinds of operations and lines about its threads, then lines
 //! about the whole network.
 //!
-//! People and scripts read this text; widths, order and words are those they know. A figure that was not measured is `N/A`.
+//! Scripts of users parse this text; widths, order and words are fixed. A figure that was not measured is `N/A`.
 //! Lines that only this library writes (PMU, DDR, multicast, facts of the producer) begin like the lines around them and
 //! match none of the known patterns.
 
