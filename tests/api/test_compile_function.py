@@ -174,7 +174,7 @@ def test_unknown_options_name_the_nearest(path):
         qaic.compile(path, {"aic_num_core": 2})
 
 
-def test_unknown_keys_of_extension_files_are_told(path, caplog):
+def test_extension_file_with_unknown_keys_warns(path, caplog):
     Path("x.json").write_text('{"compiler_num_of_core": 2, "runtime_process_lock": "x"}')
     assert qaic.compile(path, "x.json").options == {}
     assert "x.json: compiler_num_of_core is no option; did you mean" in caplog.text
@@ -223,7 +223,7 @@ def test_the_configuration_decides_about_the_back_end(path):
         qaic.compile(path, backend="TPU")
 
 
-def test_fields_that_say_nothing_to_aic_are_told(path, caplog):
+def test_config_with_fields_without_effect_on_aic_warns(path, caplog):
     config = CompileConfig(
         backend="AIC",
         io_tensor_mem_type="memhandle",

@@ -178,7 +178,7 @@ def test_statistics_come_from_the_card(tmp_path, level, sets):
         assert list(buffer.ports["port"]) == ([100, 101] if level >= 50 else [])
 
 
-def test_who_is_not_asked_measures_nothing(tmp_path):
+def test_program_without_measurement_measures_nothing(tmp_path):
     program = compiled(tmp_path, affine(), stats_level=70)
     with device(**EMULATED), qaic.Session(program) as session:
         core = session._ensure_loaded()

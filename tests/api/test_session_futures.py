@@ -315,7 +315,7 @@ def test_a_kept_future_keeps_no_cores(path):
     assert future.result(0)
 
 
-def test_runs_do_not_wait_for_results_nobody_fetched(session):
+def test_run_beside_unfetched_results_does_not_wait(session):
     futures = [session.submit(batch(number)) for number in range(4)]
     np.testing.assert_array_equal(session.run(batch(7))["y"], session.run(batch(7))["y"])
     assert all(future.result(SOON) for future in futures)

@@ -187,7 +187,7 @@ def test_unbound_symbol_is_named_with_the_option(tmp_path):
         assert text in str(error)
 
 
-def test_dimension_without_name_is_told_with_the_option(tmp_path):
+def test_dimension_without_name_is_refused_with_the_option(tmp_path):
     error = refused(tmp_path, one("Neg", shape=(None, 3), out_shape=(None, 3)))
     assert "model_inputs" in str(error)
 
@@ -341,7 +341,7 @@ def test_engine_that_is_named_runs(container):
     assert run_with_engine(container, library)[0] == ["ran"]
 
 
-def test_every_error_can_be_told_apart_by_code(path):
+def test_errors_of_every_kind_have_codes_of_their_own(path):
     with pytest.raises(QaicError) as caught:
         qaic.Session(path).run({})
     error = caught.value

@@ -203,7 +203,7 @@ def test_state_stays_on_the_device_and_starts_with_zeros(stateful_path):
         np.testing.assert_array_equal(session.run({"x": X})["y"], -X)
 
 
-def test_state_is_returned_when_asked_for_and_to_those_who_bring_it(stateful_path):
+def test_state_is_returned_when_requested_or_passed(stateful_path):
     with qaic.Session(stateful_path, retained_state=True) as session:
         session.run({"x": X})
         found = session.run({"x": X}, output_names=["past_RetainedState"])

@@ -122,7 +122,7 @@ def test_a_session_is_on_the_first_that_is_seen(four, path):
         session.setup()
 
 
-def test_a_device_has_the_same_cores_whoever_sees_it(four, path):
+def test_device_in_several_lists_has_the_same_cores(four, path):
     with qaic.Session(path, dev_id=2, aic_num_cores=7) as session:
         session.setup()
         four("2")

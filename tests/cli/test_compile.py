@@ -357,7 +357,7 @@ def test_a_profile_ends_the_work_of_the_tool(model, out, tmp_path):
 # --- running
 
 
-def test_flags_of_a_run_are_told_to_belong_elsewhere(model, out, capsys):
+def test_flags_of_a_run_are_noted_with_their_tool(model, out, capsys):
     assert compiled(model, out, "-num-iter=3", "-device-id=0", "-aic-profiling-type=latency") == 0
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -368,7 +368,7 @@ def test_flags_of_a_run_are_told_to_belong_elsewhere(model, out, capsys):
 
 
 @pytest.mark.parametrize("flag", ["-input-list-file={list}", "-use-random-input-data"])
-def test_samples_that_nothing_measures_are_told(model, out, tmp_path, capsys, flag):
+def test_samples_without_a_measurement_are_noted(model, out, tmp_path, capsys, flag):
     listed = tmp_path / "list.txt"
     listed.write_text("x.raw\n")
     assert compiled(model, out, flag.format(list=listed)) == 0
@@ -413,7 +413,7 @@ def test_exec_runs_given_inputs(model, out, tmp_path, capsys):
         assert np.fromfile(written, np.float32).tolist() == (2 * values).tolist()
 
 
-def test_exec_does_not_run_when_told_so(model, out, capsys):
+def test_exec_with_compile_only_does_not_run(model, out, capsys):
     argv = [f"-m={model}", BATCH, f"-aic-binary-dir={out}", "-compile-only"]
     assert compile_and_run.main(argv) == 0
     assert "InferenceCnt" not in capsys.readouterr().out

@@ -122,7 +122,7 @@ def test_every_sample_has_its_own_lines(run, folder):
     assert out == "".join(f"Generated summary outputs:\n {name}.qaic-opstats.summary.txt\n" for name in names)
 
 
-def test_bad_files_are_told_apart_and_the_others_are_decoded(run, folder):
+def test_bad_files_are_named_and_the_others_are_decoded(run, folder):
     good = encoded()
     bad = {
         1: good[:100],

@@ -108,7 +108,7 @@ def test_a_difference_names_both_sides(report, stats, tmp_path):
     assert "100.0 % longer" in out
 
 
-def test_bad_files_are_told_of_and_the_others_reported(report, stats):
+def test_bad_files_are_named_and_the_others_reported(report, stats):
     (stats / name_of(7)).write_bytes(encoded(7)[:100])
     (stats / name_of(8)).write_bytes(encoded(8, fingerprint=bytes(16)))
     code, out, err = report("--qpc", "x", "-i", stats, "overview")

@@ -384,7 +384,7 @@ def test_bad_values_get_one_clear_message(tool, plain, tmp_path, options, code, 
         ),
     ],
 )
-def test_options_without_effect_are_told(tool, plain, options, unused, why):
+def test_options_without_effect_warn(tool, plain, options, unused, why):
     code, _, err = tool("-t", plain, "-n", "1", *options)
     assert code == 0
     assert err == f"note: {unused}: no effect without --aic-profiling-type{why}\n"

@@ -157,7 +157,7 @@ def test_one_run_at_a_time(noop, capfd):
 # --- callbacks -------------------------------------------------------------------------------------
 
 
-def test_completions_are_told_on_one_other_thread(affine):
+def test_completion_callbacks_run_on_one_other_thread(affine):
     benchmark = enabled(affine, 2, 2)
     seen = []
 

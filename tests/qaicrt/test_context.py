@@ -168,7 +168,7 @@ class TestFindDevice:
 
 
 class TestLog:
-    def test_says_errors_only_unless_told(self):
+    def test_context_without_a_level_logs_errors_only(self):
         context = qaicrt.Context()
         assert context.getLogLevel() == (QStatus.QS_SUCCESS, QLogLevel.QL_ERROR)
         for level in QLogLevel:
@@ -278,7 +278,7 @@ class TestDispatcher:
             "KeyboardInterrupt",
         ]
 
-    def test_a_log_callback_that_fails_is_told_to_the_console(self, capfd):
+    def test_log_callback_that_fails_is_reported_on_the_console(self, capfd):
         def fail(*_):
             raise ValueError("the reason")
 
@@ -302,7 +302,7 @@ class TestDispatcher:
             assert context._dispatcher().flush(10)
         assert [text[-20:] for _, text, _ in got] == [f"level {n} does not exist"[-20:] for n in (40, 41, 42)]
 
-    def test_a_slow_callback_loses_lines_and_is_told_how_many(self):
+    def test_slow_callback_loses_lines_and_gets_their_count(self):
         go, got = threading.Event(), []
 
         def log(level, text):

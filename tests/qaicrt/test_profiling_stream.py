@@ -127,7 +127,7 @@ def test_reports_come_at_multiples_of_the_period(path, clock):
     assert len(sink.next()[0]) == 1
 
 
-def test_samples_without_room_are_told_of(path, clock, capfd):
+def test_samples_without_room_are_counted(path, clock, capfd):
     client, sink = Client(path), ReportSink()
     handle = qaicrt.StreamProfilingHandle("full", 500, sink)
     handle._profiler = _core.Profiler(max_samples=2)

@@ -268,7 +268,7 @@ class TestLock:
             os.close(end)
 
     @pytest.mark.usefixtures("_serialized")
-    def test_a_directory_of_somebody_else_is_refused(self, monkeypatch, tmp_path, capfd):
+    def test_directory_of_another_user_is_refused(self, monkeypatch, tmp_path, capfd):
         open_to_all = tmp_path / "shared"
         open_to_all.mkdir(mode=0o777)
         open_to_all.chmod(0o777)

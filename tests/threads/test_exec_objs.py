@@ -44,7 +44,7 @@ def wired(client):
 
 
 @pytest.mark.skipif(os.sched_getscheduler(0) != os.SCHED_OTHER, reason="another policy was chosen, and stays")
-def test_workers_that_compute_do_not_take_the_cpu_from_who_enqueues(tmp_path):
+def test_workers_that_compute_do_not_take_the_cpu_from_submitters(tmp_path):
     def workers():
         named = {task: (task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
         return {int(task.name) for task, name in named.items() if name.startswith("qaic-exec-")}

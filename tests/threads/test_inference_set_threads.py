@@ -247,7 +247,7 @@ print("end")
 """
 
 
-def test_a_forked_child_is_told_and_the_end_of_a_process_does_not_hang():
+def test_forked_child_gets_an_error_and_the_end_of_a_process_does_not_hang():
     done = run_script(FORK, device="noop")
     error = S.QS_ERROR
     expected = (error, error, (error, None), (error, None), (error, None), error, error)

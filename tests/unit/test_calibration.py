@@ -161,7 +161,7 @@ def test_random_indices_stay_in_the_table():
     assert tensor.minimum == 0
 
 
-def test_a_model_without_quantizable_tensors_is_told_about(caplog):
+def test_model_without_quantizable_tensors_warns(caplog):
     built = model([helper.make_node("Not", ["x"], ["y"])], [("x", "bool", [3])], [("y", "bool", [3])])
     assert not profile(built).tensors
     assert "no tensors that can be quantized" in caplog.text

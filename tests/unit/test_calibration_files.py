@@ -492,7 +492,7 @@ def test_the_same_names_in_another_folder_are_other_samples(files, runs, monkeyp
     assert len(runs) == 2
 
 
-def test_samples_from_python_are_told_apart_by_what_was_measured(tmp_path, runs):
+def test_samples_from_python_differ_by_their_measurements(tmp_path, runs):
     path = save(tmp_path, two_inputs())
 
     def compiled(scale):

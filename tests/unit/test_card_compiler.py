@@ -327,7 +327,7 @@ def test_compilers_that_end_after_a_dump_are_run_again(model, fake, calls, tmp_p
     assert len(calls()) == 3
 
 
-def test_the_older_tool_is_told_not_to_run(model, fake, calls):
+def test_older_tool_gets_the_flag_not_to_run(model, fake, calls):
     fake(name="qaic-exec")
     build(model)
     assert calls()[0][-1] == "-compile-only"

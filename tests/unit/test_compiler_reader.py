@@ -379,7 +379,7 @@ def test_external_data_of_a_model_in_memory_is_refused(tmp_path):
         (bytes(64), "no protobuf message"),
     ],
 )
-def test_other_files_are_told_apart(tmp_path, content, found):
+def test_other_files_have_errors_of_their_own(tmp_path, content, found):
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     with pytest.raises(CompileError, match=found) as caught, onnx_file.open_model(path) as source:

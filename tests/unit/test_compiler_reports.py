@@ -210,7 +210,7 @@ def test_reports_do_not_change_the_container(model, tmp_path):
     assert build(model, output_dir=tmp_path / "out", **options).read_bytes() == plain
 
 
-def test_reports_are_seen_where_nobody_set_up_logging(model):
+def test_reports_without_configured_logging_are_printed(model):
     code = f"import qaic; qaic.Session({str(model)!r}, time_passes=True)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

@@ -86,7 +86,7 @@ def test_any_other_text_is_a_name(text):
         ("a + " * 100 + "a", {"a + " * 100 + "a"}),
     ],
 )
-def test_names_and_expressions_are_told_apart(text, expected):
+def test_names_and_expressions_are_distinguished(text, expected):
     assert symbols_in(text) == expected
 
 

@@ -233,7 +233,7 @@ def test_keys_that_are_no_fields_are_written_back(tmp_path):
     assert config.other_options == {"compiler_depth_first_mem": 18, "runtime_process_lock": True}
 
 
-def test_overwriting_is_told(tmp_path, caplog):
+def test_overwriting_a_field_warns(tmp_path, caplog):
     file = tmp_path / "x.json"
     file.write_text('{"compiler_num_of_cores": 2}')
     config = CompileConfig(backend="AIC", compiler_custom_configs=AicCompilerConfig(stat_level=70))

@@ -105,7 +105,7 @@ def test_sections_of_another_kind_are_refused(tmp_path, section, value):
         CompileConfig.from_backend_extensions("HTP", path)
 
 
-def test_overwritten_fields_are_told(file, caplog):
+def test_overwritten_fields_warn(file, caplog):
     config = CompileConfig(backend="HTP", memory_custom_config=HtpMemoryConfig(mem_type="x"))
     config.populate_from_backend_extensions(file)
     assert "overwrites memory_custom_config" in caplog.text

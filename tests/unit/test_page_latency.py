@@ -157,7 +157,7 @@ def test_a_page_of_latencies_holds_the_figures(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["l.html"]
 
 
-def test_slow_ones_beyond_the_chart_are_told():
+def test_slow_samples_beyond_the_chart_are_counted():
     found = Distribution.of([1e-3] * 999 + [5.0])
     assert "1 slower than the top are drawn there; the slowest took 5000.00 ms" in course_note(found)
     assert course_note(Distribution.of([1e-3] * 9)) == ""

@@ -215,7 +215,7 @@ def test_a_missing_file_is_named(tmp_path):
         assert str(tmp_path) in str(caught.value.filename)
 
 
-def test_a_model_is_told_from_a_container(tmp_path):
+def test_model_in_place_of_a_container_is_recognized(tmp_path):
     model = tmp_path / "net.onnx"
     model.write_bytes(b"\x08\x08 no container")
     with pytest.raises(QpcFormatError, match="not a QPC") as caught:

@@ -481,7 +481,7 @@ def test_fixed_parameters_of_a_file_are_used_as_they_are():
     assert np.abs(run(result, feeds)["y"] - wanted).max() <= 0.00501
 
 
-def test_ranges_without_histograms_are_told_about_once_where_a_method_would_shrink_them(caplog):
+def test_ranges_without_histograms_warn_once_where_a_method_would_shrink_them(caplog):
     model = model_of([node("Sigmoid", ["x"], ["y"])], {}, [2, 4])
     profile = profile_of(model, samples_of([2, 4]))
     quantized(model, profile)

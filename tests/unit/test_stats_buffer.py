@@ -88,7 +88,7 @@ def test_files_are_opened_by_path(tmp_path):
         stats.open(tmp_path / "none.bin")
 
 
-def test_arrays_are_copied_so_that_nobody_changes_them_underneath():
+def test_arrays_are_copied_so_that_later_writes_change_nothing():
     array = np.frombuffer(made.even_buffer(5), np.uint8).copy()
     buffer = stats.open(array)
     before = buffer.ops.copy()

@@ -93,7 +93,7 @@ def test_descriptors_are_checked_as_for_all_layouts():
     assert stats.open(MAGIC + BODY, qpc=descriptor, force=True, check=True).descriptor is descriptor
 
 
-def test_names_that_nobody_has_list_those_there_are():
+def test_unknown_layout_name_is_refused_with_the_known_names():
     stats.register_layout(Lines())
     with pytest.raises(StatsError, match="there is: oqstats, lines") as caught:
         stats.open(BODY, layout="card")

@@ -81,7 +81,7 @@ def test_fused_convolutions(tmp_path):
     assert [[dep["oc"] for dep in op.get("deps", [])] for op in ops][1:] == [[n] for n in range(len(ops) - 1)]
 
 
-def test_each_convolution_of_a_chain_of_integers_is_told_from_the_others(tmp_path):
+def test_each_convolution_of_a_chain_of_integers_has_an_operation(tmp_path):
     # The engine lays the chain out anew, with names of its own for every result.
     ops = ops_of(residual(), tmp_path, convert_to_quantize=True, use_random_input_data="uniform")
     first, second = of_kind(ops, "QLinearConv")

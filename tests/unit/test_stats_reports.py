@@ -40,7 +40,7 @@ def test_operations_are_summed_by_kind(mlp):
 
 
 @pytest.mark.parametrize(("longest", "is_told"), [(330, True), (110, False)])
-def test_uneven_samples_are_told(longest, is_told):
+def test_uneven_samples_are_named(longest, is_told):
     program = cpu_program([("/l0/MatMul", "FusedGemm")])
     spans = [100, 105, longest]
     samples = [

@@ -144,7 +144,7 @@ mod tests {
     proptest! {
         /// What is taken is what was wanted, no core is in two hands, and all that was taken makes the whole again.
         #[test]
-        fn nothing_is_lost_or_doubled(wanted in prop::collection::vec(amounts(), 1..12), order in any::<u64>()) {
+        fn resources_taken_and_returned_in_any_order_add_up(wanted in prop::collection::vec(amounts(), 1..12), order in any::<u64>()) {
             let whole = Resources::of(&Totals::default());
             let mut card = Resources::of(&Totals::default());
             let mut held: Vec<Resources> = Vec::new();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_has_what_its_totals_say() {
+    fn resources_of_a_new_card_are_its_totals() {
         for cores in [0, 1, 16, 63, 64] {
             let totals = Totals { cores, ..Totals::default() };
             assert_eq!(Resources::of(&totals).amount().cores, cores);

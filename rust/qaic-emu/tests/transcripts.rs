@@ -200,7 +200,7 @@ fn recorded(faults: &str) -> (Vec<String>, String) {
 }
 
 #[test]
-fn the_firmware_takes_every_message_and_its_replies_are_read() {
+fn recorded_messages_are_accepted_and_their_replies_parsed() {
     let (answers, transcript) = recorded("");
     let refused: Vec<_> = answers.iter().filter(|answers| answers.contains("Err(")).collect();
     assert_eq!(refused, Vec::<&String>::new());
@@ -233,12 +233,12 @@ fn the_firmware_takes_every_message_and_its_replies_are_read() {
 }
 
 #[test]
-fn two_sessions_are_written_alike() {
+fn transcripts_of_two_equal_sessions_are_equal() {
     assert_eq!(recorded("").1, recorded("").1);
 }
 
 #[test]
-fn what_goes_wrong_goes_wrong_again() {
+fn replay_of_a_faulty_session_fails_alike() {
     for faults in [
         "manage@1=ETIMEDOUT",
         "features@1=crc",

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_says_is_understood() {
+    fn uevent_of_each_kind_is_parsed() {
         assert_eq!(kind(&about_a_node("online", &[])), Some(EventKind::Online));
         assert_eq!(kind(&about_a_node("offline", &[])), Some(EventKind::Offline));
         assert_eq!(kind(&about_a_node("add", &[])), Some(EventKind::Added));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn states_have_the_numbers_of_the_kernel() {
+    fn dbc_state_of_each_number_is_the_kernels() {
         for number in 0..6 {
             assert_eq!(DbcState::from_number(number).map(|state| state as u32), Some(number));
         }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_about_others_are_no_events() {
+    fn uevent_of_another_subsystem_is_no_event() {
         assert_eq!(parse(&message("add", PATH, &[("SUBSYSTEM", "pci")])), None);
         assert_eq!(parse(&message("online", "/devices/system/cpu/cpu1", &[("SUBSYSTEM", "cpu")])), None);
         assert_eq!(parse(&message("add", PATH, &[])), None);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_without_a_change_of_state_are_no_events() {
+    fn uevent_without_a_change_of_state_is_no_event() {
         assert_eq!(parse(&about_a_node("change", &[])), None);
         assert_eq!(parse(&about_a_node("change", &[("DBC_ID", "1")])), None);
         assert_eq!(parse(&about_a_node("bind", &[("DBC_ID", "1"), ("DBC_STATE", "2")])), None);
@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn events_that_a_program_asked_for_are_not_taken_for_the_drivers() {
+    fn uevent_triggered_by_a_program_is_no_event() {
         // What `udevadm trigger --action=remove` makes the kernel send: the card has not gone.
         assert_eq!(parse(&about_a_node("remove", &[("SYNTH_UUID", "0")])), None);
     }
 
     proptest! {
         #[test]
-        fn what_was_put_together_is_taken_apart(
+        fn uevent_of_any_event_round_trips(
             action in prop::sample::select(vec!["online", "offline", "add", "remove", "change", "move", ""]),
             node in 0_u32..,
             dbc_id in 0_u32..20,
@@ -193,7 +193,7 @@ mod tests {
         }
 
         #[test]
-        fn damaged_messages_are_taken_apart_in_bounds(
+        fn damaged_uevent_is_parsed_in_bounds(
             at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(),
         ) {
             let mut bytes = about_a_node("change", &[("DBC_ID", "7"), ("DBC_STATE", "5")]);

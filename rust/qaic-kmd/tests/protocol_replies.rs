@@ -47,7 +47,7 @@ fn activated() -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn images_have_ids_and_statuses() {
+fn reply_to_a_load_has_id_and_status() {
     let constants = at(16, &[(0, 4, 2), (4, 4, 9), (8, 4, 0)]);
     assert_eq!(
         LoadConstantsReply::decode(&constants),
@@ -61,7 +61,7 @@ fn images_have_ids_and_statuses() {
 }
 
 #[test]
-fn every_field_of_an_activation_is_read() {
+fn reply_to_an_activation_has_every_field() {
     let command = at(
         88,
         &[
@@ -108,7 +108,7 @@ fn every_field_of_an_activation_is_read() {
 }
 
 #[test]
-fn an_activation_has_a_channel_that_the_kernel_knows() {
+fn reply_to_an_activation_has_the_kernels_channel() {
     let (command, channel) = activated();
     let reply = ActivateReply::with_channel(&message(&[command.clone(), channel.clone()])).unwrap();
     assert_eq!((reply.activation_id, reply.virtual_channel_id, reply.ddr_base), (77, 3, 0x1_2345_0000));
@@ -143,7 +143,7 @@ fn an_activation_has_a_channel_that_the_kernel_knows() {
 }
 
 #[test]
-fn a_refused_activation_is_the_same_with_and_without_a_channel() {
+fn refused_activation_with_or_without_a_channel_is_the_same() {
     let refused = transaction(3, &at(88, &[(0, 4, 10), (4, 4, 0xFFFF_FFF3)]));
     let channel = transaction(8, &at(16, &[(0, 4, 1)]));
     for transactions in [vec![refused.clone()], vec![refused, channel]] {
@@ -160,7 +160,7 @@ fn status_only<R: Reply>(number: u8) -> (NncStatus, String) {
 }
 
 #[test]
-fn replies_with_nothing_but_a_status_have_it_behind_the_number() {
+fn reply_of_a_status_only_has_it_behind_the_number() {
     for (found, (name, number)) in [
         (status_only::<UnloadConstantsReply>(6), ("unload constants", 6)),
         (status_only::<UnloadElfReply>(8), ("unload ELF", 8)),
@@ -178,7 +178,7 @@ fn replies_with_nothing_but_a_status_have_it_behind_the_number() {
 }
 
 #[test]
-fn the_kernel_keeps_its_part_of_a_deactivation() {
+fn reply_to_a_deactivation_lacks_the_kernels_part() {
     let mut reply = message(&[transaction(3, &at(16, &[(0, 4, 12)]))]);
     assert!(DeactivateReply::of(&reply).unwrap().status.is_success());
     // It is counted all the same, which a second transaction stands for here.
@@ -187,7 +187,7 @@ fn the_kernel_keeps_its_part_of_a_deactivation() {
 }
 
 #[test]
-fn constants_are_answered_alone() {
+fn reply_to_constants_is_alone() {
     let constants = transaction(3, &at(16, &[(0, 4, 2), (4, 4, 9)]));
     assert_eq!(LoadConstantsReply::of(&message(std::slice::from_ref(&constants))).unwrap().constants_id, 9);
     assert_eq!(
@@ -197,7 +197,7 @@ fn constants_are_answered_alone() {
 }
 
 #[test]
-fn groups_and_reservations_have_ids() {
+fn reply_to_a_group_or_a_reservation_has_its_id() {
     let group = at(16, &[(0, 4, 29), (4, 4, 0), (8, 4, 5)]);
     assert_eq!(
         CreateResourceGroupReply::decode(&group),
@@ -237,7 +237,7 @@ fn groups_and_reservations_have_ids() {
 }
 
 #[test]
-fn features_come_in_a_transaction_of_their_own() {
+fn reply_with_features_has_a_transaction_of_its_own() {
     let body = at(16, &[(0, 2, 5), (2, 2, 1), (4, 4, 0), (8, 8, 0x1_0000_0010)]);
     let found = features(&message(&[transaction(14, &body)])).unwrap();
     assert_eq!((found.major, found.minor, found.status, found.status_flags), (5, 1, 0, 0x1_0000_0010));
@@ -284,7 +284,7 @@ fn assert_performance(found: &PerformanceInfo) {
 }
 
 #[test]
-fn resources_and_frequencies_are_read() {
+fn reply_with_resources_and_frequencies_is_read() {
     let mut command = at(56, &[(0, 4, 33), (4, 4, 0xFFFF_FFFF), (48, 4, 0xFFFF_FFF5)]);
     command[8..48].copy_from_slice(&at(40, &RESOURCE_FIELDS));
     let reply = ResourceInfoReply::decode(&command).unwrap();
@@ -299,7 +299,7 @@ fn resources_and_frequencies_are_read() {
 }
 
 #[test]
-fn every_field_of_a_status_is_read() {
+fn reply_to_a_status_query_has_every_field() {
     let mut device = at(
         320,
         &[
@@ -374,7 +374,7 @@ fn every_field_of_a_status_is_read() {
 }
 
 #[test]
-fn wrong_headers_end_the_reply() {
+fn reply_with_a_wrong_header_ends_there() {
     let error = |bytes: &[u8]| {
         let found: Vec<_> = transactions(bytes).collect();
         assert_eq!(found.len(), 1);
@@ -423,7 +423,7 @@ fn decoded(command: &[u8]) -> usize {
 
 proptest! {
     #[test]
-    fn one_byte_too_few_is_refused_and_more_are_not(
+    fn reply_one_byte_short_is_refused(
         (id, bytes) in prop::sample::select(vec![
             (2_u8, 16_usize), (4, 16), (6, 8), (8, 8), (10, 88), (12, 8), (14, 504), (20, 40), (23, 8), (25, 16), (27, 8),
             (29, 16), (31, 8), (33, 56), (35, 64), (37, 8), (39, 8), (45, 8),
@@ -439,7 +439,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic(bytes in vec(any::<u8>(), 0..600), id in 0_u8..40, kind in 0_u32..20) {
+    fn reply_of_any_bytes_does_not_panic(bytes in vec(any::<u8>(), 0..600), id in 0_u8..40, kind in 0_u32..20) {
         let count = transactions(&bytes).count();
         prop_assert!(count <= bytes.len() / 8 + 1);
         decoded(&bytes);
@@ -456,7 +456,7 @@ proptest! {
     }
 
     #[test]
-    fn transactions_are_taken_apart_as_they_were_put_together(
+    fn reply_of_any_transactions_round_trips(
         parts in vec((prop::sample::select(vec![0_u32, 2, 3, 4, 11, 99]), vec(any::<u8>(), 0..40)), 0..8),
     ) {
         let bytes: Vec<u8> = parts.iter().flat_map(|(kind, body)| transaction(*kind, body)).collect();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_made_and_what_is_there_stays() {
+    fn reserve_of_room_keeps_the_content() {
         let mut bytes = b"kept".to_vec();
         reserve_large(&mut bytes, 3 * LARGE_BYTES);
         assert!(bytes.capacity() >= 3 * LARGE_BYTES);
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_not_asked_for() {
+    fn reserve_beyond_the_memory_changes_nothing() {
         let mut bytes = b"kept".to_vec();
         reserve_large(&mut bytes, usize::MAX);
         assert_eq!(bytes, b"kept");

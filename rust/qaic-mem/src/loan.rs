@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_used_again() {
+    fn scope_after_another_reuses_its_marks() {
         let mut lender = Lender::with_capacity(2);
         for _ in 0..3 {
             let values = vec![9_u8; 4];

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_keep_new_pages_and_stay_inside() {
+    fn part_of_a_mapping_keeps_it_and_stays_inside() {
         assert_eq!(Mapping::anonymous(0).map(|_| ()), Err(Errno::INVAL));
         let Ok(whole) = Mapping::anonymous(8192).map(Arc::new) else { panic!("no memory") };
         let mut bytes = [1_u8; 8192];
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_stay_inside() {
+    fn copy_beyond_the_end_is_refused() {
         let mut memory = vec![0_u8; 16].into_boxed_slice();
         let address = memory.as_mut_ptr();
         // SAFETY: the box is the owner, and moving it does not move its bytes.

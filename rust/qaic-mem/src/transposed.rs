@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_matrices_that_stick_out() {
+    fn matrix_beyond_the_view_is_refused() {
         let (src, mut dst) = ([0_u8; 6], [0_u8; 6]);
         let fits = |rows, cols, dst: &mut [u8]| {
             copy_transposed::<u8>(HostSlice::of(&src), cols, &mut HostSliceMut::of(dst), rows, rows, cols)
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::cast_possible_truncation)] // distinct enough
-    fn exchanges_rows_and_columns_of_every_shape() {
+    fn matrix_of_every_shape_is_transposed() {
         every_shape(|k| (k % 251) as u8);
         every_shape(|k| k as u16);
         every_shape(|k| k as u32);

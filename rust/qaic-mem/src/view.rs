@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_views_do_nothing() {
+    fn empty_view_copies_nothing() {
         HostSliceMut::empty().fill(1);
         assert_eq!(HostSliceMut::empty().copy_from(HostSlice::empty()), 0);
         assert!(HostSlice::empty().is_empty() && HostSlice::empty().to_vec().is_empty());

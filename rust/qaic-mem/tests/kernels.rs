@@ -71,7 +71,7 @@ fn check(op: ElementOp, source: &[u8], expected: &[u8]) {
 
 #[test]
 #[cfg_attr(miri, ignore)] // takes too long there
-fn every_f16_widens_exactly() {
+fn widening_of_every_f16_is_exact() {
     let source: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let expected: Vec<u8> = (0..=u16::MAX).flat_map(|bits| widen(bits).to_le_bytes()).collect();
     check(ElementOp::F16ToF32, &source, &expected);
@@ -79,7 +79,7 @@ fn every_f16_widens_exactly() {
 
 #[test]
 #[cfg_attr(miri, ignore)] // takes too long there
-fn every_f16_survives_a_round_trip() {
+fn round_trip_of_every_f16_is_the_same_value() {
     for bits in 0..=u16::MAX {
         let x = widen(bits);
         let quiet = if x.is_nan() { bits | 0x200 } else { bits };
@@ -89,7 +89,7 @@ fn every_f16_survives_a_round_trip() {
 
 #[test]
 #[cfg_attr(miri, ignore)] // takes too long there
-fn narrowing_rounds_every_kind_of_f32() {
+fn narrowing_of_every_kind_of_f32_rounds_to_even() {
     // Around each f16 and each middle between two, and across all f32 with a stride prime to everything.
     let near = (0..0x7c00_u16).flat_map(|bits| {
         let (low, high) = (f64::from(widen(bits)), f64::from(widen(bits + 1).min(65536.0)));
@@ -249,7 +249,7 @@ proptest! {
     #![proptest_config(cases(600))]
 
     #[test]
-    fn a_fused_sequence_equals_its_steps_one_by_one(
+    fn fused_sequence_equals_its_steps(
         (mut dims, size, choices) in sequences(),
         seed in any::<u64>(),
         cut in 0_usize..40,
@@ -291,7 +291,7 @@ proptest! {
 }
 
 #[test]
-fn a_nchw_image_is_quantized_into_nhwc_in_one_pass() {
+fn nchw_image_is_quantized_into_nhwc_in_one_pass() {
     let dims = vec![2, 3, 37, 41];
     let p = QuantParams::new(1.0 / 255.0, -128);
     let op = ElementOp::Quantize(QuantType::U8, p);
@@ -312,7 +312,7 @@ fn a_nchw_image_is_quantized_into_nhwc_in_one_pass() {
 }
 
 #[test]
-fn rejects_sequences_that_do_not_fit() {
+fn pipeline_of_steps_that_do_not_fit_is_refused() {
     let narrow = Step::Element(ElementOp::F32ToF16);
     let turn = |dims: &[usize], shuffle: &[usize]| Step::Transpose {
         dims: dims.to_vec(),
@@ -337,7 +337,7 @@ fn rejects_sequences_that_do_not_fit() {
 }
 
 #[test]
-fn rejects_buffers_of_another_size() {
+fn pipeline_with_buffers_of_another_size_is_refused() {
     let pipeline = Pipeline::new(3, 4, &[Step::Element(ElementOp::F32ToF16)]).unwrap();
     let (source, mut out) = ([0; 12], [0; 6]);
     let mut run = |from: usize, to: usize| pipeline.run(view(&source[..from]), view_mut(&mut out[..to]));

@@ -217,10 +217,10 @@ fn metadata_fields_are_the_recorded_ones() {
         let stripped = if located.encoding == Encoding::TerminatedFlatBuffer { 8 } else { 0 };
         assert_eq!(expected["stripped"], stripped, "{}", case.name);
         assert_eq!(expected["numMcid"], metadata.num_mc_id(), "{}", case.name);
-        let told_elsewhere =
+        let covered_elsewhere =
             ["section", "section_size", "stripped", "numMcid", "decode", "elf", "dmaRequests"];
         for (field, value) in expected.as_object().unwrap() {
-            if !told_elsewhere.contains(&field.as_str()) {
+            if !covered_elsewhere.contains(&field.as_str()) {
                 assert_eq!(&json[field], value, "{}: {field}", case.name);
             }
         }

@@ -161,7 +161,7 @@ fn plan_of_another_version_is_refused_by_its_version_whatever_else_it_has() {
 }
 
 #[test]
-fn edges_that_are_not_the_bindings_are_refused() {
+fn tensors_that_are_not_the_bindings_are_refused() {
     assert_eq!(decode(&plan()).unwrap().check_network(&network()), Ok(()));
     let tensor = |name: &str, dtype: &str, dims: &[i64]| json!({"name": name, "dtype": dtype, "dims": dims});
     for (entry, tensors) in [
@@ -303,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn edge_and_initializer_of_every_type_are_read_as_written(
+    fn tensor_and_initializer_of_every_type_are_read_as_written(
         at in 0..DTYPES.len(), dims in vec(any::<i64>(), 0..4), name in "\\PC{0,8}", offset in any::<u64>(), size in any::<u64>(),
     ) {
         let (text, dtype, element) = DTYPES[at];
@@ -333,7 +333,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_break_a_plan(bytes in vec(any::<u8>(), 0..200), text in "[\\[{\"a-z0-9:,}\\]]{0,80}") {
+    fn plan_of_any_bytes_does_not_panic(bytes in vec(any::<u8>(), 0..200), text in "[\\[{\"a-z0-9:,}\\]]{0,80}") {
         let _ = (Plan::decode(&bytes), Plan::decode(text.as_bytes()), Plan::of_elf(&bytes), Control::decode(&bytes));
     }
 }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_look_at_changes_nothing() {
+    fn calibration_without_values_keeps_the_range() {
         for method in METHODS {
             let range = |counts: &[f32], low, high| {
                 calibrate(counts, low, high, method, Schema::Symmetric, Precision::Int8).unwrap()
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_histogram_is_refused() {
+    fn calibration_of_a_bad_histogram_is_refused() {
         let refused = |counts: &[f32], method| {
             calibrate(counts, -1.0, 1.0, method, Schema::Asymmetric, Precision::Int8).is_err()
         };
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_methods() {
+    fn method_of_each_name_is_found() {
         assert!(Method::NAMES.iter().all(|name| Method::from_name(name, 99.0).is_some()));
         assert_eq!(Method::from_name("Percentile", 99.0), Some(Method::Percentile(99.0)));
         assert_eq!(Method::from_name("kl", 99.0), None);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_without_extent() {
+    fn histogram_of_one_value_has_one_bin_in_use() {
         assert_eq!(histogram(&[2.5, 2.5]).counts(3), [2.0, 0.0, 0.0]);
         assert_eq!(histogram(&[0.0; 4]).counts(2), [4.0, 0.0]);
         let empty = Histogram::default();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_f32_have_room() {
+    fn histogram_at_the_ends_of_f32_has_room() {
         let values = [f32::MIN, f32::MAX, 0.0, f32::from_bits(1), -f32::from_bits(1)];
         let counts = histogram(&values).counts(16);
         assert_eq!((counts.iter().sum::<f32>(), counts[0], counts[15]), (5.0, 1.0, 1.0));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_refused_and_changes_nothing() {
+    fn histogram_with_a_value_that_is_not_finite_is_unchanged() {
         let mut counts = histogram(&[1.0, 2.0]);
         let before = counts.clone();
         let refused = counts.add(&[f32::NAN, 1e30, f32::INFINITY, f32::NEG_INFINITY]);
@@ -307,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn neither_order_nor_cuts_matter(mut values in values(), cut in 0_usize..200, turn in 0_usize..200) {
+        fn histogram_in_any_order_and_pieces_is_the_same(mut values in values(), cut in 0_usize..200, turn in 0_usize..200) {
             let expected = histogram(&values);
             let cut = cut.min(values.len());
             let (left, right) = values.split_at(cut);

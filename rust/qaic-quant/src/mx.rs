@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vector_of_the_specification() {
+    fn block_of_the_specification_has_its_bytes() {
         let values = [1.0, -0.3, 0.07, 3.9, -2.2, 0.001, 0.5, -3.3];
         let expected = [
             [1.0, -0.3125, 0.0625, 3.75, -2.25, 0.0, 0.5, -3.25],
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stored_form_is_the_documented_one() {
+    fn stored_block_has_the_documented_bytes() {
         // 1.0 is exponent field 1 without fraction: 0b01000; -7.5 is the largest magnitude: 0b111111.
         let (bytes, _) = stored(MxFormat::Fp6E2M3, 3, &[1.0, -7.5, 0.125]);
         assert_eq!(bytes.len(), 25);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_takes_its_block_along_and_is_counted() {
+    fn block_with_a_value_that_is_not_finite_is_counted() {
         let mut values = vec![1.0; 70];
         values[3] = f32::NAN;
         values[33] = f32::INFINITY;
@@ -400,7 +400,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rounding_is_storing_and_reading_back((row_len, values) in any_values()) {
+        fn rounded_values_are_the_decoded_ones((row_len, values) in any_values()) {
             for format in MxFormat::ALL {
                 let mut rounded = vec![9.0; values.len()];
                 let not_finite = round(format, row_len, &values, &mut rounded);
@@ -413,7 +413,7 @@ mod tests {
         }
 
         #[test]
-        fn storing_again_changes_nothing((row_len, values) in any_values()) {
+        fn decoded_values_encode_to_the_same_bytes((row_len, values) in any_values()) {
             for format in [MxFormat::Fp6E2M3, MxFormat::Int8] {
                 let once = decoded(format, row_len, &values);
                 let twice = decoded(format, row_len, &once);
@@ -422,7 +422,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 33 * 25)) {
+        fn block_of_any_bytes_is_decoded(bytes in prop::collection::vec(any::<u8>(), 33 * 25)) {
             for format in MxFormat::ALL {
                 let blocks = bytes.len() / format.block_bytes();
                 let mut back = vec![0.0; blocks * BLOCK];

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_specification() {
+    fn range_of_each_schema_has_the_specified_parameters() {
         type Row = (f64, f64, [(f32, i32); 4]);
         let rows: [Row; 6] = [
             (-1.0, 3.0, [(0.015_686_275_4, -64), (0.023_622_047_2, 0), (0.023_622_047_2, 0), (0.03125, 0)]),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn bad_range_is_refused() {
         for (minimum, maximum) in
             [(1.0, 0.0), (f64::NAN, 1.0), (0.0, f64::NAN), (f64::NEG_INFINITY, 0.0), (0.0, f64::INFINITY)]
         {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_back() {
+    fn schema_and_precision_names_round_trip() {
         assert!(Schema::ALL.into_iter().all(|schema| Schema::from_name(schema.name()) == Some(schema)));
         assert!(Precision::ALL.into_iter().all(|kind| Precision::from_name(kind.name()) == Some(kind)));
         assert_eq!((Schema::from_name("affine"), Precision::from_name("int8")), (None, None));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_the_sum_go_to_even() {
+    fn quantize_of_halves_rounds_to_even() {
         // 1.5 + 1 = 2.5 is rounded to 2; rounding the quotient first would give 3.
         assert_eq!(one::<i8>(1.5, 1.0, 1), 2);
         assert_eq!(one::<i8>(2.5, 1.0, 0), 2);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_clipped() {
+    fn quantize_beyond_the_range_is_clipped() {
         for (value, expected) in
             [(f32::INFINITY, 127), (f32::NEG_INFINITY, -128), (f32::NAN, -128), (1e30, 127), (127.5, 127)]
         {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_must_fit_the_tensor() {
+    fn quantize_with_parameters_of_another_size_is_refused() {
         let params = |scale| QuantParams { scale, offset: 0 };
         assert!(Channels::whole(params(0.0)).is_err());
         assert!(Channels::whole(params(f32::NAN)).is_err());
@@ -229,7 +229,7 @@ mod tests {
     proptest! {
         /// Any cut of the work gives what one loop over indices gives, for every axis.
         #[test]
-        fn pieces_and_axes(
+        fn quantize_along_any_axis_uses_the_parameters_of_its_channel(
             shape in prop::collection::vec(1_usize..5, 1..4),
             axis in 0_usize..4,
             cut in 0_usize..64,

@@ -148,7 +148,7 @@ fn the_header_is_judged_in_order() {
 }
 
 #[test]
-fn directories_that_wrap_or_leave_the_used_bytes() {
+fn directory_beyond_the_used_bytes_is_refused() {
     let reject =
         |change: &dyn Fn(&mut [u8])| assert_eq!(judge(&header(|b| change(b))), Err("stats.directory"));
     reject(&|b| put(b, 32, u32::MAX));
@@ -171,7 +171,7 @@ fn cut_files_are_truncated() {
 }
 
 #[test]
-fn sections() {
+fn section_out_of_place_is_refused() {
     assert_eq!(judge(&directory(Kind::Op, OFFSET, 24)), Err("stats.section_offset"));
     assert_eq!(judge(&directory(Kind::Op, RECORD, 47)), Err("stats.record_size"));
     assert_eq!(judge(&directory(Kind::Op, RECORD, 0)), Err("stats.record_size"));
@@ -218,7 +218,7 @@ fn a_crc_of_zero_was_not_computed() {
 }
 
 #[test]
-fn cores_and_threads() {
+fn core_or_thread_number_out_of_range_is_refused() {
     assert_eq!(judge(&header(|b| put(b, 72, 2_u16))), Err("stats.core_count"));
     assert_eq!(judge(&header(|b| put(b, 74, 1_u16))), Err("stats.thread_count"));
     assert_eq!(judge_record(0, |core: &mut Core| core.core = 1), Err("stats.core_number"));
@@ -232,7 +232,7 @@ fn cores_and_threads() {
 }
 
 #[test]
-fn ranges_of_operations() {
+fn operation_range_out_of_bounds_is_refused() {
     assert_eq!(judge_record(1, |thread: &mut Thread| thread.first_op = 1), Err("stats.op_ranges"));
     assert_eq!(judge_record(1, |thread: &mut Thread| thread.first_op = 3), Err("stats.op_ranges"));
     assert_eq!(judge_record(1, |thread: &mut Thread| thread.op_count = 3), Err("stats.op_ranges"));
@@ -242,7 +242,7 @@ fn ranges_of_operations() {
 }
 
 #[test]
-fn operations_that_the_descriptor_does_not_have() {
+fn operation_outside_the_descriptor_is_refused() {
     assert_eq!(judge_record(1, |op: &mut Op| op.oc = 4), Err("stats.unknown_op"));
     assert_eq!(judge_record(1, |op: &mut Op| op.oc = 1), Err("stats.op_group"));
     assert_eq!(judge_record(0, |values: &mut OpPmu| values.op = 4), Err("stats.op_index"));
@@ -256,7 +256,7 @@ fn operations_that_the_descriptor_does_not_have() {
 }
 
 #[test]
-fn counters_that_run_backwards() {
+fn counter_that_decreases_is_refused() {
     const CODE: Result<Vec<String>, &str> = Err("stats.counter_order");
     assert_eq!(judge_record(0, |core: &mut Core| core.end_u = 99), CODE);
     assert_eq!(judge_record(1, |thread: &mut Thread| thread.end_u = 99), CODE);
@@ -267,7 +267,7 @@ fn counters_that_run_backwards() {
 }
 
 #[test]
-fn what_is_odd_is_a_warning() {
+fn unusual_records_give_warnings() {
     let warns = |result: Result<Vec<String>, &'static str>, words: &str| {
         let warnings = result.unwrap();
         assert_eq!(warnings.len(), 1, "{warnings:?}");

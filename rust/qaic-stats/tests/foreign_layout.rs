@@ -82,7 +82,7 @@ fn lines() -> Vec<u8> {
 }
 
 #[test]
-fn a_layout_that_is_sure_is_taken() {
+fn layout_that_matches_surely_is_chosen() {
     let bytes = [b"MARKED! ".as_slice(), &lines()].concat();
     let model = registry().decode(&bytes, None, None, DecodeOptions::default()).unwrap();
     assert_eq!(model.ops().column(|op| (op.oc, op.dur_u)), [(7, 10), (8, 20)]);
@@ -91,7 +91,7 @@ fn a_layout_that_is_sure_is_taken() {
 }
 
 #[test]
-fn a_layout_that_guesses_is_taken_by_name_only() {
+fn layout_that_matches_maybe_is_chosen_by_name_only() {
     let error = registry().decode(&lines(), None, None, DecodeOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownLayout);
     let bytes = lines();
@@ -100,7 +100,7 @@ fn a_layout_that_guesses_is_taken_by_name_only() {
 }
 
 #[test]
-fn names_that_nobody_has_list_those_there_are() {
+fn unknown_layout_name_is_refused_with_the_known_names() {
     let error = registry().decode(&lines(), None, Some("card"), DecodeOptions::default()).unwrap_err();
     assert_eq!(error.code(), "stats.unknown_layout_name");
     assert!(error.to_string().ends_with("oqstats, marked, bare"), "{error}");
@@ -117,7 +117,7 @@ fn its_records_follow_the_rules_of_all() {
 }
 
 #[test]
-fn a_layout_of_the_same_name_replaces() {
+fn layout_of_a_known_name_replaces_it() {
     let mut registry = registry();
     registry.register(Box::new(Lines { magic: Some(b"OTHER...") }));
     assert_eq!(registry.names().collect::<Vec<_>>(), ["oqstats", "bare", "marked"]);

@@ -98,7 +98,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn what_is_written_is_read(run in run(), threads in threads(), hash in any::<[u8; 16]>(), room in 0..300_usize) {
+    fn buffer_of_any_run_round_trips(run in run(), threads in threads(), hash in any::<[u8; 16]>(), room in 0..300_usize) {
         let written = model(run, &threads);
         let exact = encode_to_vec(&written, hash).unwrap();
         let counts: Vec<(Kind, usize)> = Kind::ALL
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_bytes_never_panic(
+    fn buffer_with_changed_bytes_does_not_panic(
         threads in threads(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         seal in any::<bool>(),
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..1024), magic in any::<bool>()) {
+    fn buffer_of_any_bytes_does_not_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..1024), magic in any::<bool>()) {
         if magic && bytes.len() >= 8 {
             bytes[..8].copy_from_slice(b"OQSTATS1");
         }
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn columns_hold_the_fields(
+    fn columns_of_any_records_have_their_fields(
         bytes in prop::collection::vec(any::<u8>(), 0..4000),
         extra in 0..20_usize,
         range in any::<(u8, u8)>(),

@@ -35,7 +35,7 @@ impl Owned {
 
 /// One thread is between reading the top and exchanging it; another takes two and puts the first back.
 #[test]
-fn a_top_that_comes_back_with_something_else_below_is_noticed() {
+fn free_list_whose_top_returned_is_not_confused() {
     loom::model(|| {
         let owned = Owned::new(3);
         let other = {
@@ -55,7 +55,7 @@ fn a_top_that_comes_back_with_something_else_below_is_noticed() {
 }
 
 #[test]
-fn three_threads_take_and_put_back() {
+fn free_list_among_three_threads_gives_each_number_one_owner() {
     with_preemptions(2, || {
         let owned = Owned::new(2);
         let others = [(); 2].map(|()| {
@@ -75,7 +75,7 @@ fn three_threads_take_and_put_back() {
 }
 
 #[test]
-fn only_an_empty_stack_has_nothing() {
+fn free_list_with_a_number_left_never_pops_none() {
     loom::model(|| {
         // Two numbers and two threads that hold one each at most: there is always one left for each.
         let owned = Owned::new(2);

@@ -130,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn does_not_sleep_over_what_is_there() {
+    fn wait_with_an_item_does_not_sleep() {
         let events = EventCount::new();
         assert_eq!(events.wait(LONG, || Some(events.waiting())), Some(1));
         assert_eq!(events.waiting(), 0);
     }
 
     #[test]
-    fn waits_no_longer_than_its_limit() {
+    fn wait_without_a_notification_ends_at_its_limit() {
         let events = EventCount::new();
         let mut asked = 0;
         let nothing = events.wait(Duration::from_millis(1), || {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_sleep_when_woken_while_it_looked() {
+    fn wait_notified_during_the_attempt_does_not_sleep() {
         let events = EventCount::new();
         let mut asked = 0;
         let started = Instant::now();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_when_the_attempt_panics() {
+    fn wait_whose_attempt_panics_unregisters() {
         let events = EventCount::new();
         let attempt = AssertUnwindSafe(|| events.wait(LONG, || -> Option<()> { panic!("no") }));
         assert!(catch_unwind(attempt).is_err());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_item_wakes_one_thread_and_a_change_for_all_wakes_all() {
+    fn notify_one_wakes_one_thread_and_notify_all_wakes_all() {
         const THREADS: u32 = 8;
         let (events, items, over) = (EventCount::new(), AtomicU32::new(0), AtomicBool::new(false));
         let taken = AtomicU32::new(0);

@@ -126,7 +126,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn is_last_in_first_out() {
+    fn free_list_pops_the_last_number_first() {
         let stack = FreeList::empty(3);
         assert_eq!((stack.capacity(), stack.is_empty(), stack.pop()), (3, true, None));
         for number in [1, 0, 2] {
@@ -141,21 +141,21 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "index out of bounds")]
-    fn refuses_a_number_beyond_its_capacity() {
+    fn free_list_with_a_number_beyond_its_capacity_panics() {
         FreeList::empty(2).push(2);
     }
 
     #[cfg(debug_assertions)]
     #[test]
     #[should_panic(expected = "0 is in the stack already")]
-    fn notices_a_number_put_twice() {
+    fn free_list_with_a_number_pushed_twice_panics() {
         let stack = FreeList::empty(2);
         stack.push(0);
         stack.push(0);
     }
 
     #[test]
-    fn a_top_that_left_and_came_back_is_another() {
+    fn free_list_with_a_returned_top_has_another_tag() {
         let stack = FreeList::empty(2);
         stack.push(1);
         stack.push(0);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_may_wrap() {
+    fn free_list_whose_tag_wraps_keeps_its_numbers() {
         let stack = FreeList::empty(2);
         stack.top.store(u64::from(u32::MAX) << 32, Ordering::Relaxed);
         stack.push(1);
@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_vector(steps in proptest::collection::vec(proptest::option::of(0_u32..8), 0..200)) {
+        fn free_list_behaves_like_a_vector(steps in proptest::collection::vec(proptest::option::of(0_u32..8), 0..200)) {
             let stack = FreeList::empty(8);
             let mut model = Vec::new();
             for step in steps {
@@ -197,7 +197,7 @@ mod tests {
 
     /// Threads take a number or two and put them back, in the other order, all the time: each number has one owner.
     #[test]
-    fn a_number_has_one_owner_among_threads() {
+    fn free_list_among_threads_gives_each_number_one_owner() {
         const NUMBERS: u32 = 4;
         let stack = FreeList::empty(NUMBERS);
         (0..NUMBERS).for_each(|number| stack.push(number));

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn is_first_in_first_out_up_to_its_capacity() {
+    fn ring_is_first_in_first_out_up_to_its_capacity() {
         let ring = Ring::new(3);
         assert_eq!((ring.capacity(), ring.len(), ring.is_empty()), (4, 0, true));
         assert_eq!(ring.pop(), None);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_ring_has_two_slots() {
+    fn ring_of_any_small_capacity_has_two_slots() {
         for capacity in [0, 1, 2] {
             let ring = Ring::new(capacity);
             assert_eq!([ring.push(1), ring.push(2), ring.push(3)], [Ok(()), Ok(()), Err(3)]);
@@ -226,12 +226,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "at most 1073741824")]
-    fn refuses_a_capacity_that_stamps_cannot_count() {
+    fn ring_with_a_capacity_beyond_its_stamps_panics() {
         Ring::new(Ring::MAX_CAPACITY + 1);
     }
 
     #[test]
-    fn a_claimed_slot_hides_the_later_ones_until_it_is_filled() {
+    fn ring_with_a_claimed_slot_hides_later_entries() {
         let ring = Ring::new(4);
         // A producer that was interrupted between its two steps.
         ring.tail.store(1, Ordering::Relaxed);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_may_wrap() {
+    fn ring_whose_stamps_wrap_keeps_its_order() {
         let ring = Ring::at(4, u64::from(u32::MAX) - 5);
         for value in 0..20 {
             ring.push(value).unwrap();
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_bounded_deque(
+        fn ring_behaves_like_a_bounded_deque(
             capacity in 1_u32..9,
             start in prop_oneof![Just(0_u64), (u64::from(u32::MAX) - 20)..(u64::from(u32::MAX) + 2)],
             steps in proptest::collection::vec(proptest::option::of(any::<u32>()), 0..200),
@@ -281,7 +281,7 @@ mod tests {
 
     /// Every number arrives once, and those of one producer in order, on a ring that is full and empty all the time.
     #[test]
-    fn nothing_is_lost_or_doubled_between_threads() {
+    fn ring_among_threads_delivers_each_entry_once() {
         const PRODUCERS: u32 = 3;
         const EACH: u32 = 20_000;
         let ring = Ring::new(4);

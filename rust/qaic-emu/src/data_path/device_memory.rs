@@ -171,7 +171,7 @@ mod tests {
 
         /// Against a map of single bytes: what was written is read, else zeros; and nothing is taken beyond the budget.
         #[test]
-        fn reads_what_was_written(steps in prop::collection::vec((any::<bool>(), ranges(), 1..=255_u8), 1..8)) {
+        fn memory_written_anywhere_reads_the_same_bytes(steps in prop::collection::vec((any::<bool>(), ranges(), 1..=255_u8), 1..8)) {
             let budget = Budget::new(BUDGET_PAGES * PAGE_BYTES as u64);
             let mut memory = DeviceMemory::new(budget.clone());
             let mut model = BTreeMap::new();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_shared() {
+    fn budget_of_two_memories_is_shared() {
         let budget = Budget::new(2 * PAGE_BYTES as u64);
         let (mut first, mut second) = (DeviceMemory::new(budget.clone()), DeviceMemory::new(budget));
         assert_eq!(first.write(0, &[1]), Ok(()));

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_rounded_zeroed_and_shared() {
+    fn new_pages_are_rounded_zeroed_and_shared() {
         assert!(Pages::new(0).is_err_and(|error| error == Errno::INVAL));
         assert!(Pages::new(u64::MAX).is_err_and(|error| error == Errno::INVAL));
         assert!(Pages::new(u64::MAX - 8192).is_err());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn imported_pages_are_the_files_and_survive_its_shortening() {
+    fn imported_pages_of_a_shortened_file_stay_readable() {
         let Ok(file) = memfd_create("imported", MemfdFlags::CLOEXEC) else { panic!("no memory file") };
         assert_eq!(ftruncate(&file, 8200), Ok(()));
         let Ok(pages) = Pages::import(file.as_fd()) else { panic!("it can be mapped") };
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_files_and_pipes_have_no_pages() {
+    fn import_of_an_empty_file_or_a_pipe_is_refused() {
         let Ok(file) = memfd_create("empty", MemfdFlags::CLOEXEC) else { panic!("no memory file") };
         assert!(Pages::import(file.as_fd()).is_err_and(|error| error == Errno::INVAL));
         let Ok((pipe, _)) = std::io::pipe() else { panic!("no pipe") };

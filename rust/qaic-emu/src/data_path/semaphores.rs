@@ -78,7 +78,7 @@ mod tests {
     proptest! {
         /// Against counters without an end: what is read is what they say modulo 4096, and waits are as the table says.
         #[test]
-        fn commands_are_those_of_counters_of_twelve_bits(operations in prop::collection::vec(operation(), 0..200)) {
+        fn semaphore_commands_count_in_twelve_bits(operations in prop::collection::vec(operation(), 0..200)) {
             let mut model = [0_i64; 32];
             let mut semaphores = Semaphores::default();
             for operation in operations {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_changes_nothing_but_a_semaphore_that_is_taken() {
+    fn wait_commands_change_only_the_semaphore_they_take() {
         let mut semaphores = Semaphores::default();
         semaphores.set(3, 2);
         for (cmd, val, goes_on, left) in

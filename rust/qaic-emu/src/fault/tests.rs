@@ -35,7 +35,7 @@ fn noop_rules_apply_to_the_calls_they_name() {
 }
 
 #[test]
-fn either_spelling_of_numbers_and_arguments_is_taken_on_either_device() {
+fn plan_in_either_spelling_is_parsed_for_either_device() {
     for (one, other, target) in [
         ("execute@2..4=EAGAIN", "execute@2=EAGAIN*3", Target::Card),
         ("wait@*=reset", "wait@1=reset*all", Target::Card),
@@ -56,7 +56,7 @@ fn timed_actions_come_with_their_times() {
 }
 
 #[test]
-fn every_row_of_the_table_can_be_said() {
+fn plan_of_every_row_of_the_table_is_parsed() {
     for text in [
         "execute@1=EAGAIN*50",
         "wait@1=ETIMEDOUT*6",
@@ -87,7 +87,7 @@ fn every_row_of_the_table_can_be_said() {
 }
 
 #[test]
-fn text_that_is_no_plan_of_cards_is_refused_with_the_rule_and_what_was_expected() {
+fn bad_plan_of_cards_is_refused_with_the_rule_and_the_expectation() {
     for (text, message) in [
         ("execute", "fault rule \"execute\": expected TRIGGER@WHICH=ACTION, as execute@3=EAGAIN"),
         ("execute=EAGAIN", "expected TRIGGER@WHICH=ACTION"),
@@ -120,7 +120,7 @@ fn text_that_is_no_plan_of_cards_is_refused_with_the_rule_and_what_was_expected(
 }
 
 #[test]
-fn text_that_is_no_plan_of_noop_devices_is_refused_with_the_rule_and_what_is_possible() {
+fn bad_plan_of_noop_devices_is_refused_with_the_rule_and_the_possible_actions() {
     let refused = |text: &str| FaultPlan::parse(text, Target::Noop).unwrap_err().to_string();
     assert!(
         refused("execute@1=fail; execute=fail").contains("\"execute=fail\": expected TRIGGER@WHICH=ACTION")

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_lie_where_the_descriptor_has_room() {
+    fn part_outside_the_descriptor_is_refused() {
         let constants = Constants::new(4, 3);
         assert_eq!(constants.load(2, &part(&[1, 2, 3])), Err(NncStatus::PARAMETER));
         assert_eq!(constants.load(4, &part(&[1, 2, 3, 4])), Err(NncStatus::PARAMETER));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_part_is_not_copied() {
+    fn constants_of_one_part_are_not_copied() {
         let constants = Constants::new(4, 0);
         let data = part(&[1, 2, 3, 4]);
         assert_eq!(constants.load(0, &data), Ok(()));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn announcing_a_lot_takes_no_memory() {
+    fn announcement_of_any_size_takes_no_memory() {
         let constants = Constants::new(1 << 50, 8);
         assert_eq!(constants.load(0, &part(&[1])), Ok(()));
         assert_eq!(constants.load(1 << 50, &part(&[2])), Ok(()));
@@ -135,7 +135,7 @@ mod tests {
     proptest! {
         /// Whatever the parts and their order, the whole has each where it belongs, and zeros between.
         #[test]
-        fn the_whole_is_its_parts(
+        fn constants_of_several_parts_are_assembled(
             pieces in prop::collection::vec((0..9_usize, prop::collection::vec(any::<u8>(), 1..20)), 1..8),
             order in any::<prop::sample::Index>(),
         ) {

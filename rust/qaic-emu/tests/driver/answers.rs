@@ -42,7 +42,7 @@ fn create_bo_of_bad_arguments_is_refused() {
 }
 
 #[test]
-fn mmap_answers() {
+fn mmap_of_a_bad_offset_is_refused() {
     let rig = Rig::of(Profile::Ssr);
     assert_eq!(calls::mmap_offset(rig.file(), 1), Err(Errno::NOENT));
     let handle = calls::create_bo(rig.file(), 4097).unwrap();
@@ -68,7 +68,7 @@ fn mmap_answers() {
 }
 
 #[test]
-fn attach_answers() {
+fn attach_of_bad_slices_is_refused() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let rig = Rig::of(profile);
         let active = rig.activate(8);
@@ -134,7 +134,7 @@ fn attach_answers() {
 }
 
 #[test]
-fn execute_answers() {
+fn execute_of_bad_buffers_is_refused() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let (input, output) = (rig.input(active), rig.output(active));
@@ -157,7 +157,7 @@ fn execute_answers() {
 }
 
 #[test]
-fn wait_answers() {
+fn wait_for_a_bad_buffer_is_refused() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let input = rig.input(active);
@@ -172,7 +172,7 @@ fn wait_answers() {
 }
 
 #[test]
-fn perf_stats_answers() {
+fn perf_stats_of_a_bad_buffer_are_refused() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let rig = Rig::of(profile);
         let active = rig.activate(8);
@@ -197,7 +197,7 @@ fn perf_stats_answers() {
 }
 
 #[test]
-fn detach_and_close_answer() {
+fn detach_and_close_of_a_bad_handle_are_refused() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let output = rig.output(active);

@@ -24,7 +24,7 @@ fn bytes(mapping: &qaic_mem::Mapping) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_host_sends_it_reads_back_and_outputs_are_poison_before() {
+fn execution_returns_the_input_and_poisons_outputs_before() {
     for execution_mode in EXECUTION_MODES {
         let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let active = rig.activate(16);
@@ -45,7 +45,7 @@ fn what_the_host_sends_it_reads_back_and_outputs_are_poison_before() {
 }
 
 #[test]
-fn memory_is_page_granular() {
+fn buffer_object_of_any_size_has_whole_pages() {
     let rig = Rig::of(Profile::Ssr);
     let handle = calls::create_bo(rig.file(), 1).unwrap();
     assert_eq!(bytes(&rig.map(handle, 4096)), [0; 4096]);
@@ -63,7 +63,7 @@ fn handles_begin_at_one_and_are_used_again() {
 }
 
 #[test]
-fn a_ring_holds_one_element_less_than_its_size() {
+fn ring_of_a_size_holds_one_element_less() {
     for execution_mode in EXECUTION_MODES {
         let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let active = rig.activate(4);
@@ -92,7 +92,7 @@ fn a_ring_holds_one_element_less_than_its_size() {
 }
 
 #[test]
-fn a_full_ring_gets_free_while_the_host_is_elsewhere() {
+fn full_ring_after_a_pause_has_room_again() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(4);
     let outputs: Vec<_> = (0..4).map(|_| rig.output(active)).collect();
@@ -106,7 +106,7 @@ fn a_full_ring_gets_free_while_the_host_is_elsewhere() {
 }
 
 #[test]
-fn waits_take_their_time_and_no_more() {
+fn wait_without_a_completion_takes_its_limit() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(4);
     let output = rig.output(active);
@@ -274,7 +274,7 @@ fn closing_a_handle_keeps_what_the_channel_refers_to() {
 }
 
 #[test]
-fn mappings_outlive_everything() {
+fn mapping_after_the_close_of_its_file_stays_valid() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(16);
     let output = rig.output(active);
@@ -302,7 +302,7 @@ fn closing_a_file_frees_all_it_had_and_nothing_else() {
 }
 
 #[test]
-fn calls_are_counted() {
+fn calls_of_each_kind_are_counted() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(16);
     let output = rig.output(active);
@@ -317,7 +317,7 @@ fn calls_are_counted() {
 }
 
 #[test]
-fn cards_are_apart() {
+fn cards_of_one_emulator_are_independent() {
     let kmd = EmuKmd::new(EmuOptions { cards: 3, ..EmuOptions::default() }).unwrap();
     let nodes = kmd.enumerate().unwrap();
     assert_eq!(nodes.iter().map(|node| node.qid).collect::<Vec<_>>(), [0, 1, 2]);
@@ -333,7 +333,7 @@ fn cards_are_apart() {
 }
 
 #[test]
-fn any_thread_may_wait() {
+fn wait_on_another_thread_sees_the_completion() {
     for execution_mode in EXECUTION_MODES {
         let rig = Rig::new(EmuOptions { execution_mode, ..EmuOptions::default() });
         let active = rig.activate(512);

@@ -117,7 +117,7 @@ fn slow() -> (Rig, Arc<ComputeBarrier>) {
 }
 
 #[test]
-fn everything_else_goes_on_while_cores_compute() {
+fn calls_beside_cores_that_compute_are_answered() {
     let (rig, barrier) = slow();
     let active = rig.activate(16);
     let output = rig.output(active);
@@ -141,7 +141,7 @@ fn everything_else_goes_on_while_cores_compute() {
 }
 
 #[test]
-fn a_loss_does_not_wait_for_cores() {
+fn loss_of_a_channel_does_not_wait_for_its_cores() {
     let (rig, barrier) = slow();
     let active = rig.activate(16);
     let output = rig.output(active);
@@ -156,7 +156,7 @@ fn a_loss_does_not_wait_for_cores() {
 }
 
 #[test]
-fn closing_ends_cores_that_compute() {
+fn close_while_cores_compute_ends_them() {
     let (rig, barrier) = slow();
     let active = rig.activate(16);
     let output = rig.output(active);
@@ -187,7 +187,7 @@ fn cores_that_fail_are_restarted() {
 }
 
 #[test]
-fn cores_that_fail_hang_under_kernels_that_cannot_restart_them() {
+fn failed_cores_under_kernels_without_restarts_hang() {
     let rig =
         Rig::new(EmuOptions { workload: Arc::new(Failing), profile: Profile::New, ..EmuOptions::default() });
     let active = rig.activate(16);
@@ -225,7 +225,7 @@ impl Running for Panicking {
 }
 
 #[test]
-fn cores_that_panic_hold_nothing() {
+fn cores_that_panic_free_all_they_had() {
     for (when_activated, execution_mode) in
         [(true, ExecutionMode::Inline), (false, ExecutionMode::Inline), (false, ExecutionMode::Threads)]
     {

@@ -15,7 +15,7 @@ use qaic_kmd::protocol::reply::{ActivateReply, DeactivateReply, LoadElfReply, Re
 use crate::rig::{ELF, Rig, activate_message, load};
 
 #[test]
-fn ring_full_so_many_times() {
+fn fault_of_a_full_ring_applies_as_often_as_planned() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let output = rig.output(active);
@@ -28,7 +28,7 @@ fn ring_full_so_many_times() {
 }
 
 #[test]
-fn waits_time_out_so_many_times() {
+fn fault_of_a_timeout_applies_as_often_as_planned() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let output = rig.output(active);
@@ -42,7 +42,7 @@ fn waits_time_out_so_many_times() {
 }
 
 #[test]
-fn signals_lose_nothing() {
+fn wait_after_a_signal_sees_the_completion() {
     let rig = Rig::of(Profile::Ssr);
     rig.plan("manage@1=EINTR*2; wait@1=EINTR");
     assert_eq!(load(rig.file()), Err(Errno::INTR));
@@ -57,7 +57,7 @@ fn signals_lose_nothing() {
 }
 
 #[test]
-fn a_signal_ends_calls_that_block() {
+fn signal_during_a_blocking_call_ends_it() {
     let options = EmuOptions { signalled: Some(|| true), ..EmuOptions::default() };
     let rig = Rig::new(options);
     let active = rig.activate(8);
@@ -70,7 +70,7 @@ fn a_signal_ends_calls_that_block() {
 }
 
 #[test]
-fn completions_that_are_lost_leave_the_object_queued() {
+fn lost_completion_leaves_the_buffer_queued() {
     for plan in ["inference@1=lost_completion", "inference@1=short_completion", "inference@1=hang"] {
         let rig = Rig::of(Profile::Ssr);
         let active = rig.activate(16);
@@ -88,7 +88,7 @@ fn completions_that_are_lost_leave_the_object_queued() {
 }
 
 #[test]
-fn a_hang_fills_the_ring() {
+fn hang_of_cores_fills_the_ring() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(4);
     let outputs: Vec<_> = (0..4).map(|_| rig.output(active)).collect();
@@ -117,7 +117,7 @@ fn dma_errors_are_reported_by_no_call() {
 }
 
 #[test]
-fn a_bad_checksum_is_epipe_and_leaves_the_message_as_it_was() {
+fn fault_of_a_checksum_is_epipe_and_leaves_the_message() {
     let rig = Rig::of(Profile::Ssr);
     rig.plan("command(load_elf)@1=crc; features@2=crc");
     let mut message = message::load_elf(1, 0, ELF);
@@ -154,7 +154,7 @@ fn refusals_of_commands_change_nothing() {
 }
 
 #[test]
-fn a_refused_status_is_canceled_with_its_reply() {
+fn refused_status_is_ecanceled_with_its_reply() {
     let rig = Rig::of(Profile::Ssr);
     rig.plan("features@1=nack(-8)");
     let mut message = message::status_features();
@@ -164,7 +164,7 @@ fn a_refused_status_is_canceled_with_its_reply() {
 }
 
 #[test]
-fn a_refused_deactivation_keeps_the_channel() {
+fn refused_deactivation_keeps_the_channel() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let output = rig.output(active);
@@ -182,7 +182,7 @@ fn a_refused_deactivation_keeps_the_channel() {
 }
 
 #[test]
-fn a_deactivation_whose_reply_is_lost_leaves_a_channel_without_an_owner() {
+fn deactivation_whose_reply_is_lost_leaves_a_channel_without_an_owner() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     let output = rig.output(active);
@@ -195,7 +195,7 @@ fn a_deactivation_whose_reply_is_lost_leaves_a_channel_without_an_owner() {
 }
 
 #[test]
-fn memory_runs_out() {
+fn fault_of_no_memory_refuses_allocations() {
     let rig = Rig::of(Profile::Ssr);
     let active = rig.activate(8);
     rig.plan("create_bo@2=ENOMEM; mmap_bo@1=ENOMEM; mmap@1=ENOMEM; attach@1=ENOMEM; attach@2=ENOSPC; import@1=ENOMEM");
@@ -213,7 +213,7 @@ fn memory_runs_out() {
 }
 
 #[test]
-fn replies_that_are_wrong_come_through() {
+fn faults_of_replies_reach_the_caller() {
     let rig = Rig::of(Profile::Ssr);
     let elf_id = load(rig.file()).unwrap();
     for (action, expected, reads) in [
@@ -248,7 +248,7 @@ fn cards_of_another_protocol_never_come_online() {
 }
 
 #[test]
-fn nodes_that_cannot_be_opened() {
+fn fault_of_an_open_is_its_errno() {
     let rig = Rig::of(Profile::Ssr);
     rig.plan("open@1=EACCES; open@2=ENOENT");
     assert_eq!(rig.open().unwrap_err(), Errno::ACCESS);

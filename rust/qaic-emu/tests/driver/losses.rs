@@ -34,7 +34,7 @@ fn lose_with_waiters(rig: &Rig, active: Active, count: usize, lose: impl FnOnce(
 }
 
 #[test]
-fn a_reset_fails_all_that_wait_and_files_of_new_kernels_go_on() {
+fn reset_fails_all_waits_and_files_of_new_kernels_work_again() {
     let rig = Rig::threaded();
     let active = rig.activate(16);
     let mut listener = rig.kmd.events().unwrap();
@@ -63,7 +63,7 @@ fn a_reset_fails_all_that_wait_and_files_of_new_kernels_go_on() {
 }
 
 #[test]
-fn a_reset_takes_the_files_of_old_kernels_away() {
+fn reset_under_an_old_kernel_ends_its_files() {
     let rig = Rig::of(Profile::Old);
     let active = rig.activate(16);
     let output = rig.output(active);
@@ -87,7 +87,7 @@ fn a_reset_takes_the_files_of_old_kernels_away() {
 }
 
 #[test]
-fn a_reset_ends_the_waits_for_the_firmware() {
+fn reset_ends_the_waits_for_the_firmware() {
     let rig = Rig::threaded();
     rig.plan("manage@1=hang");
     let file = Arc::clone(&rig.file);
@@ -99,7 +99,7 @@ fn a_reset_ends_the_waits_for_the_firmware() {
 }
 
 #[test]
-fn resets_at_calls() {
+fn reset_planned_at_a_call_fails_it() {
     for (plan, execute, wait) in [
         ("execute@1=reset", Err(Errno::NODEV), Err(Errno::NODEV)),
         ("inference@1=reset", Ok(()), Err(Errno::NODEV)),
@@ -140,7 +140,7 @@ fn file_of_an_old_kernel_after_its_card_died_stays_dead() {
 }
 
 #[test]
-fn a_restart_of_cores_loses_one_channel_only() {
+fn restart_of_cores_loses_one_channel_only() {
     let rig = Rig::threaded();
     let (lost, kept) = (rig.activate(16), rig.activate(16));
     let kept_output = rig.output(kept);
@@ -194,7 +194,7 @@ fn cores_without_power_stay_down_until_a_reset() {
 }
 
 #[test]
-fn kernels_that_know_of_no_restart_see_a_hang() {
+fn restart_of_cores_under_older_kernels_is_a_hang() {
     for profile in [Profile::Old, Profile::New] {
         let rig = Rig::of(profile);
         let active = rig.activate(16);
@@ -210,7 +210,7 @@ fn kernels_that_know_of_no_restart_see_a_hang() {
 }
 
 #[test]
-fn events_come_when_their_time_has_come() {
+fn timed_events_come_at_their_time() {
     let rig = Rig::of(Profile::Ssr);
     let mut listener = rig.kmd.events().unwrap();
     rig.control.reset();
@@ -226,7 +226,7 @@ fn events_come_when_their_time_has_come() {
 }
 
 #[test]
-fn many_threads_lose_their_channels_again_and_again() {
+fn losses_under_many_threads_end_every_call() {
     let rig = Rig::threaded();
     let (stop, began) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {

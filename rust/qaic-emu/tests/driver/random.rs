@@ -200,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn whatever_is_called_closing_frees_it(
+    fn close_after_any_calls_frees_all(
         calls in vec(call(), 0..60),
         profile in select(vec![Profile::Old, Profile::New, Profile::Ssr]),
         execution_mode in select(vec![ExecutionMode::Inline, ExecutionMode::Threads]),
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn both_paces_move_the_same_bytes(
+    fn executions_in_both_modes_move_the_same_bytes(
         slices in vec((0..4096_u64, 0..2048_u64, 0..8192_u64), 1..6),
         rounds in vec(vec(any::<u8>(), 16), 1..4),
         fragment_bytes in select(vec![64, 1000, u64::MAX]),

@@ -45,7 +45,7 @@ fn every_way() -> impl Iterator<Item = EmuOptions> {
 }
 
 #[test]
-fn a_program_is_loaded_runs_and_is_gone() {
+fn program_loaded_run_and_unloaded_leaves_nothing() {
     for options in every_way() {
         let rig = Rig::new(options);
         let loaded = load(&*rig.file);
@@ -93,7 +93,7 @@ fn inferences_in_flight_do_not_mix() {
 }
 
 #[test]
-fn activations_do_not_see_each_others_memory() {
+fn activations_of_one_program_have_memory_of_their_own() {
     let rig = Rig::new(adders());
     let loaded = load(&*rig.file);
     let active: Vec<_> = (0..2).map(|_| activate(&*rig.file, loaded, 512).unwrap()).collect();
@@ -130,7 +130,7 @@ fn closed_file_leaves_nothing_and_others_go_on() {
 }
 
 #[test]
-fn what_is_used_up_is_said_in_one_transaction_or_in_both() {
+fn exhaustion_is_reported_in_one_transaction_or_in_both() {
     for nacks_both in [true, false] {
         let firmware = |totals| FirmwareConfig { totals, nacks_both, ..FirmwareConfig::default() };
         for (totals, status) in [
@@ -155,7 +155,7 @@ fn what_is_used_up_is_said_in_one_transaction_or_in_both() {
 }
 
 #[test]
-fn the_last_inference_of_a_ring_that_is_full_waits_for_its_turn() {
+fn inference_that_finds_a_full_ring_runs_later() {
     // An inference has three elements, five in pieces of a page: twelve hold two.
     let rig = Rig::new(EmuOptions { fragment_bytes: 4096, ..adders() });
     let active = activate(&*rig.file, load(&*rig.file), 12).unwrap();
@@ -209,7 +209,7 @@ fn cores_that_crash_lose_their_channel_and_can_be_activated_again() {
 }
 
 #[test]
-fn every_fact_of_a_card_arrives() {
+fn status_of_a_card_has_every_fact() {
     let config = FirmwareConfig {
         transport_version: (5, 0),
         status_flags: 0x12,

@@ -40,7 +40,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn bytes_end_up_where_the_slices_say(
+    fn bytes_of_any_slices_arrive_at_their_addresses(
         buffers in prop::collection::vec(buffer(), 1..6),
         fragment_pages in 1..6_u64,
         has_threads in any::<bool>(),

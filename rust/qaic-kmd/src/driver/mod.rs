@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_another_driver_is_refused() {
+    fn node_of_another_driver_is_refused() {
         assert_eq!(opened("/dev/null"), Err(Errno::NOTTY));
     }
 
     #[test]
-    fn a_missing_node_and_a_forbidden_one_have_different_errors() {
+    fn missing_and_forbidden_nodes_have_different_errors() {
         assert_eq!(opened("/dev/accel/no-such-card"), Err(Errno::NOENT));
         assert_eq!(SysKmd::default().open(&NodeInfo { path: None, ..node("") }).map(drop), Err(Errno::NOENT));
         let tree = SysfsFixture::new();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_shared_and_outlive_the_file() {
+    fn mapping_of_a_closed_file_is_shared_and_valid() {
         let fd = memfd_create("bo", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 3 * 4096).unwrap();
         let file = SysFile { fd };

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_end_in_time_whatever_others_send() {
+    fn wait_beside_other_messages_ends_in_time() {
         let Some((mut events, mut sender)) = pair(0) else { return };
         // To no group, but to this listener alone.
         sender.to = SocketAddrNetlink::try_from(getsockname(&*events.socket).unwrap()).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_ends_the_wait_of_now_or_the_next() {
+    fn wake_before_a_wait_ends_it_too() {
         let Some((events, _sender)) = pair(0) else { return };
         let readiness = events.readiness();
         readiness.wake();

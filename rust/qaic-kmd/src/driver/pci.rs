@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_have_the_codes_of_their_speeds() {
+    fn link_speed_of_each_generation_has_its_code() {
         for (text, code) in [
             ("2.5 GT/s PCIe", 1),
             ("5.0 GT/s PCIe", 2),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_where_the_lines_say() {
+    fn bar_of_a_resource_file_has_its_address() {
         let resources = "0x00000000a0000000 0x00000000a0000fff 0x0000000000140204\n\
                          0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
                          0x000004a000000000 0x000004a0001fffff 0x000000000014220c";
@@ -132,13 +132,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_are_read_as_they_are_written(domain: u16, bus: u8, device in 0_u8..32, function in 0_u8..8) {
+        fn address_of_any_card_round_trips(domain: u16, bus: u8, device in 0_u8..32, function in 0_u8..8) {
             let address = PciAddress { domain, bus, device, function };
             prop_assert_eq!(PciAddress::parse(&address.to_string()), Some(address));
         }
 
         #[test]
-        fn other_names_are_no_addresses(name in "[0-9a-fA-F:.+ ]{0,14}") {
+        fn name_of_another_form_is_no_address(name in "[0-9a-fA-F:.+ ]{0,14}") {
             if let Some(address) = PciAddress::parse(&name) {
                 prop_assert_eq!(address.to_string(), name);
             }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn near_misses_are_no_addresses() {
+    fn damaged_address_is_no_address() {
         for name in [
             "10000:01:00.0",
             "000:01:00.0",

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn user_who_joined_after_login_reads_to_log_in_again() {
+    fn user_joined_after_login_reads_to_log_in_again() {
         let text = explained((0o20_660, 0, 44), (1001, &[1001]));
         assert!(
             text.contains("`bob` joined group `render` after") && text.contains("log in again"),
@@ -240,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_a_name_is_named_by_its_number() {
+    fn group_without_a_name_is_named_by_its_number() {
         let text = explained((0o20_660, 0, 989), (1000, &[1000]));
         assert!(text.contains("root:989") && text.contains("`--group-add 989`"), "{text}");
     }
 
     #[test]
-    fn a_node_for_root_alone_needs_a_rule_and_no_group() {
+    fn node_for_root_alone_reads_of_a_rule() {
         for ownership in [(0o20_600, 0, 0), (0o20_600, 0, 44), (0o20_640, 0, 44), (0o20_660, 0, 0)] {
             let text = explained(ownership, (1000, &[1000]));
             assert!(text.contains("udev rule") && !text.contains("usermod"), "{ownership:?}: {text}");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_that_suffice_point_elsewhere() {
+    fn sufficient_permissions_point_to_another_cause() {
         for (ownership, identity) in [
             ((0o20_660, 0, 44), (1000, &[1000, 44][..])),
             ((0o20_600, 1000, 0), (1000, &[1000])),
@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_without_permission_is_not_sent_to_the_group() {
+    fn owner_without_permission_is_not_sent_to_the_group() {
         let text = explained((0o20_060, 1000, 44), (1000, &[44]));
         assert!(text.contains("shuts out its owner"), "{text}");
     }
 
     #[test]
-    fn files_are_explained_as_they_are() {
+    fn explanation_of_a_file_reads_its_permissions() {
         let tree = SysfsFixture::new();
         tree.file("node", "");
         let path = tree.root().join("node");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_its_advice() {
+    fn explanation_of_each_error_has_its_advice() {
         let tree = SysfsFixture::new();
         let permissions = permissions(&tree);
         let address = PciAddress { bus: 1, ..PciAddress::default() };

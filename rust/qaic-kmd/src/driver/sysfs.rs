@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_cards_has_none() {
+    fn machine_without_cards_lists_none() {
         assert_eq!(Sysfs::at(Path::new("/nowhere")).cards(), []);
         let tree = SysfsFixture::new();
         tree.function("0000:00:00.0", 0x8086, 0x1237);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fact_of_the_bus_is_there() {
+    fn card_on_the_bus_has_every_fact() {
         let tree = SysfsFixture::new();
         tree.function("0000:c1:00.0", 0x17CB, 0xA100);
         for (file, value) in [
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_follow_the_places_on_the_bus_and_not_the_nodes() {
+    fn cards_are_numbered_by_address_not_by_node() {
         let tree = SysfsFixture::new();
         tree.function("0001:00:00.0", 0x17CB, 0xA110);
         tree.function("0000:a1:00.0", 0x17CB, 0xA080);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_left_out_and_holds_up_nothing() {
+    fn unreadable_attributes_are_left_out() {
         let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         tree.function("0000:02:00.0", 0x17CB, 0xA100);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_came_back_has_its_new_node() {
+    fn card_after_a_reset_has_its_new_node() {
         let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         tree.function("0000:02:00.0", 0x17CB, 0xA100);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_of_a_card_is_known() {
+    fn card_bound_to_a_driver_names_it() {
         let tree = SysfsFixture::new();
         tree.function("0000:01:00.0", 0x17CB, 0xA100);
         let found = Sysfs::at(tree.root());
@@ -324,7 +324,7 @@ mod tests {
 
         /// The oracle is a map that is sorted by address.
         #[test]
-        fn any_machine_has_its_cards_in_order(
+        fn cards_of_any_machine_are_in_order(
             functions in prop::collection::btree_map(
                 (0_u16..3, any::<u8>(), 0_u8..32, 0_u8..8),
                 (prop::sample::select(vec![0x17CB_u16, 0x8086]), prop::sample::select(vec![0xA080_u16, 0xA100, 0xA110, 0xA111]), any::<bool>()),

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn sensors_are_found_in_whichever_monitor_has_them() {
+    fn sensors_of_any_hwmon_are_read() {
         let (tree, found, node) = machine();
         tree.write_attribute(CARD, "hwmon/hwmon10/temp2_input", "99000");
         tree.write_attribute(CARD, "hwmon/hwmon9/temp2_input", "-3500");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_below_the_card_is_reset() {
+    fn reset_of_a_card_writes_to_its_controller() {
         let (tree, found, node) = machine();
         assert_eq!(found.reset(&node), Err(Errno::OPNOTSUPP));
         tree.write_attribute(CARD, "mhi3/serial_number", "");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_devices_have_no_files_of_their_own() {
+    fn derived_device_has_no_telemetry() {
         let (tree, found, _) = machine();
         tree.derived_node("accel5", CARD, "part0");
         tree.write_attribute(CARD, "hwmon/hwmon0/temp2_input", "41000");

@@ -243,18 +243,18 @@ mod tests {
     }
 
     #[test]
-    fn firmware_features() {
+    fn features_query_has_its_bytes() {
         let message = status_features();
         assert_eq!((message.bytes(), message.count()), (&[12, 0, 0, 0, 8, 0, 0, 0][..], 1));
     }
 
     #[test]
-    fn the_status_query() {
+    fn status_query_has_its_bytes() {
         row(&status_query(), 24, 1, 13);
     }
 
     #[test]
-    fn announced_constants() {
+    fn constants_announcement_has_its_bytes() {
         let message = load_constants(77, &[0xAB; 24]).unwrap();
         let command = &row(&message, 120, 1, 15)[0].1;
         assert_eq!(command[4..8], [77, 0, 0, 0]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_constants() {
+    fn constants_part_has_its_bytes() {
         let data = [1, 2, 3];
         let message = load_constants_payload(5, 6, 7, &data);
         let transactions = row(&message, 80, 2, 16);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_of_the_older_form() {
+    fn constants_message_of_the_older_form_has_its_bytes() {
         let data = [1, 2, 3];
         let message = load_constants_at_once(5, 6, &data);
         let transactions = row(&message, 136, 2, 1);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_image() {
+    fn elf_message_has_its_bytes() {
         let data = [1; 1000];
         let message = load_elf(5, 6, &data);
         let transactions = row(&message, 144, 2, 3);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_activation() {
+    fn activation_message_has_its_bytes() {
         let request = ActivateRequest {
             elf_id: 3,
             constants_id: 2,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deactivation() {
+    fn deactivation_message_has_its_bytes() {
         let transactions = row(&deactivate(4, Some(11)), 48, 2, 11);
         assert_eq!(transactions[0].1, words([11, 4, 1, 0, 0, 0]));
         assert_eq!(transactions[1], (10, words([11, 0])));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_groups() {
+    fn resource_group_messages_have_their_bytes() {
         let request = CreateResourceGroup {
             process_id: ProcessId(1),
             source_grp_id: -1,

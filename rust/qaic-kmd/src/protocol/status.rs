@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_of_the_table_has_a_name_and_no_other() {
+    fn status_name_exists_for_each_code_of_the_table_only() {
         let table = (-22..=0).chain(-66..=-34).chain(-118..=-100);
         for code in -200..=50 {
             let listed = table.clone().any(|listed| listed == code);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_say_code_and_meaning() {
+    fn status_printed_has_code_and_meaning() {
         assert_eq!(NncStatus::NSP_ALLOC.to_string(), "-13 (no cores left)");
         assert_eq!(NncStatus(7).to_string(), "7 (unknown)");
         assert!(NncStatus(0).is_success());

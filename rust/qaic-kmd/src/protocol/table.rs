@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_of_the_protocol_is_in_the_table_once() {
+    fn table_has_every_number_of_the_protocol_once() {
         let numbers: Vec<u32> = COMMANDS.iter().map(|entry| entry.number).collect();
         let expected: Vec<u32> = (1..=16).chain([19, 20]).chain(22..=39).chain([44, 45]).collect();
         assert_eq!(numbers, expected);

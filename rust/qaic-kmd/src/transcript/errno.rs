@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_comes_back_by_its_name() {
+    fn errno_of_every_name_round_trips() {
         for number in 1..4096 {
             let errno = Errno::from_raw_os_error(number);
             assert_eq!(named(&name(errno)), Some(errno), "{number}");

@@ -34,13 +34,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_come_back(bytes: Vec<u8>) {
+        fn hex_of_any_bytes_round_trips(bytes: Vec<u8>) {
             prop_assert_eq!(decode(&encode(&bytes)), Some(bytes));
         }
     }
 
     #[test]
-    fn other_text_is_not_taken() {
+    fn decode_of_other_text_is_none() {
         assert_eq!(encode(&[0x0F, 0xA0]), "0fa0");
         for text in ["0", "0g", "AA", "0x10", "é"] {
             assert_eq!(decode(text), None, "{text}");

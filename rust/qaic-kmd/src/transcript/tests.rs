@@ -238,7 +238,7 @@ fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
 }
 
 #[test]
-fn what_was_recorded_is_answered_again() {
+fn replay_of_a_recording_answers_the_same() {
     for refuses_activation in [false, true] {
         let transcript = TranscriptFile::new();
         let kernel = Kernel { refuses_activation, ..Kernel::default() };
@@ -253,7 +253,7 @@ fn what_was_recorded_is_answered_again() {
 }
 
 #[test]
-fn nothing_of_the_process_is_recorded() {
+fn recordings_of_two_processes_are_equal() {
     let [first, second] = [TranscriptFile::new(), TranscriptFile::new()];
     run(&recording(Kernel::default(), &first), 0x0012_3456, 0);
     let elsewhere = vec![0_u8; 100_000];
@@ -264,7 +264,7 @@ fn nothing_of_the_process_is_recorded() {
 
 /// The form is what others read: the same run is written as ever.
 #[test]
-fn the_form_is_that_of_the_sample() {
+fn recording_of_the_sample_run_is_the_sample_file() {
     let transcript = TranscriptFile::new();
     run(&recording(Kernel::default(), &transcript), 1, 0);
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/transcripts/run.jsonl");
@@ -272,7 +272,7 @@ fn the_form_is_that_of_the_sample() {
 }
 
 #[test]
-fn lines_are_numbered_and_whole_after_every_call() {
+fn recording_after_every_call_has_whole_numbered_lines() {
     let transcript = TranscriptFile::new();
     let recording = recording(Kernel::default(), &transcript);
     let file = recording.open(&node()).unwrap();
@@ -290,7 +290,7 @@ fn lines_are_numbered_and_whole_after_every_call() {
 }
 
 #[test]
-fn threads_write_whole_lines_and_replay_each_its_file() {
+fn recording_of_several_threads_replays_each_file() {
     const THREADS: u32 = 4;
     let transcript = TranscriptFile::new();
     let recording = recording(Kernel::default(), &transcript);
@@ -319,7 +319,7 @@ fn threads_write_whole_lines_and_replay_each_its_file() {
 }
 
 #[test]
-fn calls_are_written_by_name_and_byte() {
+fn recorded_call_has_names_and_bytes() {
     let transcript = TranscriptFile::new();
     run(&recording(Kernel::default(), &transcript), 9, 0);
     let lines = transcript.lines();
@@ -372,7 +372,7 @@ fn decoded(message: ManageBuffer<'_>) -> Vec<Value> {
 }
 
 #[test]
-fn messages_are_taken_apart() {
+fn recorded_message_has_its_commands() {
     assert_eq!(
         decoded(message::load_elf(9, 6, b"123456789")),
         [
@@ -418,7 +418,7 @@ fn messages_are_taken_apart() {
 }
 
 #[test]
-fn the_first_call_that_differs_is_named_and_ends_the_replay() {
+fn replay_with_another_call_names_it_and_ends() {
     let transcript = TranscriptFile::new();
     run(&recording(Kernel::default(), &transcript), 1, 100);
     let seq =
@@ -457,7 +457,7 @@ fn the_first_call_that_differs_is_named_and_ends_the_replay() {
 }
 
 #[test]
-fn data_of_other_content_and_entries_of_other_values_differ() {
+fn replay_with_other_data_or_entries_names_the_difference() {
     let transcript = TranscriptFile::new();
     {
         let recording = recording(Kernel::default(), &transcript);
@@ -489,7 +489,7 @@ fn data_of_other_content_and_entries_of_other_values_differ() {
 }
 
 #[test]
-fn calls_beyond_the_end_differ_and_missing_ones_are_reported() {
+fn replay_with_more_or_fewer_calls_reports_them() {
     let transcript = TranscriptFile::new();
     drop(recording(Kernel::default(), &transcript).open(&node()).unwrap());
     let replay = Replay::open(&transcript.0).unwrap();
@@ -521,7 +521,7 @@ fn message_with_a_command_cut_short_is_recorded_without_its_fields() {
 }
 
 #[test]
-fn one_file_has_one_writer() {
+fn recording_to_a_file_in_use_is_refused() {
     let transcript = TranscriptFile::new();
     let first = recording(Kernel::default(), &transcript);
     let error = Recording::new(Arc::new(Kernel::default()), &transcript.0).unwrap_err().to_string();
@@ -541,7 +541,7 @@ fn one_file_has_one_writer() {
 }
 
 #[test]
-fn a_pipe_with_a_reader_is_written_and_one_without_is_refused() {
+fn recording_to_a_pipe_needs_a_reader() {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     let transcript = TranscriptFile::new();
@@ -557,14 +557,14 @@ fn a_pipe_with_a_reader_is_written_and_one_without_is_refused() {
 }
 
 #[test]
-fn a_full_disk_ends_the_transcript_and_not_the_run() {
+fn full_disk_ends_the_transcript_and_not_the_run() {
     let recording = Recording::new(Arc::new(Kernel::default()), "/dev/full".as_ref()).unwrap();
     assert_eq!(run(&recording, 1, 0), run(&Kernel::default(), 1, 0));
     assert!(recording.failure().unwrap().contains("No space"), "{:?}", recording.failure());
 }
 
 #[test]
-fn events_come_again_after_the_calls_before_them() {
+fn replay_delivers_events_after_the_calls_before_them() {
     let transcript = TranscriptFile::new();
     let event = Event { node: "accel0".to_owned(), kind: EventKind::Offline };
     {
@@ -586,7 +586,7 @@ fn events_come_again_after_the_calls_before_them() {
 }
 
 #[test]
-fn bad_transcripts_are_refused_by_line() {
+fn replay_of_a_bad_transcript_is_refused_with_its_line() {
     let header = r#"{"seq":0,"name":"HEADER","fields":{"version":1},"errno":null}"#;
     for (text, error) in [
         (String::new(), "line 1: expected a HEADER, found nothing"),
@@ -628,7 +628,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn altered_transcripts_never_panic(
+    fn replay_of_an_altered_transcript_does_not_panic(
         line in 0_usize..27, at in 0_usize..600, with in any::<char>(), drops_line in any::<bool>(),
     ) {
         let mut lines = recorded_lines();
@@ -658,7 +658,7 @@ proptest! {
     }
 
     #[test]
-    fn any_message_can_be_recorded(parts in proptest::collection::vec(
+    fn message_of_any_bytes_is_recorded(parts in proptest::collection::vec(
         (0_u32..20, proptest::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..6,
     )) {
         let mut sent = Vec::new();

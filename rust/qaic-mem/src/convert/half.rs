@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edges_of_the_range() {
+    fn narrow_at_the_ends_of_the_range_rounds_to_even() {
         let cases: [(f32, u16); 14] = [
             (65504.0, 0x7bff),
             (65519.0, 0x7bff),
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_stays_nan() {
+    fn narrow_of_nan_is_nan() {
         let mut out = [f16::ZERO; 2];
         narrow(&[f32::NAN, f32::from_bits(0xff80_0001)], &mut out);
         assert!(out.iter().all(|x| x.is_nan()));

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_and_single_elements_vanish() {
+    fn permutation_with_neighbours_and_single_elements_is_reduced() {
         // NCHW -> NHWC is one matrix per image.
         let p = Permutation::new(&[2, 3, 4, 5], &[0, 2, 3, 1], 4).unwrap();
         assert_eq!(p.outer.len(), 1);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_stay_whole_are_copied_as_rows() {
+    fn permutation_with_whole_rows_copies_rows() {
         let p = Permutation::new(&[2, 3, 4], &[1, 0, 2], 1).unwrap();
         assert!(matches!(p.kind, Kind::Rows(4)));
     }

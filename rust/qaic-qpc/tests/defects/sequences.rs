@@ -141,7 +141,7 @@ fn rejects_shuffles_that_are_no_permutation() {
 }
 
 #[test]
-fn rejects_transforms_nobody_can_execute() {
+fn rejects_transforms_that_no_host_executes() {
     let with = |kind, dtype| {
         plan_error(move |network| network.inputs[0].transformseq.insert(0, step(kind, dtype, &[4])))
     };

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_version_is_named_whatever_else_it_has() {
+    fn descriptor_of_another_version_is_refused_with_the_version() {
         let what = |json: &str| match OpsDescriptor::from_json(json.as_bytes()) {
             Err(error) => error.to_string(),
             Ok(descriptor) => format!("{descriptor:?}"),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_sample_gives_the_published_figures() {
+    fn kpi_of_the_published_sample_has_its_figures() {
         // Two cores, batch 8, 444 677 ticks from the first start to the last end.
         let run = Run { ucycle_hz: 19_200_000, batch_size: 8, ..Run::default() };
         let mut model = StatsModel::new(run);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_up_for_what_was_not_measured() {
+    fn kpi_without_a_measurement_has_no_figure() {
         assert_eq!(DeviceKpi::of_model(&StatsModel::default()), None);
         let mut model = StatsModel::new(Run { ucycle_hz: 1_000_000, ..Run::default() });
         model.set_records([Core { start_u: 5, end_u: 5, pcycles: 9, ddr_read_bytes: 9, ..Core::default() }]);

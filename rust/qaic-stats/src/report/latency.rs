@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn four_lines_stand_before_the_table() {
+    fn latency_report_has_four_lines_before_the_table() {
         let facts = ProgramFacts {
             network: "net".to_owned(),
             activations: 2,
@@ -139,7 +139,7 @@ mod tests {
     proptest! {
         /// The parts of a sample and its total, read back from the text.
         #[test]
-        fn the_third_column_from_the_end_is_the_total(times in proptest::collection::vec(0_u64..1 << 50, 6)) {
+        fn latency_report_has_the_total_in_the_third_column_from_the_end(times in proptest::collection::vec(0_u64..1 << 50, 6)) {
             let mut times = times;
             times.sort_unstable();
             let sample = HostSample {

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_know_no_wall_clock_share_their_ticks() {
+    fn devices_without_a_wall_clock_share_their_ticks() {
         let found = timeline(&[model(19_200_000, 0, 19_200), model(19_200_000, 0, 38_400)]);
         assert_eq!(found.origin_utc_ns, None);
         assert_eq!(found.clocks[1].ns(38_400), 1_000_000);

@@ -140,7 +140,7 @@ pub(super) fn ns(value: &Value) -> i64 {
 }
 
 #[test]
-fn the_documented_lines_come_out_as_they_are() {
+fn json_of_the_documented_events_has_the_documented_lines() {
     let capture = capture();
     let found = text(&[part(&capture, None)], None, &everything());
     for line in [
@@ -155,7 +155,7 @@ fn the_documented_lines_come_out_as_they_are() {
 }
 
 #[test]
-fn item_1_one_event_a_line() {
+fn json_has_one_event_a_line() {
     let capture = capture();
     let found = text(&[part(&capture, None)], None, &everything());
     let lines: Vec<&str> = found.lines().collect();
@@ -170,7 +170,7 @@ fn item_1_one_event_a_line() {
 }
 
 #[test]
-fn item_2_substrings_are_literal() {
+fn json_has_the_substrings_that_tools_search() {
     let capture = capture();
     let found = text(&[part(&capture, None)], None, &everything());
     let parsed = events(&found);
@@ -188,7 +188,7 @@ fn item_2_substrings_are_literal() {
 }
 
 #[test]
-fn item_3_numbers_are_numbers() {
+fn json_has_numbers_for_times() {
     let capture = capture();
     let found = text(&[part(&capture, None)], None, &everything());
     for line in found.lines().filter(|line| line.contains("\"ph\"")) {
@@ -202,7 +202,7 @@ fn item_3_numbers_are_numbers() {
 }
 
 #[test]
-fn item_4_every_track_has_a_name() {
+fn json_names_every_track() {
     let capture = capture();
     let found = events(&text(&[part(&capture, Some(2))], None, &everything()));
     let names = track_names(&found);
@@ -226,7 +226,7 @@ fn item_4_every_track_has_a_name() {
 }
 
 #[test]
-fn item_5_waits_end_where_operations_begin() {
+fn json_wait_ends_where_its_operation_begins() {
     let capture = capture();
     let found = events(&text(&[part(&capture, None)], None, &everything()));
     let ops: HashMap<_, _> = found
@@ -249,7 +249,7 @@ fn item_5_waits_end_where_operations_begin() {
 }
 
 #[test]
-fn item_6_a_flow_begins_before_it_ends() {
+fn json_flow_begins_before_it_ends() {
     let capture = capture();
     let captures = [part(&capture, Some(0)), part(&capture, Some(1))];
     let found = events(&text(&captures, None, &everything()));
@@ -275,7 +275,7 @@ fn item_6_a_flow_begins_before_it_ends() {
 }
 
 #[test]
-fn item_7_transfers_show_their_port() {
+fn json_transfer_has_its_port() {
     let (model, mut descriptor) = capture();
     descriptor.cores[0].ops[0].transfer = Some(Transfer {
         port_type: "P2P".into(),
@@ -360,7 +360,7 @@ fn a_dependency_of_a_loop_leads_from_the_pass_before() {
 
 /// A consumer that began while its producer was still at work.
 #[test]
-fn no_flow_leads_back_in_time() {
+fn json_flow_never_leads_back_in_time() {
     let (_, mut descriptor) = capture();
     descriptor.cores.truncate(1);
     let mut model = StatsModel::new(Run { ucycle_hz: 1_000_000_000, ..Run::default() });
@@ -479,7 +479,7 @@ impl Write for Full {
 }
 
 #[test]
-fn a_full_disk_is_an_error() {
+fn trace_to_a_full_disk_fails() {
     let capture = capture();
     for format in [TraceFormat::Json, TraceFormat::Perfetto] {
         let options = TraceOptions { format, ..everything() };
@@ -537,7 +537,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_host_traces_do_not_crash(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn host_trace_of_any_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(host) = HostTrace::open(&bytes) {
             events(&text(&[], Some(&host), &TraceOptions::default()));
         }

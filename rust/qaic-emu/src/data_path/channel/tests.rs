@@ -113,7 +113,7 @@ fn adder(len: usize, is_strict: bool) -> (Channel, Arc<AtomicU32>) {
 }
 
 #[test]
-fn an_inference_goes_in_is_computed_and_comes_out() {
+fn channel_with_an_inference_computes_its_outputs() {
     for is_strict in [true, false] {
         let (channel, calls) = adder(3, is_strict);
         let mut outputs = Vec::new();
@@ -147,7 +147,7 @@ fn an_inference_goes_in_is_computed_and_comes_out() {
 }
 
 #[test]
-fn without_inputs_the_cores_make_the_first_output() {
+fn channel_without_inputs_computes_the_first_output() {
     let (channel, _) = adder(1, false);
     let out = page(&[0]);
     channel.push(Element { pages: out.clone(), dev_addr: 0x100, len: 1, to_device: false, ..element(1) });
@@ -156,7 +156,7 @@ fn without_inputs_the_cores_make_the_first_output() {
 }
 
 #[test]
-fn a_semaphore_that_nothing_raises_blocks_the_ring_until_it_is_stopped() {
+fn channel_with_an_unraised_semaphore_blocks_until_it_is_stopped() {
     let channel = loopback();
     let mut waits = element(2);
     waits.sems[3] = sem(1, 6, 5, 0);
@@ -172,7 +172,7 @@ fn a_semaphore_that_nothing_raises_blocks_the_ring_until_it_is_stopped() {
 }
 
 #[test]
-fn a_wait_after_the_transfer_neither_repeats_it_nor_loses_its_status() {
+fn element_that_waits_after_its_transfer_keeps_the_status() {
     let (channel, _) = adder(1, true);
     let source = page(&[5]);
     // Waits for what the cores raise after they saw the data.
@@ -206,7 +206,7 @@ fn a_wait_after_the_transfer_neither_repeats_it_nor_loses_its_status() {
 }
 
 #[test]
-fn initial_values_count_before_the_first_element() {
+fn semaphores_with_initial_values_pass_the_first_element() {
     let (channel, _) = adder(1, true);
     let mut first = element(1);
     first.sems[0] = sem(1, 4, 7, 77);
@@ -215,7 +215,7 @@ fn initial_values_count_before_the_first_element() {
 }
 
 #[test]
-fn a_transfer_that_the_device_has_no_memory_for_is_completed_with_a_status() {
+fn transfer_without_device_memory_completes_with_a_status() {
     let channel = loopback_with(0);
     channel.push(Element { pages: page(&[1]), len: 1, ..element(1) });
     assert_eq!(channel.step(), Step::Completed { element_id: 1, dma_status: DMA_NO_MEMORY });
@@ -239,7 +239,7 @@ impl Running for Listener {
 }
 
 #[test]
-fn doorbells_ring_last_and_cores_may_crash() {
+fn doorbell_of_an_element_rings_last_and_a_crash_is_reported() {
     let rang = Arc::new(Mutex::default());
     let channel = Channel::new(Box::new(Listener(Arc::clone(&rang))), Budget::new(0));
     let doorbell = |data| Some(Doorbell { address: 0x40, data, bits: 32 });
@@ -260,7 +260,7 @@ fn doorbells_ring_last_and_cores_may_crash() {
 }
 
 #[test]
-fn doorbells_that_are_not_taken_are_kept_up_to_a_number() {
+fn doorbells_that_are_not_read_are_kept_up_to_the_limit() {
     let (channel, _) = adder(1, true);
     for element_id in 0..=MAX_DOORBELLS as u64 {
         let data = u32::try_from(element_id).unwrap();
@@ -297,7 +297,7 @@ impl Running for Endless {
 }
 
 #[test]
-fn a_stop_ends_cores_that_compute_and_does_not_wait_for_them() {
+fn stop_while_cores_compute_does_not_wait_for_them() {
     let endless = Endless::default();
     let state = Arc::clone(&endless.0);
     let channel = Channel::new(Box::new(endless), Budget::new(0));
@@ -322,7 +322,7 @@ fn any_sem() -> impl Strategy<Value = Sem> {
 proptest! {
     /// Against a list of operations done one by one, as far as they go.
     #[test]
-    fn elements_are_done_in_order_as_far_as_semaphores_let_them(
+    fn elements_with_any_semaphores_complete_in_order(
         all in prop::collection::vec(prop::array::uniform4(any_sem()), 0..12),
     ) {
         let channel = loopback();
@@ -363,7 +363,7 @@ proptest! {
 
     /// What slices bring to the device, slices bring back; the rest of the host's memory stays as it was.
     #[test]
-    fn slices_move_what_they_say(
+    fn slices_of_any_sizes_move_their_bytes(
         source in prop::collection::vec(any::<u8>(), 64),
         slices in prop::collection::vec((any::<bool>(), 0..64_usize, 0..96_u64, 0..40_usize), 1..20),
         base in prop::sample::select(vec![0x1_0000_0000_u64, 0xFFFF - 20, u64::MAX - 30]),

@@ -12,7 +12,7 @@ fn expect(size: usize, fields: &[(usize, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn loads_and_unloads() {
+fn load_and_unload_have_replies_of_known_bytes() {
     let firmware = firmware(Greedy);
     let legacy: [(usize, &[u8]); 5] =
         [(4, &le(1)), (8, &le(300)), (12, &le(0)), (16, &le64(3)), (24, b"Constants")];
@@ -29,7 +29,7 @@ fn loads_and_unloads() {
 }
 
 #[test]
-fn activation_and_deactivation() {
+fn activation_and_deactivation_have_replies_of_known_bytes() {
     let firmware = firmware(Greedy);
     let elf_id = load_elf(&firmware, 1, &[3, 2, 1, 1]).unwrap();
     let mut bases = Vec::new();
@@ -76,7 +76,7 @@ fn activation_and_deactivation() {
 }
 
 #[test]
-fn reservations_and_groups() {
+fn reservations_and_groups_have_replies_of_known_bytes() {
     let firmware = firmware(Greedy);
     let group: [(usize, &[u8]); 8] = [
         (8, &le(u32::MAX)),
@@ -152,7 +152,7 @@ fn reservations_and_groups() {
 }
 
 #[test]
-fn states_of_activations() {
+fn activation_states_have_replies_of_known_bytes() {
     let firmware = firmware(Loopback);
     let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
     let (id, _) = activate(&firmware, 1, 0, elf_id).unwrap();
@@ -168,7 +168,7 @@ fn states_of_activations() {
 }
 
 #[test]
-fn performance_answer_has_each_figure() {
+fn performance_reply_has_each_figure() {
     let firmware = firmware(Loopback);
     let performance = Performance::default();
     let expected = expect(
@@ -187,7 +187,7 @@ fn performance_answer_has_each_figure() {
 }
 
 #[test]
-fn the_status_is_504_bytes_with_each_field_in_its_place() {
+fn status_reply_has_504_bytes_with_each_field_in_its_place() {
     let config = FirmwareConfig {
         format_version: 13,
         metadata_version: (1, 2),
@@ -265,7 +265,7 @@ fn load_elf_with_tail(firmware: &Firmware) -> u32 {
 }
 
 #[test]
-fn the_counts_of_the_status_follow_what_is_loaded() {
+fn status_reply_after_loads_has_their_counts() {
     let firmware = firmware(Greedy);
     let elf_id = load_elf(&firmware, 1, &[1, 1, 1, 1]).unwrap();
     let constants_id = announce(&firmware, 2, 1, 0).unwrap();
@@ -283,7 +283,7 @@ fn the_counts_of_the_status_follow_what_is_loaded() {
 }
 
 #[test]
-fn features_are_answered_by_the_transaction() {
+fn features_request_is_answered_in_its_transaction() {
     let config =
         FirmwareConfig { transport_version: (5, 1), status_flags: 0x21, ..FirmwareConfig::default() };
     let firmware = Firmware::new(config, Arc::new(Loopback));
@@ -294,7 +294,7 @@ fn features_are_answered_by_the_transaction() {
 }
 
 #[test]
-fn what_is_no_command_is_refused_with_its_length_or_number() {
+fn bytes_that_are_no_command_are_refused_with_length_or_number() {
     let firmware = firmware(Loopback);
     let refused = |bytes: Vec<u8>| ask(&firmware, 1, vec![Transaction::Passthrough(bytes)]);
     let minus = |status: u32| le(status.wrapping_neg());
@@ -326,7 +326,7 @@ fn what_is_no_command_is_refused_with_its_length_or_number() {
 }
 
 #[test]
-fn firmware_that_is_not_strict_takes_what_is_long_enough() {
+fn lenient_firmware_accepts_commands_that_are_long_enough() {
     let config = FirmwareConfig { is_strict: false, ..FirmwareConfig::default() };
     let firmware = Firmware::new(config, Arc::new(Loopback));
     let status = |bytes: Vec<u8>| status_of(&ask(&firmware, 1, vec![Transaction::Passthrough(bytes)]), 4);
@@ -336,7 +336,7 @@ fn firmware_that_is_not_strict_takes_what_is_long_enough() {
 }
 
 #[test]
-fn a_refusal_by_a_fault_has_the_form_of_the_command() {
+fn refusal_by_a_fault_has_the_layout_of_the_command() {
     let firmware = firmware(Loopback);
     let activate = || vec![activate_command(0, 1, &[]), SETUP];
     let reply = TransactionReply::Passthrough(expect(88, &[(0, &le(10)), (4, &le(13_u32.wrapping_neg()))]));

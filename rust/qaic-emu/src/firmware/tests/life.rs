@@ -6,7 +6,7 @@ use super::*;
 use crate::data_path::pages::Pages;
 
 #[test]
-fn images_in_use_stay_and_others_go() {
+fn unload_of_an_image_in_use_is_refused() {
     let firmware = firmware(Loopback);
     let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
     let constants_id = announce(&firmware, 1, 3, 2).unwrap();
@@ -31,7 +31,7 @@ fn images_in_use_stay_and_others_go() {
 }
 
 #[test]
-fn everything_can_be_used_up_and_has_its_status() {
+fn resource_used_up_is_refused_with_its_status() {
     let firmware = firmware(Greedy);
     // Cores, semaphores, sixteens of multicast ids, 256 MB each.
     let mut sizes = Vec::new();
@@ -67,7 +67,7 @@ fn everything_can_be_used_up_and_has_its_status() {
 }
 
 #[test]
-fn data_has_the_tag_and_the_length_that_the_command_says() {
+fn data_of_another_tag_or_length_is_refused() {
     let firmware = firmware(Loopback);
     let load = |tag: u32, length: u64, data: Vec<(u32, &[u8])>| {
         let mut message = vec![command(3, 96, &[(4, &le(tag)), (80, &le64(length))])];
@@ -91,7 +91,7 @@ fn data_has_the_tag_and_the_length_that_the_command_says() {
 }
 
 #[test]
-fn a_part_that_cannot_be_loaded_frees_the_constants() {
+fn refused_part_frees_the_constants() {
     let firmware = firmware(Loopback);
     let constants_id = announce(&firmware, 1, 2, 2).unwrap();
     assert_eq!(load_payload(&firmware, 2, constants_id, 0, &[1]), -19);
@@ -135,7 +135,7 @@ fn constants_reach_the_cores_in_their_order() {
 }
 
 #[test]
-fn activations_say_what_they_want_in_the_only_known_way() {
+fn activation_with_an_unsupported_field_is_refused() {
     let firmware = firmware(Loopback);
     let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
     let with = |changes: &[(usize, &[u8])]| {
@@ -164,7 +164,7 @@ fn activations_say_what_they_want_in_the_only_known_way() {
 }
 
 #[test]
-fn a_refusal_is_in_one_transaction_or_in_both() {
+fn refusal_of_an_activation_is_in_one_transaction_or_in_both() {
     let config = FirmwareConfig { nacks_both: false, ..FirmwareConfig::default() };
     let firmware = Firmware::new(config, Arc::new(Loopback));
     let replies = firmware.handle(1, vec![activate_command(0, 1, &[]), SETUP]);
@@ -182,7 +182,7 @@ fn a_refusal_is_in_one_transaction_or_in_both() {
 }
 
 #[test]
-fn a_channel_can_be_torn_down_after_its_activation() {
+fn channel_of_an_ended_activation_is_torn_down() {
     let firmware = firmware(Loopback);
     let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
     let (id, channel) = activate(&firmware, 1, 0, elf_id).unwrap();
@@ -207,7 +207,7 @@ fn a_channel_can_be_torn_down_after_its_activation() {
 }
 
 #[test]
-fn groups_give_cores_and_channels_of_their_own() {
+fn activation_in_a_group_takes_cores_and_channels_of_the_group() {
     let firmware = firmware(Greedy);
     let elf_id = load_elf(&firmware, 1, &[3, 1, 1, 0]).unwrap();
     let group: [(usize, &[u8]); 5] =
@@ -247,7 +247,7 @@ fn groups_give_cores_and_channels_of_their_own() {
 }
 
 #[test]
-fn a_user_that_goes_takes_all_with_it_and_no_more() {
+fn closed_user_frees_all_it_had_and_nothing_else() {
     let firmware = firmware(Loopback);
     let mine = load_elf(&firmware, 1, b"elf").unwrap();
     let theirs = load_elf(&firmware, 2, b"elf").unwrap();
@@ -321,7 +321,7 @@ fn slow() -> (Firmware, mpsc::Receiver<()>, mpsc::Sender<()>) {
 }
 
 #[test]
-fn while_cores_are_made_ready_others_are_answered() {
+fn command_beside_an_activation_in_progress_is_answered() {
     let (firmware, has_begun, allow) = slow();
     let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
     std::thread::scope(|scope| {
@@ -338,7 +338,7 @@ fn while_cores_are_made_ready_others_are_answered() {
 }
 
 #[test]
-fn cores_that_are_ready_too_late_are_let_go() {
+fn activation_that_ends_before_its_cores_are_ready_frees_them() {
     for is_reset in [true, false] {
         let (firmware, has_begun, allow) = slow();
         let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
@@ -358,7 +358,7 @@ fn cores_that_are_ready_too_late_are_let_go() {
 }
 
 #[test]
-fn cores_that_panic_leave_nothing_taken() {
+fn activation_whose_cores_panic_frees_all() {
     #[derive(Debug)]
     struct Panics;
     impl Workload for Panics {

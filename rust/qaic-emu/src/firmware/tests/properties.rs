@@ -155,7 +155,7 @@ proptest! {
 
     /// Any bytes get a reply for each command, with a number that is not the command's own.
     #[test]
-    fn any_bytes_are_answered(
+    fn command_of_any_bytes_is_answered(
         id in prop_oneof![4 => 0..52_u32, 1 => any::<u32>()],
         bytes in prop::collection::vec(any::<u8>(), 0..160),
         is_strict in any::<bool>(),

@@ -153,7 +153,7 @@ fn sample() -> (StatsModel<'static>, OpsDescriptor) {
 }
 
 #[test]
-fn the_sample_comes_out_byte_for_byte() {
+fn summary_of_the_sample_is_the_sample_text() {
     let (model, descriptor) = sample();
     let expected = "\
 core  ucycles  ucycles(%)     pcycles  pcycles(%)  count      out KB  ucycles/KB  pcycles/KB  stddev(pc/KB)  opdetails
@@ -225,7 +225,7 @@ fn quotients_have_two_decimals() {
 }
 
 #[test]
-fn a_cpu_buffer_says_so_and_shows_no_figure_that_was_not_measured() {
+fn summary_of_a_cpu_buffer_has_measured_figures_only() {
     let descriptor = OpsDescriptor {
         network: "main".into(),
         groups: vec!["CPU".into()],
@@ -390,7 +390,7 @@ impl ProgressObserver for Stop {
 }
 
 #[test]
-fn a_watch_ends_the_work() {
+fn summary_whose_observer_fails_ends() {
     let (model, descriptor) = sample();
     let options = SummaryOptions { cores: None, observer: Some(&Stop) };
     let error = write_summary(&mut Vec::new(), &model, &descriptor, &options).unwrap_err();
