@@ -10,7 +10,7 @@ use qaic_runtime::device::DeviceStatus;
 use crate::rig::{CardProgramSpec, Rig, run};
 
 #[test]
-fn an_inference_is_one_execute_and_one_wait() {
+fn inference_on_a_card_is_one_execute_and_one_wait() {
     let rig = Rig::new();
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -28,7 +28,7 @@ fn an_inference_is_one_execute_and_one_wait() {
 }
 
 #[test]
-fn what_follows_the_last_output_ends_before_the_next_inference() {
+fn requests_after_the_last_output_end_before_the_next_inference() {
     let mut spec = CardProgramSpec::default();
     spec.metadata.dma_requests.push(DmaRequest::default());
     let rig = Rig::with(EmuOptions::default(), &spec);
@@ -44,7 +44,7 @@ fn what_follows_the_last_output_ends_before_the_next_inference() {
 }
 
 #[test]
-fn calls_of_a_program_are_those_of_the_table() {
+fn program_loaded_run_and_dropped_makes_the_documented_calls() {
     let rig = Rig::new();
     assert_eq!(rig.card.calls(request::MANAGE), 0);
     let program = rig.load().unwrap();
@@ -71,7 +71,7 @@ fn calls_of_a_program_are_those_of_the_table() {
 }
 
 #[test]
-fn programs_without_constants_load_none() {
+fn program_without_constants_loads_none() {
     let spec = CardProgramSpec { desc: ConstantsDesc::default(), ..CardProgramSpec::default() };
     let rig = Rig::with(EmuOptions::default(), &spec);
     let program = rig.load().unwrap();
@@ -81,7 +81,7 @@ fn programs_without_constants_load_none() {
 }
 
 #[test]
-fn several_inferences_are_on_the_card_at_once() {
+fn exec_objects_submitted_together_are_on_the_card_at_once() {
     let rig = Rig::new();
     let activation = rig.activation();
     let mut execs: Vec<_> = (0..64).map(|_| activation.create_exec().unwrap()).collect();
@@ -100,7 +100,7 @@ fn several_inferences_are_on_the_card_at_once() {
 }
 
 #[test]
-fn partial_programs_say_all_sizes_every_time() {
+fn partial_program_sends_all_sizes_every_time() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let mut spec = CardProgramSpec::default();
         spec.network.inputs = vec![IoBinding { is_partial_allowed: true, ..IoBinding::default() }];
@@ -123,7 +123,7 @@ fn partial_programs_say_all_sizes_every_time() {
 
 /// The bits are in the reply's buffer, where the open runtime does not look .
 #[test]
-fn features_are_those_of_the_firmware() {
+fn features_of_a_card_are_those_of_the_firmware() {
     let mut options = EmuOptions::default();
     options.firmware.status_flags = 0x1_0000_0012;
     let rig = Rig::with(options, &CardProgramSpec::default());
@@ -135,7 +135,7 @@ fn features_are_those_of_the_firmware() {
 }
 
 #[test]
-fn a_card_is_opened_when_it_is_asked_about() {
+fn card_is_opened_by_its_first_query() {
     let rig = Rig::new();
     assert_eq!(rig.card.calls(request::VERSION), 0);
     assert_eq!(rig.device.status(), DeviceStatus::Ready);

@@ -33,7 +33,7 @@ fn read(file: &File, offset: u64) -> [u8; BYTES as usize] {
 }
 
 #[test]
-fn the_card_reads_and_writes_memory_of_others() {
+fn card_with_bound_descriptors_reads_and_writes_their_memory() {
     let rig = Rig::new();
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -63,7 +63,7 @@ fn the_card_reads_and_writes_memory_of_others() {
 }
 
 #[test]
-fn refusals_leave_the_buffer_as_it_was() {
+fn refused_descriptor_leaves_the_buffer_unchanged() {
     let rig = Rig::new();
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();

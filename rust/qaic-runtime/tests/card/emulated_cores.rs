@@ -195,7 +195,7 @@ proptest! {
 
     /// Against the rule of the `noop` device, for several inferences in a row.
     #[test]
-    fn echoes_are_the_bytes_of_the_inputs_over_and_over(
+    fn echo_of_any_program_repeats_the_input_bytes(
         shape in shape(), seeds in prop::collection::vec(any::<u8>(), 1..4), pieces in 1..4_usize,
     ) {
         let metadata = shape.metadata();
@@ -261,7 +261,7 @@ fn small() -> Metadata {
 }
 
 #[test]
-fn what_a_program_needs_is_what_its_metadata_says() {
+fn requirements_of_a_program_are_those_of_its_metadata() {
     let metadata = Metadata {
         num_nsps: 4,
         num_semaphores: 7,
@@ -278,7 +278,7 @@ fn what_a_program_needs_is_what_its_metadata_says() {
 }
 
 #[test]
-fn programs_of_compilers_of_before_are_refused() {
+fn program_of_an_older_compiler_is_refused() {
     let metadata = Metadata { dma_requests: Vec::new(), ..small() };
     assert_eq!(Card::new(&EchoWorkload, &metadata, &[]).err(), Some(NncStatus::METADATA));
     let plan = br#"{"version":1,"target":"cpu","inputs":[],"outputs":[],"initializers":[]}"#;
@@ -306,7 +306,7 @@ fn cores_without_memory_crash() {
 }
 
 #[test]
-fn an_echo_leaves_out_what_describes_the_inference_and_leaves_statistics() {
+fn echo_with_statistics_leaves_out_the_control_buffer() {
     let mut metadata = small();
     let in_request = metadata.dma_requests[0].clone();
     // Buffer 2 is the statistics, 3 the control buffer.

@@ -18,7 +18,7 @@ fn pass(rig: &Rig, time: Duration) {
 }
 
 #[test]
-fn a_reset_ends_every_waiting_inference() {
+fn reset_during_waits_ends_every_inference() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let options = EmuOptions {
             profile,
@@ -58,7 +58,7 @@ fn a_reset_ends_every_waiting_inference() {
 }
 
 #[test]
-fn a_card_in_reset_is_not_ready() {
+fn card_in_reset_is_not_ready() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
         let activation = rig.activation();
@@ -76,7 +76,7 @@ fn a_card_in_reset_is_not_ready() {
 }
 
 #[test]
-fn old_programs_outlive_a_reset_and_new_ones_are_not_confused_with_them() {
+fn program_of_before_a_reset_frees_nothing_of_a_new_one() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let rig = Rig::with(EmuOptions { profile, ..EmuOptions::default() }, &CardProgramSpec::default());
         let old_program = rig.load().unwrap();
@@ -101,7 +101,7 @@ fn old_programs_outlive_a_reset_and_new_ones_are_not_confused_with_them() {
 }
 
 #[test]
-fn a_descriptor_that_died_for_good_is_replaced() {
+fn dead_descriptor_is_replaced() {
     let rig = Rig::faulty("execute@2=dead");
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -113,7 +113,7 @@ fn a_descriptor_that_died_for_good_is_replaced() {
 }
 
 #[test]
-fn a_restart_of_cores_costs_one_channel() {
+fn restart_of_cores_loses_one_channel() {
     let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
     let program = rig.load().unwrap();
     let activation = program.activate().unwrap();
@@ -136,7 +136,7 @@ fn a_restart_of_cores_costs_one_channel() {
 }
 
 #[test]
-fn a_restart_between_inferences_is_reported_by_the_next() {
+fn restart_between_inferences_is_reported_by_the_next() {
     let rig = Rig::new();
     let program = rig.load().unwrap();
     let activation = program.activate().unwrap();
@@ -155,7 +155,7 @@ fn a_restart_between_inferences_is_reported_by_the_next() {
 }
 
 #[test]
-fn cores_that_never_come_back_cost_the_card() {
+fn cores_that_never_come_back_lose_the_card() {
     let rig = Rig::new();
     let program = rig.load().unwrap();
     let activation = program.activate().unwrap();
@@ -176,7 +176,7 @@ fn cores_that_never_come_back_cost_the_card() {
 }
 
 #[test]
-fn a_reset_at_any_call_loses_the_card_and_nothing_else() {
+fn reset_at_any_call_loses_the_card_only() {
     let calls = [
         "create_bo@1",
         "create_bo@2",
@@ -216,7 +216,7 @@ fn a_reset_at_any_call_loses_the_card_and_nothing_else() {
 }
 
 #[test]
-fn dropping_everything_during_a_loss_does_not_hang() {
+fn drop_of_everything_during_a_loss_does_not_hang() {
     let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
     let activation = rig.activation();
     let mut execs: Vec<Box<dyn Exec>> = (0..3).map(|_| activation.create_exec().unwrap()).collect();
@@ -231,7 +231,7 @@ fn dropping_everything_during_a_loss_does_not_hang() {
 
 /// No event confirms these losses, so the card may have kept what the activation had.
 #[test]
-fn a_loss_known_from_an_error_alone_leaves_nothing() {
+fn loss_seen_by_an_error_alone_leaves_nothing() {
     for plan in
         ["wait@1=EPERM", "wait@1=EPIPE", "wait@1=ENODEV", "wait@1=EIO", "execute@1=EPERM", "execute@1=EPIPE"]
     {
@@ -252,7 +252,7 @@ fn a_loss_known_from_an_error_alone_leaves_nothing() {
 
 /// A signal may come when the message has gone out, and what the card took then has an id that is not known.
 #[test]
-fn a_control_message_that_a_signal_interrupts_closes_the_file_in_the_end() {
+fn control_message_interrupted_by_a_signal_closes_the_file() {
     let rig = Rig::new();
     rig.plan("command(load_elf)@1=EINTR");
     let opened = rig.card.calls(request::VERSION);

@@ -71,7 +71,7 @@ fn not_opened(device: &Arc<dyn Device>) -> RuntimeError {
 }
 
 #[test]
-fn the_words_of_the_system_come_before_general_ones() {
+fn open_error_with_advice_of_the_system_has_it_first() {
     for (errno, has_node, code) in [
         (Errno::ACCESS, true, "device.permission"),
         (Errno::PERM, true, "device.permission"),
@@ -90,7 +90,7 @@ fn the_words_of_the_system_come_before_general_ones() {
 }
 
 #[test]
-fn a_card_that_cannot_be_opened_is_listed_with_what_is_known() {
+fn card_that_cannot_be_opened_is_listed_with_its_facts() {
     let device = card(Errno::ACCESS, true, Some("join group `render`"));
     assert_eq!((device.id().0, device.name()), (0, "AIC100 at 0000:c1:00.0".to_owned()));
     let DeviceStatus::Error { reason } = device.status() else { panic!("it cannot be used") };
@@ -101,7 +101,7 @@ fn a_card_that_cannot_be_opened_is_listed_with_what_is_known() {
 }
 
 #[test]
-fn a_reset_that_cannot_be_says_why() {
+fn refused_reset_says_why() {
     let error = |errno| card(errno, true, None).reset().unwrap_err();
     assert_eq!(error(Errno::OPNOTSUPP).code(), "device.unsupported");
     let forbidden = error(Errno::ACCESS);
@@ -111,7 +111,7 @@ fn a_reset_that_cannot_be_says_why() {
 }
 
 #[test]
-fn a_card_that_no_driver_has_taken_says_what_to_load() {
+fn card_without_a_driver_says_what_to_load() {
     let root = std::env::temp_dir().join(format!("openqaic-opening-{}", std::process::id()));
     let card = root.join("sys/bus/pci/devices/0000:c1:00.0");
     std::fs::create_dir_all(&card).unwrap();

@@ -49,7 +49,7 @@ fn record(path: &Path, spec: &CardProgramSpec, inferences: usize) {
 }
 
 #[test]
-fn a_session_is_replayed_call_by_call() {
+fn replay_of_a_session_answers_every_call() {
     let transcript = TranscriptFile::new("life");
     record(&transcript.0, &CardProgramSpec::default(), 3);
     let replay = Arc::new(Replay::open(&transcript.0).unwrap());
@@ -58,7 +58,7 @@ fn a_session_is_replayed_call_by_call() {
 }
 
 #[test]
-fn two_equal_sessions_are_the_same_text() {
+fn transcripts_of_two_equal_sessions_are_equal() {
     let [first, second] = [TranscriptFile::new("first"), TranscriptFile::new("second")];
     record(&first.0, &CardProgramSpec::default(), 2);
     record(&second.0, &CardProgramSpec::default(), 2);
@@ -81,7 +81,7 @@ fn two_equal_sessions_are_the_same_text() {
 }
 
 #[test]
-fn another_session_is_refused_with_what_differs() {
+fn replay_with_another_session_is_refused_with_the_difference() {
     let transcript = TranscriptFile::new("other");
     record(&transcript.0, &CardProgramSpec::default(), 1);
     let error = |spec: &CardProgramSpec, inferences| {

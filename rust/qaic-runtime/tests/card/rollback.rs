@@ -22,7 +22,7 @@ fn refused(plan: &str) -> String {
 }
 
 #[test]
-fn no_memory_at_any_step() {
+fn load_without_memory_at_any_step_frees_all() {
     for call in ["create_bo", "attach", "mmap_bo", "mmap"] {
         for number in [1, 2] {
             assert_eq!(refused(&format!("{call}@{number}=ENOMEM")), "device.memory", "{call} {number}");
@@ -31,14 +31,14 @@ fn no_memory_at_any_step() {
 }
 
 #[test]
-fn other_errors_are_reported_unchanged() {
+fn load_with_another_error_reports_it_unchanged() {
     assert_eq!(refused("attach@2=ENOSPC"), "device.driver");
     assert_eq!(refused("create_bo@2=EINVAL"), "device.driver");
     assert_eq!(refused("mmap@1=EFAULT"), "device.driver");
 }
 
 #[test]
-fn a_slice_in_more_pieces_than_the_ring_has_elements_is_refused() {
+fn slice_in_more_pieces_than_the_ring_is_refused() {
     let mut spec = CardProgramSpec::default();
     for (buffer, request) in spec.network.dma_buffers.iter_mut().zip(&mut spec.metadata.dma_requests) {
         (buffer.size, request.size) = (600 * 4096, 600 * 4096);
@@ -52,7 +52,7 @@ fn a_slice_in_more_pieces_than_the_ring_has_elements_is_refused() {
 }
 
 #[test]
-fn an_inference_that_never_fits_the_ring_is_given_up() {
+fn inference_larger_than_the_ring_fails() {
     let mut spec = CardProgramSpec::default();
     for (buffer, request) in spec.network.dma_buffers.iter_mut().zip(&mut spec.metadata.dma_requests) {
         (buffer.size, request.size) = (300 * 4096, 300 * 4096);

@@ -66,7 +66,7 @@ fn planned(entries: &str) -> String {
 }
 
 #[test]
-fn programs_for_a_host_are_refused() {
+fn program_for_a_host_is_refused() {
     let spec = CardProgramSpec { plan: Some(planned("")), ..CardProgramSpec::default() };
     let rig = silicon(&spec);
     let error = rig.load().unwrap_err();
@@ -78,7 +78,7 @@ fn programs_for_a_host_are_refused() {
 }
 
 #[test]
-fn losses_without_events_are_noticed() {
+fn loss_without_an_event_is_noticed() {
     let rig = silicon(&CardProgramSpec::default());
     let program = rig.load().unwrap();
     let activation = program.activate().unwrap();
@@ -109,7 +109,7 @@ fn shaped() -> CardProgramSpec {
 }
 
 #[test]
-fn only_the_shapes_of_the_bindings_run_on_a_card() {
+fn card_with_other_shapes_than_the_bindings_refuses() {
     let rig = silicon(&shaped());
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -123,7 +123,7 @@ fn only_the_shapes_of_the_bindings_run_on_a_card() {
 }
 
 #[test]
-fn emulated_cores_receive_shapes_and_measuring() {
+fn control_buffer_has_shapes_and_measuring() {
     let mut spec = shaped();
     spec.plan = Some(planned(r#", "control_buffer": 2"#));
     // Where the output comes from, so that what the cores get comes back.
@@ -151,7 +151,7 @@ fn emulated_cores_receive_shapes_and_measuring() {
 }
 
 #[test]
-fn control_buffers_that_are_none_are_refused() {
+fn bad_control_buffer_is_refused() {
     let numbers = [r#", "control_buffer": 2"#, r#", "control_buffer": "2""#].map(planned);
     for plan in numbers.into_iter().chain(["no plan".to_owned()]) {
         let spec = CardProgramSpec { plan: Some(plan.clone()), ..CardProgramSpec::default() };
@@ -163,7 +163,7 @@ fn control_buffers_that_are_none_are_refused() {
 }
 
 #[test]
-fn programs_of_several_devices_are_refused() {
+fn program_of_several_devices_is_refused() {
     let spec = CardProgramSpec { plan: Some(planned(r#", "devices": 2"#)), ..CardProgramSpec::default() };
     let rig = Rig::with(EmuOptions::default(), &spec);
     assert_eq!(rig.device.partitions(&rig.image).unwrap_err().code(), "device.wrong_target");

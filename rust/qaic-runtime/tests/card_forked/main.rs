@@ -75,7 +75,7 @@ fn a_child_touches_no_lock() {
 }
 
 #[test]
-fn a_child_leaves_the_card_alone() {
+fn forked_child_makes_no_call_to_the_card() {
     let rig = Rig::faulty("");
     let program = rig.load().unwrap();
     let activation = program.activate().unwrap();

@@ -111,26 +111,26 @@ fn allocations_of_batches(place: Where, collect: impl Fn(&InferenceSet, u64) -> 
 }
 
 #[test]
-fn counting_sees_allocations() {
+fn counter_of_an_allocation_sees_it() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1_u64)))), 1);
 }
 
 #[test]
-fn a_run_without_conversion_allocates_nothing() {
+fn run_without_conversion_allocates_nothing() {
     for place in EVERYWHERE {
         assert_eq!(allocations_of_runs(ElementType::Float32, place), 0);
     }
 }
 
 #[test]
-fn a_run_with_conversions_allocates_nothing() {
+fn run_with_conversions_allocates_nothing() {
     for place in EVERYWHERE {
         assert_eq!(allocations_of_runs(ElementType::Float16, place), 0);
     }
 }
 
 #[test]
-fn submitting_and_collecting_in_order_allocates_nothing() {
+fn submission_collected_in_order_allocates_nothing() {
     let collect = |set: &InferenceSet, _| set.get_completed(None, || false).unwrap();
     for place in EVERYWHERE {
         assert_eq!(allocations_of_batches(place, collect), 0);
@@ -138,7 +138,7 @@ fn submitting_and_collecting_in_order_allocates_nothing() {
 }
 
 #[test]
-fn submitting_and_collecting_by_id_allocates_nothing() {
+fn submission_collected_by_id_allocates_nothing() {
     let collect = |set: &InferenceSet, id| set.get_completed_id(id, None, || false).unwrap();
     for place in EVERYWHERE {
         assert_eq!(allocations_of_batches(place, collect), 0);
@@ -147,7 +147,7 @@ fn submitting_and_collecting_by_id_allocates_nothing() {
 
 /// The pages of buffer objects are not the allocator's.
 #[test]
-fn exec_objects_on_a_card_take_little_besides_their_buffers() {
+fn exec_object_on_a_card_takes_little_besides_its_buffers() {
     const MORE: usize = 256;
     let bytes = |set_size| {
         let (mut tiny, bytes) = bytes_of(|| Tiny::new(ElementType::Float16, set_size, Where::Card));

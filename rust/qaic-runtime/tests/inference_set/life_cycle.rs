@@ -99,7 +99,7 @@ fn inferences_are_collected_by_id_and_in_order() {
 }
 
 #[test]
-fn misuse_is_refused_and_changes_nothing() {
+fn misused_handle_is_refused_and_unchanged() {
     let context = context();
     let control = control(&context);
     let set = set(&context, 1, 1, ProgramOptions::default());
@@ -133,7 +133,7 @@ fn misuse_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn an_inference_without_its_input_is_refused_at_submission() {
+fn inference_without_its_input_is_refused_at_submission() {
     let context = context();
     let place = Placement::one(DeviceId(0));
     let set = InferenceSet::new(&context, &image(), &place, 1, 1, ProgramOptions::default()).unwrap();
@@ -146,7 +146,7 @@ fn an_inference_without_its_input_is_refused_at_submission() {
 }
 
 #[test]
-fn a_stuck_inference_times_out_and_the_set_goes_on() {
+fn stuck_inference_times_out_and_the_set_works_on() {
     let context = context();
     control(&context).plan("execute@1=stuck").unwrap();
     // 20 ms, and as many again for each of the two retries.
@@ -162,7 +162,7 @@ fn a_stuck_inference_times_out_and_the_set_goes_on() {
 }
 
 #[test]
-fn limits_follow_the_arithmetic_of_the_properties() {
+fn wait_limits_multiply_time_and_tries() {
     use qaic_runtime::device::DeviceKind::{Cpu, Noop};
     let total = |try_ms, retries, kind| WaitLimits { try_ms, retries, ..WaitLimits::default() }.total(kind);
     assert_eq!(total(0, 5, Noop), Some(Duration::from_secs(30)));
@@ -172,7 +172,7 @@ fn limits_follow_the_arithmetic_of_the_properties() {
 }
 
 #[test]
-fn a_lost_device_fails_all_under_way_and_a_new_load_works() {
+fn lost_device_fails_all_inferences_and_a_new_load_works() {
     let context = context();
     let control = control(&context);
     let first = set(&context, 4, 1, ProgramOptions::default());
@@ -201,7 +201,7 @@ fn a_lost_device_fails_all_under_way_and_a_new_load_works() {
 }
 
 #[test]
-fn dropping_a_set_ends_what_is_under_way_and_frees_the_cores() {
+fn set_dropped_with_inferences_ends_them_and_frees_the_cores() {
     let context = context();
     let control = control(&context);
     let free = || context.device(DeviceId(0)).unwrap().resources().nsp_free;
@@ -218,7 +218,7 @@ fn dropping_a_set_ends_what_is_under_way_and_frees_the_cores() {
 }
 
 #[test]
-fn an_exec_object_outlives_the_set_it_came_from() {
+fn exec_object_of_a_dropped_set_stays_valid() {
     let context = context();
     let set = set(&context, 1, 1, ProgramOptions::default());
     let exec = Arc::clone(set.exec_obj(set.try_acquire().unwrap()).unwrap());
@@ -227,7 +227,7 @@ fn an_exec_object_outlives_the_set_it_came_from() {
 }
 
 #[test]
-fn a_cancelled_inference_says_so() {
+fn cancelled_inference_ends_with_its_error() {
     let context = context();
     let control = control(&context);
     let program =
@@ -260,7 +260,7 @@ fn a_cancelled_inference_says_so() {
 }
 
 #[test]
-fn every_thread_gets_the_inference_it_asks_for() {
+fn inferences_collected_by_many_threads_reach_their_callers() {
     const THREADS: u64 = 64;
     let context = context();
     let set = set(&context, 16, 2, ProgramOptions::default());

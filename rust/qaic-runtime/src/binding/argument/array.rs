@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn contiguity_and_span_are_those_of_the_offsets(
+        fn array_of_any_strides_has_the_contiguity_and_span_of_its_offsets(
             dims in prop::collection::vec((0_isize..4, -3_isize..13), 0..5),
             item_bytes in 1_usize..5,
             dense in any::<bool>(),
@@ -136,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn hostile_numbers_never_panic(
+        fn array_of_hostile_numbers_does_not_panic(
             shape in prop::collection::vec(any::<isize>(), 0..5),
             strides in prop::collection::vec(any::<isize>(), 0..5),
             item_bytes: usize,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn element_formats_of_the_same_integer_are_the_same() {
+    fn formats_of_the_same_integer_are_equal() {
         let of = |format: &'static [u8], item_bytes, address| Argument {
             format,
             item_bytes,

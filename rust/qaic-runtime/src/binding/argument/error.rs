@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_an_example() {
+    fn code_of_every_error_has_an_example() {
         let text = include_str!("error.rs");
         let in_text: BTreeSet<&str> =
             text.split("=> \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();

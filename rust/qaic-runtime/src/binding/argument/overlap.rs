@@ -21,7 +21,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn overlap_is_found_where_two_pieces_have_a_byte(
+        fn pieces_that_share_a_byte_overlap(
             pieces in prop::collection::vec((0_usize..40, 0_usize..8), 0..8),
         ) {
             let pieces: Vec<_> = pieces.into_iter().map(|(start, len)| start..start + len).collect();

@@ -58,7 +58,7 @@ mod tests {
     };
 
     #[test]
-    fn waits_are_added_and_nothing_else_changes() {
+    fn stats_with_host_waits_change_nothing_else() {
         let mut storage = buffer(50);
         add_host_waits(storage.memory_mut(), &STAGES).unwrap();
         let bytes = storage.memory().to_vec();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn other_levels_and_layouts_stay_as_they_are() {
+    fn stats_of_other_levels_and_layouts_are_unchanged() {
         let low = buffer(49);
         let other = Storage::of(&[0xEE_u8; 64]).unwrap();
         for mut storage in [low, other, Storage::new(0).unwrap()] {

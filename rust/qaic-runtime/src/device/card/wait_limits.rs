@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_are_those_of_the_table() {
+    fn pauses_of_fifty_attempts_follow_the_table() {
         let first: Vec<_> = (1..=5).map(|attempt| pause_after(attempt).as_millis()).collect();
         assert_eq!(first, [5, 10, 20, 35, 55]);
         let all: Duration = (1..RING_ATTEMPTS).map(pause_after).sum();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_leave_what_is_left_of_the_time() {
+    fn wait_after_a_signal_has_the_remaining_time() {
         for (limit_ms, whole) in [(0, 5000), (70, 70)] {
             let clock = Arc::new(VirtualClock::default());
             let mut remaining = RemainingTime::new(clock.clone(), limit_ms);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_without_time_between_them_come_to_an_end() {
+    fn wait_with_endless_signals_ends() {
         let mut remaining = RemainingTime::new(Arc::new(VirtualClock::default()), 7);
         for _ in 0..MOST_SIGNALS {
             assert_eq!(remaining.left_ms(), Some(7));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_without_slices_are_the_kernels() {
+    fn wait_without_slices_is_the_kernels() {
         assert_eq!(calls(limits(0, None)).collect::<Vec<_>>(), [0]);
         assert_eq!(calls(limits(7, None)).collect::<Vec<_>>(), [7]);
         assert_eq!((total_ms(limits(0, None)), total_ms(limits(7, None))), (30_000, 42));
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slices_add_up(try_ms in 0_u32..100_000, slice in 0_u32..10_000) {
+        fn wait_in_slices_has_the_same_total(try_ms in 0_u32..100_000, slice in 0_u32..10_000) {
             let found: Vec<u32> = calls(limits(try_ms, Some(slice.max(50)))).collect();
             let whole = if try_ms == 0 { 5000 } else { try_ms };
             prop_assert_eq!(found.iter().sum::<u32>(), whole);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_inside_their_holder_and_counted() {
+    fn profile_of_a_loop_has_its_bodies_inside() {
         // In the order of their ends, as the engine writes them.
         let text = ["[\n".to_owned(), node("a", "Mul", 3, 5)]
             .into_iter()
@@ -327,13 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_touch_are_not_inside_each_other() {
+    fn profile_of_touching_neighbours_keeps_them_apart() {
         let text = node("a", "Mul", 5, 5) + &node("body", "Add", 10, 0) + &node("loop", "Loop", 5, 0);
         assert!(seen(&read(&text)).iter().all(|event| !event.3));
     }
 
     #[test]
-    fn a_file_that_was_cut_off_gives_what_is_whole() {
+    fn profile_of_a_cut_file_has_its_whole_events() {
         let text = ["[\n".to_owned(), node("a", "Mul", 3, 5), node("body", "Add", 10, 20)].concat();
         for length in 0..text.len() {
             let profile = read(&text[..length]);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_pretend_to_be_other_fields() {
+    fn profile_with_field_like_names_reads_the_fields() {
         let odd = "x\",\"ts\" :999,\"dur\" :999,\"name\" :\"a";
         let profile = read(&node(odd, "Mul", 3, 5));
         assert_eq!(seen(&profile), [(7, 3, 5, false, 0)]);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_operation_is_left_out_and_counted() {
+    fn profile_counts_events_without_an_operation() {
         let names = OpNames::new([("a", 0)]);
         let text = node("a", "Mul", 1, 1) + &node("b", "Mul", 2, 1);
         let profile = Profile::read(text.as_bytes(), &names).unwrap();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_of_this_user_alone_and_goes() {
+    fn profile_folder_is_private_and_removed() {
         let folder = ProfileFolder::new().unwrap();
         let path = folder.path().to_owned();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
@@ -378,19 +378,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        fn profile_of_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
             Profile::read(&*bytes, &names()).unwrap();
         }
 
         #[test]
-        fn any_line_is_read(head in "[ -~]{0,40}", name in "[ -~]{0,40}", tail in "[ -~]{0,40}") {
+        fn profile_of_any_line_does_not_panic(head in "[ -~]{0,40}", name in "[ -~]{0,40}", tail in "[ -~]{0,40}") {
             let line = format!("{{\"cat\" : \"Node\",{head}\"name\" :\"{name}_kernel_time\"{tail}\n");
             let profile = read(&line);
             prop_assert!(profile.events.len() as u64 + profile.unreadable <= 1);
         }
 
         #[test]
-        fn order_and_nesting_are_those_of_the_times(
+        fn profile_of_any_events_nests_by_their_times(
             spans in proptest::collection::vec((0_u64..60, 1_u64..9, any::<bool>()), 0..40),
         ) {
             let lines: String = spans

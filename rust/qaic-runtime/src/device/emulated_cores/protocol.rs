@@ -123,11 +123,11 @@ impl Handshake {
         let first_out = requests.iter().position(|request| request.in_out != 0)?;
         let (inputs, outputs) = requests.split_at(first_out);
         // Each inference is begun by the last transfer to the card, and the first one back waits for its end.
-        let is_told = inputs.last().is_some_and(|request| !request.semaphore_ops.is_empty());
+        let has_signal = inputs.last().is_some_and(|request| !request.semaphore_ops.is_empty());
         let waits =
             outputs.first().is_some_and(|request| request.semaphore_ops.iter().any(|op| op.pre_or_post == 1));
         let is_mixed = outputs.iter().any(|request| request.in_out == 0);
-        if !is_told || !waits || is_mixed {
+        if !has_signal || !waits || is_mixed {
             return None;
         }
         let mut waited_for = Vec::new();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_semaphores_come_from_the_metadata() {
+    fn protocol_of_a_program_has_the_semaphores_of_its_metadata() {
         let handshake = Protocol::of(&metadata()).unwrap().handshake.unwrap();
         let mut semaphores = Semaphores::default();
         handshake.begin(&mut semaphores);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_with_a_count_down_behind_is_understood_too() {
+    fn protocol_with_a_wait_and_a_later_decrement_is_found() {
         let mut changed = metadata();
         let wait = SemaphoreOp { sem_value: 1, ..op(2, WAIT_GREATER_OR_EQUAL, 1) };
         changed.dma_requests[2].semaphore_ops = vec![wait.clone(), op(2, DECREMENT, 0)];
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_goes_by_the_order() {
+    fn protocol_of_other_semaphores_is_none() {
         let change = |change: &dyn Fn(&mut Metadata)| {
             let mut changed = metadata();
             change(&mut changed);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_are_found_inside_one_region() {
+    fn tensor_across_regions_has_no_address() {
         let protocol = Protocol::of(&metadata()).unwrap();
         let images = Images {
             elf: [].into(),

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thing_is_made_once_while_it_is_in_use() {
+    fn shared_value_in_use_is_made_once() {
         let shared = Shared::<u32, u32>::default();
         let made = AtomicU32::new(0);
         let get = |key| shared.get(key, || Ok::<_, ()>(made.fetch_add(1, Ordering::Relaxed))).unwrap();
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_made_is_tried_again() {
+    fn shared_value_after_a_failure_is_made_again() {
         let shared = Shared::<u32, u32>::default();
         assert_eq!(shared.get(1, || Err("no")), Err("no"));
         assert_eq!(shared.get(1, || Ok::<_, ()>(7)), Ok(Arc::new(7)));
     }
 
     #[test]
-    fn threads_that_want_the_same_wait_for_one_to_make_it() {
+    fn shared_value_among_threads_is_made_by_one() {
         const THREADS: usize = 4;
         let shared = Shared::<u32, u32>::default();
         let (made, begin, end) = (AtomicU32::new(0), Barrier::new(THREADS), Barrier::new(THREADS));

@@ -57,7 +57,7 @@ fn requests(buffers: &[Buffer]) -> Vec<DmaRequest> {
 
 proptest! {
     #[test]
-    fn every_byte_of_every_buffer_moves_once_and_in_order(buffers in buffers()) {
+    fn slices_of_a_program_move_every_byte_once_in_order(buffers in buffers()) {
         let sizes: Vec<u32> = buffers.iter().map(|buffer| buffer.0).collect();
         let requests = requests(&buffers);
         let layout = layout(&sizes, &requests).unwrap();
@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_requests_are_refused_and_never_crash(
+    fn requests_of_any_numbers_do_not_panic(
         sizes in prop::collection::vec(any::<u32>(), 0..4),
         fields in prop::collection::vec(
             (any::<(u64, u64, u32, u16, u16)>(), any::<(u8, u8)>(), any::<(u16, u16, u8, u8)>(), any::<(u64, u8)>()),
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn addresses_are_relative_to_the_activation() {
+fn slice_addresses_are_relative_to_the_activation() {
     let mut multicast = request(0, 0, 8, 0);
     (multicast.dev_addr_space, multicast.mc_id, multicast.dev_offset) = (0, 3, 0x10);
     multicast.doorbell_ops = vec![DoorbellOp { offset: 0x20, data: 77, mc_id: 2, size: 1 }];
@@ -140,7 +140,7 @@ fn addresses_are_relative_to_the_activation() {
 }
 
 #[test]
-fn fences_are_the_kernels() {
+fn semaphore_fences_are_those_of_the_kernel() {
     let op = |in_sync_fence, out_sync_fence| SemaphoreOp {
         sem_num: 31,
         sem_value: 4095,
@@ -158,14 +158,14 @@ fn fences_are_the_kernels() {
 }
 
 #[test]
-fn several_doorbells_are_as_none() {
+fn request_with_several_doorbells_rings_none() {
     let doorbell_ops = vec![DoorbellOp { size: 2, ..DoorbellOp::default() }; 2];
     let layout = layout(&[8], &[DmaRequest { doorbell_ops, ..request(0, 0, 8, 0) }]).unwrap();
     assert_eq!(layout.buffers[0].slices[0].entry(BASES).unwrap().db_len, 0);
 }
 
 #[test]
-fn a_request_outside_its_buffer_is_refused_with_numbers() {
+fn request_outside_its_buffer_is_refused_with_numbers() {
     let text = refusal(&[64], &[request(0, 16, 64, 0)]);
     assert!(
         text.contains("DMA request 0 takes 64 bytes from byte 16 on of DMA buffer 0, which has 64"),
@@ -175,7 +175,7 @@ fn a_request_outside_its_buffer_is_refused_with_numbers() {
 }
 
 #[test]
-fn the_numbers_of_buffers_must_agree() {
+fn metadata_with_another_count_of_buffers_is_refused() {
     let both = [request(0, 0, 8, 0), request(1, 0, 8, 1)];
     assert!(refusal(&[8], &both).contains("is of DMA buffer 1, and the program has 1"));
     assert!(refusal(&[8, 8, 16], &both).contains("no DMA request moves DMA buffer 2 of 16 bytes"));
@@ -190,14 +190,14 @@ fn the_numbers_of_buffers_must_agree() {
 }
 
 #[test]
-fn more_slices_than_the_ring_holds_are_refused_with_numbers() {
+fn requests_beyond_the_ring_are_refused_with_numbers() {
     let slices = |count: u32| (0..count).map(|at| request(0, at.into(), 1, 0)).collect::<Vec<_>>();
     assert_eq!(layout(&[511], &slices(511)).unwrap().elements, 511);
     assert!(refusal(&[512], &slices(512)).contains("an inference has 512 slices, and the ring holds 511"));
 }
 
 #[test]
-fn partial_inputs_need_one_slice_a_buffer() {
+fn partial_input_of_several_slices_is_refused() {
     let partial = IoBinding { is_partial_allowed: true, ..IoBinding::default() };
     let network = NetworkDesc { inputs: vec![partial], ..network(&[8]) };
     let metadata = |requests: Vec<DmaRequest>| Metadata { dma_requests: requests, ..Metadata::default() };
@@ -207,7 +207,7 @@ fn partial_inputs_need_one_slice_a_buffer() {
 }
 
 #[test]
-fn operations_that_no_kernel_takes_are_refused() {
+fn request_with_operations_beyond_the_kernel_is_refused() {
     let op = SemaphoreOp { sem_op: 2, ..SemaphoreOp::default() };
     let with =
         |ops: Vec<SemaphoreOp>| refusal(&[8], &[DmaRequest { semaphore_ops: ops, ..request(0, 0, 8, 0) }]);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_file_of_the_compilation_is_found_and_only_when_allowed() {
+    fn library_is_found_only_when_allowed_and_unchanged() {
         let name = format!("libcustom_ops_{}.so", std::process::id());
         let path = std::env::temp_dir().join(&name);
         fs::write(&path, b"123456789").unwrap();

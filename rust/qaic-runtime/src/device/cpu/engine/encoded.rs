@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_become_columns_where_blocks_lie_along_the_last_but_one_dimension() {
+    fn blocks_along_the_last_but_one_dimension_decode_to_columns() {
         for (rows, row_len) in [(1, 1), (3, 40), (33, 32), (70, 65), (64, 31)] {
             let bytes = stored(2 * rows, row_len, number);
             let initializer = initializer(&[2, row_len as i64, rows as i64], 1, Dtype::Float32);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_stay_rows_along_the_last_dimension() {
+    fn blocks_along_the_last_dimension_decode_to_rows() {
         let bytes = stored(40, 33, number);
         let initializer = initializer(&[40, 33], 1, Dtype::Float16);
         let Elements::F16(values) = decode(&initializer, "mxfp6_e2m3", &bytes).unwrap() else { panic!() };
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_as_many_as_the_elements() {
+    fn initializer_of_zeros_has_all_elements() {
         let bytes = stored(40, 33, number);
         for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
             let initializer = initializer(&[40, 33], 1, dtype);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn initializer_that_does_not_fit_is_refused_by_name() {
         let bytes = stored(32, 32, number);
         let refused = |initializer: &Initializer, encoding: &str, bytes: &[u8]| {
             decode(initializer, encoding, bytes).expect_err("refused")

@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn initializers_that_the_plan_lists_are_taken() {
+    fn graph_with_listed_initializers_is_accepted() {
         checked(&inside(&[7, 5], tensor("w", "constants.bin"))).unwrap();
         checked(&inside(&[7, 5], field(8, b"inside"))).unwrap();
         checked(&[]).unwrap();
     }
 
     #[test]
-    fn other_files_and_other_tensors_are_refused_with_their_names() {
+    fn graph_with_other_external_data_is_refused_with_its_name() {
         for location in ["/etc/passwd", "data.bin", "./constants.bin", "*/_ORT_MEM_ADDR_/*", ""] {
             let message = checked(&inside(&[7, 5], tensor("w", location))).unwrap_err();
             assert!(message.contains("`w`") && message.contains(&format!("\"{location}\"")), "{message}");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn either_half_of_external_data_is_enough() {
+    fn graph_with_half_of_the_external_data_fields_is_refused() {
         let location = field(13, &[field(1, b"location"), field(2, b"/etc/passwd")].concat());
         // Readers join the parts of a tensor that is written in two.
         for half in [location, vec![14 << 3, 1]] {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_readers_might_read_in_two_ways_is_refused() {
+    fn graph_with_ambiguous_encoding_is_refused() {
         // A group, a number of a field beyond 32 bits, field 0, a length past the end, a number that does not end.
         for bytes in [&[0x3b, 0x3c][..], &[0xba, 0x80, 0x80, 0x80, 0x10, 0], &[2, 0], &[0x3a, 1], &[0x80]] {
             assert!(checked(bytes).is_err(), "{bytes:?}");
@@ -273,7 +273,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_break_the_walk(bytes in prop::collection::vec(any::<u8>(), 0..64), place in 0..PLACES.len()) {
+        fn graph_of_any_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), place in 0..PLACES.len()) {
             let _ = checked(&bytes);
             let _ = checked(&inside(PLACES[place], bytes));
         }
