@@ -14,7 +14,7 @@ use qaic_runtime::device::cpu::{self, Engine, custom_ops};
 use qaic_runtime::device::{
     Device, DeviceId, DeviceKind, DeviceStatus, KernelOptions, RegistryOptions, UserDirectory,
 };
-use qaic_runtime::error::{EngineError, RuntimeError};
+use qaic_runtime::error::{EngineError, ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::process::CancellationToken;
 use qaic_runtime::process::fork;
@@ -320,8 +320,11 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     cancellable_load(py, move |token| {
         let image = Image::open(&path, true)?;
         match cpu::check_program(&image, &candidates, &token) {
-            Err(RuntimeError::Engine(EngineError::Graph { message })) => Ok(Some(message)),
-            other => other.map(|()| None),
+            Ok(()) => Ok(None),
+            Err(error) => match error.into_detail() {
+                ErrorDetail::Engine(EngineError::Graph { message }) => Ok(Some(message)),
+                other => Err(other.into()),
+            },
         }
     })
     .and_then(|refusal| match refusal {

@@ -10,7 +10,7 @@ use qaic_emu::{Control, FaultPlan};
 use qaic_kmd::abi::request;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
-use qaic_runtime::error::{InputError, RuntimeError};
+use qaic_runtime::error::{ErrorDetail, InputError};
 
 use crate::context::open_context;
 use crate::errors::from_runtime;
@@ -108,7 +108,7 @@ impl PyEmuControl {
     /// Replaces the plan of what goes wrong; its numbers and times begin anew.
     fn set_faults(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         let plan = FaultPlan::parse(text, Target::Card).map_err(|error| {
-            from_runtime(py, RuntimeError::Input(InputError::Argument { what: error.to_string() }))
+            from_runtime(py, ErrorDetail::Input(InputError::Argument { what: error.to_string() }))
         })?;
         py.detached(|| {
             self.control.set_faults(plan);
@@ -138,7 +138,7 @@ impl PyEmuControl {
                     return Ok(false);
                 }
                 if signal_pending() {
-                    return Err(RuntimeError::Interrupted);
+                    return Err(ErrorDetail::Interrupted.into());
                 }
             }
         })
@@ -158,7 +158,7 @@ impl PyEmuControl {
         let (_, request) = found.ok_or_else(|| {
             let names = CALLS.map(|(call, _)| call).join(", ");
             let what = format!("no system call is called {name:?}; there are {names}");
-            from_runtime(py, RuntimeError::Input(InputError::Argument { what }))
+            from_runtime(py, ErrorDetail::Input(InputError::Argument { what }))
         })?;
         Ok(self.control.calls(*request).into_pyobject(py)?.into_any())
     }

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use qaic_qpc::error::QpcError;
 use qaic_runtime::binding::ArgumentError;
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_stats::error::StatsError;
 
 use crate::errors;
@@ -36,10 +36,10 @@ type Row = (&'static str, String, &'static str, String);
 /// which have no status, and last the exceptions of the binding, which have neither status nor example.
 #[pyfunction]
 pub(crate) fn error_catalogue(py: Python<'_>) -> PyResult<Vec<Row>> {
-    let containers = QpcError::examples().into_iter().map(RuntimeError::Qpc);
-    let inputs = ArgumentError::examples().into_iter().map(RuntimeError::from);
+    let containers = QpcError::examples().into_iter().map(ErrorDetail::Qpc);
+    let inputs = ArgumentError::examples().into_iter().map(ErrorDetail::from);
     let mut rows = Vec::new();
-    for error in RuntimeError::examples().into_iter().chain(inputs).chain(containers) {
+    for error in ErrorDetail::examples().into_iter().chain(inputs).chain(containers).map(RuntimeError::from) {
         let (code, status, message) = (error.code(), QStatus::of(&error).name(), error.to_string());
         let exception = errors::from_runtime(py, error).get_type(py).name()?.to_string();
         rows.push((code, exception, status, message));

@@ -11,7 +11,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_qpc::error::{ErrorKind, QpcError};
 use qaic_runtime::binding::{ArgumentError, ShapeError};
-use qaic_runtime::error::{CardError, DeviceError, EngineError, InputError, RuntimeError, StateError};
+use qaic_runtime::error::{
+    CardError, DeviceError, EngineError, ErrorDetail, InputError, RuntimeError, StateError,
+};
 use qaic_stats::error::{ErrorKind as StatsKind, StatsError};
 
 /// Names of all classes, base first.
@@ -178,94 +180,94 @@ pub(crate) fn from_runtime(py: Python<'_>, error: impl Into<RuntimeError>) -> Py
     let code = error.code();
     let text = error.to_string();
     let raise = |class| Raise::new(py, class, code, text.clone());
-    match error {
-        RuntimeError::Qpc(source) => from_qpc(py, &source),
-        RuntimeError::Input(InputError::Arguments(source)) => from_arguments(py, source),
-        RuntimeError::Io { path, source } => os_error(py, &path.display().to_string(), &source),
-        RuntimeError::Interrupted => PyKeyboardInterrupt::new_err(()),
-        RuntimeError::Input(InputError::UnsupportedTransform { binding, step, kind }) => {
+    match error.into_detail() {
+        ErrorDetail::Qpc(source) => from_qpc(py, &source),
+        ErrorDetail::Input(InputError::Arguments(source)) => from_arguments(py, source),
+        ErrorDetail::Io { path, source } => os_error(py, &path.display().to_string(), &source),
+        ErrorDetail::Interrupted => PyKeyboardInterrupt::new_err(()),
+        ErrorDetail::Input(InputError::UnsupportedTransform { binding, step, kind }) => {
             raise("DeviceError").with("binding", binding).with("step", step).with("kind", kind).build()
         }
-        RuntimeError::Input(InputError::BufferSize { buffer, expected, found }) => raise("InputShapeError")
+        ErrorDetail::Input(InputError::BufferSize { buffer, expected, found }) => raise("InputShapeError")
             .with("buffer", buffer)
             .with("expected", expected)
             .with("found", found)
             .build(),
-        RuntimeError::Device(DeviceError::WrongTarget { built_for, device, .. }) => raise("DeviceError")
+        ErrorDetail::Device(DeviceError::WrongTarget { built_for, device, .. }) => raise("DeviceError")
             .with("built_for", built_for)
             .with("device", device)
             .hint("compile the ONNX model for this device, or inspect the container with qaic.Qpc")
             .build(),
-        RuntimeError::Device(DeviceError::HardwareFamily { built_for, device, family }) => raise("DeviceError")
+        ErrorDetail::Device(DeviceError::HardwareFamily { built_for, device, family }) => raise("DeviceError")
             .with("built_for", built_for)
             .with("device", device)
             .with("family", family)
             .hint("compile with aic_hw_version for the device, or load with allow_hw_mismatch=True")
             .build(),
-        RuntimeError::Device(DeviceError::NotFound { id, existing }) => raise("DeviceNotFoundError")
+        ErrorDetail::Device(DeviceError::NotFound { id, existing }) => raise("DeviceNotFoundError")
             .with("device", id)
             .with("existing", existing)
             .hint("QAIC_DEVICE chooses the kinds of device, QAIC_CPU_DEVICES the number of virtual and emulated cards, \
                  QAIC_VISIBLE_DEVICES which of them are shown")
             .build(),
-        RuntimeError::Device(DeviceError::TooFew { needed, kind, existing, hidden }) => raise("DeviceNotFoundError")
+        ErrorDetail::Device(DeviceError::TooFew { needed, kind, existing, hidden }) => raise("DeviceNotFoundError")
             .with("needed", needed)
             .with("kind", kind)
             .with("existing", existing)
             .with("hidden", hidden)
             .build(),
-        RuntimeError::Device(DeviceError::Kind { kind, .. }) => {
+        ErrorDetail::Device(DeviceError::Kind { kind, .. }) => {
             raise("DeviceNotFoundError").with("kind", kind).hint("set QAIC_DEVICE to one of them").build()
         }
-        RuntimeError::Device(DeviceError::Busy { id, needed, free, total }) => raise("DeviceBusyError")
+        ErrorDetail::Device(DeviceError::Busy { id, needed, free, total }) => raise("DeviceBusyError")
             .with("device", id)
             .with("needed", needed)
             .with("free", free)
             .with("total", total)
             .hint("lower num_activations or aic_num_cores, or reset a session that holds cores")
             .build(),
-        RuntimeError::Device(DeviceError::Lost { id, .. }) => raise("DeviceLostError")
+        ErrorDetail::Device(DeviceError::Lost { id, .. }) => raise("DeviceLostError")
             .with("device", id)
             .hint("once the device is back, unload and load the program, or reset the session")
             .build(),
-        RuntimeError::Device(DeviceError::OutOfMemory { bytes, .. }) => raise("DeviceMemoryError").with("bytes", bytes).build(),
-        RuntimeError::Timeout { timeout_ms, .. } => {
+        ErrorDetail::Device(DeviceError::OutOfMemory { bytes, .. }) => raise("DeviceMemoryError").with("bytes", bytes).build(),
+        ErrorDetail::Timeout { timeout_ms, .. } => {
             raise("DeviceTimeoutError").with("timeout_ms", timeout_ms).build()
         }
-        RuntimeError::Engine(EngineError::Missing { looked_at }) => raise("DeviceError")
+        ErrorDetail::Engine(EngineError::Missing { looked_at }) => raise("DeviceError")
             .with("looked_at", looked_at)
             .hint("install onnxruntime (pip install onnxruntime), or set QAIC_ONNXRUNTIME_LIB to its library")
             .build(),
-        RuntimeError::Engine(EngineError::Unusable { path, found, .. }) => raise("DeviceError")
+        ErrorDetail::Engine(EngineError::Unusable { path, found, .. }) => raise("DeviceError")
             .with("path", path)
             .with("found", found)
             .with("needed", qaic_runtime::device::cpu::MINIMUM_VERSION)
             .hint("pip install --upgrade onnxruntime, or set QAIC_ONNXRUNTIME_LIB to a newer library")
             .build(),
-        RuntimeError::Engine(EngineError::Graph { .. })
-        | RuntimeError::Card(CardError::Transfers { .. })
-        | RuntimeError::Device(DeviceError::Unsupported { .. }) => raise("DeviceError").build(),
-        RuntimeError::Engine(EngineError::Inference { status, .. }) => raise("InferenceError").with("status", status).build(),
-        RuntimeError::Input(InputError::IoCrc { binding, section, taken, found, .. }) => raise("InferenceError")
+        ErrorDetail::Engine(EngineError::Graph { .. })
+        | ErrorDetail::Card(CardError::Transfers { .. })
+        | ErrorDetail::Device(DeviceError::Unsupported { .. }) => raise("DeviceError").build(),
+        ErrorDetail::Engine(EngineError::Inference { status, .. }) => raise("InferenceError").with("status", status).build(),
+        ErrorDetail::Input(InputError::IoCrc { binding, section, taken, found, .. }) => raise("InferenceError")
             .with("binding", binding)
             .with("section", section)
             .with("taken", taken)
             .with("found", found)
             .hint("let nobody write to the arrays of an inference before it was waited for")
             .build(),
-        RuntimeError::State(StateError::Forked) => raise("StateError")
+        ErrorDetail::State(StateError::Forked) => raise("StateError")
             .hint("make sessions and programs after the fork, or use the start method spawn or forkserver")
             .build(),
-        RuntimeError::State(StateError::Invalid { .. } | StateError::InFlight |
+        ErrorDetail::State(StateError::Invalid { .. } | StateError::InFlight |
 StateError::QueueFull { .. } | StateError::LiveExecObjs { .. } |
 StateError::UnknownInference { .. } | StateError::NothingSubmitted) => raise("StateError").build(),
-        RuntimeError::Input(InputError::NoMatchingShape { .. }) => raise("InputShapeError").build(),
-        RuntimeError::Input(InputError::StateRequired { binding }) => {
+        ErrorDetail::Input(InputError::NoMatchingShape { .. }) => raise("InputShapeError").build(),
+        ErrorDetail::Input(InputError::StateRequired { binding }) => {
             raise("MissingInputError").with("binding", binding).build()
         }
-        RuntimeError::Cancelled => raise("InferenceError").build(),
-        RuntimeError::Input(InputError::Argument { .. }) => raise("OptionError").build(),
-        error => from_card(py, error),
+        ErrorDetail::Cancelled => raise("InferenceError").build(),
+        ErrorDetail::Input(InputError::Argument { .. }) => raise("OptionError").build(),
+        error => from_card(py, error.into()),
     }
 }
 
@@ -310,35 +312,35 @@ fn from_card(py: Python<'_>, error: RuntimeError) -> PyErr {
     let code = error.code();
     let text = error.to_string();
     let raise = |class| Raise::new(py, class, code, text.clone());
-    match error {
-        RuntimeError::Card(CardError::ChannelLost { device, channel, .. }) => raise("DeviceLostError")
+    match error.into_detail() {
+        ErrorDetail::Card(CardError::ChannelLost { device, channel, .. }) => raise("DeviceLostError")
             .with("device", device)
             .with("channel", channel)
             .hint("reset() the session, or deactivate and activate the program")
             .build(),
-        RuntimeError::Device(DeviceError::Unavailable { id, .. }) => {
+        ErrorDetail::Device(DeviceError::Unavailable { id, .. }) => {
             raise("DeviceError").with("device", id).build()
         }
-        RuntimeError::Card(CardError::Permission { id, path, .. }) => {
+        ErrorDetail::Card(CardError::Permission { id, path, .. }) => {
             raise("DeviceError").with("device", id).with("path", path).build()
         }
-        RuntimeError::Card(CardError::FirmwareVersion { id, what, found, expected }) => raise("DeviceError")
+        ErrorDetail::Card(CardError::FirmwareVersion { id, what, found, expected }) => raise("DeviceError")
             .with("device", id)
             .with("what", what)
             .with("found", found)
             .with("expected", expected)
             .hint("install the firmware that belongs to this version of the runtime, or use another card")
             .build(),
-        RuntimeError::Card(CardError::Firmware { id, what, status, name }) => raise(firmware_class(status))
+        ErrorDetail::Card(CardError::Firmware { id, what, status, name }) => raise(firmware_class(status))
             .with("device", id)
             .with("what", what)
             .with("status", status)
             .with("name", name)
             .build(),
-        RuntimeError::Card(CardError::FirmwareProtocol { id, what, .. }) => {
+        ErrorDetail::Card(CardError::FirmwareProtocol { id, what, .. }) => {
             raise("DeviceError").with("device", id).with("what", what).build()
         }
-        RuntimeError::Card(CardError::Driver { id, call, source }) => {
+        ErrorDetail::Card(CardError::Driver { id, call, source }) => {
             let raised = raise("DeviceError")
                 .with("device", id)
                 .with("call", call)
@@ -349,7 +351,7 @@ fn from_card(py: Python<'_>, error: RuntimeError) -> PyErr {
                         and activate the program";
             if is_kept { raised.hint(hint).build() } else { raised.build() }
         }
-        RuntimeError::Card(CardError::RingFull { device, channel, attempts, elements }) => {
+        ErrorDetail::Card(CardError::RingFull { device, channel, attempts, elements }) => {
             raise("DeviceBusyError")
                 .with("device", device)
                 .with("channel", channel)

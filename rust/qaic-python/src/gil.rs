@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::PyCFunction;
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::process::cancellation::{CHECK_PERIOD, ignore_signals_on_this_thread};
 use qaic_runtime::process::reaper::{self, Teardown};
 use qaic_runtime::process::{CancellationToken, Deadline as Limit, ForkGuard, WaitScope};
@@ -107,7 +107,7 @@ impl<T: Send + Sync + 'static> Drop for Reaped<T> {
 pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
     let finish = PyCFunction::new_closure(py, None, None, |arguments, _| {
         arguments.py().detached(|| match reaper::finish(signal_pending) {
-            Err(error @ RuntimeError::Interrupted) => Err(error),
+            Err(error) if error.is_interrupted() => Err(error),
             // The kernel frees what is left.
             _ => Ok(()),
         })
@@ -123,7 +123,7 @@ pub(crate) fn await_teardown(py: Python<'_>, seconds: f64) -> PyResult<bool> {
     let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
     let mut check = signal_pending;
     py.detached(|| match reaper::drain(&mut WaitScope::until(Limit::after(limit)).checked_by(&mut check)) {
-        Err(RuntimeError::Timeout { .. }) => Ok(false),
+        Err(error) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => Ok(false),
         outcome => outcome.map(|()| true),
     })
 }
@@ -191,7 +191,7 @@ impl Deadline {
     /// Says that `what` did not come in time.
     pub(crate) fn error(self, what: &'static str) -> RuntimeError {
         let timeout_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
-        RuntimeError::Timeout { what, timeout_ms }
+        ErrorDetail::Timeout { what, timeout_ms }.into()
     }
 }
 
@@ -260,7 +260,7 @@ impl<'py> Door<'py> for Python<'py> {
             let mut scope = WaitScope::until(Limit::after(reaper::LIMIT)).checked_by(&mut check);
             Ok(reaper::run(&mut scope, work))
         })?;
-        if matches!(outcome, Err(RuntimeError::Interrupted))
+        if matches!(&outcome, Err(error) if error.is_interrupted())
             && let Some(signal) = take_signal()
         {
             return Err(signal);
@@ -276,7 +276,7 @@ fn check_signals(py: Python<'_>) -> PyResult<()> {
 
 /// Maps an error; an interrupted wait raises what the signal handler raised.
 fn to_exception(py: Python<'_>, error: RuntimeError) -> PyErr {
-    if matches!(error, RuntimeError::Interrupted)
+    if error.is_interrupted()
         && let Some(signal) = take_signal()
     {
         return signal;

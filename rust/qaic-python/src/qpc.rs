@@ -16,7 +16,7 @@ use qaic_qpc::metadata::{Encoding, LocatedMetadata};
 use qaic_qpc::program_info::QpcInfo;
 use qaic_qpc::{elf, validate};
 use qaic_runtime::binding::{TensorSpec, tensor_specs};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
 use serde_json::json;
 
@@ -277,8 +277,11 @@ pub(crate) fn validate_container(py: Python<'_>, source: &Bound<'_, PyAny>) -> P
 /// Lets format errors out of a call without the interpreter lock, to name the file in them.
 fn keep_format_errors<T>(result: Result<T, RuntimeError>) -> Result<Result<T, QpcError>, RuntimeError> {
     match result {
-        Err(RuntimeError::Qpc(error)) => Ok(Err(error)),
-        other => other.map(Ok),
+        Ok(found) => Ok(Ok(found)),
+        Err(error) => match error.into_detail() {
+            ErrorDetail::Qpc(error) => Ok(Err(error)),
+            other => Err(other.into()),
+        },
     }
 }
 

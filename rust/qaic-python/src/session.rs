@@ -15,7 +15,7 @@ use pyo3::types::PyDict;
 use qaic_mem::{HostSlice, Lender, Loan, Storage};
 use qaic_runtime::binding::{ArgumentError, Bindings, OutputBinding, first_overlap};
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet};
 use qaic_runtime::process::ForkGuard;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
@@ -456,8 +456,8 @@ impl PyInferenceSet {
 
 /// Names the limit that the caller gave, not the time that passed.
 fn limited(error: RuntimeError, deadline: Option<Deadline>) -> RuntimeError {
-    match (error, deadline) {
-        (RuntimeError::Timeout { what, .. }, Some(deadline)) if deadline.has_passed() => deadline.error(what),
-        (error, _) => error,
+    match (error.detail(), deadline) {
+        (ErrorDetail::Timeout { what, .. }, Some(deadline)) if deadline.has_passed() => deadline.error(what),
+        _ => error,
     }
 }

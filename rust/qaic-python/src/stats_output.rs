@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use qaic_mem::reserve_large;
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::process::cancellation::CHECK_PERIOD;
 use qaic_runtime::process::clock;
 use qaic_stats::ProgressObserver;
@@ -273,8 +273,8 @@ impl Target {
         };
         match result {
             Ok(()) => Ok(bytes),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(RuntimeError::Interrupted),
-            Err(source) => Err(RuntimeError::Io { path, source: Arc::new(source) }),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(ErrorDetail::Interrupted.into()),
+            Err(source) => Err(ErrorDetail::Io { path, source: Arc::new(source) }.into()),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::device::{
     Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop,
     virtual_card::leased_program, visible::visible,
 };
-use crate::error::{DeviceError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::process::fork::{ForkGuard, ForkLocal};
 use crate::process::log::Logger;
@@ -99,10 +99,10 @@ impl Context {
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
         self.devices.iter().find(|device| device.id() == id).ok_or_else(|| {
-            RuntimeError::Device(DeviceError::NotFound {
+            RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound {
                 id: id.0,
                 existing: self.devices.iter().map(|device| device.id().0).collect(),
-            })
+            }))
         })
     }
 
@@ -127,7 +127,9 @@ impl Context {
         }
         // The load says why not.
         let first = candidates.first().map(|device| Placement::one(device.id()));
-        first.ok_or_else(|| RuntimeError::Device(DeviceError::NotFound { id: 0, existing: Vec::new() }))
+        first.ok_or_else(|| {
+            RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound { id: 0, existing: Vec::new() }))
+        })
     }
 
     /// As many devices of a kind as are needed, those with free cores first, otherwise in the order of `candidates`.

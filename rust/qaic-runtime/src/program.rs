@@ -13,7 +13,7 @@ use crate::binding;
 use crate::binding::{Bindings, IoOptions, Retained, RetainedPair, TransferPlan};
 use crate::context::Context;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
-use crate::error::{DeviceError, InputError, RuntimeError, StateError};
+use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::profiling::{ActiveSample, Arrival, SubscriptionRegistry, observer};
@@ -161,7 +161,9 @@ impl Program {
         options: &ProgramOptions,
     ) -> Result<Arc<Self>, RuntimeError> {
         let mut programs = Self::with_queues(context, image, placement, options, 1, None)?;
-        programs.pop().ok_or_else(|| RuntimeError::Internal { what: "no program was made".to_owned() })
+        programs.pop().ok_or_else(|| {
+            RuntimeError::from(ErrorDetail::Internal { what: "no program was made".to_owned() })
+        })
     }
 
     /// `count` programs that share the threads which run their inferences; `set_size` is what an inference set has of exec
@@ -176,8 +178,7 @@ impl Program {
     ) -> Result<Vec<Arc<Self>>, RuntimeError> {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let devices = context.placed_on(placement)?;
-        let first =
-            *devices.first().ok_or_else(|| RuntimeError::Internal { what: "no device".to_owned() })?;
+        let first = *devices.first().ok_or_else(|| ErrorDetail::Internal { what: "no device".to_owned() })?;
         let on_host = first.executes_on_host();
         let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
         let retained: Arc<[_]> = binding::retained_pairs(image)?.into();
@@ -449,9 +450,9 @@ impl Program {
             what: "the program is not activated, so it has no state".to_owned(),
         })?;
         let not_kept = || {
-            RuntimeError::Input(InputError::Argument {
+            RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                 what: format!("the device keeps no value of input {input}"),
-            })
+            }))
         };
         if !activated.retains_input(input) {
             return Err(not_kept());
@@ -461,11 +462,11 @@ impl Program {
             let mut retained = activated.take_state()?;
             let (held, _) = retained.value_mut(input).ok_or_else(not_kept)?;
             work(held).map_err(|bytes| {
-                RuntimeError::Input(InputError::Argument {
+                RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                     what: format!(
                         "the state of input {input} has {bytes} bytes, and what is asked for lies outside"
                     ),
-                })
+                }))
             })
         })?
     }
@@ -495,7 +496,7 @@ impl Program {
             let first = self
                 .variants
                 .first()
-                .ok_or_else(|| RuntimeError::Internal { what: "the program has no transfers".to_owned() })?;
+                .ok_or_else(|| ErrorDetail::Internal { what: "the program has no transfers".to_owned() })?;
             Ok(Arc::new(Activated {
                 activation: loaded.activate()?,
                 image: Arc::clone(&self.image),
@@ -511,8 +512,8 @@ impl Program {
             }))
         };
         let activated = activate().inspect_err(|error| {
-            state.failed = Some(match error {
-                RuntimeError::Device(DeviceError::Lost { .. } | DeviceError::Unavailable { .. }) => {
+            state.failed = Some(match error.detail() {
+                ErrorDetail::Device(DeviceError::Lost { .. } | DeviceError::Unavailable { .. }) => {
                     ProgramStatus::Error
                 }
                 _ => ProgramStatus::ActivateError,
@@ -563,7 +564,7 @@ impl Activated {
     pub(crate) fn take_state(&self) -> Result<TakenState<'_>, RuntimeError> {
         let slot = self.retained.as_ref();
         let (slot, retained) = slot.and_then(|slot| Some((slot, slot.take()?))).ok_or_else(|| {
-            RuntimeError::Internal { what: "another thread has the state of the activation".to_owned() }
+            ErrorDetail::Internal { what: "another thread has the state of the activation".to_owned() }
         })?;
         Ok(TakenState { slot, retained: Some(retained) })
     }

@@ -100,7 +100,7 @@ impl RtContext {
             chosen.extend(context.devices().iter().map(|device| device.id()));
         }
         if chosen.is_empty() {
-            let error = RuntimeError::Device(DeviceError::NotFound { id: 0, existing: Vec::new() });
+            let error = DeviceError::NotFound { id: 0, existing: Vec::new() }.into();
             return Err(construction_failed(py, Origin::Context.name(), error));
         }
         let this = Self { context, devices: chosen, dispatcher: PyOnceLock::new() };
@@ -194,16 +194,13 @@ fn find_device(context: &Context, ids: &[DeviceId], image: &Image) -> Result<Dev
         let resources = device.resources();
         if resources.nsp_free < needed {
             let (free, total) = (resources.nsp_free, resources.nsp_total);
-            refusal.get_or_insert(RuntimeError::Device(DeviceError::Busy { id: id.0, needed, free, total }));
+            refusal.get_or_insert(DeviceError::Busy { id: id.0, needed, free, total });
         } else if resources.dram_free_mb < memory_mb {
             let bytes = memory_mb << 20;
-            refusal.get_or_insert(RuntimeError::Device(DeviceError::OutOfMemory {
-                bytes,
-                what: "the program on a device",
-            }));
+            refusal.get_or_insert(DeviceError::OutOfMemory { bytes, what: "the program on a device" });
         } else {
             return Ok(id);
         }
     }
-    Err(refusal.unwrap_or(RuntimeError::Device(DeviceError::NotFound { id: 0, existing: Vec::new() })))
+    Err(refusal.unwrap_or(DeviceError::NotFound { id: 0, existing: Vec::new() }).into())
 }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 use qaic_runtime::binding::{BindingSpec, BindingSpecs, GivenShape};
-use qaic_runtime::error::{RuntimeError, StateError};
+use qaic_runtime::error::{ErrorDetail, RuntimeError, StateError};
 
 use super::numbers::{refused, whole};
 use super::status::QStatus;
@@ -22,9 +22,9 @@ pub(crate) struct Refused {
 
 impl From<RuntimeError> for Refused {
     fn from(error: RuntimeError) -> Self {
-        let status = match error {
+        let status = match error.detail() {
             // The wires of an inference under way cannot be touched; later they can.
-            RuntimeError::State(StateError::InFlight) => QStatus::Busy,
+            ErrorDetail::State(StateError::InFlight) => QStatus::Busy,
             _ => QStatus::of(&error),
         };
         Self { status, error }

@@ -222,7 +222,7 @@ fn announce(place: &Place, dims: Vec<GivenShape>) -> Result<(), Refused> {
         .into());
     }
     if wires.exec().is_in_flight() {
-        return Err(RuntimeError::State(StateError::InFlight).into());
+        return Err(RuntimeError::from(StateError::InFlight).into());
     }
     let announced = &mut *place.announced();
     let at_hand = wires.backings().into_iter().collect::<Option<Vec<_>>>().filter(|all| all.len() == count);

@@ -12,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
 use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::context::Context;
-use qaic_runtime::error::{InputError, RuntimeError};
+use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::{CancellationToken, reaper};
 
@@ -62,9 +62,9 @@ impl SetCore {
     }
 
     pub(crate) fn place(&self, handle: HandleId) -> Result<&Place, RuntimeError> {
-        self.places
-            .get(handle.0 as usize)
-            .ok_or_else(|| RuntimeError::Internal { what: format!("handle {} has no place", handle.0) })
+        self.places.get(handle.0 as usize).ok_or_else(|| {
+            RuntimeError::from(ErrorDetail::Internal { what: format!("handle {} has no place", handle.0) })
+        })
     }
 
     fn submit(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
@@ -256,9 +256,9 @@ impl PyQaicInferenceSet {
         let core = self.core();
         let found = match inference_id(infId)? {
             Some(id) => outcome(py, || core.set.get_completed_id(id, None, signal_pending))?,
-            None => Err(RuntimeError::Input(InputError::Argument {
+            None => Err(RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                 what: format!("no inference has the id {infId}"),
-            })),
+            }))),
         };
         match found {
             Ok(handle) => self.answer(py, handle, core.collected(handle)),
@@ -389,7 +389,7 @@ fn places(
         let number = HandleId(number);
         let exec = Arc::clone(set.exec_obj(number)?);
         exec.set_id(number.0);
-        let specs = specs.get(set.activation_of(number) as usize).ok_or_else(|| RuntimeError::Internal {
+        let specs = specs.get(set.activation_of(number) as usize).ok_or_else(|| ErrorDetail::Internal {
             what: format!("handle {} has no activation", number.0),
         })?;
         Ok(Place {

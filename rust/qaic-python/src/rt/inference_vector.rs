@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySequence, PyString};
-use qaic_runtime::error::{InputError, RuntimeError};
+use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
 use qaic_runtime::process::log;
 
 use super::status::QStatus;
@@ -114,7 +114,9 @@ impl PyInferenceVector {
                 let read = py.detached(|| Ok(read_files(&slots, &files)))?;
                 let contents = read.map_err(|misfit| match misfit {
                     Misfit::Unreadable(error) => call_failed(py, error.code(), &error.to_string()),
-                    Misfit::Wrong(what) => failed(RuntimeError::Input(InputError::Argument { what })),
+                    Misfit::Wrong(what) => {
+                        failed(RuntimeError::from(ErrorDetail::Input(InputError::Argument { what })))
+                    }
                 })?;
                 for (slot, content) in inputs_of(&slots).zip(&contents) {
                     backings[slot] = Backing::copied(py, content)?;
@@ -335,7 +337,10 @@ fn read_files(slots: &[Slot], files: &[PathBuf]) -> Result<Vec<Vec<u8>>, Misfit>
 
 fn read_file(slot: &Slot, path: &Path) -> Result<Vec<u8>, Misfit> {
     let unreadable = |source: std::io::Error| {
-        Misfit::Unreadable(RuntimeError::Io { path: path.to_owned(), source: Arc::new(source) })
+        Misfit::Unreadable(RuntimeError::from(ErrorDetail::Io {
+            path: path.to_owned(),
+            source: Arc::new(source),
+        }))
     };
     let mut bytes = Vec::new();
     // One byte more than fits tells a file that is too large, whatever its size.

@@ -22,7 +22,7 @@ pub(crate) mod wires;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::context::Context;
-use qaic_runtime::error::{DeviceError, RuntimeError};
+use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::process::log::ErrorType;
 
 use crate::errors::from_runtime;
@@ -30,13 +30,13 @@ use crate::gil;
 
 /// The exception for an object that could not be made.
 pub(crate) fn construction_failed(py: Python<'_>, object: &'static str, error: RuntimeError) -> PyErr {
-    if matches!(error, RuntimeError::Interrupted)
+    if error.is_interrupted()
         && let Some(signal) = gil::take_signal()
     {
         return signal;
     }
-    let class = match error {
-        RuntimeError::Device(DeviceError::OutOfMemory { .. }) => "ExceptionNullPtr",
+    let class = match error.detail() {
+        ErrorDetail::Device(DeviceError::OutOfMemory { .. }) => "ExceptionNullPtr",
         _ => "ExceptionInit",
     };
     let (code, text) = (error.code(), error.to_string());
@@ -56,7 +56,7 @@ pub(crate) fn construction_reported(
         "ExecObj" => 0x500,
         _ => 0x200,
     };
-    if !matches!(error, RuntimeError::Interrupted) {
+    if !error.is_interrupted() {
         context.logger().failure(ErrorType(kind), &format!("{object} could not be made: {error}"));
     }
     construction_failed(py, object, error)

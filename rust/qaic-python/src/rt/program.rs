@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement};
-use qaic_runtime::error::{DeviceError, RuntimeError, StateError};
+use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError, StateError};
 use qaic_runtime::image::Image;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::{CancellationToken, reaper};
@@ -120,7 +120,7 @@ impl PyProgram {
     fn unload(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let program = Arc::clone(&self.program);
         match py.torn_down(move || program.unload())? {
-            Err(error @ RuntimeError::State(StateError::LiveExecObjs { .. })) => {
+            Err(error) if matches!(error.detail(), ErrorDetail::State(StateError::LiveExecObjs { .. })) => {
                 refusal_as(py, self.runtime(), Origin::Program, QStatus::Error, &error)
             }
             outcome => reply(py, self.runtime(), Origin::Program, outcome),
@@ -335,8 +335,8 @@ pub(crate) fn place(
 }
 
 fn unknown(context: &RtContext, id: u32) -> RuntimeError {
-    RuntimeError::Device(DeviceError::NotFound {
+    RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound {
         id,
         existing: context.devices().iter().map(|id| id.0).collect(),
-    })
+    }))
 }

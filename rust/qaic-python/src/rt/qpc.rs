@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::program_info::QpcInfo;
-use qaic_runtime::error::{InputError, RuntimeError};
+use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
 use qaic_runtime::image::Image;
 
 use super::status::QStatus;
@@ -136,13 +136,18 @@ fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Im
     let shown = path.display().to_string();
     let opened = py.detached(|| match path.metadata() {
         // Opening a pipe would wait for somebody to write.
-        Ok(found) if !found.is_file() && !found.is_dir() => Err(RuntimeError::Input(InputError::Argument {
-            what: format!("{shown} is no regular file; a container is needed, or a directory with one"),
-        })),
+        Ok(found) if !found.is_file() && !found.is_dir() => {
+            Err(RuntimeError::from(ErrorDetail::Input(InputError::Argument {
+                what: format!("{shown} is no regular file; a container is needed, or a directory with one"),
+            })))
+        }
         _ => match Image::inspect(&path, true) {
-            Err(RuntimeError::Io { source, .. }) => Ok(Err(Failure::Io(source))),
-            Err(RuntimeError::Qpc(error)) => Ok(Err(Failure::Format(error))),
-            other => other.map(Ok),
+            Ok(image) => Ok(Ok(image)),
+            Err(error) => match error.into_detail() {
+                ErrorDetail::Io { source, .. } => Ok(Err(Failure::Io(source))),
+                ErrorDetail::Qpc(error) => Ok(Err(Failure::Format(error))),
+                other => Err(other.into()),
+            },
         },
     })?;
     opened.map_err(|failure| match failure {
@@ -159,5 +164,5 @@ enum Failure {
 
 fn to_json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
     serde_json::to_string(value)
-        .map_err(|error| from_runtime(py, RuntimeError::Internal { what: error.to_string() }))
+        .map_err(|error| from_runtime(py, ErrorDetail::Internal { what: error.to_string() }))
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
-use qaic_runtime::error::{RuntimeError, StateError};
+use qaic_runtime::error::{ErrorDetail, RuntimeError, StateError};
 
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
@@ -88,7 +88,7 @@ impl PyQueue {
             exec.enqueue()
         })?;
         match started {
-            Err(error @ RuntimeError::State(StateError::InFlight)) => {
+            Err(error) if matches!(error.detail(), ErrorDetail::State(StateError::InFlight)) => {
                 refusal_as(py, &self.context, Origin::Queue, QStatus::Busy, &error)
             }
             started => reply(py, &self.context, Origin::Queue, started),

@@ -4,7 +4,7 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use qaic_runtime::context::Context;
-use qaic_runtime::error::{CardError, DeviceError, InputError, RuntimeError, StateError};
+use qaic_runtime::error::{CardError, DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 use qaic_runtime::process::log::ErrorType;
 
 use crate::gil::{self, Door};
@@ -72,15 +72,15 @@ impl QStatus {
 
     /// What a caller is told about `error`.
     pub(crate) fn of(error: &RuntimeError) -> Self {
-        match error {
-            RuntimeError::Input(
+        match error.detail() {
+            ErrorDetail::Input(
                 InputError::Argument { .. }
                 | InputError::Arguments(_)
                 | InputError::BufferSize { .. }
                 | InputError::NoMatchingShape { .. }
                 | InputError::StateRequired { .. },
             )
-            | RuntimeError::State(
+            | ErrorDetail::State(
                 StateError::Invalid { .. }
                 | StateError::InFlight
                 | StateError::LiveExecObjs { .. }
@@ -88,27 +88,27 @@ impl QStatus {
                 | StateError::NothingSubmitted,
             ) => Self::Inval,
             // Cores that restart come back (device-kmd §2.7).
-            RuntimeError::State(StateError::QueueFull { .. })
-            | RuntimeError::Card(CardError::Firmware { status: -36, .. }) => Self::Again,
-            RuntimeError::Device(DeviceError::OutOfMemory { .. }) => Self::NoMem,
-            RuntimeError::Device(
+            ErrorDetail::State(StateError::QueueFull { .. })
+            | ErrorDetail::Card(CardError::Firmware { status: -36, .. }) => Self::Again,
+            ErrorDetail::Device(DeviceError::OutOfMemory { .. }) => Self::NoMem,
+            ErrorDetail::Device(
                 DeviceError::Busy { .. } | DeviceError::Lost { .. } | DeviceError::Unavailable { .. },
             )
-            | RuntimeError::Card(
+            | ErrorDetail::Card(
                 CardError::ChannelLost { .. }
                 | CardError::FirmwareVersion { .. }
                 | CardError::Firmware { .. },
             ) => Self::DevError,
-            RuntimeError::Card(CardError::FirmwareProtocol { .. }) => Self::Protocol,
-            RuntimeError::Card(CardError::Permission { .. }) => Self::Perm,
-            RuntimeError::Card(CardError::RingFull { .. }) => Self::Busy,
-            RuntimeError::Card(CardError::Driver { source, .. }) => {
+            ErrorDetail::Card(CardError::FirmwareProtocol { .. }) => Self::Protocol,
+            ErrorDetail::Card(CardError::Permission { .. }) => Self::Perm,
+            ErrorDetail::Card(CardError::RingFull { .. }) => Self::Busy,
+            ErrorDetail::Card(CardError::Driver { source, .. }) => {
                 source.raw_os_error().map_or(Self::Error, Self::of_driver)
             }
-            RuntimeError::Device(DeviceError::NotFound { .. } | DeviceError::TooFew { .. }) => Self::NoDev,
-            RuntimeError::Timeout { .. } => Self::TimedOut,
-            RuntimeError::Input(InputError::UnsupportedTransform { .. })
-            | RuntimeError::Device(DeviceError::Unsupported { .. }) => Self::Unsupported,
+            ErrorDetail::Device(DeviceError::NotFound { .. } | DeviceError::TooFew { .. }) => Self::NoDev,
+            ErrorDetail::Timeout { .. } => Self::TimedOut,
+            ErrorDetail::Input(InputError::UnsupportedTransform { .. })
+            | ErrorDetail::Device(DeviceError::Unsupported { .. }) => Self::Unsupported,
             _ => Self::Error,
         }
     }
@@ -177,7 +177,7 @@ pub(crate) fn outcome<T: Ungil + Send>(
     work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
 ) -> PyResult<Result<T, RuntimeError>> {
     let outcome = py.detached(|| Ok(work()))?;
-    if matches!(outcome, Err(RuntimeError::Interrupted))
+    if matches!(&outcome, Err(error) if error.is_interrupted())
         && let Some(signal) = gil::take_signal()
     {
         return Err(signal);

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use qaic_mem::{ForeignMemory, Storage};
 use qaic_runtime::binding::{Bindings, InputBinding, OutputBinding, Shapes};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::inference_set::{Completion, HandleId, Help, InferenceSet};
 use qaic_runtime::process::ForkGuard;
 use qaic_runtime::process::cancellation::CANCEL_PERIOD;
@@ -144,7 +144,7 @@ impl Flight {
                 return false;
             }
             if state.handle.is_none() {
-                state.settle(Err(RuntimeError::Cancelled));
+                state.settle(Err(ErrorDetail::Cancelled.into()));
                 drop(state);
                 self.ended.notify_all();
                 self.forget();
@@ -235,13 +235,13 @@ impl Flight {
         let waited = set.wait_for(&self.ended, "an inference", help, until, &mut interrupted, ended);
         match (waited, self.deadline) {
             (Ok(outcome), _) => outcome,
-            (Err(RuntimeError::Timeout { .. }), Some(deadline)) => {
+            (Err(error), Some(deadline)) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => {
                 // As after `run`, the device has let go of it when the error is raised.
                 let ended = || self.set().is_none().then_some(());
                 while !self.revoke() && self.ended.wait(CANCEL_PERIOD, ended).is_none() {
                     self.cancel();
                     if interrupted() {
-                        return Err(RuntimeError::Interrupted);
+                        return Err(ErrorDetail::Interrupted.into());
                     }
                 }
                 Err(deadline.error("an inference"))

@@ -10,7 +10,7 @@ use qaic_mem::DmaBuf;
 
 use crate::binding::{Bindings, InputBinding, OutputBinding, RetainedPair, TransferPlan};
 use crate::device::{DeviceKind, Exec};
-use crate::error::{DeviceError, InputError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
 use crate::program::Program;
 
 impl Program {
@@ -33,7 +33,7 @@ impl Program {
         };
         let refused = |why: &str| {
             let what = format!("binding `{}` takes no memory behind a descriptor: {why}", name());
-            Err(RuntimeError::Input(InputError::Argument { what }))
+            Err(RuntimeError::from(ErrorDetail::Input(InputError::Argument { what })))
         };
         if self.io_options().io_crc.is_some() {
             return refused("the program was compiled with io_crc, which sums the bytes on the host");

@@ -15,7 +15,7 @@ use super::staged::Staged;
 use super::window;
 use crate::binding::{Bindings, OutputBinding, Shapes, TransferPlan};
 use crate::device::{Activation, Canceller, Exec, HostTensors};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::clock;
 use crate::process::log;
 use crate::profiling::{Stages, Watch};
@@ -328,14 +328,15 @@ fn check_counts(bindings: &Bindings, transfers: &TransferPlan) -> Result<(), Run
     if found == expected {
         return Ok(());
     }
-    Err(RuntimeError::Input(InputError::Argument {
+    Err(ErrorDetail::Input(InputError::Argument {
         what: format!(
             "{} inputs and {} outputs are bound; the program has {} and {}",
             found.0, found.1, expected.0, expected.1
         ),
-    }))
+    })
+    .into())
 }
 
 fn no_variant(variant: usize) -> RuntimeError {
-    RuntimeError::Internal { what: format!("the program has no combination of shapes {variant}") }
+    ErrorDetail::Internal { what: format!("the program has no combination of shapes {variant}") }.into()
 }

@@ -9,7 +9,7 @@ use qaic_mem::{ForeignMemoryMut, HostSlice};
 use qaic_qpc::crc::Crc32;
 
 use crate::binding::{Bindings, InputBinding, OutputBinding};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// Bytes that are copied aside at a time: a caller may write to its memory while it is summed.
 const STEP_BYTES: usize = 4096;
@@ -112,7 +112,7 @@ impl IoCheck {
         let found = sections(memory, self.section_bytes);
         match found.iter().zip(taken).position(|(found, taken)| found != taken) {
             None => Ok(()),
-            Some(section) => Err(RuntimeError::Input(InputError::IoCrc {
+            Some(section) => Err(ErrorDetail::Input(InputError::IoCrc {
                 binding: name(),
                 section: section as u64,
                 begin: section.saturating_mul(self.section_bytes) as u64,
@@ -121,7 +121,8 @@ impl IoCheck {
                 second,
                 taken: taken[section],
                 found: found[section],
-            })),
+            })
+            .into()),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::mem;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 
 use crate::binding::{RetainedPair, TransferPlan};
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 
 /// The retained tensors of one activation. Zero at first.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Retained {
             by_output: vec![None; transfers.outputs().len()],
         };
         for (position, pair) in pairs.iter().enumerate() {
-            let unknown = || RuntimeError::Internal { what: format!("{pair:?} is not of this program") };
+            let unknown = || ErrorDetail::Internal { what: format!("{pair:?} is not of this program") };
             let transfer = transfers.inputs().get(pair.input).ok_or_else(unknown)?;
             *retained.by_input.get_mut(pair.input).ok_or_else(unknown)? = Some(position);
             *retained.by_output.get_mut(pair.output).ok_or_else(unknown)? = Some(position);

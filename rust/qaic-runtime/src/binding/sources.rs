@@ -4,7 +4,7 @@ use qaic_mem::HostSlice;
 
 use super::retained::RetainedValues;
 use crate::binding::{BindingTransfer, InputBinding, Window};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// The inputs of one inference: of the caller, or retained.
 #[derive(Clone, Copy, Debug)]
@@ -39,5 +39,5 @@ impl<'a> Sources<'a> {
 
 /// What an input without memory or retained value ends with.
 pub(super) fn state_required(name: &str) -> RuntimeError {
-    RuntimeError::Input(InputError::StateRequired { binding: name.to_owned() })
+    ErrorDetail::Input(InputError::StateRequired { binding: name.to_owned() }).into()
 }

@@ -10,7 +10,7 @@ use super::sources::Sources;
 use super::window;
 use crate::binding::{Bindings, DmaBuffers, OutputBinding, Place, TransferPlan, Window};
 use crate::device::Exec;
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 
 /// What moving tensors through DMA buffers needs.
 #[derive(Debug)]
@@ -92,7 +92,9 @@ impl DmaBuffers for dyn Exec + '_ {
 
 /// The device's tensor in its DMA buffer.
 fn in_buffer(place: Place, buffer: HostSlice<'_>) -> Result<HostSlice<'_>, RuntimeError> {
-    buffer.subslice(place.offset, place.bytes).ok_or_else(|| RuntimeError::Internal {
-        what: format!("{place:?} does not lie in a DMA buffer of {} bytes", buffer.len()),
+    buffer.subslice(place.offset, place.bytes).ok_or_else(|| {
+        RuntimeError::from(ErrorDetail::Internal {
+            what: format!("{place:?} does not lie in a DMA buffer of {} bytes", buffer.len()),
+        })
     })
 }

@@ -7,7 +7,7 @@ use qaic_qpc::dtype::ElementType;
 use qaic_qpc::network_desc::{IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, is_stats_output};
 use qaic_qpc::plan::{Dtype, Plan, PlanError, PlanTensor};
 
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::image::Image;
 
 /// An output with this behind the name of an input is the input's next value.
@@ -180,7 +180,7 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError
         let dims = |(name, shape): (&&String, &TensorShape)| {
             let unsigned = shape.dims.iter().map(|&dim| u64::try_from(dim)).collect::<Result<Vec<_>, _>>();
             unsigned.map_err(|_| {
-                RuntimeError::Input(InputError::Argument {
+                ErrorDetail::Input(InputError::Argument {
                     what: format!("binding `{name}`: permitted dims {:?} are negative", shape.dims),
                 })
             })
@@ -262,7 +262,7 @@ fn tensor(
     plan_tensor: Option<&PlanTensor>,
 ) -> Result<TensorSpec, RuntimeError> {
     let invalid = |what: String| {
-        RuntimeError::Input(InputError::Argument { what: format!("binding `{}`: {what}", binding.name) })
+        ErrorDetail::Input(InputError::Argument { what: format!("binding `{}`: {what}", binding.name) })
     };
     let dtype = ArrayType::of(descriptor.dtype)
         .ok_or_else(|| invalid(format!("element type {} is not known", descriptor.dtype.code())))?;

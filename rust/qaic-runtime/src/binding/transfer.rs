@@ -9,7 +9,7 @@ use qaic_qpc::dtype::ElementType;
 use qaic_qpc::network_desc::{Direction, TransformKind};
 use qaic_qpc::transform::{BindingPlan, Operation};
 
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// How a binding travels.
 #[derive(Clone, Debug)]
@@ -126,21 +126,23 @@ impl BindingTransfer {
     }
 
     pub(super) fn wrong_size(&self, found: usize) -> RuntimeError {
-        RuntimeError::Input(InputError::BufferSize {
+        ErrorDetail::Input(InputError::BufferSize {
             buffer: self.name.to_string(),
             expected: self.user_bytes as u64,
             found: found as u64,
         })
+        .into()
     }
 }
 
 impl Place {
     pub(super) fn too_short(&self, found: usize) -> RuntimeError {
-        RuntimeError::Input(InputError::BufferSize {
+        ErrorDetail::Input(InputError::BufferSize {
             buffer: format!("DMA buffer {}", self.buffer),
             expected: self.offset as u64 + self.bytes as u64,
             found: found as u64,
         })
+        .into()
     }
 }
 
@@ -198,25 +200,26 @@ fn fuse(plan: &BindingPlan) -> Result<Route, RuntimeError> {
 
 /// The plan gave both sides the sizes of its own pipeline.
 fn sizes(error: &PipelineError) -> RuntimeError {
-    RuntimeError::Internal { what: format!("transfer: {error}") }
+    ErrorDetail::Internal { what: format!("transfer: {error}") }.into()
 }
 
 fn unsupported(plan: &BindingPlan, step: usize, kind: TransformKind) -> RuntimeError {
-    RuntimeError::Input(InputError::UnsupportedTransform {
+    ErrorDetail::Input(InputError::UnsupportedTransform {
         binding: plan.name.to_string(),
         step,
         kind: format!("{kind:?}"),
     })
+    .into()
 }
 
 /// A size of the descriptor as a size in this process; fails only where addresses are shorter than the descriptor's.
 fn in_memory(plan: &BindingPlan, size: u64) -> Result<usize, RuntimeError> {
     usize::try_from(size).map_err(|_| {
-        RuntimeError::Input(InputError::BufferSize {
+        RuntimeError::from(ErrorDetail::Input(InputError::BufferSize {
             buffer: plan.name.to_string(),
             expected: size,
             found: usize::MAX as u64,
-        })
+        }))
     })
 }
 

@@ -21,7 +21,7 @@ use qaic_qpc::transform::partial::{PartialLayout, Slice};
 use qaic_qpc::transform::{BindingPlan, TransferPlan as Checked};
 
 use super::transfer::{BindingTransfer, Place, Route};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// The DMA buffers that tensors lie in, as the host sees them.
 pub trait DmaBuffers {
@@ -197,14 +197,15 @@ fn write_slice(slice: &Slice, src: HostSlice<'_>, mut dma: HostSliceMut<'_>) -> 
 fn refused(error: QpcError) -> RuntimeError {
     match error {
         QpcError::UnsupportedTransform { binding, step, kind } => {
-            RuntimeError::Input(InputError::UnsupportedTransform {
+            ErrorDetail::Input(InputError::UnsupportedTransform {
                 binding,
                 step: usize::try_from(step).unwrap_or(usize::MAX),
                 kind: format!("{:?}", TransformKind::from(kind)),
             })
+            .into()
         }
         QpcError::BufferSize { binding, found, max } => {
-            RuntimeError::Input(InputError::BufferSize { buffer: binding, expected: max, found })
+            ErrorDetail::Input(InputError::BufferSize { buffer: binding, expected: max, found }).into()
         }
         other => other.into(),
     }
@@ -212,8 +213,8 @@ fn refused(error: QpcError) -> RuntimeError {
 
 fn lookup(bindings: &[Arc<BindingTransfer>], index: usize) -> Result<&BindingTransfer, RuntimeError> {
     bindings.get(index).map(AsRef::as_ref).ok_or_else(|| {
-        RuntimeError::Input(InputError::Argument {
+        RuntimeError::from(ErrorDetail::Input(InputError::Argument {
             what: format!("binding {index} does not exist; there are {}", bindings.len()),
-        })
+        }))
     })
 }

@@ -8,7 +8,7 @@ use qaic_mem::{HostSlice, HostSliceMut};
 use super::retained::Retained;
 use super::sources::state_required;
 use crate::binding::{Route, TransferPlan, Window, WindowArray};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// Writes the boxes of inputs into the retained tensors.
 pub(super) fn upload_all(
@@ -74,7 +74,7 @@ fn download(window: &mut Window, dims: &[usize], tensor: HostSlice<'_>) -> Resul
 }
 
 fn wrong_side(binding: usize, what: &str) -> RuntimeError {
-    RuntimeError::Internal { what: format!("the array of a box of binding {binding} cannot be {what}") }
+    ErrorDetail::Internal { what: format!("the array of a box of binding {binding} cannot be {what}") }.into()
 }
 
 /// The walk over a box: outer dims one element at a time, the inner ones as runs of bytes.
@@ -138,7 +138,7 @@ impl<'a> Rows<'a> {
             return Ok(());
         }
         let outside = || {
-            RuntimeError::Input(InputError::Argument {
+            ErrorDetail::Input(InputError::Argument {
                 what: format!("a box of {extent:?} elements needs more memory than its array has"),
             })
         };

@@ -7,7 +7,7 @@ use qaic_kmd::kmd::Kmd;
 use qaic_kmd::transcript::{Recording, Replay};
 
 use super::RegistryOptions;
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// Names of `QAIC_KMD`.
 const KERNELS: &str = "sys, emu and replay:FILE";
@@ -124,14 +124,15 @@ impl Kernel {
 }
 
 fn argument(variable: &str, error: &dyn std::fmt::Display) -> RuntimeError {
-    RuntimeError::Input(InputError::Argument { what: format!("{variable}: {error}") })
+    ErrorDetail::Input(InputError::Argument { what: format!("{variable}: {error}") }).into()
 }
 
 #[cfg(feature = "emu")]
 fn unknown(variable: &str, found: &str, known: &str) -> RuntimeError {
-    RuntimeError::Input(InputError::Argument {
+    ErrorDetail::Input(InputError::Argument {
         what: format!("{variable} is {found:?}; {known} are possible"),
     })
+    .into()
 }
 
 /// What the cores of emulated cards do.

@@ -27,7 +27,7 @@
 //!
 //! **What blocks.** `load`, `activate`, [`Exec::execute`] and [`Exec::reclaim`] may take long, and what says so at its own
 //! place: a card is asked what it has. Nothing else may. `execute` works on the calling thread where the device is
-//! synchronous. It ends early, with [`RuntimeError::Interrupted`], after [`Canceller::cancel`].
+//! synchronous. It ends early, with [`ErrorDetail::Interrupted`], after [`Canceller::cancel`].
 //!
 //! **Two phases.** A device that works through inferences by itself says [`Device::queues_on_device`]. Then an execution
 //! begins with [`Exec::submit`], which hands it over, and ends with `execute`, which waits for it; in between the host
@@ -65,7 +65,7 @@ use std::sync::Arc;
 
 use qaic_mem::{DmaBuf, HostSlice, HostSliceMut};
 
-use crate::error::{DeviceError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::process::CancellationToken;
 use crate::profiling::{Identity, Stages};
@@ -152,7 +152,7 @@ pub enum DeviceStatus {
 pub struct LoadOptions {
     /// Activations the caller is going to ask for; a host device divides its threads among them.
     pub activations: u32,
-    /// Ends the load early, with [`RuntimeError::Interrupted`].
+    /// Ends the load early, with [`ErrorDetail::Interrupted`].
     pub token: CancellationToken,
     /// Programs of the same name on the same device share cores: the largest of them decides how many are held, and
     /// they take turns.
@@ -209,13 +209,14 @@ pub trait Device: Debug + Send + Sync {
     ///
     /// Blocking: until the reset has begun.
     fn reset(&self) -> Result<(), RuntimeError> {
-        Err(RuntimeError::Device(DeviceError::Unsupported {
+        Err(ErrorDetail::Device(DeviceError::Unsupported {
             what: format!(
                 "a reset of device {}, of kind `{}`, which keeps nothing beyond the processes that use it",
                 self.id().0,
                 self.kind().name()
             ),
-        }))
+        })
+        .into())
     }
 
     /// Hardware family that it stands for, where it is no card that says so itself.
@@ -303,7 +304,8 @@ pub trait Exec: Debug + Send {
     /// Blocking: as [`Exec::execute`].
     fn execute_in_place(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
         let _ = tensors;
-        Err(RuntimeError::Internal { what: "an execution in place on a device with DMA buffers".to_owned() })
+        Err(ErrorDetail::Internal { what: "an execution in place on a device with DMA buffers".to_owned() }
+            .into())
     }
 
     /// Picks the shapes of the executions that follow: an entry of `allowed_shapes`, 0 in a program without. A new exec
@@ -321,11 +323,12 @@ pub trait Exec: Debug + Send {
     fn bind_dma_buf(&mut self, index: usize, memory: Option<&Arc<DmaBuf>>) -> Result<(), RuntimeError> {
         match memory {
             None => Ok(()),
-            Some(_) => Err(RuntimeError::Device(DeviceError::Unsupported {
+            Some(_) => Err(ErrorDetail::Device(DeviceError::Unsupported {
                 what: format!(
                     "DMA buffer {index} lies in memory of this device's host; it takes no descriptor"
                 ),
-            })),
+            })
+            .into()),
         }
     }
 
@@ -379,7 +382,7 @@ pub trait Exec: Debug + Send {
     fn execute(&mut self) -> Result<(), RuntimeError>;
 
     /// [`Self::execute`] for a caller that has to answer signals: a device that waits asks `interrupted` a few times a
-    /// second, and ends with [`RuntimeError::Interrupted`] once that says so. The inference then goes on, and the next
+    /// second, and ends with [`ErrorDetail::Interrupted`] once that says so. The inference then goes on, and the next
     /// `execute` waits for it. A device whose executions end by themselves need not ask.
     fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
         let _ = interrupted;

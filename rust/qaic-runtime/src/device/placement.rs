@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::DeviceId;
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// Devices of one program, in the order of its partitions. One of them is the usual case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Placement {
         let devices = text
             .split(':')
             .map(|part| {
-                part.trim().parse().map(DeviceId).map_err(|_| RuntimeError::Input(InputError::Argument {
+                part.trim().parse().map(DeviceId).map_err(|_| ErrorDetail::Input(InputError::Argument {
                     what: format!(
                         "device mapping {text:?}: {part:?} is not a device id; ids joined with ':' are expected, \
                          as in \"0:1\""
@@ -48,12 +48,12 @@ impl Placement {
         let twice = self.devices.iter().enumerate().find(|(index, id)| self.devices[..*index].contains(id));
         match twice {
             None => Ok(()),
-            Some((_, id)) => Err(RuntimeError::Input(InputError::Argument {
+            Some((_, id)) => Err(ErrorDetail::Input(InputError::Argument {
                 what: format!(
                     "device mapping \"{self}\" names device {} twice; each partition needs a device of its own",
                     id.0
                 ),
-            })),
+            }).into()),
         }
     }
 

@@ -12,7 +12,7 @@ use super::kernel::{Kernel, KernelOptions};
 use super::noop::{self, NoopDevice};
 use super::virtual_card::shared_cores::SharedCores;
 use super::{CORES, Device, DeviceId, DeviceKind, ResourceTracker, UserDirectory};
-use crate::error::{DeviceError, InputError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
 use crate::process::log;
 
 /// Virtual cards a process may have at most; a host has at most that many real ones.
@@ -48,9 +48,10 @@ impl RegistryOptions {
         if (1..=MAX_VIRTUAL_CARDS).contains(&count) {
             return Ok(count);
         }
-        Err(RuntimeError::Input(InputError::Argument {
+        Err(ErrorDetail::Input(InputError::Argument {
             what: format!("QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} are possible"),
-        }))
+        })
+        .into())
     }
 
     /// Hardware family of these.
@@ -60,9 +61,9 @@ impl RegistryOptions {
         };
         Family::named(name).ok_or_else(|| {
             let names = FAMILIES.map(|family| family.name).join(" and ");
-            RuntimeError::Input(InputError::Argument {
+            RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                 what: format!("QAIC_CPU_FAMILY is {name:?}; {names} are possible"),
-            })
+            }))
         })
     }
 }
@@ -93,10 +94,11 @@ impl RequestedKinds {
             "kmd" => (Some(true), None),
             "noop" => (None, Some(DeviceKind::Noop)),
             other => {
-                return Err(RuntimeError::Device(DeviceError::Kind {
+                return Err(ErrorDetail::Device(DeviceError::Kind {
                     kind: other.to_owned(),
                     known: Registry::KINDS,
-                }));
+                })
+                .into());
             }
         };
         Ok(Self { cards, virtual_kind })
@@ -142,9 +144,10 @@ impl Registry {
     fn add_cards(&mut self, options: &RegistryOptions, are_needed: bool) -> Result<(), RuntimeError> {
         let Some(kernel) = Kernel::open(options)? else {
             return if are_needed {
-                Err(RuntimeError::Device(DeviceError::Unsupported {
+                Err(ErrorDetail::Device(DeviceError::Unsupported {
                     what: "cards: this library was built without them".to_owned(),
-                }))
+                })
+                .into())
             } else {
                 Ok(())
             };
@@ -166,7 +169,7 @@ impl Registry {
     fn add_virtual(&mut self, options: &RegistryOptions, kind: DeviceKind) -> Result<(), RuntimeError> {
         let faults = options.noop_faults.as_deref().unwrap_or_default();
         let faults = FaultPlan::parse(faults, Target::Noop).map_err(|error| {
-            RuntimeError::Input(InputError::Argument { what: format!("QAIC_NOOP_FAULTS: {error}") })
+            ErrorDetail::Input(InputError::Argument { what: format!("QAIC_NOOP_FAULTS: {error}") })
         })?;
         let taken: Vec<_> = self.devices.iter().map(|device| device.id()).collect();
         let free = (0..).map(DeviceId).filter(|id| !taken.contains(id));
@@ -203,10 +206,10 @@ impl Registry {
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
         self.devices.iter().find(|device| device.id() == id).ok_or_else(|| {
-            RuntimeError::Device(DeviceError::NotFound {
+            RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound {
                 id: id.0,
                 existing: self.devices.iter().map(|device| device.id().0).collect(),
-            })
+            }))
         })
     }
 
@@ -215,13 +218,13 @@ impl Registry {
         let device = self.device(id)?;
         // Where there are test devices there are no others.
         self.controls.get(id.0 as usize).ok_or_else(|| {
-            RuntimeError::Input(InputError::Argument {
+            RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                 what: format!(
                     "device {} is of kind `{}`; only `noop` devices can be controlled",
                     id.0,
                     device.kind().name()
                 ),
-            })
+            }))
         })
     }
 
@@ -237,13 +240,13 @@ impl Registry {
         let device = self.device(id)?;
         let control = self.emulator.as_ref().and_then(|emulator| emulator.control(id.0));
         control.ok_or_else(|| {
-            RuntimeError::Input(InputError::Argument {
+            RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                 what: format!(
                     "device {} is of kind `{}` and not emulated; `QAIC_KMD=emu` makes emulated cards",
                     id.0,
                     device.kind().name()
                 ),
-            })
+            }))
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Device, DeviceId};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// The devices that `listed`, the value of `QAIC_VISIBLE_DEVICES`, names: ids separated by commas. All without a value,
 /// and for one without characters. They keep their ids and their order, whatever the order of the list.
@@ -33,7 +33,7 @@ fn parse(listed: &str) -> Result<Vec<DeviceId>, RuntimeError> {
     let mut ids = Vec::new();
     for part in listed.split(',') {
         let refused = |why: String| {
-            RuntimeError::Input(InputError::Argument {
+            ErrorDetail::Input(InputError::Argument {
                 what: format!(
                     "QAIC_VISIBLE_DEVICES is {listed:?}: {why}; device ids separated by ',' are expected, as in \"0,1\""
                 ),
@@ -42,7 +42,7 @@ fn parse(listed: &str) -> Result<Vec<DeviceId>, RuntimeError> {
         let id = part.trim().parse().map(DeviceId);
         let id = id.map_err(|_| refused(format!("{:?} is not a device id", part.trim())))?;
         if ids.contains(&id) {
-            return Err(refused(format!("device {} is named twice", id.0)));
+            return Err(refused(format!("device {} is named twice", id.0)).into());
         }
         ids.push(id);
     }

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{CardError, DeviceError, EngineError, InputError, RuntimeError, StateError};
+use super::{CardError, DeviceError, EngineError, ErrorDetail, InputError, StateError};
 
-impl RuntimeError {
+impl ErrorDetail {
     /// One example of each variant of this crate, in the order of the variants. Errors of containers have a list of
     /// their own, `QpcError::examples`.
     #[allow(clippy::too_many_lines)] // a table
@@ -143,13 +143,13 @@ mod tests {
             .flat_map(|text| text.split("=> \"").skip(1))
             .filter_map(|rest| rest.split('"').next())
             .collect();
-        let examples: BTreeSet<&str> = RuntimeError::examples().iter().map(RuntimeError::code).collect();
+        let examples: BTreeSet<&str> = ErrorDetail::examples().iter().map(ErrorDetail::code).collect();
         assert_eq!(examples, in_text);
     }
 
     #[test]
     fn error_of_each_kind_is_among_the_examples() {
-        let count = |kind| RuntimeError::examples().iter().filter(|error| error.kind() == kind).count();
+        let count = |kind| ErrorDetail::examples().iter().filter(|error| error.kind() == kind).count();
         let kinds = [
             (ErrorKind::Container, 0),
             (ErrorKind::File, 1),

@@ -50,10 +50,15 @@ pub enum ErrorKind {
     Internal,
 }
 
+/// What went wrong; [`RuntimeError::detail`] has the figures. One pointer, because every step of an inference returns it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct RuntimeError(Box<ErrorDetail>);
+
 /// What went wrong, with the figures needed to say so.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RuntimeError {
+pub enum ErrorDetail {
     /// The container is malformed or beyond the limits.
     #[error(transparent)]
     Qpc(#[from] QpcError),
@@ -112,7 +117,18 @@ pub enum RuntimeError {
     },
 }
 
-impl From<MemoryError> for RuntimeError {
+impl<T> From<T> for RuntimeError
+where
+    ErrorDetail: From<T>,
+{
+    // Cold: on the path of an inference only an error allocates.
+    #[cold]
+    fn from(detail: T) -> Self {
+        Self(Box::new(detail.into()))
+    }
+}
+
+impl From<MemoryError> for ErrorDetail {
     fn from(error: MemoryError) -> Self {
         match error {
             MemoryError::Io { path, source } => Self::Io { path, source },
@@ -121,13 +137,13 @@ impl From<MemoryError> for RuntimeError {
     }
 }
 
-impl From<ArgumentError> for RuntimeError {
+impl From<ArgumentError> for ErrorDetail {
     fn from(error: ArgumentError) -> Self {
         Self::Input(error.into())
     }
 }
 
-impl From<PlanError> for RuntimeError {
+impl From<PlanError> for ErrorDetail {
     fn from(error: PlanError) -> Self {
         match error {
             PlanError::Qpc(error) => Self::Qpc(error),
@@ -137,6 +153,41 @@ impl From<PlanError> for RuntimeError {
 }
 
 impl RuntimeError {
+    /// The case and its figures.
+    pub fn detail(&self) -> &ErrorDetail {
+        &self.0
+    }
+
+    /// The case and its figures.
+    pub fn into_detail(self) -> ErrorDetail {
+        *self.0
+    }
+
+    /// Whether the caller interrupted the call.
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self.detail(), ErrorDetail::Interrupted)
+    }
+
+    /// The status of a refusal by a card's firmware.
+    pub fn firmware_status(&self) -> Option<i32> {
+        match self.detail() {
+            ErrorDetail::Card(CardError::Firmware { status, .. }) => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// What failed.
+    pub fn kind(&self) -> ErrorKind {
+        self.detail().kind()
+    }
+
+    /// Stable slug of the case; texts may change, slugs do not.
+    pub fn code(&self) -> &'static str {
+        self.detail().code()
+    }
+}
+
+impl ErrorDetail {
     /// What failed.
     pub const fn kind(&self) -> ErrorKind {
         match self {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{HandleId, InferenceSet, Lease};
 use crate::binding::Bindings;
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::cancellation::check_period;
 
 /// What a benchmark measured.
@@ -75,7 +75,7 @@ impl InferenceSet {
             if outcome.is_ok() && asked.elapsed() >= check_period(None) {
                 asked = Instant::now();
                 if interrupted() {
-                    outcome = Err(RuntimeError::Interrupted);
+                    outcome = Err(ErrorDetail::Interrupted.into());
                 }
             }
             let may_begin = |begun| {

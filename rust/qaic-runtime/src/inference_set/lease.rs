@@ -8,7 +8,7 @@ use qaic_mem::{HostSlice, HostSliceMut, Lender};
 
 use super::{HandleId, InferenceSet};
 use crate::binding::{Bindings, InputBinding, OutputBinding, Shapes};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::log;
 use crate::request::ExecObj;
 
@@ -43,7 +43,7 @@ impl Lease<'_> {
             self.bind(|bindings| {
                 let expected = (bindings.inputs.len(), bindings.outputs.len());
                 if (inputs.len(), outputs.len()) != expected {
-                    return Err(RuntimeError::Input(InputError::Argument {
+                    return Err(ErrorDetail::Input(InputError::Argument {
                         what: format!(
                             "{} inputs and {} outputs given; the program has {} and {}",
                             inputs.len(),

@@ -14,7 +14,7 @@ use qaic_sync::{EventCount, Phase, PutBackError};
 use crate::binding::CancellationCheck;
 use crate::context::Context;
 use crate::device::Placement;
-use crate::error::{InputError, RuntimeError, StateError};
+use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::process::cancellation::check_period;
@@ -92,7 +92,7 @@ impl InferenceSet {
         let programs =
             Program::with_queues(context, image, placement, &options, num_activations, Some(set_size))?;
         let Some(first) = programs.first() else {
-            return Err(RuntimeError::Internal { what: "a set without programs".to_owned() });
+            return Err(ErrorDetail::Internal { what: "a set without programs".to_owned() }.into());
         };
         first.load()?;
         let mut activated = Vec::with_capacity(programs.len());
@@ -243,7 +243,7 @@ impl InferenceSet {
             if let Some(handle) = self.try_get_completed() {
                 return Some(Ok(handle));
             }
-            self.lists.is_settled().then_some(Err(RuntimeError::State(StateError::NothingSubmitted)))
+            self.lists.is_settled().then(|| Err(StateError::NothingSubmitted.into()))
         })
     }
 
@@ -267,7 +267,7 @@ impl InferenceSet {
         let ids = self.lists.ids();
         loop {
             let oldest = ids.oldest(id, |number| self.request(number).state().is_outstanding());
-            let number = oldest.ok_or(RuntimeError::State(StateError::UnknownInference { id }))?;
+            let number = oldest.ok_or(StateError::UnknownInference { id })?;
             let request = self.request(number);
             let state = request.state();
             let generation = state.generation();
@@ -308,10 +308,11 @@ impl InferenceSet {
                 }
                 Ok(())
             }
-            Err(PutBackError::InFlight) => Err(RuntimeError::State(StateError::InFlight)),
-            Err(PutBackError::Available) => Err(RuntimeError::State(StateError::Invalid {
+            Err(PutBackError::InFlight) => Err(ErrorDetail::State(StateError::InFlight).into()),
+            Err(PutBackError::Available) => Err(ErrorDetail::State(StateError::Invalid {
                 what: format!("handle {} was put back already; get it or submit it first", handle.0),
-            })),
+            })
+            .into()),
         }
     }
 
@@ -444,7 +445,8 @@ impl Drop for InferenceSet {
 }
 
 fn unknown_handle(handle: HandleId) -> RuntimeError {
-    RuntimeError::Input(InputError::Argument {
+    ErrorDetail::Input(InputError::Argument {
         what: format!("handle {} is not of this inference set", handle.0),
     })
+    .into()
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fork::ForkGuard;
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// How often a wait that answers signals asks whether one arrived.
@@ -54,7 +54,7 @@ impl CancellationToken {
         Self::default()
     }
 
-    /// Asks the work to end. It ends with [`RuntimeError::Interrupted`] where it can, which may be never.
+    /// Asks the work to end. It ends with [`ErrorDetail::Interrupted`] where it can, which may be never.
     pub fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Release);
         if let Some(hook) = &*self.0.hook.lock() {
@@ -67,9 +67,9 @@ impl CancellationToken {
         self.0.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// [`RuntimeError::Interrupted`] once the work was asked to end.
+    /// [`ErrorDetail::Interrupted`] once the work was asked to end.
     pub fn check(&self) -> Result<(), RuntimeError> {
-        if self.is_cancelled() { Err(RuntimeError::Interrupted) } else { Ok(()) }
+        if self.is_cancelled() { Err(ErrorDetail::Interrupted.into()) } else { Ok(()) }
     }
 
     /// Makes the token of work that was cancelled good for the next.
@@ -172,7 +172,8 @@ impl Deadline {
 
     /// Says that `what` did not come in time.
     pub fn error(self, what: &'static str) -> RuntimeError {
-        RuntimeError::Timeout { what, timeout_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX) }
+        ErrorDetail::Timeout { what, timeout_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX) }
+            .into()
     }
 }
 
@@ -220,7 +221,7 @@ impl<'a> WaitScope<'a> {
         match self.due {
             Some(due) if now >= due => {
                 self.due = Some(now + CHECK_PERIOD);
-                if check() { Err(RuntimeError::Interrupted) } else { Ok(()) }
+                if check() { Err(ErrorDetail::Interrupted.into()) } else { Ok(()) }
             }
             Some(_) => Ok(()),
             None => {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::device::virtual_card::shared_cores;
-use crate::error::{RuntimeError, StateError};
+use crate::error::{ErrorDetail, RuntimeError, StateError};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
@@ -64,7 +64,7 @@ impl ForkGuard {
 
     /// Refuses what was made before a fork.
     pub fn check(self) -> Result<(), RuntimeError> {
-        if self.is_current() { Ok(()) } else { Err(RuntimeError::State(StateError::Forked)) }
+        if self.is_current() { Ok(()) } else { Err(ErrorDetail::State(StateError::Forked).into()) }
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::cancellation::{CancellationToken, Deadline, WaitScope, ignore_signals_on_this_thread};
 use super::fork::ForkLocal;
 use super::log;
-use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
 /// How long an explicit teardown is waited for: as long as the kernel waits for an answer of a card's firmware.
@@ -131,7 +131,7 @@ pub fn run<T: Send + 'static>(
     begin(&teardown, Box::new(move || *slot.lock() = Some(work())));
     teardown.wait(scope)?;
     let ended = outcome.lock().take();
-    ended.unwrap_or_else(|| Err(RuntimeError::Internal { what: "a teardown panicked".to_owned() }))
+    ended.unwrap_or_else(|| Err(ErrorDetail::Internal { what: "a teardown panicked".to_owned() }.into()))
 }
 
 /// Makes an attempt, and another one where the first found a device busy while something was torn down.
@@ -141,9 +141,11 @@ pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Res
     let was_idle = is_idle();
     let outcome = attempt();
     let is_busy = matches!(
-        outcome,
-        Err(RuntimeError::Device(DeviceError::Busy { .. } | DeviceError::OutOfMemory { .. })
-            | RuntimeError::Card(CardError::Firmware { .. }))
+        outcome.as_ref().err().map(RuntimeError::detail),
+        Some(
+            ErrorDetail::Device(DeviceError::Busy { .. } | DeviceError::OutOfMemory { .. })
+                | ErrorDetail::Card(CardError::Firmware { .. })
+        )
     );
     if !is_busy || (was_idle && is_idle()) {
         return outcome;
@@ -152,7 +154,7 @@ pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Res
     let mut scope = WaitScope::until(Deadline::after(LIMIT)).checked_by(&mut is_cancelled);
     match drain(&mut scope) {
         Ok(()) => attempt(),
-        Err(RuntimeError::Interrupted) => Err(RuntimeError::Interrupted),
+        Err(error) if error.is_interrupted() => Err(error),
         Err(_) => outcome,
     }
 }
@@ -351,15 +353,13 @@ mod tests {
     fn run_gives_the_outcome_and_leaves_late_work_going() {
         assert_eq!(run(&mut within(LONG), || Ok(3)).unwrap(), 3);
         assert_eq!(
-            run::<()>(&mut within(LONG), || Err(RuntimeError::State(StateError::InFlight)))
-                .unwrap_err()
-                .code(),
+            run::<()>(&mut within(LONG), || Err(StateError::InFlight.into())).unwrap_err().code(),
             "inference.in_flight"
         );
         let ((unblock, blocked), (ended, end)) = (channel::<()>(), channel());
         let late = run(&mut within(Duration::ZERO), move || {
             let _ = blocked.recv();
-            ended.send(()).map_err(|_| RuntimeError::State(StateError::Forked))
+            ended.send(()).map_err(|_| StateError::Forked.into())
         });
         assert_eq!(late.unwrap_err().code(), "device.timeout");
         drop(unblock);
@@ -381,7 +381,7 @@ mod tests {
         let teardown = release(Arc::new(Blocked(Mutex::new(blocked)))).unwrap();
         let mut unblock = Some(unblock);
         let attempt = || match unblock.take() {
-            Some(_) => Err(RuntimeError::Device(DeviceError::Busy { id: 0, needed: 1, free: 0, total: 16 })),
+            Some(_) => Err(DeviceError::Busy { id: 0, needed: 1, free: 0, total: 16 }.into()),
             None => Ok(()),
         };
         when_free(attempt).unwrap();
@@ -389,7 +389,7 @@ mod tests {
         let mut attempts = 0;
         let refused: Result<(), _> = when_free(|| {
             attempts += 1;
-            Err(RuntimeError::State(StateError::InFlight))
+            Err(StateError::InFlight.into())
         });
         assert_eq!((refused.unwrap_err().code(), attempts), ("inference.in_flight", 1));
     }

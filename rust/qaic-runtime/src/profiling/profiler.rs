@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::quota::SamplingRule;
 use super::recorder::{Collected, DeviceStats, Limits, Recorder};
 use super::registry::SubscriptionRegistry;
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::ForkGuard;
 use crate::process::cancellation::check_period;
 use crate::request::until;
@@ -134,7 +134,7 @@ impl Profiler {
                 return Ok(true);
             }
             if interrupted() {
-                return Err(RuntimeError::Interrupted);
+                return Err(ErrorDetail::Interrupted.into());
             }
         }
     }

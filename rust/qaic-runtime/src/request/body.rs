@@ -12,7 +12,7 @@ use crate::binding::{
     StatsPlace,
 };
 use crate::device::Canceller;
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::inference_set::Completion;
 use crate::process::clock;
 use crate::profiling::{ActiveSample, Arrival};
@@ -185,7 +185,7 @@ impl Body {
                 }
             });
             let mut outcome = self.wait(request, noted.as_mut().map(|noted| noted as CancellationCheck<'_>));
-            if matches!(outcome, Err(RuntimeError::Interrupted)) && !request.is_asked_to_end() {
+            if matches!(&outcome, Err(error) if error.is_interrupted()) && !request.is_asked_to_end() {
                 if is_given_up {
                     is_left = true;
                     return outcome;
@@ -218,7 +218,7 @@ impl Body {
             // The device cannot tell which inference is meant while it has the one before.
             let mut check = || request.is_asked_to_end() || check.as_mut().is_some_and(|check| check());
             if check() {
-                return Err(RuntimeError::Interrupted);
+                return Err(ErrorDetail::Interrupted.into());
             }
             self.io.submit(&mut self.bindings, None, watch.as_deref_mut(), Some(&mut check))?;
             self.is_deferred = false;
@@ -250,7 +250,7 @@ impl Body {
                 }
                 None => self.io.run(&mut self.bindings, retained.as_deref_mut(), watch, None),
             };
-            if matches!(outcome, Err(RuntimeError::Interrupted)) {
+            if matches!(&outcome, Err(error) if error.is_interrupted()) {
                 if is_given_up {
                     request.ask_to_end(request.state().generation(), qaic_sync::Reason::Cancelled);
                     self.io.discard();
@@ -305,7 +305,7 @@ impl Body {
         work: impl FnOnce(&mut Self) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
         if request.is_asked_to_end() {
-            return Err(RuntimeError::Interrupted);
+            return Err(ErrorDetail::Interrupted.into());
         }
         caught(|| work(self))
     }
@@ -333,7 +333,7 @@ pub(crate) fn is_stats_bound(bindings: &Bindings, output: Option<usize>) -> bool
 /// A panic in `work` is an error of the inference.
 fn caught(work: impl FnOnce() -> Result<(), RuntimeError>) -> Result<(), RuntimeError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
-    caught.unwrap_or_else(|_| Err(RuntimeError::Internal { what: "an inference panicked".to_owned() }))
+    caught.unwrap_or_else(|_| Err(ErrorDetail::Internal { what: "an inference panicked".to_owned() }.into()))
 }
 
 fn name_of(bindings: &[BindingDesc], index: usize) -> String {

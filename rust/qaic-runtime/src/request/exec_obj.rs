@@ -8,7 +8,7 @@ use qaic_sync::{Phase, Reason, Submitted};
 
 use super::{Body, INFERENCE, Request, give_up, until};
 use crate::binding::{Bindings, CancellationCheck, IoCrcs};
-use crate::error::{RuntimeError, StateError};
+use crate::error::{ErrorDetail, RuntimeError, StateError};
 use crate::inference_set::{Completion, Lists};
 use crate::process::ForkGuard;
 use crate::process::cancellation::{CANCEL_PERIOD, check_period};
@@ -109,7 +109,7 @@ impl ExecObj {
         self.is_in_flight() && matches!(self.request.state().phase(), Phase::Running | Phase::OnDevice)
     }
 
-    /// Takes its inference back if no thread has begun it; it then has ended with [`RuntimeError::Cancelled`]. Never
+    /// Takes its inference back if no thread has begun it; it then has ended with [`ErrorDetail::Cancelled`]. Never
     /// blocks.
     pub fn revoke(&self) -> bool {
         self.request.state().under_way().is_some_and(|generation| self.request.revoke(generation))
@@ -160,7 +160,7 @@ impl ExecObj {
         }
         withdrawn.is_begun = true;
         let body =
-            withdrawn.body.take().ok_or_else(|| RuntimeError::Internal { what: "no body".to_owned() })?;
+            withdrawn.body.take().ok_or_else(|| ErrorDetail::Internal { what: "no body".to_owned() })?;
         Ok((body, begun))
     }
 
@@ -174,7 +174,7 @@ impl ExecObj {
         self.run_until(None, interrupted)
     }
 
-    /// [`Self::run`], ended with [`RuntimeError::Timeout`] at `deadline`, whichever thread runs it.
+    /// [`Self::run`], ended with [`ErrorDetail::Timeout`] at `deadline`, whichever thread runs it.
     pub fn run_until(
         &self,
         deadline: Option<Instant>,
@@ -218,7 +218,10 @@ impl ExecObj {
         given_up: Option<RuntimeError>,
     ) -> Result<(), RuntimeError> {
         let outcome = self.request.outcome();
-        let is_ended = matches!(outcome, Err(RuntimeError::Cancelled | RuntimeError::Timeout { .. }));
+        let is_ended = matches!(
+            outcome.as_ref().err().map(RuntimeError::detail),
+            Some(ErrorDetail::Cancelled | ErrorDetail::Timeout { .. })
+        );
         if is_ended && let Some(error) = given_up {
             return Err(error);
         }
@@ -233,7 +236,7 @@ impl ExecObj {
 
     /// Waits for the inference under way and returns how it ended; without one, how the last ended, and `Ok` when there
     /// never was one. An inference that takes longer than the program's time limit is ended with
-    /// [`RuntimeError::Timeout`].
+    /// [`ErrorDetail::Timeout`].
     ///
     /// Blocking: until it ends, `deadline`, or `interrupted`, which is asked about every 50 ms. In the last two cases
     /// the inference goes on and can be waited for again.
@@ -286,7 +289,7 @@ impl ExecObj {
         }
     }
 
-    /// Asks the inference under way to end; it then ends with [`RuntimeError::Cancelled`], unless it was just ending. One
+    /// Asks the inference under way to end; it then ends with [`ErrorDetail::Cancelled`], unless it was just ending. One
     /// that no thread works on, because it has not begun or because the device has it, ends at once. Never blocks.
     pub fn cancel(&self) {
         let request = &self.request;

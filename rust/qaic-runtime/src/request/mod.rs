@@ -17,7 +17,7 @@ pub use exec_obj::ExecObj;
 pub(crate) use exec_obj::Submission;
 
 use crate::device::Canceller;
-use crate::error::{RuntimeError, StateError};
+use crate::error::{ErrorDetail, RuntimeError, StateError};
 use crate::inference_set::{Completion, HandleId, Lists};
 use crate::process::clock;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
@@ -144,8 +144,10 @@ impl Request {
 
     /// Takes the body, for the owner of a running inference.
     pub(crate) fn take_body(&self) -> Result<Box<Body>, RuntimeError> {
-        self.body.take().ok_or_else(|| RuntimeError::Internal {
-            what: format!("request {} has no body while an inference of it runs", self.number),
+        self.body.take().ok_or_else(|| {
+            RuntimeError::from(ErrorDetail::Internal {
+                what: format!("request {} has no body while an inference of it runs", self.number),
+            })
         })
     }
 
@@ -161,7 +163,9 @@ impl Request {
         let mut edited = Edited { request: self, body: self.body.take() };
         match &mut edited.body {
             Some(body) => Ok(change(body)),
-            None => Err(RuntimeError::Internal { what: format!("request {} has no body", self.number) }),
+            None => {
+                Err(ErrorDetail::Internal { what: format!("request {} has no body", self.number) }.into())
+            }
         }
     }
 
@@ -196,14 +200,14 @@ impl Request {
 
     /// The outcome with the reason for which the inference was asked to end.
     fn explained(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-        match (outcome, self.state.reason()) {
-            (Err(RuntimeError::Interrupted), Some(Reason::TimedOut)) => {
+        outcome.map_err(|error| match self.state.reason() {
+            Some(Reason::TimedOut) if error.is_interrupted() => {
                 let timeout_ms = self.limit_ms.load(Ordering::Relaxed);
-                Err(RuntimeError::Timeout { what: INFERENCE, timeout_ms })
+                ErrorDetail::Timeout { what: INFERENCE, timeout_ms }.into()
             }
-            (Err(RuntimeError::Interrupted), Some(Reason::Cancelled)) => Err(RuntimeError::Cancelled),
-            (outcome, _) => outcome,
-        }
+            Some(Reason::Cancelled) if error.is_interrupted() => ErrorDetail::Cancelled.into(),
+            _ => error,
+        })
     }
 
     /// How the last inference ended; `Ok` where there never was one.
@@ -224,7 +228,7 @@ impl Request {
         if !self.state.claim(generation) {
             return false;
         }
-        self.fail(RuntimeError::Cancelled);
+        self.fail(ErrorDetail::Cancelled.into());
         true
     }
 
@@ -301,10 +305,10 @@ pub(crate) fn give_up(
 ) -> Option<RuntimeError> {
     if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
         let waited = began.map(|began| began.elapsed()).unwrap_or_default();
-        return Some(RuntimeError::Timeout {
-            what,
-            timeout_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
-        });
+        return Some(
+            ErrorDetail::Timeout { what, timeout_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX) }
+                .into(),
+        );
     }
-    interrupted().then_some(RuntimeError::Interrupted)
+    interrupted().then(|| ErrorDetail::Interrupted.into())
 }

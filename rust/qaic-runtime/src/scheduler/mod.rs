@@ -32,7 +32,7 @@ use qaic_sync::{AskedToEnd, EventCount, Generation, RunQueues, Turn};
 
 use crate::binding::CancellationCheck;
 use crate::device::Device;
-use crate::error::{RuntimeError, StateError};
+use crate::error::{ErrorDetail, RuntimeError, StateError};
 use crate::process::ForkGuard;
 use crate::process::cancellation::check_period;
 use crate::request::{Body, Finished, Request, clock_after, give_up, until};
@@ -396,7 +396,7 @@ impl Shared {
         let entry = request.number() | (generation.low_bits() & GENERATION_MASK) << NUMBER_BITS;
         match request.state().enqueue(!self.queues.is_ordered()) {
             Err(AskedToEnd) => {
-                request.fail(RuntimeError::Cancelled);
+                request.fail(ErrorDetail::Cancelled.into());
                 Ok(())
             }
             // The entry of an inference that was revoked stands for this one as well.
@@ -417,14 +417,14 @@ impl Shared {
     /// Undoes the queueing of a request that found no room. Another thread may have cancelled it meanwhile, and begun the
     /// next inference in reliance on the entry: that one fails then.
     fn refuse(&self, request: &Request, generation: Generation) -> Result<(), RuntimeError> {
-        let full = RuntimeError::State(StateError::QueueFull { capacity: self.options.capacity });
+        let full = ErrorDetail::State(StateError::QueueFull { capacity: self.options.capacity });
         if !request.state().dequeue_unlisted() {
             return Ok(());
         }
         if request.state().generation() == generation {
-            return Err(full);
+            return Err(full.into());
         }
-        request.fail(full);
+        request.fail(full.into());
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::request::Request;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
@@ -55,7 +55,7 @@ impl Requests {
         let segment = self
             .segments
             .get(segment)
-            .ok_or_else(|| RuntimeError::Internal { what: format!("request {number} has no place") })?;
+            .ok_or_else(|| ErrorDetail::Internal { what: format!("request {number} has no place") })?;
         let segment =
             segment.get_or_init(|| (0..segment_len(place(number).0)).map(|_| OnceLock::new()).collect());
         if let Some(slot) = segment.get(index) {

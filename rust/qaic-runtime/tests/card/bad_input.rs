@@ -5,7 +5,7 @@ use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::{EmuOptions, FaultPlan};
 use qaic_kmd::abi::request;
 use qaic_runtime::device::{DeviceStatus, LoadOptions};
-use qaic_runtime::error::{CardError, DeviceError, RuntimeError};
+use qaic_runtime::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 
 use crate::rig::{CardProgramSpec, Rig};
 
@@ -46,7 +46,7 @@ fn programs_for_other_hardware() {
     spec.metadata.hw_version_major = 3;
     let error = refused(EmuOptions::default(), &spec);
     assert!(
-        matches!(&error, RuntimeError::Device(DeviceError::HardwareFamily { built_for, family: "ai100", .. }) if built_for == "ai200")
+        matches!(error.detail(), ErrorDetail::Device(DeviceError::HardwareFamily { built_for, family: "ai100", .. }) if built_for == "ai200")
     );
     let rig = Rig::with(EmuOptions::default(), &spec);
     rig.device.load(&rig.image, &LoadOptions { any_hardware: true, ..LoadOptions::default() }).unwrap();
@@ -64,7 +64,7 @@ fn nodes_that_may_not_be_opened_or_are_of_others() {
     };
     let denied = rig("open@1=EACCES*all");
     let error = denied.load().unwrap_err();
-    assert!(matches!(error, RuntimeError::Card(CardError::Permission { .. })));
+    assert!(matches!(error.detail(), ErrorDetail::Card(CardError::Permission { .. })));
     assert!(error.to_string().contains("usermod") && error.to_string().contains("accel0"), "{error}");
     let DeviceStatus::Error { reason } = denied.device.status() else { panic!("ready") };
     assert!(reason.contains("no permission"));

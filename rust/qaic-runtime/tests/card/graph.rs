@@ -17,7 +17,7 @@ use qaic_qpc::{elf, writer};
 use qaic_runtime::device::card::CardDevice;
 use qaic_runtime::device::emulated_cores::GraphWorkload;
 use qaic_runtime::device::{Device, Exec, HostTensors, LoadOptions};
-use qaic_runtime::error::{CardError, RuntimeError};
+use qaic_runtime::error::{CardError, ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::profiling::{Identity, Stages};
 
@@ -291,7 +291,7 @@ fn an_inference_that_the_cores_fail_in_ends_with_its_channel() {
     let outcomes: Vec<_> = execs.iter_mut().map(|exec| exec.execute()).collect();
     let lost = outcomes
         .iter()
-        .filter(|outcome| matches!(outcome, Err(RuntimeError::Card(CardError::ChannelLost { .. }))))
+        .filter(|outcome| matches!(outcome, Err(error) if matches!(error.detail(), ErrorDetail::Card(CardError::ChannelLost { .. }))))
         .count();
     assert_eq!(
         lost + outcomes.iter().filter(|outcome| outcome.is_ok()).count(),

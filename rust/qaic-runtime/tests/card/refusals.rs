@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use qaic_emu::EmuOptions;
 use qaic_kmd::abi::request;
-use qaic_runtime::error::{CardError, DeviceError, RuntimeError};
+use qaic_runtime::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 
 use crate::rig::{CardProgramSpec, Rig, run};
 
@@ -31,7 +31,7 @@ fn refusals_have_different_errors_and_take_nothing() {
         for form in ["nack", "nack_both"] {
             let error = refused(&format!("command(activate)@1={form}({status})"));
             assert!(
-                matches!(error, RuntimeError::Card(CardError::Firmware { status: found, .. }) if found == status),
+                matches!(error.detail(), ErrorDetail::Card(CardError::Firmware { status: found, .. }) if *found == status),
                 "{error}"
             );
             both.push(error.to_string());
@@ -51,7 +51,7 @@ fn a_card_without_free_cores_says_how_many_there_are() {
     let held: Vec<_> = (0..2).map(|_| program.activate().unwrap()).collect();
     let error = program.activate().unwrap_err();
     assert!(
-        matches!(error, RuntimeError::Device(DeviceError::Busy { needed: 1, free: 0, total: 2, .. })),
+        matches!(error.detail(), ErrorDetail::Device(DeviceError::Busy { needed: 1, free: 0, total: 2, .. })),
         "{error}"
     );
     drop(held);
@@ -84,7 +84,7 @@ fn cores_that_restart_are_asked_five_times_a_second_apart() {
     drop((activation, program));
     rig.finish();
     let error = refused("command(activate)@1=nack(-36)*5");
-    assert!(matches!(error, RuntimeError::Card(CardError::Firmware { status: -36, .. })));
+    assert!(matches!(error.detail(), ErrorDetail::Card(CardError::Firmware { status: -36, .. })));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn what_a_load_without_an_answer_left_goes_with_the_next() {
 fn a_wrong_checksum_is_reported_as_one() {
     for command in ["load_constants_ex", "load_elf", "activate", "status"] {
         let error = refused(&format!("command({command})@1=crc"));
-        let RuntimeError::Card(CardError::Driver { call: "MANAGE", source, .. }) = error else {
+        let ErrorDetail::Card(CardError::Driver { call: "MANAGE", source, .. }) = error.detail() else {
             panic!("{error}")
         };
         // EPIPE
@@ -165,7 +165,7 @@ fn bad_pointers_and_silence_have_errors_of_their_own() {
     // EFAULT, ETIMEDOUT, EAGAIN
     for (fault, errno) in [("EFAULT", 14), ("ETIMEDOUT", 110), ("EAGAIN", 11), ("hang", 110)] {
         let error = refused(&format!("command(load_elf)@1={fault}"));
-        let RuntimeError::Card(CardError::Driver { source, .. }) = error else { panic!("{error}") };
+        let ErrorDetail::Card(CardError::Driver { source, .. }) = error.detail() else { panic!("{error}") };
         assert_eq!(source.raw_os_error(), Some(errno), "{fault}");
     }
 }
@@ -174,7 +174,7 @@ fn bad_pointers_and_silence_have_errors_of_their_own() {
 fn a_call_that_is_always_interrupted_fails_with_that_reason() {
     for command in ["load_elf", "activate"] {
         let error = refused(&format!("command({command})@1=EINTR*all"));
-        let RuntimeError::Card(CardError::Driver { call: "MANAGE", source, .. }) = error else {
+        let ErrorDetail::Card(CardError::Driver { call: "MANAGE", source, .. }) = error.detail() else {
             panic!("{error}")
         };
         assert_eq!(source.kind(), std::io::ErrorKind::Interrupted);

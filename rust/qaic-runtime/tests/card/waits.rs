@@ -7,7 +7,7 @@ use qaic_kmd::abi::request;
 use qaic_kmd::clock::SystemClock;
 use qaic_qpc::metadata::DmaRequest;
 use qaic_runtime::device::LoadOptions;
-use qaic_runtime::error::{CardError, RuntimeError};
+use qaic_runtime::error::{CardError, ErrorDetail};
 use qaic_runtime::program::WaitLimits;
 
 use crate::rig::{CardProgramSpec, Rig, run};
@@ -20,7 +20,7 @@ fn a_ring_that_stays_full_is_given_up_after_fifty_attempts() {
     let began = rig.now();
     let error = run(&mut *exec, 1).unwrap_err();
     assert!(
-        matches!(error, RuntimeError::Card(CardError::RingFull { attempts: 50, elements: 2, .. })),
+        matches!(error.detail(), ErrorDetail::Card(CardError::RingFull { attempts: 50, elements: 2, .. })),
         "{error}"
     );
     assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_millis(98_245));
@@ -72,7 +72,7 @@ fn time_outs_are_retried_as_often_as_is_said() {
     run(&mut *exec, 1).unwrap();
     assert_eq!(rig.card.calls(request::WAIT_BO), 6);
     let error = run(&mut *exec, 2).unwrap_err();
-    assert!(matches!(error, RuntimeError::Timeout { timeout_ms: 30_000, .. }), "{error}");
+    assert!(matches!(error.detail(), ErrorDetail::Timeout { timeout_ms: 30_000, .. }), "{error}");
     assert_eq!(rig.card.calls(request::WAIT_BO), 12);
     run(&mut *exec, 3).unwrap();
     drop((exec, activation));
@@ -123,7 +123,7 @@ fn signals_without_end_do_not_make_a_wait_endless() {
         let mut exec = activation.create_exec().unwrap();
         rig.plan("wait@1=EINTR*all");
         let error = exec.execute().unwrap_err();
-        assert!(matches!(error, RuntimeError::Timeout { timeout_ms: 10, .. }), "{error}");
+        assert!(matches!(error.detail(), ErrorDetail::Timeout { timeout_ms: 10, .. }), "{error}");
         rig.plan("");
         drop((exec, activation));
         rig.finish();
@@ -188,7 +188,7 @@ fn requests_that_never_end_behind_the_output_time_out_the_next_inference() {
     run(&mut *exec, 1).unwrap();
     let began = rig.now();
     let error = run(&mut *exec, 2).unwrap_err();
-    assert!(matches!(error, RuntimeError::Timeout { timeout_ms: 5000, .. }), "{error}");
+    assert!(matches!(error.detail(), ErrorDetail::Timeout { timeout_ms: 5000, .. }), "{error}");
     assert_eq!(rig.now().checked_sub(began).unwrap(), Duration::from_secs(5));
     drop((exec, activation));
     rig.finish();

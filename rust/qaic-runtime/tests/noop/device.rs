@@ -11,7 +11,7 @@ use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
 use qaic_runtime::binding::InputBinding;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::{DeviceError, RuntimeError};
+use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{BenchmarkOutcome, BenchmarkProgress, InferenceSet, Lease};
 use qaic_runtime::program::{Program, ProgramOptions};
@@ -130,8 +130,9 @@ fn a_set_too_large_for_the_device_names_needed_and_free_and_takes_nothing() {
         ProgramOptions::default(),
     )
     .unwrap_err()
+    .into_detail()
     {
-        RuntimeError::Device(DeviceError::Busy { id: 0, needed, free: 16, total: 16 }) => {
+        ErrorDetail::Device(DeviceError::Busy { id: 0, needed, free: 16, total: 16 }) => {
             assert_eq!(needed, cores * too_many)
         }
         other => panic!("{other:?}"),
@@ -245,8 +246,8 @@ fn a_container_for_a_card_is_refused_by_the_cpu_device() {
         &ProgramOptions::default(),
     )
     .unwrap();
-    match program.load().unwrap_err() {
-        RuntimeError::Device(DeviceError::WrongTarget { built_for, kind: "cpu", .. }) => {
+    match program.load().unwrap_err().into_detail() {
+        ErrorDetail::Device(DeviceError::WrongTarget { built_for, kind: "cpu", .. }) => {
             assert_eq!(built_for, "a card")
         }
         other => panic!("{other:?}"),

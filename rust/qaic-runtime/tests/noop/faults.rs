@@ -11,7 +11,7 @@ use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{
     Activation, DeviceId, DeviceStatus, Exec, LoadOptions, LoadedProgram, Placement, RegistryOptions,
 };
-use qaic_runtime::error::{DeviceError, RuntimeError};
+use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
 
 /// Longer than any test takes.
@@ -81,13 +81,13 @@ fn executions_fail_when_the_plan_says_so_and_only_then() {
 #[test]
 fn calls_before_the_first_inference_fail_and_take_nothing() {
     let bench = Bench::new("load@1=no_memory; activate@1=no_cores; activate@2=no_memory; exec@2=no_memory");
-    match bench.load().unwrap_err() {
-        RuntimeError::Device(DeviceError::OutOfMemory { what: "the program", .. }) => {}
+    match bench.load().unwrap_err().into_detail() {
+        ErrorDetail::Device(DeviceError::OutOfMemory { what: "the program", .. }) => {}
         other => panic!("{other:?}"),
     }
     let program = bench.load().unwrap();
-    match program.activate().unwrap_err() {
-        RuntimeError::Device(DeviceError::Busy { id: 0, needed: 1.., free: 0, total: 16 }) => {}
+    match program.activate().unwrap_err().into_detail() {
+        ErrorDetail::Device(DeviceError::Busy { id: 0, needed: 1.., free: 0, total: 16 }) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(program.activate().unwrap_err().code(), "device.memory");

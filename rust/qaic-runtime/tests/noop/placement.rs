@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
-use qaic_runtime::error::{DeviceError, RuntimeError};
+use qaic_runtime::error::{DeviceError, ErrorDetail};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::program::{Program, ProgramOptions};
@@ -62,13 +62,13 @@ fn one_full_card_leaves_the_others_as_they_were() {
     let _full = InferenceSet::new(&context, &image, &on_one(1), 1, 4, options.clone()).unwrap();
     let both = Placement::parse("0:1").unwrap();
     let program = Program::new(&context, &image, &both, &options).unwrap();
-    match program.activate().unwrap_err() {
-        RuntimeError::Device(DeviceError::Busy { id: 1, needed: 4, free: 0, total: 16 }) => {}
+    match program.activate().unwrap_err().into_detail() {
+        ErrorDetail::Device(DeviceError::Busy { id: 1, needed: 4, free: 0, total: 16 }) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(free(&context), [16, 0]);
-    match InferenceSet::new(&context, &image, &both, 1, 2, options).unwrap_err() {
-        RuntimeError::Device(DeviceError::Busy { id: 1, needed: 8, .. }) => {}
+    match InferenceSet::new(&context, &image, &both, 1, 2, options).unwrap_err().into_detail() {
+        ErrorDetail::Device(DeviceError::Busy { id: 1, needed: 8, .. }) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(free(&context), [16, 0]);
@@ -83,8 +83,8 @@ fn impossible_mappings_are_refused_when_the_program_is_made() {
     };
     assert_eq!(refused(&[]).code(), "call.argument");
     assert_eq!(refused(&[1, 1]).code(), "call.argument");
-    match refused(&[0, 2]) {
-        RuntimeError::Device(DeviceError::NotFound { id: 2, existing }) => assert_eq!(existing, [0, 1]),
+    match refused(&[0, 2]).into_detail() {
+        ErrorDetail::Device(DeviceError::NotFound { id: 2, existing }) => assert_eq!(existing, [0, 1]),
         other => panic!("{other:?}"),
     }
 }
@@ -103,14 +103,14 @@ fn sets_of_one_name_share_cores_and_others_do_not() {
     let small = set(1, &in_group("group1")).unwrap();
     let same = set(3, &in_group("group1")).unwrap();
     assert_eq!(free(&context), [4, 16]);
-    match set(2, &ProgramOptions::default()).unwrap_err() {
-        RuntimeError::Device(DeviceError::Busy { needed: 8, free: 4, .. }) => {}
+    match set(2, &ProgramOptions::default()).unwrap_err().into_detail() {
+        ErrorDetail::Device(DeviceError::Busy { needed: 8, free: 4, .. }) => {}
         other => panic!("{other:?}"),
     }
     let largest = set(4, &in_group("group1")).unwrap();
     assert_eq!(free(&context), [0, 16]);
-    match set(1, &in_group("group2")).unwrap_err() {
-        RuntimeError::Device(DeviceError::Busy { needed: 4, free: 0, .. }) => {}
+    match set(1, &in_group("group2")).unwrap_err().into_detail() {
+        ErrorDetail::Device(DeviceError::Busy { needed: 4, free: 0, .. }) => {}
         other => panic!("{other:?}"),
     }
     drop((large, largest, same));

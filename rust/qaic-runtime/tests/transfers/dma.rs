@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use qaic_mem::{HostSlice, HostSliceMut};
 use qaic_runtime::binding::{DmaBuffers, TransferPlan};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{ErrorDetail, RuntimeError};
 
 /// Buffers, each of which lies in a part of some bytes.
 pub(crate) struct Dma(pub(crate) Vec<(Vec<u8>, Range<usize>)>);
@@ -46,7 +46,7 @@ impl Dma {
 impl DmaBuffers for Dma {
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
         let (bytes, range) =
-            self.0.get_mut(index).ok_or(RuntimeError::Internal { what: "no buffer".to_owned() })?;
+            self.0.get_mut(index).ok_or(ErrorDetail::Internal { what: "no buffer".to_owned() })?;
         Ok(HostSliceMut::of(&mut bytes[range.clone()]))
     }
 }

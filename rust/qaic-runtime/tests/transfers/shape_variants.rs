@@ -23,7 +23,7 @@ use qaic_runtime::binding::{
 };
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::{InputError, RuntimeError};
+use qaic_runtime::error::{ErrorDetail, InputError};
 use qaic_runtime::image::Image;
 use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
@@ -117,7 +117,7 @@ fn a_buffer_of_another_variant_is_too_small() {
     let mut dma = vec![0; 12];
     let error = variants[0].stage_input(0, view(&small), view_mut(&mut dma)).unwrap_err();
     assert!(
-        matches!(error, RuntimeError::Input(InputError::BufferSize { expected: 16, found: 4, .. })),
+        matches!(error.detail(), ErrorDetail::Input(InputError::BufferSize { expected: 16, found: 4, .. })),
         "{error}"
     );
 }
@@ -135,8 +135,8 @@ fn a_transpose_is_refused_only_where_the_dims_change() {
     assert_eq!(variants[0].outputs()[0].user_bytes(), 12);
 
     network.allowed_shapes.push(entry(&[1, 1]));
-    match TransferPlan::variants(&network).unwrap_err() {
-        RuntimeError::Input(InputError::UnsupportedTransform { binding, step, kind }) => {
+    match TransferPlan::variants(&network).unwrap_err().into_detail() {
+        ErrorDetail::Input(InputError::UnsupportedTransform { binding, step, kind }) => {
             assert_eq!((binding.as_str(), step, kind.as_str()), ("a", 0, "Transpose"));
         }
         other => panic!("{other}"),
@@ -211,7 +211,7 @@ fn partial_inputs_are_limited_by_their_variant() {
     assert!(variants[0].lay_out(&[8, 2]).is_ok());
     let error = variants[1].lay_out(&[8, 2]).unwrap_err();
     assert!(
-        matches!(error, RuntimeError::Input(InputError::BufferSize { expected: 4, found: 8, .. })),
+        matches!(error.detail(), ErrorDetail::Input(InputError::BufferSize { expected: 4, found: 8, .. })),
         "{error}"
     );
 }

@@ -12,7 +12,7 @@ use qaic_qpc::network_desc::{
     CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
 use qaic_runtime::binding::{Route, TransferPlan};
-use qaic_runtime::error::{InputError, RuntimeError};
+use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
 
 fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {
     IoDescriptor { dtype, dims: dims.to_vec(), ..IoDescriptor::default() }
@@ -209,8 +209,8 @@ fn rejects_steps_that_no_host_can_do() {
         let mut sequence = vec![step(Convert, Float32, &[4]); at];
         sequence.extend([step(kind, Float32, &[4]), copy(Direction::In, 0, 0, Float32, &[4])]);
         let network = with_input(binding(tensor(Float32, &[4]), tensor(Float32, &[4]), sequence), 16);
-        match TransferPlan::new(&network) {
-            Err(RuntimeError::Input(InputError::UnsupportedTransform { binding, step, kind: named })) => {
+        match TransferPlan::new(&network).map_err(RuntimeError::into_detail) {
+            Err(ErrorDetail::Input(InputError::UnsupportedTransform { binding, step, kind: named })) => {
                 assert_eq!((binding.as_str(), step, named), ("edge", at, format!("{kind:?}")));
             }
             other => panic!("{other:?}"),

@@ -6,7 +6,7 @@ use qaic_mem::{DmaBuf, HostSlice, HostSliceMut, Storage};
 use qaic_qpc::network_desc::Direction;
 
 use crate::device::{Activation, Canceller, Exec, HostTensors};
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::clock;
 use crate::profiling::{Identity, Stages};
 
@@ -82,7 +82,7 @@ impl EchoExec {
         self.ask(Asked::Execute);
         let mut device = self.device();
         if std::mem::take(&mut device.waits) && check.is_some_and(|check| check()) {
-            return Err(RuntimeError::Interrupted);
+            return Err(ErrorDetail::Interrupted.into());
         }
         device.fails.take().map_or(Ok(()), Err)
     }
@@ -156,7 +156,7 @@ impl Exec for EchoExec {
     fn write_stats(&mut self, _: &Stages, _: Identity) -> Result<HostSlice<'_>, RuntimeError> {
         let bytes = self.device().stats.clone();
         if self.device().loses_stats {
-            return Err(RuntimeError::Internal { what: "as expected".to_owned() });
+            return Err(ErrorDetail::Internal { what: "as expected".to_owned() }.into());
         }
         self.stats = Storage::of(&bytes).unwrap();
         Ok(self.stats.memory())
@@ -164,7 +164,7 @@ impl Exec for EchoExec {
 
     fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
         self.ask(Asked::Reclaim);
-        if interrupted() { Err(RuntimeError::Interrupted) } else { Ok(()) }
+        if interrupted() { Err(ErrorDetail::Interrupted.into()) } else { Ok(()) }
     }
 
     fn set_transfer_bytes(&mut self, bytes: &[u32]) {

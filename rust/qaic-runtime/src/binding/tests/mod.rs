@@ -25,7 +25,7 @@ use qaic_qpc::network_desc::{
 use super::{Bindings, InputBinding, IoBinding, OutputBinding, Retained, Shapes, StatsPlace, TransferPlan};
 use crate::binding::RetainedPair;
 use crate::device::Activation;
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::clock;
 use crate::profiling::{Identity, Stages, Watch};
 
@@ -301,7 +301,7 @@ fn failed_inference_keeps_the_state_and_is_reclaimed_first() {
         rig.asked();
 
         bound(&mut rig, &Array::of(&[1; 8]), &output);
-        rig.device().fails = Some(RuntimeError::Cancelled);
+        rig.device().fails = Some(ErrorDetail::Cancelled.into());
         assert_eq!(rig.run().unwrap_err().code(), "inference.cancelled");
         assert_eq!(rig.io.needs_reclaim(), !in_place);
         rig.asked();
@@ -319,7 +319,7 @@ fn failed_inference_keeps_the_state_and_is_reclaimed_first() {
 fn reclaim_that_is_interrupted_begins_nothing() {
     let mut rig = Rig::new(&network(&[2]), &[], false);
     bound(&mut rig, &Array::of(&[1; 8]), &Array::of(&[0; 8]));
-    rig.device().fails = Some(RuntimeError::Cancelled);
+    rig.device().fails = Some(ErrorDetail::Cancelled.into());
     rig.run().unwrap_err();
     rig.asked();
     let outcome = rig.io.run(&mut rig.bindings, None, None, Some(&mut || true));
@@ -338,7 +338,7 @@ fn wait_that_is_given_up_leaves_the_inference_to_the_device() {
         let outcome = rig.io.run(&mut rig.bindings, None, None, Some(&mut || true));
         assert_eq!(outcome.unwrap_err().code(), "call.interrupted");
         assert_eq!(rig.asked(), [Asked::Submit, Asked::Execute]);
-        rig.device().fails = (!ends_well).then_some(RuntimeError::Cancelled);
+        rig.device().fails = (!ends_well).then_some(ErrorDetail::Cancelled.into());
         rig.io.discard();
         assert_eq!(rig.asked(), [Asked::Execute]);
         assert_eq!(rig.io.needs_reclaim(), !ends_well);

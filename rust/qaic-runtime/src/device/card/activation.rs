@@ -12,7 +12,7 @@ use super::program::ProgramShared;
 use super::slices::Bases;
 use super::submit_queue::SubmitQueue;
 use crate::device::{Activation, Exec};
-use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::sync::Mutex;
 
 /// An activation.
@@ -58,18 +58,18 @@ impl CardActivation {
 
 /// A refusal for want of cores with their numbers, as virtual cards give them.
 fn no_cores(program: &ProgramShared, error: RuntimeError) -> RuntimeError {
-    if !matches!(error, RuntimeError::Card(CardError::Firmware { status, .. }) if status == NncStatus::NSP_ALLOC.0)
-    {
+    if error.firmware_status() != Some(NncStatus::NSP_ALLOC.0) {
         return error;
     }
     let needed = program.image.network().num_cores.max(1);
     match program.session.resources() {
-        Ok(resources) if u32::from(resources.nsp_free) < needed => RuntimeError::Device(DeviceError::Busy {
+        Ok(resources) if u32::from(resources.nsp_free) < needed => ErrorDetail::Device(DeviceError::Busy {
             id: program.card.id,
             needed,
             free: resources.nsp_free.into(),
             total: resources.nsp_total.into(),
-        }),
+        })
+        .into(),
         _ => error,
     }
 }

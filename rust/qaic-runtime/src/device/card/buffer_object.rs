@@ -10,7 +10,7 @@ use qaic_mem::{DmaBuf, HostSliceMut, Mapping};
 use super::activation::ActivationShared;
 use super::errno::{DataPath, uninterrupted};
 use super::slices::BufferLayout;
-use crate::error::{CardError, RuntimeError, StateError};
+use crate::error::{CardError, ErrorDetail, RuntimeError, StateError};
 
 /// A buffer object with its slices. Taken apart when it is dropped.
 #[derive(Debug)]
@@ -49,9 +49,10 @@ impl BufferObject {
                 .map_err(|errno| failed("MMAP_BO", errno))?;
             let mapping = uninterrupted(|| file.map(offset, bytes)).map_err(|errno| failed("mmap", errno))?;
             if mapping.len() < bytes {
-                return Err(RuntimeError::Internal {
+                return Err(ErrorDetail::Internal {
                     what: format!("{} bytes of a buffer object of {bytes} were mapped", mapping.len()),
-                });
+                }
+                .into());
             }
             object.memory = Some(mapping);
         }
@@ -93,7 +94,7 @@ impl BufferObject {
     fn attach(&mut self, layout: &BufferLayout, offset: u64) -> Result<(), RuntimeError> {
         let Self { activation, handle, .. } = &*self;
         let outside = || {
-            RuntimeError::Card(CardError::Transfers {
+            ErrorDetail::Card(CardError::Transfers {
                 what: "a DMA request has an address in the device beyond all addresses".to_owned(),
             })
         };

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use qaic_kmd::clock::EventCounter;
 
-use crate::error::{CardError, RuntimeError};
+use crate::error::{CardError, ErrorDetail, RuntimeError};
 
 /// The channel of an activation.
 #[derive(Debug)]
@@ -28,17 +28,18 @@ impl Channel {
 
     /// Whether the card is there and only the channel is not.
     pub(super) fn is_lost_alone(&self) -> bool {
-        matches!(self.lost(), Some(RuntimeError::Card(CardError::ChannelLost { .. })))
+        matches!(
+            self.lost().map(RuntimeError::detail),
+            Some(ErrorDetail::Card(CardError::ChannelLost { .. }))
+        )
     }
 
     /// Marks it as lost. The first reason counts, and is the answer.
     pub(super) fn mark_lost(&self, reason: &str) -> RuntimeError {
         let (device, channel) = (self.device, self.dbc_id);
-        self.mark_lost_with(RuntimeError::Card(CardError::ChannelLost {
-            device,
-            channel,
-            reason: reason.to_owned(),
-        }))
+        self.mark_lost_with(
+            ErrorDetail::Card(CardError::ChannelLost { device, channel, reason: reason.to_owned() }).into(),
+        )
     }
 
     /// [`Self::mark_lost`] together with its card.

@@ -14,7 +14,7 @@ use super::errno::{self, Opening, uninterrupted};
 use super::event_pump::EventPump;
 use super::facts::{CardFacts, FirmwareFacts};
 use super::session::CardSession;
-use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::sync::Mutex;
@@ -98,14 +98,16 @@ impl Connection {
                     self.state.mark_ready();
                     return Ok((session, status, features.map_or(0, |features| features.status_flags)));
                 }
-                Err(RuntimeError::Device(DeviceError::Lost { .. })) if may_reopen && !is_new => {
-                    may_reopen = false;
-                    self.state.request_reopen();
-                }
-                Err(RuntimeError::Device(DeviceError::Lost { reason, .. })) => {
-                    return Err(self.unavailable(reason));
-                }
-                Err(error) => return Err(error),
+                Err(error) => match error.into_detail() {
+                    ErrorDetail::Device(DeviceError::Lost { .. }) if may_reopen && !is_new => {
+                        may_reopen = false;
+                        self.state.request_reopen();
+                    }
+                    ErrorDetail::Device(DeviceError::Lost { reason, .. }) => {
+                        return Err(self.unavailable(reason));
+                    }
+                    other => return Err(other.into()),
+                },
             }
         }
     }
@@ -114,12 +116,12 @@ impl Connection {
     pub(super) fn compatible_session(&self) -> Result<(Arc<CardSession>, CardStatus), RuntimeError> {
         let (session, status, _) = self.ready()?;
         let other = |what, (major, minor): (u16, u16), expected| {
-            Err(RuntimeError::Card(CardError::FirmwareVersion {
+            Err(RuntimeError::from(ErrorDetail::Card(CardError::FirmwareVersion {
                 id: self.id,
                 what,
                 found: format!("{major}.{minor}"),
                 expected,
-            }))
+            })))
         };
         if status.metadata_version() != METADATA_VERSION {
             return other("metadata", status.metadata_version(), "1.0");
@@ -183,7 +185,7 @@ impl Connection {
     fn not_opened(&self, node: &NodeInfo, path: &Path, errno: Errno) -> RuntimeError {
         let reason = |general: String| self.kmd.explain(node, errno).unwrap_or(general);
         match Opening::of(errno) {
-            Opening::NoPermission => RuntimeError::Card(CardError::Permission {
+            Opening::NoPermission => ErrorDetail::Card(CardError::Permission {
                 id: self.id,
                 path: path.to_owned(),
                 fix: reason(
@@ -191,7 +193,7 @@ impl Connection {
                      `sudo usermod -aG GROUP USER` followed by a new login joins it"
                         .to_owned(),
                 ),
-            }),
+            }).into(),
             Opening::NoNode => self.unavailable(reason(format!("{} does not exist", path.display()))),
             Opening::Offline => self.unavailable(reason(format!(
                 "{} is offline: the card is booting or in reset",
@@ -212,7 +214,7 @@ impl Connection {
     }
 
     fn unavailable(&self, reason: String) -> RuntimeError {
-        RuntimeError::Device(DeviceError::Unavailable { id: self.id, reason })
+        ErrorDetail::Device(DeviceError::Unavailable { id: self.id, reason }).into()
     }
 
     /// What it says of itself. Not refused for its versions: tools show cards that programs cannot use.

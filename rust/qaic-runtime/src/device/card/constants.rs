@@ -66,7 +66,7 @@ impl Constants {
             match session.load_constants_payload(id, offset, data, token) {
                 Ok(()) => {}
                 // The firmware has freed them.
-                Err(error @ RuntimeError::Card(CardError::Firmware { .. })) => return Err(error),
+                Err(error) if error.firmware_status().is_some() => return Err(error),
                 Err(error) => {
                     if session.state.check(generation).is_ok() {
                         let _ = session.unload_constants(id);

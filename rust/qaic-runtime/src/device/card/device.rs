@@ -10,7 +10,7 @@ use super::program::{CardProgram, plan_of};
 use crate::device::{
     Device, DeviceId, DeviceKind, DeviceStatus, LoadOptions, LoadedProgram, ResourceTracker, Resources,
 };
-use crate::error::{DeviceError, InputError, RuntimeError, StateError};
+use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::log;
 
@@ -61,7 +61,7 @@ impl Device for CardDevice {
     fn status(&self) -> DeviceStatus {
         let card = &self.card;
         if !card.fork_guard.is_current() {
-            return DeviceStatus::Error { reason: RuntimeError::State(StateError::Forked).to_string() };
+            return DeviceStatus::Error { reason: ErrorDetail::State(StateError::Forked).to_string() };
         }
         card.drain_events();
         if card.state.is_ready() {
@@ -104,13 +104,14 @@ impl Device for CardDevice {
         let needed = plan_of(image)?.and_then(|plan| plan.devices).filter(|&devices| devices > 1);
         match needed {
             None => Ok(Some(1)),
-            Some(devices) => Err(RuntimeError::Device(DeviceError::WrongTarget {
+            Some(devices) => Err(ErrorDetail::Device(DeviceError::WrongTarget {
                 built_for: format!("{devices} devices"),
                 device: self.card.id,
                 kind: DeviceKind::Card.name(),
                 reason: "cards run programs of one device only; how several work together is not public"
                     .to_owned(),
-            })),
+            })
+            .into()),
         }
     }
 

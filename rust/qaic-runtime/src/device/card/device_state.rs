@@ -9,7 +9,7 @@ use qaic_kmd::abi::DBC_COUNT;
 use qaic_kmd::kmd::{DbcState, EventKind};
 
 use super::channel::Channel;
-use crate::error::{DeviceError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::sync::Mutex;
 
 /// Cores that fail are back within this time, or the card counts as lost.
@@ -185,7 +185,7 @@ impl DeviceState {
     }
 
     fn lost(&self, reason: &str) -> RuntimeError {
-        RuntimeError::Device(DeviceError::Lost { id: self.device, reason: reason.to_owned() })
+        ErrorDetail::Device(DeviceError::Lost { id: self.device, reason: reason.to_owned() }).into()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use qaic_kmd::Errno;
 use qaic_kmd::kmd::AccelFile;
 
-use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 
 /// What an error of the data path says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,9 +101,10 @@ impl Opening {
 /// Why a card was not reset.
 pub(super) fn not_reset(device: u32, errno: Errno) -> RuntimeError {
     match errno {
-        Errno::OPNOTSUPP => RuntimeError::Device(DeviceError::Unsupported {
+        Errno::OPNOTSUPP => ErrorDetail::Device(DeviceError::Unsupported {
             what: format!("a reset of device {device}: it is part of a card, or its driver offers none"),
-        }),
+        })
+        .into(),
         Errno::ACCESS | Errno::PERM => failed(device, "a reset, which is for root alone,", errno, 0),
         _ => failed(device, "a reset", errno, 0),
     }
@@ -131,12 +132,15 @@ pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Re
 /// The error of a call; `bytes` are those that it was to get.
 pub(super) fn failed(device: u32, call: &'static str, errno: Errno, bytes: u64) -> RuntimeError {
     match errno {
-        Errno::NOMEM => RuntimeError::Device(DeviceError::OutOfMemory { bytes, what: "a buffer object" }),
-        _ => RuntimeError::Card(CardError::Driver {
+        Errno::NOMEM => {
+            ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "a buffer object" }).into()
+        }
+        _ => ErrorDetail::Card(CardError::Driver {
             id: device,
             call,
             source: Arc::new(io::Error::from(errno)),
-        }),
+        })
+        .into(),
     }
 }
 
@@ -149,11 +153,12 @@ pub(super) fn failed_on(
     bytes: u64,
 ) -> RuntimeError {
     match file.explain(errno) {
-        Some(reason) => RuntimeError::Card(CardError::Driver {
+        Some(reason) => ErrorDetail::Card(CardError::Driver {
             id: device,
             call,
             source: Arc::new(io::Error::other(reason)),
-        }),
+        })
+        .into(),
         None => failed(device, call, errno, bytes),
     }
 }

@@ -18,7 +18,7 @@ use super::stats;
 use super::submit_queue::{Scratch, Submission};
 use super::wait_limits::{self, RING_ATTEMPTS};
 use crate::device::{Canceller, Exec, HostTensors};
-use crate::error::{CardError, InputError, RuntimeError, StateError};
+use crate::error::{CardError, ErrorDetail, InputError, RuntimeError, StateError};
 use crate::process::log;
 use crate::profiling::{Identity, Stages};
 use crate::sync::{AtomicU32, Ordering};
@@ -142,7 +142,9 @@ impl CardExec {
         let before = self.bound[position].take().map(|bound| bound.memory);
         let import = |memory: &DmaBuf| {
             let object = BufferObject::import(&self.activation, layout, memory, None)?;
-            object.ok_or_else(|| RuntimeError::Internal { what: "memory has a handle twice".to_owned() })
+            object.ok_or_else(|| {
+                RuntimeError::from(ErrorDetail::Internal { what: "memory has a handle twice".to_owned() })
+            })
         };
         let outcome = import(memory);
         if let (Err(_), Some(before)) = (&outcome, before) {
@@ -225,10 +227,11 @@ impl CardExec {
                 return Ok(false);
             }
             SubmitError::Execute(errno) => self.activation.failed("EXECUTE_BO", errno, 0),
-            SubmitError::Wait(errno) if DataPath::of(errno) == DataPath::TimedOut => RuntimeError::Timeout {
+            SubmitError::Wait(errno) if DataPath::of(errno) == DataPath::TimedOut => ErrorDetail::Timeout {
                 what: "requests without data of the inference before",
                 timeout_ms: wait_limits::DEVICE_DEFAULT_MS.into(),
-            },
+            }
+            .into(),
             SubmitError::Wait(errno) => self.activation.failed("WAIT_BO", errno, 0),
         };
         self.end();
@@ -306,7 +309,7 @@ impl CardExec {
 
     fn ring_full(&self, attempts: u32, elements: u32) -> RuntimeError {
         let (device, channel) = (self.activation.channel.device, self.activation.channel.dbc_id);
-        RuntimeError::Card(CardError::RingFull { device, channel, attempts, elements })
+        ErrorDetail::Card(CardError::RingFull { device, channel, attempts, elements }).into()
     }
 
     /// Waits for the end of the queued inference.
@@ -322,7 +325,7 @@ impl CardExec {
         }
         // The card has it still.
         self.canceller.phase.store(IDLE, Ordering::Release);
-        Err(RuntimeError::Timeout { what: "an inference", timeout_ms: wait_limits::total_ms(limits) })
+        Err(ErrorDetail::Timeout { what: "an inference", timeout_ms: wait_limits::total_ms(limits) }.into())
     }
 
     /// One wait; whether the inference has ended. Signals make it begin anew, with what is left of its time since the first
@@ -375,7 +378,7 @@ impl CardExec {
                 self.state = ExecState::Idle;
             }
         }
-        Err(RuntimeError::Interrupted)
+        Err(ErrorDetail::Interrupted.into())
     }
 
     /// The inference is over, and the ring may have room for another.
@@ -409,9 +412,10 @@ impl Exec for CardExec {
             // One without bytes, which no request moves.
             Some(None) => Ok(HostSliceMut::empty()),
             Some(Some(_)) => Ok(self.own_memory(index).unwrap_or(HostSliceMut::empty())),
-            None => Err(RuntimeError::Internal {
-                what: format!("DMA buffer {index} of {}", self.positions.len()),
-            }),
+            None => {
+                Err(ErrorDetail::Internal { what: format!("DMA buffer {index} of {}", self.positions.len()) }
+                    .into())
+            }
         }
     }
 
@@ -426,9 +430,10 @@ impl Exec for CardExec {
         let Some(position) = self.positions.get(index).copied().flatten() else {
             return match memory {
                 None => Ok(()),
-                Some(_) => Err(RuntimeError::Input(InputError::Argument {
+                Some(_) => Err(ErrorDetail::Input(InputError::Argument {
                     what: format!("DMA buffer {index} has no bytes that memory of others could stand for"),
-                })),
+                })
+                .into()),
             };
         };
         let slot = self.bound.get(position).and_then(Option::as_ref);
@@ -482,8 +487,7 @@ impl Exec for CardExec {
     fn write_stats(&mut self, stages: &Stages, _: Identity) -> Result<HostSlice<'_>, RuntimeError> {
         let stats =
             self.activation.program.image.network().stats.as_ref().map(|stats| stats.buff_num as usize);
-        let missing =
-            || RuntimeError::Internal { what: "the program has no buffer of statistics".to_owned() };
+        let missing = || ErrorDetail::Internal { what: "the program has no buffer of statistics".to_owned() };
         let mut memory = self.dma_buffer(stats.ok_or_else(missing)?)?;
         if let Err(error) = stats::add_host_waits(memory.reborrow(), stages) {
             log::global().warn(|| format!("waits of a measured inference are not known: {error}"));

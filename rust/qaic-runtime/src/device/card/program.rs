@@ -16,7 +16,7 @@ use super::constants::Constants;
 use super::session::CardSession;
 use super::slices::Layout;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram};
-use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::program::WaitLimits;
 
@@ -28,7 +28,7 @@ pub(super) fn plan_of(image: &Image) -> Result<Option<&Plan>, RuntimeError> {
 fn transfers(error: PlanError) -> RuntimeError {
     match error {
         PlanError::Qpc(error) => error.into(),
-        error => RuntimeError::Card(CardError::Transfers { what: error.to_string() }),
+        error => ErrorDetail::Card(CardError::Transfers { what: error.to_string() }).into(),
     }
 }
 
@@ -130,12 +130,12 @@ impl Drop for ProgramShared {
 /// Refuses what the card cannot run whatever its state.
 fn check_target(card: &Connection, image: &Image, plan: Option<&Plan>) -> Result<(), RuntimeError> {
     let wrong = |built_for: &str, reason: &str| {
-        Err(RuntimeError::Device(DeviceError::WrongTarget {
+        Err(RuntimeError::from(ErrorDetail::Device(DeviceError::WrongTarget {
             built_for: built_for.to_owned(),
             device: card.id,
             kind: DeviceKind::Card.name(),
             reason: reason.to_owned(),
-        }))
+        })))
     };
     match plan {
         Some(plan) if !card.runs_host_programs() => wrong(

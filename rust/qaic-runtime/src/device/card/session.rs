@@ -24,7 +24,7 @@ use qaic_kmd::protocol::{CardStatus, NncStatus, PerformanceInfo, ResourceInfo};
 use super::device_state::DeviceState;
 use super::errno::{self, Control, MOST_SIGNALS, uninterrupted};
 use super::slices::RING_ELEMENTS;
-use crate::error::{CardError, DeviceError, RuntimeError};
+use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::process::CancellationToken;
 use crate::process::ForkGuard;
 use crate::process::cancellation::CHECK_PERIOD;
@@ -118,7 +118,7 @@ impl CardSession {
         token: &CancellationToken,
     ) -> Result<u32, RuntimeError> {
         let too_long = || {
-            RuntimeError::Card(CardError::Transfers {
+            ErrorDetail::Card(CardError::Transfers {
                 what: format!("its constants descriptor has {} bytes, more than a message", descriptor.len()),
             })
         };
@@ -179,18 +179,16 @@ impl CardSession {
         };
         for attempt in 1.. {
             match self.try_activate(request) {
-                Err(RuntimeError::Card(CardError::Firmware { status, .. }))
-                    if status == NncStatus::RESTARTING.0 && attempt < TRIES =>
-                {
+                Err(error) if error.firmware_status() == Some(NncStatus::RESTARTING.0) && attempt < TRIES => {
                     self.pause(BETWEEN_TRIES);
                     if CancellationToken::is_current_cancelled() {
-                        return Err(RuntimeError::Interrupted);
+                        return Err(ErrorDetail::Interrupted.into());
                     }
                 }
                 other => return other,
             }
         }
-        Err(RuntimeError::Internal { what: "tries of an activation ran out".to_owned() })
+        Err(ErrorDetail::Internal { what: "tries of an activation ran out".to_owned() }.into())
     }
 
     fn try_activate(&self, request: ActivateRequest) -> Result<Activated, RuntimeError> {
@@ -264,8 +262,8 @@ impl CardSession {
         let message = || message::deactivate(activation_id, dbc_id);
         for attempt in 1.. {
             match self.ask::<DeactivateReply>(DEACTIVATE, message, None) {
-                Err(RuntimeError::Card(CardError::Firmware { status, .. })) if attempt < tries => {
-                    if status == NncStatus::RESTARTING.0 {
+                Err(error) if error.firmware_status().is_some() && attempt < tries => {
+                    if error.firmware_status() == Some(NncStatus::RESTARTING.0) {
                         self.pause(BETWEEN_TRIES);
                     }
                 }
@@ -313,12 +311,13 @@ impl CardSession {
         match reply {
             Ok(reply) if !reply.status().is_success() => {
                 let status = reply.status();
-                Err(RuntimeError::Card(CardError::Firmware {
+                Err(ErrorDetail::Card(CardError::Firmware {
                     id: self.device,
                     what,
                     status: status.0,
                     name: status.name(),
-                }))
+                })
+                .into())
             }
             Ok(_) if was_refused => Err(self.protocol_error(what, "success, while the kernel saw a refusal")),
             Ok(reply) => Ok(reply),
@@ -365,14 +364,15 @@ impl CardSession {
 
     fn send_failed(&self, error: SendError) -> RuntimeError {
         match error {
-            SendError::Cancelled => RuntimeError::Interrupted,
+            SendError::Cancelled => ErrorDetail::Interrupted.into(),
             SendError::Lost(generation) => self.state.mark_lost(generation, GONE),
             SendError::Failed(error) => error,
         }
     }
 
     fn protocol_error(&self, what: &'static str, reason: &str) -> RuntimeError {
-        RuntimeError::Card(CardError::FirmwareProtocol { id: self.device, what, reason: reason.to_owned() })
+        ErrorDetail::Card(CardError::FirmwareProtocol { id: self.device, what, reason: reason.to_owned() })
+            .into()
     }
 
     /// For what is undone where no caller can get the error.
@@ -386,8 +386,8 @@ impl CardSession {
 /// Whether the firmware may have done what it was asked for all the same.
 fn is_outcome_unknown(error: &RuntimeError) -> bool {
     !matches!(
-        error,
-        RuntimeError::Card(CardError::Firmware { .. }) | RuntimeError::Device(DeviceError::Lost { .. })
+        error.detail(),
+        ErrorDetail::Card(CardError::Firmware { .. }) | ErrorDetail::Device(DeviceError::Lost { .. })
     )
 }
 

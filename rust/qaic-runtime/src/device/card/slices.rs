@@ -7,7 +7,7 @@ use qaic_kmd::abi::{
 use qaic_qpc::metadata::{DmaRequest, DoorbellOp, Metadata, SemaphoreOp};
 use qaic_qpc::network_desc::NetworkDesc;
 
-use crate::error::{CardError, RuntimeError};
+use crate::error::{CardError, ErrorDetail, RuntimeError};
 
 /// Elements of an activation's ring; one fewer can be in it.
 pub(super) const RING_ELEMENTS: u32 = 512;
@@ -285,7 +285,7 @@ fn semaphores(number: usize, ops: &[SemaphoreOp]) -> Result<[Sem; SLICE_SEMAPHOR
 }
 
 fn refused<T>(what: String) -> Result<T, RuntimeError> {
-    Err(RuntimeError::Card(CardError::Transfers { what }))
+    Err(ErrorDetail::Card(CardError::Transfers { what }).into())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use qaic_quant::mx::{MxFormat, decode, encode};
 
 use super::engine::Bindings;
 use crate::device::HostTensors;
-use crate::error::{EngineError, RuntimeError};
+use crate::error::{EngineError, ErrorDetail, RuntimeError};
 
 /// Values that are converted at a time, when rows are shorter.
 const STEP_VALUES: usize = 4096;
@@ -177,7 +177,7 @@ fn edges_of(
     let block_tensor = |(index, plan_tensor): (usize, &mut PlanTensor)| {
         let Some(columns) = plan_tensor.mxint8 else { return Ok(None) };
         let refused = || {
-            RuntimeError::Engine(EngineError::Graph {
+            ErrorDetail::Engine(EngineError::Graph {
                 message: format!(
                     "tensor `{}` does not have blocks of rows of {columns} values",
                     plan_tensor.name
@@ -291,7 +291,7 @@ impl BlockTensor {
         if found >= expected {
             return Ok(());
         }
-        Err(RuntimeError::Internal { what: format!("{found} bytes bound for blocks of {expected}") })
+        Err(ErrorDetail::Internal { what: format!("{found} bytes bound for blocks of {expected}") }.into())
     }
 
     /// Bytes of the values that a specialization uses.

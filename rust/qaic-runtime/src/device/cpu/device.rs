@@ -14,7 +14,7 @@ use super::executable::{Constants, Executable, ExecutableOptions, Parts, build_g
 use super::program::CpuProgram;
 use super::stats::Description;
 use crate::device::{Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, ResourceTracker, Resources};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::image::Image;
 use crate::process::CancellationToken;
 
@@ -134,7 +134,7 @@ pub fn save_optimized(
     let graph_path = folder.join("optimized.onnx");
     let c_path = |path: &Path| {
         CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| {
-            RuntimeError::Input(InputError::Argument {
+            ErrorDetail::Input(InputError::Argument {
                 what: format!("the folder {} has a zero byte in its name", folder.display()),
             })
         })
@@ -143,7 +143,7 @@ pub fn save_optimized(
     let constants = Path::new("constants");
     let sink = folder.join(constants);
     symlink("/dev/null", &sink)
-        .map_err(|source| RuntimeError::Io { path: sink.clone(), source: Arc::new(source) })?;
+        .map_err(|source| ErrorDetail::Io { path: sink.clone(), source: Arc::new(source) })?;
     let save = SavePaths { graph: c_path(&graph_path)?, constants: c_path(constants)? };
     let options =
         GraphOptions { intra_op_threads: 1, purpose: Purpose::Run, family: None, save: Some(&save), token };

@@ -8,7 +8,7 @@ use super::engine::Terminator;
 use super::executable::Executable;
 use super::execution::Execution;
 use crate::device::{Canceller, Exec, HostTensors};
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::profiling::{Identity, Stages};
 
@@ -28,7 +28,8 @@ impl CpuExec {
 
 impl Exec for CpuExec {
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
-        Err(RuntimeError::Internal { what: format!("DMA buffer {index} of a device that works in place") })
+        Err(ErrorDetail::Internal { what: format!("DMA buffer {index} of a device that works in place") }
+            .into())
     }
 
     fn works_in_place(&self) -> bool {
@@ -49,8 +50,7 @@ impl Exec for CpuExec {
 
     fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<HostSlice<'_>, RuntimeError> {
         let Self { image, execution, stats } = self;
-        let missing =
-            || RuntimeError::Internal { what: "the program has no buffer of statistics".to_owned() };
+        let missing = || ErrorDetail::Internal { what: "the program has no buffer of statistics".to_owned() };
         let network = image.network();
         let place = network.stats.as_ref().ok_or_else(missing)?.buff_num as usize;
         let size = network.dma_buffers.get(place).ok_or_else(missing)?.size;
@@ -63,9 +63,10 @@ impl Exec for CpuExec {
     }
 
     fn execute(&mut self) -> Result<(), RuntimeError> {
-        Err(RuntimeError::Internal {
+        Err(ErrorDetail::Internal {
             what: "an execution of DMA buffers on a device that has none".to_owned(),
-        })
+        }
+        .into())
     }
 
     fn canceller(&self) -> Arc<dyn Canceller> {

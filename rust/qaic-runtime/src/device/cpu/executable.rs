@@ -16,7 +16,7 @@ use super::blocks::BlockTensors;
 use super::engine::{Engine, Graph, GraphOptions, Purpose};
 use super::stats::{Description, ProgramStats};
 use crate::device::{DeviceId, DeviceKind};
-use crate::error::{DeviceError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::process::{CancellationToken, clock};
 
@@ -121,7 +121,7 @@ pub(super) fn build_graph(
     options: GraphOptions<'_>,
 ) -> Result<BuiltGraph, RuntimeError> {
     let wrong_target = |built_for: &str, reason: String| {
-        RuntimeError::Device(DeviceError::WrongTarget {
+        ErrorDetail::Device(DeviceError::WrongTarget {
             built_for: built_for.to_owned(),
             device: parts.device.0,
             kind: DeviceKind::Cpu.name(),
@@ -132,7 +132,7 @@ pub(super) fn build_graph(
     let plan = parts.plan.ok_or_else(|| without(PLAN_SECTION))?;
     let graph = plan::graph(parts.elf)?.ok_or_else(|| without(GRAPH_SECTION))?;
     if plan.target != DeviceKind::Cpu.name() {
-        return Err(wrong_target(&plan.target, "the plan names another target".to_owned()));
+        return Err(wrong_target(&plan.target, "the plan names another target".to_owned()).into());
     }
     let built_for = plan.family();
     if let Some(family) = options.family.filter(|&family| family != built_for) {

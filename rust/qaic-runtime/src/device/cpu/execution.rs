@@ -106,7 +106,7 @@ impl Execution {
         for _ in 0..calibration::REPEATS {
             match self.run(tensors) {
                 Ok(()) => total_ns += self.note_plain(),
-                Err(RuntimeError::Interrupted) => return Err(RuntimeError::Interrupted),
+                Err(error) if error.is_interrupted() => return Err(error),
                 // The inference itself is going to say so.
                 Err(_) => break,
             }

@@ -179,10 +179,7 @@ enum Failure {
 
 impl From<RuntimeError> for Failure {
     fn from(error: RuntimeError) -> Self {
-        match error {
-            RuntimeError::Interrupted => Self::Stopped,
-            other => Self::Engine(other),
-        }
+        if error.is_interrupted() { Self::Stopped } else { Self::Engine(error) }
     }
 }
 

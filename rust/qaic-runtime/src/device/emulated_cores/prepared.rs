@@ -14,7 +14,7 @@ use super::shared::Shared;
 use super::{Refusal, metadata_of};
 use crate::device::DeviceId;
 use crate::device::cpu::{Constants, Description, Executable, ExecutableOptions, Parts};
-use crate::error::{DeviceError, EngineError, RuntimeError};
+use crate::error::{DeviceError, EngineError, ErrorDetail, RuntimeError};
 use crate::process::CancellationToken;
 
 /// A program that is ready to run.
@@ -105,11 +105,11 @@ impl Prepared {
                     token: &CancellationToken::current(),
                 },
             )
-            .map_err(|error| match error {
-                RuntimeError::Engine(EngineError::Graph { .. })
-                | RuntimeError::Device(DeviceError::WrongTarget { .. })
-                | RuntimeError::Qpc(_) => refused(error),
-                other => Refusal { status: NncStatus::GENERAL, reason: other.to_string() },
+            .map_err(|error| match error.detail() {
+                ErrorDetail::Engine(EngineError::Graph { .. })
+                | ErrorDetail::Device(DeviceError::WrongTarget { .. })
+                | ErrorDetail::Qpc(_) => refused(error),
+                _ => Refusal { status: NncStatus::GENERAL, reason: error.to_string() },
             })?,
             protocol,
         })

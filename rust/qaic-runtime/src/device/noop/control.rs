@@ -9,7 +9,7 @@ use qaic_emu::fault::{Action, FaultPlan, Target};
 
 use super::call::Call;
 use crate::device::{DeviceId, DeviceStatus};
-use crate::error::{DeviceError, EngineError, InputError, RuntimeError};
+use crate::error::{DeviceError, EngineError, ErrorDetail, InputError, RuntimeError};
 use crate::process::ForkGuard;
 use crate::process::cancellation::CHECK_PERIOD;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
@@ -74,8 +74,9 @@ impl Delay {
 
 /// A plan of faults of `noop` devices.
 pub(in crate::device) fn parse_plan(text: &str) -> Result<FaultPlan, RuntimeError> {
-    FaultPlan::parse(text, Target::Noop)
-        .map_err(|error| RuntimeError::Input(InputError::Argument { what: error.to_string() }))
+    FaultPlan::parse(text, Target::Noop).map_err(|error| {
+        RuntimeError::from(ErrorDetail::Input(InputError::Argument { what: error.to_string() }))
+    })
 }
 
 impl Control {
@@ -158,7 +159,7 @@ impl Control {
                 return Ok(false);
             }
             if interrupted() {
-                return Err(RuntimeError::Interrupted);
+                return Err(ErrorDetail::Interrupted.into());
             }
         }
     }
@@ -197,7 +198,7 @@ impl Control {
         let losses = self.losses.load(Ordering::Relaxed);
         match state.plan.action(Call::Load.trigger(), nth) {
             Some(Action::NoMemory) => {
-                Err(RuntimeError::Device(DeviceError::OutOfMemory { bytes, what: "the program" }))
+                Err(ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "the program" }).into())
             }
             Some(Action::Lost) => Err(self.reset(&state)),
             fault => {
@@ -216,14 +217,15 @@ impl Control {
         bytes: u64,
     ) -> Result<(), RuntimeError> {
         match self.fault(Call::Activate, losses)? {
-            Some(Action::NoCores) => Err(RuntimeError::Device(DeviceError::Busy {
+            Some(Action::NoCores) => Err(ErrorDetail::Device(DeviceError::Busy {
                 id: self.device.0,
                 needed: cores,
                 free: 0,
                 total,
-            })),
+            })
+            .into()),
             Some(Action::NoMemory) => {
-                Err(RuntimeError::Device(DeviceError::OutOfMemory { bytes, what: "the activation" }))
+                Err(ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "the activation" }).into())
             }
             _ => Ok(()),
         }
@@ -233,7 +235,7 @@ impl Control {
     pub(super) fn exec(&self, losses: u32, bytes: u64) -> Result<(), RuntimeError> {
         match self.fault(Call::Exec, losses)? {
             Some(Action::NoMemory) => {
-                Err(RuntimeError::Device(DeviceError::OutOfMemory { bytes, what: "DMA buffers" }))
+                Err(ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "DMA buffers" }).into())
             }
             _ => Ok(()),
         }
@@ -302,7 +304,7 @@ impl Control {
         loop {
             self.check_loaded(losses)?;
             if cancelled() {
-                return Err(RuntimeError::Interrupted);
+                return Err(ErrorDetail::Interrupted.into());
             }
             let left = match delay {
                 Delay::Until(end) => end.saturating_duration_since(Instant::now()),
@@ -364,14 +366,15 @@ impl Control {
     }
 
     pub(super) fn failure(&self, nth: u64) -> RuntimeError {
-        RuntimeError::Engine(EngineError::Inference {
+        ErrorDetail::Engine(EngineError::Inference {
             status: "NOOP_FAULT",
             message: format!("the fault plan of device {} says so for execution {nth}", self.device.0),
         })
+        .into()
     }
 
     fn lost(&self, reason: &str) -> RuntimeError {
-        RuntimeError::Device(DeviceError::Lost { id: self.device.0, reason: reason.to_owned() })
+        ErrorDetail::Device(DeviceError::Lost { id: self.device.0, reason: reason.to_owned() }).into()
     }
 }
 

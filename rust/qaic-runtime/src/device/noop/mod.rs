@@ -30,7 +30,7 @@ use super::{
     LoadedProgram, ResourceTracker, Resources,
     stats_records::{self, Levels},
 };
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::process::clock::ucycles;
 use crate::profiling::{Identity, Stages};
@@ -235,12 +235,13 @@ impl NoopExec {
             return if is_reclaim { Ok(()) } else { self.stop.control.execute(self.losses, &self.stop.stop) };
         };
         let ended = self.stop.control.await_end(&submission, self.losses, &self.stop.stop, look, is_reclaim);
-        if matches!(ended, Err(RuntimeError::Interrupted)) {
+        if matches!(&ended, Err(error) if error.is_interrupted()) {
             self.submission = Some(submission);
         } else if submission.sum != self.sum() {
-            return Err(RuntimeError::Internal {
+            return Err(ErrorDetail::Internal {
                 what: "somebody wrote to the buffers while the device had them".to_owned(),
-            });
+            }
+            .into());
         }
         ended
     }
@@ -249,9 +250,9 @@ impl NoopExec {
 impl Exec for NoopExec {
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError> {
         let storage = self.buffers.get_mut(index);
-        storage
-            .map(Storage::memory_mut)
-            .ok_or_else(|| RuntimeError::Internal { what: format!("DMA buffer {index} does not exist") })
+        storage.map(Storage::memory_mut).ok_or_else(|| {
+            RuntimeError::from(ErrorDetail::Internal { what: format!("DMA buffer {index} does not exist") })
+        })
     }
 
     fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
@@ -279,8 +280,7 @@ impl Exec for NoopExec {
     }
 
     fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<HostSlice<'_>, RuntimeError> {
-        let missing =
-            || RuntimeError::Internal { what: "the program has no buffer of statistics".to_owned() };
+        let missing = || ErrorDetail::Internal { what: "the program has no buffer of statistics".to_owned() };
         let (buffer, levels) = self.stats.ok_or_else(missing)?;
         let fingerprint = stats_records::fingerprint(&self.image);
         let mut memory = self.dma_buffer(buffer)?;

@@ -10,7 +10,7 @@ use qaic_emu::fault::Action;
 
 use super::call::Call;
 use super::control::{Control, Delay, Stop};
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::cancellation::CHECK_PERIOD;
 use crate::sync::{MutexGuard, Ordering};
 
@@ -98,14 +98,14 @@ impl Control {
             }
             if stop.asked.load(Ordering::Relaxed) {
                 self.leave(state, stop);
-                return Err(RuntimeError::Interrupted);
+                return Err(ErrorDetail::Interrupted.into());
             }
             let limit = if left.is_zero() { CHECK_PERIOD } else { left.min(CHECK_PERIOD) };
             state = self.changed.wait_at_most(state, limit);
             if let Some(look) = look.as_deref_mut() {
                 drop(state);
                 if look() {
-                    return Err(RuntimeError::Interrupted);
+                    return Err(ErrorDetail::Interrupted.into());
                 }
                 state = self.state()?;
             }

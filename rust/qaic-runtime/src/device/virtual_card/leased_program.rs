@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::resource_tracker::{CoreLease, ProgramReservation, Requirements};
 use crate::device::{Activation, Device, Exec, LoadOptions, LoadedProgram, Placement};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::image::Image;
 
 /// Loads a container on the first of `devices`, which exist and are distinct, and reserves it on all.
@@ -17,7 +17,7 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
     let Some(first) = devices.first() else {
-        return Err(RuntimeError::Internal { what: "a program without a device".to_owned() });
+        return Err(ErrorDetail::Internal { what: "a program without a device".to_owned() }.into());
     };
     if let Some(needed) = first.partitions(image)?
         && needed as usize != devices.len()

@@ -14,7 +14,7 @@ use qaic_qpc::metadata::Metadata;
 
 use super::shared_cores::{ClaimOutcome, SharedCores};
 use crate::device::{DeviceId, Resources};
-use crate::error::{DeviceError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::sync::{Mutex, MutexGuard};
@@ -224,7 +224,7 @@ impl ResourceTracker {
     }
 
     fn busy(&self, needed: u32, free: u32) -> RuntimeError {
-        RuntimeError::Device(DeviceError::Busy { id: self.card.0, needed, free, total: self.cores })
+        ErrorDetail::Device(DeviceError::Busy { id: self.card.0, needed, free, total: self.cores }).into()
     }
 }
 
@@ -339,8 +339,8 @@ mod tests {
         let other = program(&[&card], cores(7), None);
         assert_eq!(free(&card), 16);
         let lease = large.activate().unwrap();
-        match other.activate().unwrap_err() {
-            RuntimeError::Device(DeviceError::Busy { id: 3, needed: 7, free: 6, total: 16 }) => {}
+        match other.activate().unwrap_err().into_detail() {
+            ErrorDetail::Device(DeviceError::Busy { id: 3, needed: 7, free: 6, total: 16 }) => {}
             other => panic!("{other:?}"),
         }
         assert_eq!(card.check_free(3, 2, None).map_err(|error| error.code()), Ok(()));
@@ -383,8 +383,8 @@ mod tests {
         // is one program with twice the cores.
         assert!(card.check_free(10, 1, Some("group1")).is_ok());
         assert!(card.check_free(11, 1, Some("group1")).is_err());
-        match large.activate().unwrap_err() {
-            RuntimeError::Device(DeviceError::Busy { needed: 10, free: 0, .. }) => {}
+        match large.activate().unwrap_err().into_detail() {
+            ErrorDetail::Device(DeviceError::Busy { needed: 10, free: 0, .. }) => {}
             other => panic!("{other:?}"),
         }
         drop(second);

@@ -23,7 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::device::{DeviceId, DeviceKind};
-use crate::error::{InputError, RuntimeError};
+use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::CancellationToken;
 
 /// How long an operation waits for its turn. One takes far less than a millisecond, so a longer wait is for a process
@@ -46,14 +46,14 @@ impl UserDirectory {
     /// Makes it if there is none, and checks that no other user can use it.
     pub fn open(&self) -> Result<&Path, RuntimeError> {
         let path = &self.path;
-        let failed = |source: io::Error| RuntimeError::Io { path: path.clone(), source: source.into() };
+        let failed = |source: io::Error| ErrorDetail::Io { path: path.clone(), source: source.into() };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
         // The link itself, not what it leads to.
         let found = fs::symlink_metadata(path).map_err(failed)?;
         if found.is_dir() && found.uid() == self.user && found.mode() & OTHERS == 0 {
             return Ok(path);
         }
-        Err(RuntimeError::Input(InputError::Argument {
+        Err(ErrorDetail::Input(InputError::Argument {
             what: format!(
                 "{}: it is {} of user {} with mode {:o}; a directory of user {} with mode 700 is expected, because \
                  processes of one user meet in it. Remove it; cores can be counted elsewhere with QAIC_CPU_SHARED",
@@ -63,7 +63,7 @@ impl UserDirectory {
                 found.mode() & 0o7777,
                 self.user
             ),
-        }))
+        }).into())
     }
 }
 
@@ -179,10 +179,11 @@ impl SharedCores {
             drop(held);
             CancellationToken::current().check()?;
             if began.elapsed() >= TURN_LIMIT {
-                return Err(RuntimeError::Timeout {
+                return Err(ErrorDetail::Timeout {
                     what: "another process that counts cores of the same card",
                     timeout_ms: u64::try_from(TURN_LIMIT.as_millis()).unwrap_or(u64::MAX),
-                });
+                }
+                .into());
             }
             thread::sleep(ASK_AGAIN);
         }
@@ -197,7 +198,7 @@ impl Drop for SharedCores {
 
 /// The file with its lock; `None` when another holds it.
 fn try_lock(path: &Path) -> Result<Option<File>, RuntimeError> {
-    let failed = |source: io::Error| RuntimeError::Io { path: path.to_owned(), source: source.into() };
+    let failed = |source: io::Error| ErrorDetail::Io { path: path.to_owned(), source: source.into() };
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -209,7 +210,7 @@ fn try_lock(path: &Path) -> Result<Option<File>, RuntimeError> {
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
+        Err(TryLockError::Error(source)) => Err(failed(source).into()),
     }
 }
 

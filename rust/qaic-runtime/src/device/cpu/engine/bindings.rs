@@ -11,7 +11,7 @@ use super::library::check;
 use super::terminator::Terminator;
 use super::value::Value;
 use crate::device::HostTensors;
-use crate::error::{EngineError, InputError, RuntimeError};
+use crate::error::{EngineError, ErrorDetail, InputError, RuntimeError};
 use crate::process::clock;
 
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ impl Bindings {
     /// Bindings without memory.
     pub(in crate::device::cpu) fn new(graph: &Arc<Graph>) -> Result<Self, RuntimeError> {
         let engine = graph.engine;
-        let internal = |what| RuntimeError::Internal { what };
+        let internal = |what| ErrorDetail::Internal { what };
         let terminator = Arc::new(Terminator::new(engine).map_err(internal)?);
         let mut raw = ptr::null_mut();
         // SAFETY: the session lives as long as the graph, which `self` keeps.
@@ -82,9 +82,10 @@ impl Bindings {
             return Ok(());
         }
         if variant >= self.graph.variants {
-            return Err(RuntimeError::Internal {
+            return Err(ErrorDetail::Internal {
                 what: format!("specialization {variant} of {}", self.graph.variants),
-            });
+            }
+            .into());
         }
         self.variant = variant;
         let inputs = self.graph.inputs.iter().zip(&mut self.inputs);
@@ -98,7 +99,7 @@ impl Bindings {
 
     /// Binds every tensor of the graph. A no-op for memory that is bound already, with the shape in use.
     fn bind_all(&mut self, tensors: &HostTensors<'_, '_>) -> Result<(), RuntimeError> {
-        let missing = || RuntimeError::Internal { what: "a tensor of the graph has no memory".to_owned() };
+        let missing = || ErrorDetail::Internal { what: "a tensor of the graph has no memory".to_owned() };
         for index in 0..self.graph.inputs.len() {
             let memory = tensors.inputs.get(index).and_then(Option::as_ref).ok_or_else(missing)?;
             // The engine has one type for tensors it reads and writes; it only reads inputs.
@@ -119,11 +120,13 @@ impl Bindings {
             Side::Output => (&graph.outputs, &mut self.outputs),
         };
         let (Some(tensor), Some(slot)) = (tensors.get(index), bound.get_mut(index)) else {
-            return Err(RuntimeError::Internal { what: format!("binding {index} of {}", tensors.len()) });
+            return Err(
+                ErrorDetail::Internal { what: format!("binding {index} of {}", tensors.len()) }.into()
+            );
         };
         let number = tensor.shape_in(self.variant);
         let Some(shape) = tensor.shapes.get(number) else {
-            return Err(RuntimeError::Internal { what: format!("shape {number} of binding {index}") });
+            return Err(ErrorDetail::Internal { what: format!("shape {number} of binding {index}") }.into());
         };
         if len < shape.size_bytes {
             return Err(InputError::BufferSize {
@@ -137,10 +140,10 @@ impl Bindings {
             return Ok(());
         }
         let api = graph.engine.api();
-        let internal = |what| RuntimeError::Internal { what };
+        let internal = |what| ErrorDetail::Internal { what };
         if !address.addr().is_multiple_of(tensor.item_bytes) {
             let what = format!("tensor `{}` begins within an element", tensor.name.to_string_lossy());
-            return Err(RuntimeError::Internal { what });
+            return Err(ErrorDetail::Internal { what }.into());
         }
         // SAFETY: there are as many bytes as the shape has, and they are aligned. They are valid whenever a session runs with
         // the value: `execute` binds every tensor to memory that is borrowed until it returns.
@@ -200,14 +203,14 @@ impl Bindings {
 
     /// Runs the graph once on the calling thread, from and to these tensors.
     ///
-    /// Blocking: as long as the graph takes. Ends early with [`RuntimeError::Interrupted`] after [`Terminator::terminate`].
+    /// Blocking: as long as the graph takes. Ends early with [`ErrorDetail::Interrupted`] after [`Terminator::terminate`].
     pub(in crate::device::cpu) fn execute(
         &mut self,
         tensors: &mut HostTensors<'_, '_>,
     ) -> Result<(), RuntimeError> {
         self.bind_all(tensors)?;
         if self.terminator.clear() {
-            return Err(RuntimeError::Interrupted);
+            return Err(ErrorDetail::Interrupted.into());
         }
         if !self.is_timed {
             return self.execute_bound(tensors);
@@ -228,8 +231,10 @@ impl Bindings {
         };
         match check(engine.api(), status) {
             Ok(()) => Ok(()),
-            Err(_) if self.terminator.take() => Err(RuntimeError::Interrupted),
-            Err(message) => Err(RuntimeError::Engine(EngineError::Inference { status: "QS_ERROR", message })),
+            Err(_) if self.terminator.take() => Err(ErrorDetail::Interrupted.into()),
+            Err(message) => {
+                Err(ErrorDetail::Engine(EngineError::Inference { status: "QS_ERROR", message }).into())
+            }
         }
     }
 }

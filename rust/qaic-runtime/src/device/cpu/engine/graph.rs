@@ -12,7 +12,7 @@ use super::value::Tensor;
 use super::weights::Weights;
 use super::{custom_ops, external_data};
 use crate::device::cpu::executable::Constants;
-use crate::error::{EngineError, RuntimeError};
+use crate::error::{EngineError, ErrorDetail, RuntimeError};
 use crate::process::{CancellationToken, ForkGuard};
 
 /// How a graph is built.
@@ -112,9 +112,9 @@ impl Graph {
     ) -> Result<Self, RuntimeError> {
         Self::try_build(engine, plan, graph, constants, options).map_err(|message| {
             if options.token.is_cancelled() {
-                RuntimeError::Interrupted
+                ErrorDetail::Interrupted.into()
             } else {
-                RuntimeError::Engine(EngineError::Graph { message })
+                EngineError::Graph { message }.into()
             }
         })
     }

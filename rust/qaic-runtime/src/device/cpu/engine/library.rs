@@ -14,7 +14,7 @@ use ort_sys::{
     OrtMemoryInfo, OrtRunOptions, OrtStatusPtr,
 };
 
-use crate::error::{EngineError, RuntimeError};
+use crate::error::{EngineError, ErrorDetail, RuntimeError};
 use crate::process::fork::ForkLocal;
 
 /// The oldest onnxruntime whose function table has what we call.
@@ -114,7 +114,7 @@ impl Engine {
 
     fn load(path: &Path) -> Result<Self, RuntimeError> {
         let unusable = |found: &str, reason: String| {
-            RuntimeError::Engine(EngineError::Unusable {
+            ErrorDetail::Engine(EngineError::Unusable {
                 path: path.to_owned(),
                 found: found.to_owned(),
                 reason,
