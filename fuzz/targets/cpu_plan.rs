@@ -15,10 +15,12 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = Plan::of_elf(bytes);
     let Ok(plan) = Plan::decode(bytes) else { return };
     assert!(VERSIONS.contains(&plan.version));
-    // What is read of a plan is in it: another reader of JSON finds the same.
-    let value: serde_json::Value = serde_json::from_slice(bytes).expect("a plan is JSON");
-    assert_eq!(value["target"].as_str(), Some(plan.target.as_str()));
-    assert_eq!(value["initializers"].as_array().map(Vec::len), Some(plan.initializers.len()));
+    // What is read of a plan is in it: another reader of JSON finds the same. That one also refuses numbers that no double
+    // holds, and half surrogates, in entries that no plan has.
+    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) {
+        assert_eq!(value["target"].as_str(), Some(plan.target.as_str()));
+        assert_eq!(value["initializers"].as_array().map(Vec::len), Some(plan.initializers.len()));
+    }
     for initializer in &plan.initializers {
         let Ok(range) = initializer.range(CONSTANTS, 0) else { continue };
         assert!(range.end <= CONSTANTS && range.start.is_multiple_of(64));

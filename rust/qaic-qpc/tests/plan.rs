@@ -161,6 +161,15 @@ fn plan_of_another_version_is_refused_by_its_version_whatever_else_it_has() {
 }
 
 #[test]
+fn plan_with_bytes_that_are_no_text_in_an_unknown_entry_is_refused() {
+    let mut text = with(&json!({"unknown": "@"})).to_string().into_bytes();
+    let at = text.iter().position(|&byte| byte == b'@').unwrap();
+    assert!(Plan::decode(&text).is_ok());
+    text[at] = 0xEE;
+    assert!(matches!(Plan::decode(&text), Err(PlanError::Json { .. })));
+}
+
+#[test]
 fn tensors_that_are_not_the_bindings_are_refused() {
     assert_eq!(decode(&plan()).unwrap().check_network(&network()), Ok(()));
     let tensor = |name: &str, dtype: &str, dims: &[i64]| json!({"name": name, "dtype": dtype, "dims": dims});

@@ -212,11 +212,14 @@ impl Plan {
         struct Versioned {
             version: u64,
         }
-        let decoded: Result<Self, _> = serde_json::from_slice(json);
+        // Also what no entry of a plan holds has to be text.
+        let json =
+            std::str::from_utf8(json).map_err(|error| PlanError::Json { reason: error.to_string() })?;
+        let decoded: Result<Self, _> = serde_json::from_str(json);
         // The entries of another version may have other types.
         let version = match &decoded {
             Ok(plan) => Some(plan.version),
-            Err(_) => serde_json::from_slice(json).ok().map(|Versioned { version }| version),
+            Err(_) => serde_json::from_str(json).ok().map(|Versioned { version }| version),
         };
         if let Some(found) = version.filter(|version| !VERSIONS.contains(version)) {
             return Err(PlanError::Version { found });
