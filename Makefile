@@ -23,7 +23,7 @@ comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt features loom asan fuzz-smoke bench accuracy \
+.PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt features loom asan miri fuzz-smoke bench accuracy \
 	node-tests docs clean
 
 help: ## Show this list
@@ -123,6 +123,9 @@ loom: ## Check the queues against every interleaving of threads, up to three pre
 asan: ## Run the tests of what is concurrent or unsafe under the address sanitizer
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 CARGO_TARGET_DIR=target/asan \
 		cargo test --target $$(rustc -vV | sed -n 's/^host: //p') -p qaic-mem -p qaic-sync -p qaic-runtime --lib --tests --quiet
+
+miri: ## Run what needs no system calls of qaic-sync and qaic-mem under Miri, which takes a nightly toolchain that has it
+	cargo +nightly miri test -p qaic-sync -p qaic-mem --lib --target-dir target/miri
 
 fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
 	fuzz/smoke.sh 10

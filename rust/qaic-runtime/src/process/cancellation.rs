@@ -23,10 +23,9 @@ pub const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 /// How often a wait for a card asks whether its inference was cancelled.
 pub const WAIT_SLICE_MS: u32 = 200;
 
-/// How long a wait sleeps that answers no signals: what it waits for wakes it. Infinite where a lost wake-up should hang a
-/// test instead of costing time.
-pub(crate) const GUARD_PERIOD: Duration =
-    if cfg!(any(test, debug_assertions)) { Duration::MAX } else { Duration::from_secs(1) };
+/// How long a wait sleeps that answers no signals: what it waits for wakes it. No period guards against a lost wake-up, which
+/// the models of `qaic-sync` exclude; an idle process would wake for it.
+pub(crate) const UNTIL_WOKEN: Duration = Duration::MAX;
 
 /// A time limit is enforced this much too late at most, as a part of it, or after [`CHECK_PERIOD`].
 const LATENESS: u32 = 8;
@@ -234,7 +233,7 @@ impl<'a> WaitScope<'a> {
     /// How long the calling thread may sleep before it polls again.
     pub fn sleep_limit(&self) -> Duration {
         let left = self.deadline.map_or(Duration::MAX, Deadline::remaining);
-        left.min(if self.check.is_some() { CHECK_PERIOD } else { GUARD_PERIOD })
+        left.min(if self.check.is_some() { CHECK_PERIOD } else { UNTIL_WOKEN })
     }
 }
 
@@ -339,7 +338,7 @@ mod tests {
 
     #[test]
     fn scope_without_signals_sleeps_until_it_is_woken() {
-        assert_eq!(WaitScope::until(None).sleep_limit(), GUARD_PERIOD);
+        assert_eq!(WaitScope::until(None).sleep_limit(), UNTIL_WOKEN);
         let mut check = || false;
         assert_eq!(WaitScope::until(None).checked_by(&mut check).sleep_limit(), CHECK_PERIOD);
         assert!(WaitScope::until(None).poll("an inference").is_ok());

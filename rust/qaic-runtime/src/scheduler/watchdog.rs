@@ -8,7 +8,7 @@ use std::time::Duration;
 use qaic_sync::{EventCount, Reason};
 
 use super::Shared;
-use crate::process::cancellation::{CANCEL_PERIOD, GUARD_PERIOD};
+use crate::process::cancellation::{CANCEL_PERIOD, UNTIL_WOKEN};
 use crate::process::{clock, log};
 use crate::request::clock_after;
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -77,7 +77,7 @@ fn watch(shared: &Arc<Shared>) {
         watchdog.next_ns.fetch_min(next_ns, Ordering::AcqRel);
         let planned = watchdog.next_ns.load(Ordering::Acquire);
         let left = Duration::from_nanos(planned.saturating_sub(clock::now_ns()));
-        let limit = if planned == u64::MAX { GUARD_PERIOD } else { left };
+        let limit = if planned == u64::MAX { UNTIL_WOKEN } else { left };
         let is_earlier = || {
             let is_earlier = watchdog.next_ns.load(Ordering::Acquire) < planned;
             (is_earlier || shared.is_stopping()).then_some(())

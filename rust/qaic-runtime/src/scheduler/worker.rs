@@ -9,7 +9,7 @@ use qaic_sync::EventCount;
 
 use super::priority::give_way_when_woken;
 use super::{Role, Shared};
-use crate::process::cancellation::GUARD_PERIOD;
+use crate::process::cancellation::UNTIL_WOKEN;
 use crate::process::log;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
@@ -111,7 +111,7 @@ fn work(shared: &Arc<Shared>, number: u32) {
             Ok(true) => {}
             Ok(false) => {
                 let is_wanted = || (may_work() && shared.has_work() || shared.is_stopping()).then_some(());
-                let _ = shared.workers.idle.wait(GUARD_PERIOD, is_wanted);
+                let _ = shared.workers.idle.wait(UNTIL_WOKEN, is_wanted);
             }
             Err(_) => log::global().warn(|| format!("worker {number} panicked and goes on")),
         }

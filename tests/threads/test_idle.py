@@ -1,0 +1,51 @@
+"""A process that loaded a program and runs nothing: no thread of it wakes."""
+
+import json
+
+import pytest
+
+import session_models
+from child_process import run_script
+
+#: Context switches of each thread but the main one before and after that one waits, after inferences of all kinds.
+IDLE = """
+import json, sys, threading
+from pathlib import Path
+import numpy as np
+import qaic
+
+def switches():
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        if int(task.name) != threading.main_thread().native_id:
+            lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+            counts = lines["voluntary_ctxt_switches"], lines["nonvoluntary_ctxt_switches"]
+            found[f"{task.name} {lines['Name'].strip()}"] = sum(map(int, counts))
+    return found
+
+with qaic.Session(sys.argv[1], num_activations=2, set_size=4) as session:
+    feed = {"x": np.ones((2, 4), np.float32)}
+    for _ in range(50):
+        session.run(feed)
+        session.run(feed, timeout=30)
+    for future in [session.submit(feed) for _ in range(50)]:
+        future.result()
+    # Threads that have nothing left to do end within two seconds.
+    for _ in range(5):
+        before = switches()
+        threading.Event().wait(2)
+        after = switches()
+        if before == after:
+            break
+    print(json.dumps([before, after]))
+"""
+
+
+@pytest.mark.parametrize("environment", [{"QAIC_DEVICE": "cpu"}, {"QAIC_DEVICE": "kmd", "QAIC_KMD": "emu"}])
+def test_session_that_runs_nothing_wakes_no_thread(tmp_path, monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    program = session_models.save(tmp_path, session_models.affine())
+    before, after = json.loads(run_script(IDLE, program, limit=100).stdout)
+    assert before
+    assert after == before
