@@ -27,7 +27,7 @@ fn firmware(change: impl FnOnce(&mut FirmwareConfig)) -> EmuOptions {
 }
 
 #[test]
-fn firmware_of_other_versions() {
+fn firmware_of_another_version_is_refused() {
     let error = refused(firmware(|config| config.metadata_version = (1, 1)), &CardProgramSpec::default());
     assert!(error.to_string().contains("metadata version 1.1, and 1.0 is needed"), "{error}");
     let error = refused(firmware(|config| config.nnc_version = (16, 0)), &CardProgramSpec::default());
@@ -41,7 +41,7 @@ fn firmware_of_other_versions() {
 }
 
 #[test]
-fn programs_for_other_hardware() {
+fn program_for_other_hardware_is_refused() {
     let mut spec = CardProgramSpec::default();
     spec.metadata.hw_version_major = 3;
     let error = refused(EmuOptions::default(), &spec);
@@ -55,7 +55,7 @@ fn programs_for_other_hardware() {
 }
 
 #[test]
-fn nodes_that_may_not_be_opened_or_are_of_others() {
+fn node_without_permission_or_of_another_driver_is_refused() {
     let rig = |plan: &str| {
         Rig::with(
             EmuOptions { faults: FaultPlan::parse(plan, Target::Card).unwrap(), ..EmuOptions::default() },
@@ -82,7 +82,7 @@ fn nodes_that_may_not_be_opened_or_are_of_others() {
 }
 
 #[test]
-fn checksums_that_do_not_match() {
+fn program_with_a_wrong_checksum_is_refused() {
     for name in ["metadata.crc", "constants.bin.crc"] {
         let extra = vec![(name.to_owned(), vec![1, 2, 3, 4])];
         let spec = CardProgramSpec { extra, ..CardProgramSpec::default() };
@@ -98,7 +98,7 @@ fn checksums_that_do_not_match() {
 }
 
 #[test]
-fn transfers_that_no_card_can_make() {
+fn program_with_an_impossible_transfer_is_refused() {
     let mut outside = CardProgramSpec::default();
     outside.metadata.dma_requests[0].host_offset = 1;
     let error = refused(EmuOptions::default(), &outside);
@@ -119,7 +119,7 @@ fn transfers_that_no_card_can_make() {
 }
 
 #[test]
-fn constants_that_do_not_fit_their_descriptor() {
+fn constants_beyond_their_descriptor_are_refused() {
     let mut spec = CardProgramSpec::default();
     spec.desc.static_constants_size = 20;
     spec.desc.dynamic_constants_size = 20;

@@ -193,7 +193,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn every_inference_has_its_own_bytes_back(
+    fn inferences_in_any_order_have_their_own_bytes(
         shape in shape(), seeds in prop::collection::vec(any::<u8>(), 1..5), threads in any::<bool>(),
         fragment_pages in 1..4_u64,
     ) {
@@ -227,7 +227,7 @@ proptest! {
 }
 
 #[test]
-fn the_inference_that_is_announced_is_measured_and_no_other() {
+fn announced_inference_is_measured_and_no_other() {
     let shape = Shape { inputs: vec![64], outputs: vec![64], has_stats: true };
     let cards = Cards::new(EmuOptions::default());
     let mut execs = execs(&*cards.device, &shape, 1).unwrap();
@@ -261,7 +261,7 @@ fn the_inference_that_is_announced_is_measured_and_no_other() {
 }
 
 #[test]
-fn a_program_that_the_cores_refuse_leaves_nothing_on_the_card() {
+fn program_refused_by_the_cores_leaves_nothing_on_the_card() {
     // Its plan says that it is for the host, and then nothing of what a host would run.
     let shape = Shape { inputs: vec![64], outputs: vec![64], has_stats: true };
     let workload = Arc::new(GraphWorkload::new(Vec::new()));
@@ -272,7 +272,7 @@ fn a_program_that_the_cores_refuse_leaves_nothing_on_the_card() {
 }
 
 #[test]
-fn an_inference_that_the_cores_fail_in_ends_with_its_channel() {
+fn inference_whose_cores_fail_ends_with_its_channel() {
     let shape = Shape { inputs: vec![64], outputs: vec![64], has_stats: false };
     // The output lies where no memory is left, of which the metadata says nothing.
     let image = shape.image_with(|metadata| {

@@ -23,7 +23,7 @@ fn refused(plan: &str) -> RuntimeError {
 }
 
 #[test]
-fn refusals_have_different_errors_and_take_nothing() {
+fn refusals_of_the_firmware_have_their_errors_and_take_nothing() {
     let mut seen = BTreeSet::new();
     for status in [-13, -12, -15, -14, -4, -5, -102] {
         let mut both = Vec::new();
@@ -43,7 +43,7 @@ fn refusals_have_different_errors_and_take_nothing() {
 }
 
 #[test]
-fn a_card_without_free_cores_says_how_many_there_are() {
+fn card_without_free_cores_reports_their_count() {
     let mut options = EmuOptions::default();
     options.firmware.totals.cores = 2;
     let rig = Rig::with(options, &CardProgramSpec::default());
@@ -61,7 +61,7 @@ fn a_card_without_free_cores_says_how_many_there_are() {
 }
 
 #[test]
-fn every_step_of_a_load_can_be_refused() {
+fn load_refused_at_any_step_frees_all() {
     for command in ["load_constants_ex", "load_constants_payload", "load_elf", "status"] {
         for number in [1, 2] {
             if number == 2 && command != "load_constants_payload" {
@@ -74,7 +74,7 @@ fn every_step_of_a_load_can_be_refused() {
 }
 
 #[test]
-fn cores_that_restart_are_asked_five_times_a_second_apart() {
+fn activation_while_cores_restart_is_tried_five_times() {
     let rig = Rig::faulty("command(activate)@1=nack(-36)*4");
     let program = rig.load().unwrap();
     let (began, asked) = (rig.now(), rig.card.calls(request::MANAGE));
@@ -88,7 +88,7 @@ fn cores_that_restart_are_asked_five_times_a_second_apart() {
 }
 
 #[test]
-fn a_deactivation_that_is_refused_once_is_asked_for_again() {
+fn deactivation_refused_once_is_repeated() {
     for form in ["nack(-1)", "nack_both(-1)", "nack_both(-36)"] {
         let rig = Rig::faulty(&format!("command(deactivate)@1={form}"));
         let activation = rig.activation();
@@ -98,7 +98,7 @@ fn a_deactivation_that_is_refused_once_is_asked_for_again() {
 }
 
 #[test]
-fn a_deactivation_that_is_always_refused_hangs_no_thread() {
+fn deactivation_always_refused_hangs_no_thread() {
     let rig = Rig::faulty("command(deactivate)@1=nack_both(-1)*all");
     let program = rig.load().unwrap();
     drop(program.activate().unwrap());
@@ -112,7 +112,7 @@ fn a_deactivation_that_is_always_refused_hangs_no_thread() {
 }
 
 #[test]
-fn answers_that_are_none_are_refused() {
+fn malformed_reply_is_refused() {
     for command in ["load_constants_ex", "load_elf", "activate", "status"] {
         for fault in ["wrong_type", "truncated"] {
             let error = refused(&format!("command({command})@1={fault}"));
@@ -132,7 +132,7 @@ fn answers_that_are_none_are_refused() {
 
 /// The firmware did it, and its id is lost: only closing the file frees that.
 #[test]
-fn what_a_load_without_an_answer_left_goes_with_the_next() {
+fn remains_of_a_load_without_a_reply_go_with_the_next() {
     for command in ["load_constants_ex", "load_elf"] {
         for fault in ["truncated", "wrong_type", "crc"] {
             let rig = Rig::faulty(&format!("command({command})@1={fault}"));
@@ -149,7 +149,7 @@ fn what_a_load_without_an_answer_left_goes_with_the_next() {
 }
 
 #[test]
-fn a_wrong_checksum_is_reported_as_one() {
+fn wrong_checksum_is_reported_as_one() {
     for command in ["load_constants_ex", "load_elf", "activate", "status"] {
         let error = refused(&format!("command({command})@1=crc"));
         let ErrorDetail::Card(CardError::Driver { call: "MANAGE", source, .. }) = error.detail() else {
@@ -161,7 +161,7 @@ fn a_wrong_checksum_is_reported_as_one() {
 }
 
 #[test]
-fn bad_pointers_and_silence_have_errors_of_their_own() {
+fn bad_pointer_and_missing_reply_have_errors_of_their_own() {
     // EFAULT, ETIMEDOUT, EAGAIN
     for (fault, errno) in [("EFAULT", 14), ("ETIMEDOUT", 110), ("EAGAIN", 11), ("hang", 110)] {
         let error = refused(&format!("command(load_elf)@1={fault}"));
@@ -171,7 +171,7 @@ fn bad_pointers_and_silence_have_errors_of_their_own() {
 }
 
 #[test]
-fn a_call_that_is_always_interrupted_fails_with_that_reason() {
+fn call_that_is_always_interrupted_fails_with_that_reason() {
     for command in ["load_elf", "activate"] {
         let error = refused(&format!("command({command})@1=EINTR*all"));
         let ErrorDetail::Card(CardError::Driver { call: "MANAGE", source, .. }) = error.detail() else {

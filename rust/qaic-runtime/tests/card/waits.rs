@@ -13,7 +13,7 @@ use qaic_runtime::program::WaitLimits;
 use crate::rig::{CardProgramSpec, Rig, run};
 
 #[test]
-fn a_ring_that_stays_full_is_given_up_after_fifty_attempts() {
+fn submission_to_a_full_ring_fails_after_fifty_attempts() {
     let rig = Rig::faulty("execute@1=EAGAIN*all");
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -36,7 +36,7 @@ fn a_ring_that_stays_full_is_given_up_after_fifty_attempts() {
 }
 
 #[test]
-fn a_ring_that_is_full_for_a_while_costs_growing_pauses() {
+fn submission_to_a_full_ring_pauses_longer_each_time() {
     let rig = Rig::faulty("execute@1=EAGAIN*4");
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -49,7 +49,7 @@ fn a_ring_that_is_full_for_a_while_costs_growing_pauses() {
 }
 
 #[test]
-fn whatever_ends_makes_room_at_once() {
+fn submission_to_a_full_ring_continues_after_any_completion() {
     let rig = Rig::faulty("execute@2=EAGAIN");
     let activation = rig.activation();
     let mut first = activation.create_exec().unwrap();
@@ -65,7 +65,7 @@ fn whatever_ends_makes_room_at_once() {
 }
 
 #[test]
-fn time_outs_are_retried_as_often_as_is_said() {
+fn wait_that_times_out_is_retried_as_often_as_configured() {
     let rig = Rig::faulty("wait@1=ETIMEDOUT*5; wait@7=ETIMEDOUT*6");
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -80,7 +80,7 @@ fn time_outs_are_retried_as_often_as_is_said() {
 }
 
 #[test]
-fn slices_add_up_to_the_same_time() {
+fn wait_in_slices_takes_the_same_time() {
     let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
     for (try_ms, retries, slice_ms, calls, total_ms) in
         [(0, 5, None, 6, 30_000), (1000, 1, None, 2, 2000), (500, 2, Some(200), 9, 1500), (7, 0, None, 1, 7)]
@@ -98,7 +98,7 @@ fn slices_add_up_to_the_same_time() {
 }
 
 #[test]
-fn signals_do_no_harm_to_any_call() {
+fn signal_during_any_call_loses_nothing() {
     let rig = Rig::faulty(
         "manage@1=EINTR; manage@4=EINTR*3; create_bo@1=EINTR; attach@2=EINTR; mmap_bo@1=EINTR; mmap@1=EINTR; \
          execute@1=EINTR*2; wait@1=EINTR*3; detach@1=EINTR; version@1=EINTR; open@1=EINTR",
@@ -114,7 +114,7 @@ fn signals_do_no_harm_to_any_call() {
 }
 
 #[test]
-fn signals_without_end_do_not_make_a_wait_endless() {
+fn wait_with_endless_signals_ends() {
     let wait = WaitLimits { try_ms: 5, retries: 1, slice_ms: None };
     let options = LoadOptions { wait, ..LoadOptions::default() };
     for clock in [EmuClock::default(), EmuClock::System(SystemClock::default())] {
@@ -131,7 +131,7 @@ fn signals_without_end_do_not_make_a_wait_endless() {
 }
 
 #[test]
-fn a_cancelled_inference_ends_soon_and_its_buffers_are_waited_for() {
+fn cancelled_inference_ends_soon_and_its_buffers_are_reclaimed() {
     let rig = Rig::with(EmuOptions::default(), &CardProgramSpec::stuck());
     let wait = WaitLimits { try_ms: 0, retries: 5, slice_ms: Some(200) };
     let options = LoadOptions { wait, ..LoadOptions::default() };
@@ -158,7 +158,7 @@ fn a_cancelled_inference_ends_soon_and_its_buffers_are_waited_for() {
 }
 
 #[test]
-fn a_lost_completion_times_out_and_leaves_nothing() {
+fn lost_completion_times_out_and_leaves_nothing() {
     for fault in ["lost_completion", "short_completion"] {
         let rig = Rig::faulty(&format!("inference@2={fault}"));
         let activation = rig.activation();
@@ -177,7 +177,7 @@ fn a_lost_completion_times_out_and_leaves_nothing() {
 
 /// Requests without data behind the output do not hold it up, but the inference after it .
 #[test]
-fn requests_that_never_end_behind_the_output_time_out_the_next_inference() {
+fn stuck_request_after_the_output_times_out_the_next_inference() {
     let mut spec = CardProgramSpec::stuck();
     let waiting = std::mem::take(&mut spec.metadata.dma_requests[1].semaphore_ops);
     let last = DmaRequest { semaphore_ops: waiting, ..DmaRequest::default() };
@@ -195,7 +195,7 @@ fn requests_that_never_end_behind_the_output_time_out_the_next_inference() {
 }
 
 #[test]
-fn errors_of_transfers_are_not_reported() {
+fn transfer_error_is_not_reported() {
     let rig = Rig::faulty("inference@1=dma_status(7)");
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -206,7 +206,7 @@ fn errors_of_transfers_are_not_reported() {
 }
 
 #[test]
-fn cores_that_hang_time_out_and_the_program_can_be_given_back() {
+fn cores_that_hang_time_out_and_the_program_unloads() {
     let rig = Rig::faulty("inference@1=hang");
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();

@@ -86,7 +86,7 @@ fn converted_tensors_pass_through_their_device_form() {
 }
 
 #[test]
-fn wrong_buffers_are_refused_before_the_device_runs() {
+fn wrong_buffer_is_refused_before_the_device_runs() {
     let context = context();
     let set = set(&context, "s01_simple_f32_file.qpc", 1, 1);
     let handle = set.try_lease().unwrap();
@@ -96,7 +96,7 @@ fn wrong_buffers_are_refused_before_the_device_runs() {
 }
 
 #[test]
-fn cores_are_taken_by_activation_and_given_back() {
+fn activation_takes_cores_and_its_drop_frees_them() {
     let context = context();
     let image = fixture("s01_simple_f32_file.qpc");
     let needed = image.network().num_cores.max(1);
@@ -116,7 +116,7 @@ fn cores_are_taken_by_activation_and_given_back() {
 }
 
 #[test]
-fn a_set_too_large_for_the_device_names_needed_and_free_and_takes_nothing() {
+fn set_too_large_for_the_device_is_refused_with_the_counts() {
     let context = context();
     let image = fixture("s01_simple_f32_file.qpc");
     let cores = image.network().num_cores.max(1);
@@ -141,7 +141,7 @@ fn a_set_too_large_for_the_device_names_needed_and_free_and_takes_nothing() {
 }
 
 #[test]
-fn missing_devices_and_empty_sets_are_refused() {
+fn missing_device_or_empty_set_is_refused() {
     let context = context();
     let image = fixture("s01_simple_f32_file.qpc");
     let refused = |device, set_size, count| {
@@ -162,7 +162,7 @@ fn missing_devices_and_empty_sets_are_refused() {
 }
 
 #[test]
-fn waiting_for_an_exec_object_ends_by_deadline_interrupt_or_return() {
+fn wait_for_an_exec_object_ends_by_deadline_interrupt_or_return() {
     let context = context();
     let set = set(&context, "s01_simple_f32_file.qpc", 1, 1);
     let held = set.try_lease().unwrap();
@@ -178,7 +178,7 @@ fn waiting_for_an_exec_object_ends_by_deadline_interrupt_or_return() {
 }
 
 #[test]
-fn many_threads_share_few_exec_objects() {
+fn exec_objects_shared_by_many_threads_give_each_its_result() {
     let context = context();
     let set = set(&context, "s01_simple_f32_file.qpc", 2, 1);
     assert_eq!(set.handle_count(), 2);
@@ -202,7 +202,7 @@ fn many_threads_share_few_exec_objects() {
 }
 
 #[test]
-fn benchmark_runs_exactly_what_was_asked() {
+fn benchmark_with_a_count_runs_exactly_that_many() {
     let context = context();
     let set = set(&context, "s01_simple_f32_file.qpc", 4, 2);
     let input = [0; 768];
@@ -236,7 +236,7 @@ fn benchmark(
 }
 
 #[test]
-fn a_container_for_a_card_is_refused_by_the_cpu_device() {
+fn container_for_a_card_is_refused_by_the_cpu_device() {
     let options = RegistryOptions { kind: Some("cpu".to_owned()), ..RegistryOptions::default() };
     let context = Context::new(&options).unwrap();
     let program = Program::new(

@@ -66,7 +66,7 @@ fn codes(exec: &mut dyn Exec, count: usize) -> Vec<&'static str> {
 }
 
 #[test]
-fn executions_fail_when_the_plan_says_so_and_only_then() {
+fn execution_fails_only_as_planned() {
     let bench = Bench::new("execute@2..3=fail; execute@5=fail");
     let activation = bench.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -79,7 +79,7 @@ fn executions_fail_when_the_plan_says_so_and_only_then() {
 }
 
 #[test]
-fn calls_before_the_first_inference_fail_and_take_nothing() {
+fn load_activation_and_exec_that_fail_take_nothing() {
     let bench = Bench::new("load@1=no_memory; activate@1=no_cores; activate@2=no_memory; exec@2=no_memory");
     match bench.load().unwrap_err().into_detail() {
         ErrorDetail::Device(DeviceError::OutOfMemory { what: "the program", .. }) => {}
@@ -101,7 +101,7 @@ fn calls_before_the_first_inference_fail_and_take_nothing() {
 }
 
 #[test]
-fn a_slow_execution_takes_its_time() {
+fn slow_execution_takes_its_time() {
     let bench = Bench::new("execute@1=slow:20ms");
     let activation = bench.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -111,7 +111,7 @@ fn a_slow_execution_takes_its_time() {
 }
 
 #[test]
-fn cancelling_ends_slow_and_stuck_and_held_executions() {
+fn cancellation_ends_slow_stuck_and_held_executions() {
     let bench = Bench::new("execute@1=slow:3600s; execute@2=stuck");
     let activation = bench.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -136,7 +136,7 @@ fn cancelling_ends_slow_and_stuck_and_held_executions() {
 }
 
 #[test]
-fn the_gate_holds_executions_until_it_opens() {
+fn closed_barrier_holds_executions_until_its_release() {
     let bench = Bench::new("");
     let activation = bench.activation();
     bench.control.hold().unwrap();
@@ -161,7 +161,7 @@ fn the_gate_holds_executions_until_it_opens() {
 }
 
 #[test]
-fn a_loss_ends_every_execution_and_all_that_was_loaded() {
+fn loss_ends_every_execution_and_all_that_was_loaded() {
     let bench = Bench::new("execute@3=lost");
     let program = bench.load().unwrap();
     let activation = program.activate().unwrap();
@@ -189,7 +189,7 @@ fn a_loss_ends_every_execution_and_all_that_was_loaded() {
 }
 
 #[test]
-fn a_device_that_is_away_loads_nothing_until_it_is_back() {
+fn lost_device_loads_nothing_until_its_recovery() {
     let bench = Bench::new("");
     let activation = bench.activation();
     let mut exec = activation.create_exec().unwrap();
@@ -205,7 +205,7 @@ fn a_device_that_is_away_loads_nothing_until_it_is_back() {
 }
 
 #[test]
-fn a_load_ends_when_it_is_cancelled_or_its_device_is_lost() {
+fn load_that_is_cancelled_or_lost_ends() {
     let bench = Bench::new("load@1=slow:1ms; load@2..3=stuck; load@4=lost");
     bench.load().unwrap();
     let options = LoadOptions::default();

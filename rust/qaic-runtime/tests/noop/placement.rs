@@ -41,7 +41,7 @@ fn free(context: &Context) -> Vec<u32> {
 }
 
 #[test]
-fn a_program_takes_its_cores_on_every_card() {
+fn program_on_several_cards_takes_its_cores_on_each() {
     let context = context(4);
     let mapping = Placement::parse("2:0:3").unwrap();
     let program = Program::new(&context, &image(), &mapping, &ProgramOptions::default()).unwrap();
@@ -54,7 +54,7 @@ fn a_program_takes_its_cores_on_every_card() {
 }
 
 #[test]
-fn one_full_card_leaves_the_others_as_they_were() {
+fn program_refused_by_one_full_card_takes_nothing_on_others() {
     let context = context(2);
     let image = image();
     let options = ProgramOptions::default();
@@ -75,7 +75,7 @@ fn one_full_card_leaves_the_others_as_they_were() {
 }
 
 #[test]
-fn impossible_mappings_are_refused_when_the_program_is_made() {
+fn impossible_placement_is_refused_when_the_program_is_made() {
     let context = context(2);
     let refused = |devices: &[u32]| {
         let mapping = Placement { devices: devices.iter().copied().map(DeviceId).collect() };
@@ -122,7 +122,7 @@ fn sets_of_one_name_share_cores_and_others_do_not() {
 }
 
 #[test]
-fn memory_and_ids_are_in_use_as_long_as_the_program() {
+fn program_holds_its_memory_and_id_until_its_drop() {
     let context = context(1);
     let image = image();
     let unused = context.devices()[0].resources();

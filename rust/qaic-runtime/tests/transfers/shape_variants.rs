@@ -80,14 +80,14 @@ fn two_entries() -> Vec<IoShapes> {
 }
 
 #[test]
-fn without_permitted_shapes_there_is_one_variant() {
+fn network_without_permitted_shapes_has_one_variant() {
     let variants = TransferPlan::variants(&network(&[])).unwrap();
     assert_eq!(variants.len(), 1);
     assert_eq!(variants[0].inputs()[0].user_bytes(), 16);
 }
 
 #[test]
-fn a_variant_moves_its_own_sizes_to_the_common_places() {
+fn variant_moves_its_own_sizes_to_the_common_places() {
     let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
     assert_eq!(variants.len(), 2);
     let sizes: Vec<_> = variants[1].inputs().iter().map(|input| input.user_bytes()).collect();
@@ -111,7 +111,7 @@ fn a_variant_moves_its_own_sizes_to_the_common_places() {
 }
 
 #[test]
-fn a_buffer_of_another_variant_is_too_small() {
+fn buffer_of_another_variant_is_too_small() {
     let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
     let small = f32_bytes(&[1.5]);
     let mut dma = vec![0; 12];
@@ -123,7 +123,7 @@ fn a_buffer_of_another_variant_is_too_small() {
 }
 
 #[test]
-fn a_transpose_is_refused_only_where_the_dims_change() {
+fn transpose_is_refused_only_where_the_dims_change() {
     let mut network = network(&[]);
     let mut moved = binding("a", Float32, &[2, 1], Direction::In, (0, 0));
     moved.io_initial.dims = vec![1, 2];
@@ -144,7 +144,7 @@ fn a_transpose_is_refused_only_where_the_dims_change() {
 }
 
 #[test]
-fn a_copy_in_a_tiled_layout_is_refused_where_the_dims_change() {
+fn copy_in_a_tiled_layout_is_refused_where_the_dims_change() {
     let mut network = network(&two_entries());
     let output = &mut network.outputs[0];
     output.io_initial.layout = 1;
@@ -172,7 +172,7 @@ fn entries_that_do_not_fit_their_bindings_are_refused() {
 }
 
 #[test]
-fn what_entries_have_in_common_is_made_once() {
+fn entries_with_equal_bindings_share_them() {
     let variants = TransferPlan::variants(&network(&two_entries())).unwrap();
     // `b` has one shape; `a` and `c` have two, of which the first is that of the binding.
     assert!(Arc::ptr_eq(&variants[0].inputs()[1], &variants[1].inputs()[1]));
@@ -180,7 +180,7 @@ fn what_entries_have_in_common_is_made_once() {
 }
 
 #[test]
-fn entries_cost_no_more_than_they_say() {
+fn entries_of_any_number_have_bounded_cost() {
     // A long name stands in the file once; every entry would copy it.
     let mut long = network(&[]);
     long.inputs[0].name = "n".repeat(1 << 20);
@@ -309,12 +309,12 @@ fn stateful(entries: &[IoShapes]) -> NetworkDesc {
 const PAIRS: [RetainedPair; 2] = [RetainedPair { input: 2, output: 0 }, RetainedPair { input: 1, output: 2 }];
 
 #[test]
-fn state_of_a_container_from_elsewhere_is_found_by_name() {
+fn state_of_a_foreign_container_is_found_by_name() {
     assert_eq!(retained_pairs(&container(&stateful(&[]), None)).unwrap(), PAIRS);
 }
 
 #[test]
-fn state_of_our_programs_is_kept_only_when_asked_for() {
+fn state_of_our_programs_is_kept_only_with_the_option() {
     let plan = |rest: &str| {
         format!(r#"{{"version":2,"target":"cpu","inputs":[],"outputs":[],"initializers":[]{rest}}}"#)
     };
@@ -345,7 +345,7 @@ fn tensors_that_differ_in_type_or_shape_are_no_pair() {
 }
 
 #[test]
-fn an_input_has_one_next_value() {
+fn input_with_two_next_values_has_one_pair() {
     let mut network = stateful(&[]);
     network.outputs[2].name = "v_RetainedState".to_owned();
     assert_eq!(retained_pairs(&container(&network, None)).unwrap(), PAIRS[..1]);
@@ -382,7 +382,7 @@ fn result(exec: &ExecObj, index: usize) -> Vec<u8> {
 }
 
 #[test]
-fn an_exec_object_changes_between_variants() {
+fn exec_object_changes_between_variants() {
     // The device copies its 12 inbound bytes over its 20 outbound ones; `c` begins at byte 4 of them.
     let program = on_noop("shape-variants", &network(&two_entries()));
     let exec = ExecObj::new(&program, true).unwrap();
@@ -447,7 +447,7 @@ fn state_is_kept_between_variants() {
 }
 
 #[test]
-fn what_follows_a_revoked_inference_does_not_take_its_turn() {
+fn inference_after_a_revoked_one_waits_for_its_turn() {
     // Out: v' = ids, out = k, k' = v: every inference gives the ids of the last but one.
     let program = on_noop("shape-variants-order", &stateful(&[]));
     let control = Arc::clone(program.context().noop_control(DeviceId(0)).unwrap());

@@ -81,7 +81,7 @@ fn code(network: &NetworkDesc) -> &'static str {
 }
 
 #[test]
-fn a_plain_copy_is_direct_and_keeps_the_gaps() {
+fn plain_copy_is_direct_and_keeps_the_gaps() {
     let network = with_input(plain_input(&[2], 4), 16);
     assert!(matches!(TransferPlan::new(&network).unwrap().inputs()[0].route(), Route::Direct));
     let dma = staged(&network, &[1, 2, 3, 4, 5, 6, 7, 8]);
@@ -89,7 +89,7 @@ fn a_plain_copy_is_direct_and_keeps_the_gaps() {
 }
 
 #[test]
-fn convert_halves_the_bytes_and_back() {
+fn conversion_to_float16_halves_the_bytes_and_back() {
     let values = [1.0, -2.5, 65520.0, 1e-8];
     let sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 2, Float16, &[4])];
     let network = with_input(binding(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 12);
@@ -136,7 +136,7 @@ fn unsigned_edges_refer_to_the_signed_value() {
 }
 
 #[test]
-fn a_long_sequence_is_one_pass_with_the_result_of_all() {
+fn long_sequence_is_one_pass_with_the_result_of_all() {
     let sequence = vec![
         step(Convert, Float16, &[2, 3, 4]),
         Transform { shuffle: vec![0, 2, 1], ..step(Transpose, Float16, &[2, 4, 3]) },
@@ -154,7 +154,7 @@ fn a_long_sequence_is_one_pass_with_the_result_of_all() {
 }
 
 #[test]
-fn a_short_output_gets_the_first_bytes_of_the_result() {
+fn short_output_gets_the_first_bytes_of_the_result() {
     let sequence = vec![
         copy(Direction::Out, 0, 0, Float16, &[2, 3]),
         Transform { shuffle: vec![1, 0], ..step(Transpose, Float16, &[3, 2]) },
@@ -182,7 +182,7 @@ fn tensors_without_elements_move_nothing() {
 }
 
 #[test]
-fn a_copy_passes_other_layouts_through() {
+fn copy_of_another_layout_passes_the_bytes() {
     let mut input = plain_input(&[2], 0);
     input.io_initial.layout = 3;
     input.io_transformed.layout = 3;
@@ -359,7 +359,7 @@ fn partial_inputs_that_do_not_fit_are_refused_and_leave_the_buffer() {
 }
 
 #[test]
-fn an_empty_partial_input_never_asks_for_more_than_the_buffer() {
+fn empty_partial_input_never_needs_more_than_the_buffer() {
     let plan = TransferPlan::new(&with_input(partial(&[4], 0, u32::MAX), 20)).unwrap();
     assert_eq!(plan.lay_out(&[0]).unwrap().resize, [20]);
 }
@@ -463,7 +463,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn no_descriptor_panics_or_writes_outside_its_buffers(network in descriptors(), length in 0_usize..50) {
+    fn plan_of_any_descriptor_stays_inside_its_buffers(network in descriptors(), length in 0_usize..50) {
         let Ok(plan) = TransferPlan::new(&network) else { return Ok(()) };
         let guarded = |size: usize| { let mut bytes = vec![0xee_u8; size + 16]; bytes[..8].fill(0xa5); bytes[size + 8..].fill(0xa5); bytes };
         let buffers = network.dma_buffers.iter().map(|buffer| buffer.size as usize);
