@@ -4,9 +4,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qaic.compiler import onnx_file
-from qaic.compiler.lowering import lower
-from qaic.compiler.progress import Progress
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.pipeline import lower
 from qaic.options import resolve
 from session_models import engine, model
 

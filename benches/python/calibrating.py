@@ -56,9 +56,9 @@ def calibrating(folder: str, name: str, calibration: str, samples: int) -> dict[
 
 
 def _profiled(model: models.Model, calibration: str, samples: int) -> tuple[Profile, float]:
-    from qaic.compiler import onnx_file
-    from qaic.compiler.lowering import lower
-    from qaic.compiler.progress import Progress
+    from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.frontend.files import onnx_file
+    from qaic.compiler.pipeline import lower
     from qaic.options import resolve
 
     options = resolve(
@@ -82,7 +82,7 @@ def _profiled(model: models.Model, calibration: str, samples: int) -> tuple[Prof
 
 def _counting(profile: Profile, calibration: str) -> float:
     """Time the records on arrays as large as the tensors."""
-    from qaic.compiler.calibration.measure import HistogramRecord, RangeRecord
+    from qaic.compiler.calibration.collector import HistogramRecord, RangeRecord
 
     generator = np.random.default_rng(0)
     # Tensors with the same values share what was measured once.

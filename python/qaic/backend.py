@@ -215,10 +215,10 @@ class QaicBackend(Backend):
 def _compile(
     model: onnx.ModelProto, container: Path, options: CompileOptions, set_options: Mapping[str, object]
 ) -> None:
-    from qaic.compiler import onnx_file
-    from qaic.compiler.lowering import lower
-    from qaic.compiler.program import write_program
-    from qaic.compiler.progress import Progress
+    from qaic.compiler.backend.cpu.qpc_writer import write_program
+    from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.frontend.files import onnx_file
+    from qaic.compiler.pipeline import lower
     from qaic.options.canonical import effective_options
 
     content = model.SerializeToString(deterministic=True)

@@ -249,7 +249,7 @@ def test_ctrl_c_leaves_nothing(model, out, tmp_path):
     hook = tmp_path / "sitecustomize.py"
     hook.write_text(
         "import sys, threading\n"
-        "from qaic.compiler import onnx_file\n"
+        "from qaic.compiler.frontend.files import onnx_file\n"
         "def parse(self):\n"
         "    sys.stderr.write('working\\n'); sys.stderr.flush()\n"
         "    threading.Event().wait(60)\n"

@@ -16,9 +16,9 @@ import session_models
 from flat_reader import Table
 from qaic import _core
 from qaic.compiler import compile_model
-from qaic.compiler.descriptor import metadata
-from qaic.compiler.dma_buffers import DmaBuffers, dma_buffers
-from qaic.compiler.edges import Edge
+from qaic.compiler.backend.cpu.descriptor import metadata
+from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers, dma_buffers
+from qaic.compiler.frontend.interface import Edge
 from qaic.options import resolve
 from qpc_support import container, program
 

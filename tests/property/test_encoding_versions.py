@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import qaic
-from qaic.compiler import onnx_file
-from qaic.compiler.calibration.external import read_external
-from qaic.compiler.lowering import lower
-from qaic.compiler.progress import Progress
+from qaic.compiler.calibration.encodings import read_external
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.pipeline import lower
 from qaic.errors import CompileError, OptionError
 from qaic.options import resolve
 from qaic.options.models import CompileOptions

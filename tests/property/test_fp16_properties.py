@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from qaic.compiler import onnx_file
-from qaic.compiler.half_weights import HalfSource, Overflows
-from qaic.compiler.lowering import lower
-from qaic.compiler.progress import Progress
-from qaic.compiler.weights import MemoryRange, read_all
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.ir.float16_weights import HalfSource, Overflows
+from qaic.compiler.ir.weights import MemoryRange, read_all
+from qaic.compiler.pipeline import lower
 from qaic.options.models import CompileOptions
 
 FLOAT = onnx.TensorProto.FLOAT

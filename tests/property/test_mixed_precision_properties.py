@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from test_fp16_properties import COMPUTING, FLOAT, SELECTING, SIZE, half, half_constant, programs, vectors
 
-from qaic.compiler import onnx_file
-from qaic.compiler.lowering import lower
-from qaic.compiler.progress import Progress
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.pipeline import lower
 from qaic.options.models import CompileOptions
 from qaic.options.node_precision import NodePrecision
 

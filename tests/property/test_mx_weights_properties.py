@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import qaic
 from qaic import Qpc
-from qaic.compiler.front import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.errors import CompileError, QpcFormatError
 from qaic.options import resolve
 from qaic.qpc_initializers import Initializers

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from qaic.compiler.calibration.entry_names import entry_keys, legalise
+from qaic.compiler.calibration.glow_names import entry_keys, legalise
+from qaic.compiler.calibration.glow_profile import read_profile, write_profile
 from qaic.compiler.calibration.profile import Profile, TensorProfile
-from qaic.compiler.calibration.profile_file import read_profile, write_profile
 from qaic.errors import OptionError
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -7,10 +7,10 @@ import onnx
 import onnxruntime as ort
 from onnx import helper
 
-from qaic.compiler import onnx_file
-from qaic.compiler.lowering import Lowered, lower
-from qaic.compiler.progress import Progress
-from qaic.compiler.weights import read_all
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.ir.weights import read_all
+from qaic.compiler.pipeline import Lowered, lower
 from qaic.options.models import CompileOptions
 
 FLOAT = onnx.TensorProto.FLOAT

@@ -11,9 +11,9 @@ from onnx import helper
 
 import qaic
 from calibration_models import convolutional, lowered, samples_of
-from qaic.compiler import front
-from qaic.compiler.calibration import measure
-from qaic.compiler.calibration.profile_file import read_profile
+from qaic.compiler import driver
+from qaic.compiler.calibration import collector
+from qaic.compiler.calibration.glow_profile import read_profile
 from qaic.errors import OptionError
 from qaic.options import resolve
 from session_models import model, save
@@ -30,7 +30,7 @@ def _own_cache(tmp_path, monkeypatch):
 def dumped(tmp_path, built, name="p.yaml", **options):
     path = tmp_path / name
     resolved = resolve({"dump_profile": path, **options}, options_path=None, model_is_container=False)
-    assert front.write_side_files(built, resolved.compile) == [path]
+    assert driver.write_side_files(built, resolved.compile) == [path]
     return path
 
 
@@ -222,7 +222,7 @@ def test_the_shape_that_tools_write_needs_no_yaml_parser(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise AssertionError(arguments)
 
-    monkeypatch.setattr("qaic.compiler.calibration.profile_file.read_general", refuse)
+    monkeypatch.setattr("qaic.compiler.calibration.glow_profile.read_general", refuse)
     path = dumped(tmp_path, convolutional(), calibration_data=samples_of(convolutional(), 1))
     assert len(read_profile(path.read_bytes(), "p").entries) == len(KEYS)
     wrapped = HEAD + "- NodeOutputName:  'n:0'\n  Min:             -1\n  Max:             1\n"
@@ -237,7 +237,7 @@ def test_a_profile_that_changes_while_compiling_is_refused(tmp_path):
     resolved = resolve({"load_profile": path}, options_path=None, model_is_container=False)
     path.write_text("---\n")
     with pytest.raises(OptionError, match="another content"):
-        front.compile_model(convolutional().SerializeToString(), resolved.compile, resolved.set_compile)
+        driver.compile_model(convolutional().SerializeToString(), resolved.compile, resolved.set_compile)
 
 
 # --- encodings -----------------------------------------------------------------------------------------
@@ -452,13 +452,13 @@ def test_a_pipe_in_a_list_does_not_hang(files):
 def runs(monkeypatch):
     """Count calibrations."""
     counted = []
-    original = measure.measure
+    original = collector.measure
 
     def counting(*arguments, **keywords):
         counted.append(1)
         return original(*arguments, **keywords)
 
-    monkeypatch.setattr("qaic.compiler.calibration.obtain.measure", counting)
+    monkeypatch.setattr("qaic.compiler.calibration.load_or_collect.measure", counting)
     return counted
 
 
@@ -509,7 +509,7 @@ def test_samples_from_python_differ_by_their_measurements(tmp_path, runs):
 
 def test_samples_that_change_while_compiling_are_refused(files, monkeypatch):
     (files / "list.txt").write_text("a0.raw,b0.raw\n")
-    original = measure.measure
+    original = collector.measure
 
     def meddling(*arguments, **keywords):
         found = original(*arguments, **keywords)
@@ -517,7 +517,7 @@ def test_samples_that_change_while_compiling_are_refused(files, monkeypatch):
         os.utime("a0.raw", (5, 5))
         return found
 
-    monkeypatch.setattr("qaic.compiler.calibration.obtain.measure", meddling)
+    monkeypatch.setattr("qaic.compiler.calibration.load_or_collect.measure", meddling)
     with pytest.raises(qaic.errors.CompileError, match=r"a0\.raw.*another content"):
         qaic.Session(save(files, two_inputs()), convert_to_quantize=True, input_list_file="list.txt")
     assert not containers(files)

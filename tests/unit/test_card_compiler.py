@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 
 import qaic
 from qaic.cli import compile as tool
-from qaic.compiler import card_compiler, compile_resolved
+from qaic.compiler import compile_resolved
+from qaic.compiler.backend.card import card_compiler
 from qaic.errors import CompileError, OptionError, QaicError
 from qaic.options import resolve
 from qpc_support import container, program

@@ -4,9 +4,9 @@ import pytest
 from compiler_oracle import FLOAT, info, lowered, model_of, node
 from onnx import TensorProto, helper
 
-from qaic.compiler.descriptor import batch_of, network_descriptor
-from qaic.compiler.dma_buffers import dma_buffers, place
-from qaic.compiler.edges import Edge
+from qaic.compiler.backend.cpu.descriptor import batch_of, network_descriptor
+from qaic.compiler.backend.cpu.dma_buffers import dma_buffers, place
+from qaic.compiler.frontend.interface import Edge
 from qaic.errors import CompileError
 
 

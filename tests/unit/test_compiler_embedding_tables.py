@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from qaic.compiler.embedding_tables import find_tables, write_tables
-from qaic.compiler.weights import read_all
+from qaic.compiler.ir.weights import read_all
+from qaic.compiler.passes.embedding_tables import find_tables, write_tables
 from qaic.errors import CompileError
 from qaic.options.file_content import InputFileContent
 
@@ -64,7 +64,7 @@ def test_tables_that_are_not_in_the_file_stay(tmp_path, caplog):
 def test_tables_written_are_read_by_numpy_and_by_us(tmp_path):
     import onnx
 
-    from qaic.compiler import onnx_file
+    from qaic.compiler.frontend.files import onnx_file
 
     source = onnx_file.open_bytes(recommender().SerializeToString())
     model = source.parse()

@@ -10,7 +10,7 @@ from onnx import helper
 import decoder_model
 import qaic
 import session_models
-from qaic.compiler import extra_outputs
+from qaic.compiler.passes import extra_outputs
 from qaic.configs import CompileConfig
 from qaic.errors import CompileError
 

@@ -7,9 +7,9 @@ from compiler_oracle import info, model_of, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qaic.compiler import onnx_file, wire
-from qaic.compiler.lowering import lower
-from qaic.compiler.progress import Progress
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import onnx_file, wire
+from qaic.compiler.pipeline import lower
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 

@@ -4,7 +4,7 @@ from onnx import helper
 
 import qaic
 from qaic.cli.qpc_diff_graph import graph_of
-from qaic.compiler.inlining import inline_functions
+from qaic.compiler.passes.inlining import inline_functions
 
 SETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 

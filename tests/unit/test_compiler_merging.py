@@ -6,7 +6,7 @@ from compiler_oracle import info, lowered, model_of, node, run, whole
 from onnx import TensorProto, helper
 
 import decoder_model
-from qaic.compiler.merging import merge_equal
+from qaic.compiler.passes.cse import merge_equal
 from qaic.options.specializations import Specializations
 
 

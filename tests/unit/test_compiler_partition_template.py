@@ -4,7 +4,7 @@ import numpy as np
 from compiler_oracle import info, model_of, node
 from onnx import helper
 
-from qaic.compiler.partition_nodes import check_partitions, node_names, write_template
+from qaic.compiler.passes.partition_config import check_partitions, node_names, write_template
 from qaic.options.partitions import Partitions
 
 
@@ -51,7 +51,7 @@ def test_a_written_template_can_be_loaded_and_fits_the_model(tmp_path, caplog):
     document = json.loads((tmp_path / "p.json").read_text())
     assert document["partitions"][0]["devices"] == [{"deviceId": 0, "numCores": 4}]
     config = Partitions().load(Partitions().parse(tmp_path / "p.json"))
-    from qaic.compiler.inlining import inline_small_functions
+    from qaic.compiler.passes.inlining import inline_small_functions
 
     check_partitions(inline_small_functions(model).graph, config)
     assert not caplog.records

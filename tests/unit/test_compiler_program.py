@@ -18,7 +18,8 @@ import pytest
 from compiler_oracle import info, model_of, node
 
 from qaic import _core
-from qaic.compiler import cache, compile_model, digest, front, lowering, program
+from qaic.compiler import cache, compile_model, digest, driver, pipeline
+from qaic.compiler.backend.cpu import qpc_writer
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 
@@ -214,7 +215,7 @@ def test_options_have_entries_of_their_own(cache_dir, model_path):
 def test_known_model_is_neither_parsed_nor_hashed_again(cache_dir, model_path, monkeypatch):
     monkeypatch.setattr(digest, "_SETTLED_NS", 0)
     first = compiled(model_path)
-    monkeypatch.setattr(front, "opened", lambda _model: pytest.fail("the model was opened"))
+    monkeypatch.setattr(driver, "opened", lambda _model: pytest.fail("the model was opened"))
     assert compiled(model_path) == first
 
 
@@ -308,7 +309,7 @@ def test_interruption_while_writing_leaves_nothing_behind(cache_dir, model_path,
     def interrupted(*_arguments):
         raise error
 
-    monkeypatch.setattr(program, "_write_constants", interrupted)
+    monkeypatch.setattr(qpc_writer, "_write_constants", interrupted)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         compiled(model_path)
     assert files_below(cache_dir) == []
@@ -325,7 +326,7 @@ def test_graph_the_engine_refuses_fails_at_compile_time(cache_dir):
 
 def checking(monkeypatch, check):
     """Put `check` in the place of the engine's check."""
-    monkeypatch.setattr(program, "_core", SimpleNamespace(**vars(_core) | {"check_program": check}))
+    monkeypatch.setattr(qpc_writer, "_core", SimpleNamespace(**vars(_core) | {"check_program": check}))
 
 
 def test_what_is_loaded_for_the_proof_is_what_is_kept(cache_dir, monkeypatch):
@@ -440,8 +441,8 @@ def test_default_cache_follows_xdg(tmp_path, monkeypatch, model_path):
 
 def test_threads_compile_one_model_once(cache_dir, model_path, monkeypatch):
     count = []
-    original = lowering.lower
-    monkeypatch.setattr(lowering, "lower", lambda *a: (count.append(1), original(*a))[1])
+    original = pipeline.lower
+    monkeypatch.setattr(pipeline, "lower", lambda *a: (count.append(1), original(*a))[1])
     results = []
     threads = [threading.Thread(target=lambda: results.append(compiled(model_path))) for _ in range(6)]
     for thread in threads:
@@ -458,7 +459,7 @@ def test_processes_compile_one_model_at_once(cache_dir, model_path):
         "import sys; from qaic.compiler import compile_model; from qaic.options.models import CompileOptions;"
         "print(compile_model(sys.argv[1], CompileOptions(), {}))"
     )
-    package = Path(program.__file__).parents[2]
+    package = Path(qpc_writer.__file__).parents[2]
     paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
     processes = [
         subprocess.Popen(
@@ -509,7 +510,7 @@ def test_constants_beyond_float16_are_reported_once(options, became, value, cach
 
 def test_importing_the_compiler_does_not_load_onnx():
     script = "import sys, qaic.compiler; print([m for m in ('onnx', 'onnxruntime') if m in sys.modules])"
-    package = Path(program.__file__).parents[2]
+    package = Path(qpc_writer.__file__).parents[2]
     out = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from qaic.compiler import progress
-from qaic.compiler.progress import Progress
+from qaic.compiler.diagnostics import progress
+from qaic.compiler.diagnostics.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from qaic.compiler import onnx_file
-from qaic.compiler.lowering import lower
-from qaic.compiler.progress import Progress
-from qaic.compiler.weights import read_all, whole_pieces
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.ir.weights import read_all, whole_pieces
+from qaic.compiler.pipeline import lower
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 

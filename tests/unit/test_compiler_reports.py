@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from qaic.compiler import compile_model, perf_metrics, perf_warnings, reports
-from qaic.compiler.log_tap import tapped
-from qaic.compiler.pass_log import PassLog
-from qaic.compiler.precision_classes import PrecisionClass
+from qaic.compiler import compile_model
+from qaic.compiler.diagnostics.log_tap import tapped
+from qaic.compiler.diagnostics.pass_timing import PassLog
+from qaic.compiler.quantization.precision_classes import PrecisionClass
+from qaic.compiler.reports import emit_report, perf_metrics, perf_warnings
 from qaic.options import resolve
 
 NODE = helper.make_node
@@ -230,7 +231,7 @@ def test_passes_add_up():
 def test_debug_keeps_each_graph_and_a_log(model, tmp_path, caplog):
     out = tmp_path / "out"
     build(model, enable_debug=True, convert_to_fp16=True, output_dir=out)
-    folder = out / reports.DEBUG_FOLDER
+    folder = out / emit_report.DEBUG_FOLDER
     graphs = sorted(folder.glob("*.onnx"))
     assert [path.stem[:2] for path in graphs] == [f"{number:02}" for number in range(len(graphs))]
     first, last = (onnx.load(path) for path in (graphs[0], graphs[-1]))
@@ -238,7 +239,7 @@ def test_debug_keeps_each_graph_and_a_log(model, tmp_path, caplog):
     assert [node.op_type for node in first.graph.node] == ["MatMul", "Relu"]
     assert "w" in {value.name for value in first.graph.input}
     assert "Cast" in {node.op_type for node in last.graph.node}
-    log = (folder / reports.DEBUG_LOG).read_text()
+    log = (folder / emit_report.DEBUG_LOG).read_text()
     assert "debug qaic.compiler: pass check: " in log
     # What an earlier run left there is no result of this one.
     (folder / "99-old.onnx").touch()
@@ -254,7 +255,7 @@ def test_debug_without_a_place_says_so(model, caplog):
 def test_a_tap_does_not_change_what_is_shown():
     code = (
         "import logging\n"
-        "from qaic.compiler.log_tap import tapped\n"
+        "from qaic.compiler.diagnostics.log_tap import tapped\n"
         "seen = []\n"
         "with tapped(lambda r: seen.append(r.getMessage())), tapped(lambda r: None):\n"
         "    logging.getLogger('qaic.compiler').warning('loud')\n"

@@ -5,7 +5,7 @@ from compiler_oracle import info, lowered, model_of, node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaic.compiler.size_expressions import evaluate, symbols_in
+from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.errors import CompileError
 from qaic.options.specializations import Specialization
 

@@ -5,7 +5,7 @@ import pytest
 from compiler_oracle import info, node
 from onnx import defs, helper
 
-from qaic.compiler.versions import lower_stamps
+from qaic.compiler.ir.opset_version import lower_stamps
 
 
 def stamped(op, version, *, domain="", ir_version=onnx.IR_VERSION, functions=()):

@@ -16,8 +16,9 @@ import qaic
 import qpc_support
 import session_models
 from qaic import _core
-from qaic.compiler import compile_model, inner_tensors
+from qaic.compiler import compile_model
 from qaic.compiler.digest import DigestIndex
+from qaic.compiler.frontend import check_subgraph_tensors
 from qaic.errors import CompileError, DeviceError, QpcFormatError
 from qaic.options.models import CompileOptions
 
@@ -191,7 +192,7 @@ def test_inner_tensor_without_a_location_is_refused(tmp_path, place):
 
 
 def test_external_data_in_functions_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(inner_tensors, "_MOST_INLINE", 799)
+    monkeypatch.setattr(check_subgraph_tensors, "_MOST_INLINE", 799)
     (tmp_path / "data.bin").write_bytes(X.tobytes())
     with pytest.raises(CompileError, match="more than 799 bytes in nested graphs and functions") as caught:
         qaic.Session(session_models.save(tmp_path, in_function(external("data.bin"))))
@@ -295,7 +296,7 @@ def test_model_file_that_is_cut_off_while_it_is_walked_is_an_error(tmp_path):
     built = session_models.model(nodes, [("v0", "float32", [2])], [("v3000", "float32", [2])])
     code = """
 import os, sys, qaic
-from qaic.compiler import wire
+from qaic.compiler.frontend.files import wire
 
 walk = wire.fields
 def cut(buffer, start, end):

@@ -8,7 +8,7 @@ import pytest
 
 from calibration_models import convolutional
 from qaic.cli.compile import main
-from qaic.compiler import front
+from qaic.compiler import driver
 from qaic.errors import OptionError
 from qaic.options import resolve
 from session_models import save
@@ -43,7 +43,7 @@ def test_a_dump_does_not_replace_the_model(built, option):
     link.symlink_to(built)
     for target in (built, link):
         with pytest.raises(OptionError, match=rf"^{option}: .* is the model; ") as caught:
-            front.write_side_files(built, compile_options(**{option: target}))
+            driver.write_side_files(built, compile_options(**{option: target}))
         assert caught.value.code == "option.output_file"
     assert Path(built).read_bytes() == before
 
@@ -60,7 +60,7 @@ def test_a_dump_does_not_replace_a_pipe_device_or_folder(built, option):
         (link, "a device or pipe"),
     ):
         with pytest.raises(OptionError, match=rf"^{option}: .* is {found}; "):
-            front.write_side_files(built, compile_options(**{option: target}))
+            driver.write_side_files(built, compile_options(**{option: target}))
     assert Path("pipe").is_fifo()
     assert link.is_symlink()
 
@@ -68,24 +68,24 @@ def test_a_dump_does_not_replace_a_pipe_device_or_folder(built, option):
 def test_a_dump_does_not_replace_what_another_option_reads_or_writes(built):
     Path("list.txt").write_text("x.raw\n")
     with pytest.raises(OptionError, match=r"'list.txt' is the file of input_list_file; "):
-        front.write_side_files(built, compile_options(dump_profile="list.txt", input_list_file="list.txt"))
+        driver.write_side_files(built, compile_options(dump_profile="list.txt", input_list_file="list.txt"))
     options = compile_options(dump_profile="same", dump_custom_io_config_template_file="./same")
     with pytest.raises(OptionError, match="is the file of "):
-        front.write_side_files(built, options)
+        driver.write_side_files(built, options)
     assert Path("list.txt").read_text() == "x.raw\n"
     assert not Path("same").exists()
 
 
 def test_a_compilation_looks_before_it_works(built):
     with pytest.raises(OptionError, match="is the model; "):
-        front.compile_model(built, compile_options(dump_profile=built), {}, output_dir="out")
+        driver.compile_model(built, compile_options(dump_profile=built), {}, output_dir="out")
     assert not Path("out").exists()
 
 
 def test_a_dump_goes_where_a_link_points(built):
     Path("kept").mkdir()
     Path("template.yaml").symlink_to("kept/template.yaml")
-    front.write_side_files(built, compile_options(dump_custom_io_config_template_file="template.yaml"))
+    driver.write_side_files(built, compile_options(dump_custom_io_config_template_file="template.yaml"))
     assert Path("template.yaml").is_symlink()
     assert "IOName" in Path("kept/template.yaml").read_text()
 

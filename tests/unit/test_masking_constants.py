@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
-from qaic.compiler.precision import report
+from qaic.compiler.quantization.precision import report
 
 LEAST = np.finfo(np.float32).min
 LEAST_HALF = np.float32(-65504)

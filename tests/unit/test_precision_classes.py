@@ -5,9 +5,9 @@ import onnx
 import pytest
 from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
 
-from qaic.compiler import precision
-from qaic.compiler.precision_classes import PrecisionClass, classify
-from qaic.compiler.value_types import ValueFacts, collect_types, common_shapes
+from qaic.compiler.ir.value_info import ValueFacts, collect_types, common_shapes
+from qaic.compiler.quantization import precision
+from qaic.compiler.quantization.precision_classes import PrecisionClass, classify
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 from qaic.options.node_precision import NodePrecision

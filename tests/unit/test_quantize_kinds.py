@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from qaic.compiler.quantize import kinds
+from qaic.compiler.quantization import op_types
 
 # Typed in here, not taken from the table that is tested.
 COMPUTING = """Conv ConvTranspose MatMul Gemm Add Sub Mul Div Max Min Relu LeakyRelu PRelu Clip Sigmoid Tanh
@@ -74,13 +74,13 @@ def loads(model):
 
 
 def test_the_kinds_are_those_of_the_specification():
-    assert frozenset([*COMPUTING.split(), *PICKING.split()]) == kinds.QUANTIZABLE
-    assert frozenset([*PICKING.split(), "Split"]) == kinds.SAME_PARAMETERS
+    assert frozenset([*COMPUTING.split(), *PICKING.split()]) == op_types.QUANTIZABLE
+    assert frozenset([*PICKING.split(), "Split"]) == op_types.SAME_PARAMETERS
 
 
-@pytest.mark.parametrize("op", sorted(kinds.DIRECT))
+@pytest.mark.parametrize("op", sorted(op_types.DIRECT))
 def test_the_engine_runs_direct_kinds_on_integers(op):
-    direct = kinds.DIRECT[op]
+    direct = op_types.DIRECT[op]
     for elem_type, first in ((onnx.TensorProto.UINT8, direct.uint8), (onnx.TensorProto.INT16, direct.int16)):
         for opset in (first, 13, 17, 21) if first is not None else ():
             if opset >= first:
@@ -89,17 +89,17 @@ def test_the_engine_runs_direct_kinds_on_integers(op):
 
 def test_operands_leave_out_sizes_and_bounds():
     node = helper.make_node
-    assert kinds.operands(node("Clip", ["x", "lo", "hi"], ["y"])) == (0,)
-    assert kinds.operands(node("Gemm", ["a", "b", "c"], ["y"])) == (0, 1, 2)
-    assert kinds.operands(node("Conv", ["x", "w", ""], ["y"])) == (0, 1)
-    assert kinds.operands(node("Concat", ["a", "b", "c"], ["y"], axis=0)) == (0, 1, 2)
-    assert kinds.operands(node("Resize", ["x", "", "s"], ["y"])) == (0,)
-    assert kinds.results(node("TopK", ["x", "k"], ["v", "i"])) == (0,)
-    assert kinds.results(node("Split", ["x"], ["a", "b"])) == (0, 1)
+    assert op_types.operands(node("Clip", ["x", "lo", "hi"], ["y"])) == (0,)
+    assert op_types.operands(node("Gemm", ["a", "b", "c"], ["y"])) == (0, 1, 2)
+    assert op_types.operands(node("Conv", ["x", "w", ""], ["y"])) == (0, 1)
+    assert op_types.operands(node("Concat", ["a", "b", "c"], ["y"], axis=0)) == (0, 1, 2)
+    assert op_types.operands(node("Resize", ["x", "", "s"], ["y"])) == (0,)
+    assert op_types.results(node("TopK", ["x", "k"], ["v", "i"])) == (0,)
+    assert op_types.results(node("Split", ["x"], ["a", "b"])) == (0, 1)
 
 
 def test_gelu_of_both_domains_is_quantizable_and_unknown_domains_are_not():
-    assert kinds.quantizable(helper.make_node("Gelu", ["x"], ["y"]))
-    assert kinds.quantizable(helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft"))
-    assert not kinds.quantizable(helper.make_node("Conv", ["x", "w"], ["y"], domain="mine"))
-    assert not kinds.quantizable(helper.make_node("LayerNormalization", ["x", "s"], ["y"]))
+    assert op_types.quantizable(helper.make_node("Gelu", ["x"], ["y"]))
+    assert op_types.quantizable(helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft"))
+    assert not op_types.quantizable(helper.make_node("Conv", ["x", "w"], ["y"], domain="mine"))
+    assert not op_types.quantizable(helper.make_node("LayerNormalization", ["x", "s"], ["y"]))

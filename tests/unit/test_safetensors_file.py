@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import safetensors_files
-from qaic.compiler import safetensors_file
-from qaic.compiler.data_files import DataFiles
-from qaic.compiler.safetensors_file import read_tensors
-from qaic.compiler.weights import InputFile, read_all
+from qaic.compiler.frontend.files import safetensors_file
+from qaic.compiler.frontend.files.data_files import DataFiles
+from qaic.compiler.frontend.files.safetensors_file import read_tensors
+from qaic.compiler.ir.weights import InputFile, read_all
 from qaic.errors import CompileError
 from safetensors_files import described, encoded
 

@@ -18,13 +18,14 @@ import qaic
 import safetensors_files
 import weight_free_models as models
 from qaic.cli.compile import main
-from qaic.compiler import digest, onnx_file
-from qaic.compiler.float_conversion import ConvertedFloats
-from qaic.compiler.half_weights import Overflows
-from qaic.compiler.lowering import lower
-from qaic.compiler.progress import Progress
-from qaic.compiler.weight_spec import parse_weight_spec
-from qaic.compiler.weights import read_all
+from qaic.compiler import digest
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
+from qaic.compiler.ir.float16_weights import Overflows
+from qaic.compiler.ir.float_conversion import ConvertedFloats
+from qaic.compiler.ir.weights import read_all
+from qaic.compiler.pipeline import lower
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 

@@ -111,7 +111,7 @@ def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
     """Compile; returns the container, or None where only files about the model were wanted."""
     from qaic.cli import compile_input, compile_output
     from qaic.compiler import compile_resolved
-    from qaic.compiler.front import write_side_files
+    from qaic.compiler.driver import write_side_files
 
     options = resolved.compile
     assert resolved.session.model_path is not None  # noqa: S101  # the caller has looked
@@ -125,7 +125,7 @@ def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
     if not only_dumps:
         return compile_resolved(model, resolved)
     if options.target == "card":
-        from qaic.compiler.card_compiler import dump_for_card
+        from qaic.compiler.backend.card.card_compiler import dump_for_card
 
         dump_for_card(model, resolved)
     else:

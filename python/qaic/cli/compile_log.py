@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli._common import complain, show
-from qaic.compiler.card_process import OUTPUT_LOGGER
+from qaic.compiler.backend.card.card_process import OUTPUT_LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.compiler import operator_list
 from qaic.compiler.cache import PROGRAM_NAME
-from qaic.compiler.precision_classes import is_quantizing
-from qaic.compiler.reports import DEBUG_FOLDER
-from qaic.compiler.support_report import choose_list
+from qaic.compiler.quantization.precision_classes import is_quantizing
+from qaic.compiler.reports import operator_list
+from qaic.compiler.reports.emit_report import DEBUG_FOLDER
+from qaic.compiler.reports.support_report import choose_list
 from qaic.errors import OptionError, QpcError
 from qaic.whole_file import write_replacing
 

@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.compiler.checks import check_texts
+from qaic.compiler.frontend.validation import check_texts
 from qaic.errors import CompileError, QpcFormatError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@
 onnx is loaded only when a model is not in the cache.
 """
 
-from qaic.compiler.front import compile_model
+from qaic.compiler.driver import compile_model
 from qaic.compiler.targets import compile_resolved
 
 __all__ = ["compile_model", "compile_resolved"]

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
+from qaic.compiler.backend.cpu.qpc_writer import canonical_json
 from qaic.compiler.digest import DigestIndex
-from qaic.compiler.program import canonical_json
 from qaic.errors import QpcError
 from qaic.whole_file import write_replacing
 

@@ -16,14 +16,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from qaic.compiler.data_files import finds_the_same
-from qaic.compiler.weights import FileRange
+from qaic.compiler.frontend.files.data_files import finds_the_same
+from qaic.compiler.ir.weights import FileRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from qaic.compiler.weights import InputFile
+    from qaic.compiler.ir.weights import InputFile
 
 #: bytes hashed as one unit; a file's digest is that of its block digests, so that threads can share the work
 _BLOCK: Final = 16 << 20

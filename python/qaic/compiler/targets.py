@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.front import compile_model
+from qaic.compiler.driver import compile_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def compile_resolved(
     """
     options = resolved.compile
     if options.target == "card":
-        from qaic.compiler.card_compiler import compile_for_card
+        from qaic.compiler.backend.card.card_compiler import compile_for_card
 
         return compile_for_card(model, resolved)
     if os.environ.get(EXTRA_OPTIONS):

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from qaic.compiler.calibration.samples import ModelInput
-from qaic.compiler.elem_types import FLOAT, FLOAT16
-from qaic.compiler.graph_walk import STANDARD_DOMAINS, subgraphs, uses
-from qaic.compiler.precision_ops import RANDOM
-from qaic.compiler.quantize.kinds import operands, quantizable, results
-from qaic.compiler.retained import SUFFIX
+from qaic.compiler.calibration.dataset import ModelInput
+from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
+from qaic.compiler.ir.precision_ops import RANDOM
+from qaic.compiler.passes.retained_state import SUFFIX
+from qaic.compiler.quantization.op_types import operands, quantizable, results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import onnx
 
-    from qaic.compiler.custom_ops import Library
-    from qaic.compiler.precision import PreparedFloats
-    from qaic.compiler.specialize import Interface
-    from qaic.compiler.value_types import ValueFacts
-    from qaic.compiler.weights import Weight
+    from qaic.compiler.frontend.custom_ops import Library
+    from qaic.compiler.frontend.specialization import Interface
+    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.quantization.precision import PreparedFloats
     from qaic.options.specializations import Specialization
 
 #: operators whose first result holds exactly the values of the first input, each as often as before

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.compiler.calibration.samples import Sample
-from qaic.compiler.graph_walk import STANDARD_DOMAINS
+from qaic.compiler.calibration.dataset import Sample
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from qaic.compiler.calibration.samples import ModelInput
+    from qaic.compiler.calibration.dataset import ModelInput
 
 #: more would only widen ranges that mean nothing
 RANDOM_SAMPLES: Final = 8

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.compiler.calibration.samples import read_list
+from qaic.compiler.calibration.dataset import read_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

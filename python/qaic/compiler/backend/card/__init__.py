@@ -1,0 +1,1 @@
+"""Containers by the vendor's compiler."""

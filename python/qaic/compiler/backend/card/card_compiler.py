@@ -1,0 +1,347 @@
+"""Compiling for a card: the vendor's compiler is run with the options that were set (compile-options §1.2).
+
+Ours is never used in its place. What it makes becomes visible as a whole: it works in a folder of its own,
+and its container takes its place only after our reader has opened it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.compiler import cache, digest, driver
+from qaic.compiler.backend.card import card_files, card_process
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.output_folder import writable_folder
+from qaic.compiler.reports import extra_artifacts
+from qaic.compiler.targets import EXTRA_OPTIONS
+from qaic.errors import CompileError, OptionError, QpcError
+from qaic.options.argv import to_argv, without_flag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import onnx
+
+    from qaic.compiler.frontend.files.onnx_file import ModelFile
+    from qaic.options.resolution import ResolvedOptions
+
+_log = logging.getLogger("qaic.compiler")
+
+_VARIABLE: Final = "QAIC_SDK_COMPILER"
+_NAMES: Final = ("qaic-compile", "qaic-exec")
+PRODUCT_FOLDER: Final = Path("/opt/qti-aic/exec")
+
+#: scripts that start this package say so in their first lines
+_OURS: Final = b"qaic.cli"
+_HEAD_BYTES: Final = 4096
+
+_FLAG: Final = re.compile(r"-[\w-]+")
+#: options that the compiler knows as entries of a file
+_BY_FILE: Final = frozenset({"mxint8_kv_cache"})
+#: flags after which the compiler may end without a container
+_DUMPS: Final = frozenset(
+    {
+        "-dump-custom-IO-config-template",
+        "-dump-embedding-tables",
+        "-dump-profile",
+        "-mdp-dump-partition-config",
+    }
+)
+#: what the compiler says when it cannot read names in the file of specializations
+_ABOUT_SPECIALIZATIONS: Final = re.compile("speciali[sz]ation", re.IGNORECASE)
+
+
+def find_compiler() -> Path:
+    """Find the vendor's compiler: the environment, the product's folder, ``PATH``.
+
+    Raises
+    ------
+    CompileError
+        There is none; the message lists the places.
+    """
+    named = os.environ.get(_VARIABLE)
+    if named:
+        if problem := _problem(Path(named)):
+            raise refuse(
+                f"{_VARIABLE}={named}",
+                code="card_compiler_missing",
+                found=problem,
+                expected="the vendor's compiler",
+                fix=f"correct {_VARIABLE}, or unset it to have the other places looked at",
+                context={"looked_at": [named]},
+            )
+        return Path(named).absolute()
+    folders = [PRODUCT_FOLDER, *(Path(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part)]
+    places = [folder / name for folder in folders for name in _NAMES]
+    for place in places:
+        if _problem(place) is None:
+            return place.absolute()
+    looked = ", ".join(map(str, dict.fromkeys(folders)))
+    raise refuse(
+        "compiling for the target card",
+        code="card_compiler_missing",
+        found=f"no {' or '.join(_NAMES)} of the vendor ({_VARIABLE} is not set; looked in {looked})",
+        expected="the vendor's compiler",
+        fix=f"install the SDK or set {_VARIABLE}; the target cpu needs neither",
+        context={"looked_at": [_VARIABLE, *map(str, places)]},
+    )
+
+
+def compile_for_card(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, resolved: ResolvedOptions
+) -> Path:
+    """Compile a model with the vendor's compiler. Blocking; Ctrl-C ends the compiler and leaves nothing.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        Model file, or a model in memory (without external data).
+    resolved : ResolvedOptions
+        Options; those that were set are passed on, those of ours are not.
+
+    Returns
+    -------
+    Path
+        The container: in the output directory with everything else that the compiler wrote there, or, without
+        one, in the compile cache.
+
+    Raises
+    ------
+    CompileError
+        There is no compiler, it failed (the message has its words), or what it made is no container.
+    OptionError
+        An option cannot be told to it.
+    OSError
+        A file cannot be read or written.
+    """
+    if resolved.compile.calibration_data is not None:
+        raise OptionError(
+            "calibration_data: the vendor's compiler reads samples from files: give input_list_file",
+            code="option.card_calibration_data",
+            context={"options": ["calibration_data"]},
+        )
+    extra_artifacts.check_targets(model, resolved.compile)
+    compiler = find_compiler()
+    lost = [name for name in without_flag(resolved) if name not in _BY_FILE]
+    if lost:
+        _log.warning("options without a flag of the vendor's compiler are not passed on: %s", ", ".join(lost))
+    folder = resolved.compile.output_dir
+    with driver.opened(model) as source:
+        if folder is None:
+            return _cached(compiler, model, source, resolved)
+        with writable_folder(folder), _aside(folder) as work:
+            made = _compile(compiler, model, source, resolved, work)
+            # The container last: whoever sees it sees what belongs to it.
+            for path in sorted(made.parent.iterdir(), key=lambda path: path == made):
+                _replace(path, folder / path.name)
+            return folder / cache.PROGRAM_NAME
+
+
+def _cached(
+    compiler: Path,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    source: ModelFile,
+    resolved: ResolvedOptions,
+) -> Path:
+    """Return the container from the cache, which another version of the compiler does not answer for."""
+    store = cache.open_cache()
+    found = compiler.stat()
+    content = (
+        digest.files_digest(source.files) if source.content is None else digest.content_digest(source.content)
+    )
+    key = cache.cache_key(
+        content,
+        {
+            "compiler": [str(compiler), found.st_size, found.st_mtime_ns],
+            "extra": os.environ.get(EXTRA_OPTIONS, ""),
+            "set": resolved.set_compile,
+            "unknown": [[item.origin.spelling, str(item.value)] for item in resolved.unknown],
+        },
+    )
+
+    def write(temporary: Path) -> None:
+        with _aside(temporary.parent) as work:
+            _compile(compiler, model, source, resolved, work).replace(temporary)
+
+    return store.lookup(key) or store.build(key, write)
+
+
+def dump_for_card(model: str | os.PathLike[str] | bytes | onnx.ModelProto, resolved: ResolvedOptions) -> None:
+    """Let the vendor's compiler write the files about a model that the options ask for, and nothing else.
+
+    Parameters and errors are those of `compile_for_card`.
+    """
+    extra_artifacts.check_targets(model, resolved.compile)
+    compiler = find_compiler()
+    with driver.opened(model) as source, tempfile.TemporaryDirectory(prefix="openqaic-card-") as work:
+        _Job(compiler, model, source, resolved, Path(work)).run()
+
+
+def _compile(
+    compiler: Path,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    source: ModelFile,
+    resolved: ResolvedOptions,
+    work: Path,
+) -> Path:
+    """Run the compiler and return its container, which stands alone in a folder with its other results."""
+    job = _Job(compiler, model, source, resolved, work)
+    job.run()
+    if not job.program.exists() and job.dumps:
+        _log.info("the compiler ended after writing files about the model: running again for the container")
+        job.run(dumps=False)
+    return _checked(compiler, job.program)
+
+
+class _Job:
+    """One model for the compiler, and the folder for its work."""
+
+    def __init__(
+        self,
+        compiler: Path,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        source: ModelFile,
+        resolved: ResolvedOptions,
+        work: Path,
+    ) -> None:
+        self._compiler, self._resolved, self._work = compiler, resolved, work
+        path = Path(model).absolute() if isinstance(model, str | os.PathLike) else work / "model.onnx"
+        if source.content is not None:
+            path.write_bytes(source.content)
+        files = card_files.write_files(resolved, work)
+        if resolved.compile.mxint8_kv_cache:
+            files["custom_io_list_file"] = work / "state.yaml"
+            entries = card_files.with_state_precision(resolved.compile, source.parse().graph)
+            files["custom_io_list_file"].write_text(card_files.custom_io_text(entries), encoding="utf-8")
+        self._files = {**files, "model_path": path, "output_dir": work / "qpc"}
+        self.program = work / "qpc" / cache.PROGRAM_NAME
+        self._warned = False
+
+    @property
+    def dumps(self) -> bool:
+        """Whether the options ask for files about the model."""
+        return any(argument.partition("=")[0] in _DUMPS for argument in self._command())
+
+    def run(self, *, dumps: bool = True) -> None:
+        """Run the compiler to its end.
+
+        Raises
+        ------
+        CompileError
+            It failed.
+        """
+        command = [text for text in self._command() if dumps or text.partition("=")[0] not in _DUMPS]
+        if not self._warned:
+            _warn_of_unknown(self._compiler, command)
+            self._warned = True
+        ended = self._run(command)
+        if ended.code and _may_need_flat(self._resolved, ended):
+            _log.warning("the compiler does not read names of specializations: trying again without")
+            file = self._work / "specializations.json"
+            entries = self._resolved.compile.network_specialization_config
+            file.write_text(card_files.specializations_text(entries, flat=True), encoding="utf-8")
+            self._files["network_specialization_config"] = file
+            command = [text for text in self._command() if dumps or text.partition("=")[0] not in _DUMPS]
+            ended = self._run(command)
+        if ended.code:
+            raise _failed(self._compiler, command, ended)
+
+    def _run(self, command: Sequence[str]) -> card_process.Ended:
+        # It is not known what the compiler makes of a directory that exists.
+        shutil.rmtree(self._work / "qpc", ignore_errors=True)
+        _log.info("running %s", shlex.join(command))
+        return card_process.run(command)
+
+    def _command(self) -> list[str]:
+        flags = to_argv(self._resolved, sdk=True, files=self._files)
+        if "aic_hw" not in self._resolved.as_given:
+            # Otherwise it compiles for its own simulation on the host.
+            flags.insert(1, "-aic-hw")
+        if self._compiler.name == "qaic-exec" and "-compile-only" not in flags:
+            # The older name also runs what it has compiled.
+            flags.append("-compile-only")
+        return [str(self._compiler), *flags, *shlex.split(os.environ.get(EXTRA_OPTIONS, ""))]
+
+
+def _warn_of_unknown(compiler: Path, command: Sequence[str]) -> None:
+    """Warn of flags that the help of the installed compiler does not mention."""
+    known = set(_FLAG.findall(card_process.help_text(str(compiler)).replace("--", "-")))
+    if not known:
+        return
+    flags = [argument.partition("=")[0].replace("--", "-") for argument in command[1:]]
+    unknown = dict.fromkeys(flag for flag in flags if flag.startswith("-") and flag not in known)
+    # `-vv` is the flag `-v` more than once.
+    missing = [flag for flag in unknown if not (set(flag[1:]) == {"v"} and "-v" in known)]
+    if missing:
+        _log.warning("%s does not list in its help: %s", compiler, ", ".join(missing))
+
+
+def _may_need_flat(resolved: ResolvedOptions, ended: card_process.Ended) -> bool:
+    entries = resolved.compile.network_specialization_config
+    return bool(entries) and ended.code > 0 and _ABOUT_SPECIALIZATIONS.search(ended.words) is not None
+
+
+def _failed(compiler: Path, command: Sequence[str], ended: card_process.Ended) -> CompileError:
+    how = f"exit code {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
+    words = f":\n{ended.words}" if ended.words else " without a word"
+    return CompileError(
+        f"{compiler} failed with {how}{words}",
+        code="compile.card_compiler_failed",
+        context={"command": list(command), "exit_code": ended.code, "words": ended.words},
+    )
+
+
+def _checked(compiler: Path, path: Path) -> Path:
+    try:
+        if path.is_fifo():
+            # Reading it would wait for a writer that is not there.
+            raise OSError("it is a pipe")  # noqa: TRY301  # refused below like everything else
+        _core.Qpc(str(path))
+    except (OSError, QpcError) as error:
+        found = f"a file that is no container ({error})" if path.exists() else f"no {cache.PROGRAM_NAME}"
+        raise refuse(
+            f"result of {compiler}",
+            code="card_compiler_result",
+            found=found,
+            expected="a program container, as its exit code 0 says",
+        ) from error
+    return path
+
+
+def _problem(path: Path) -> str | None:
+    """Say why a path is not the vendor's compiler; None if it can be."""
+    try:
+        if not path.is_file():
+            return "no such file" if not path.exists() else "something that is no file"
+        if not os.access(path, os.X_OK):
+            return "a file that cannot be executed"
+        with path.open("rb") as file:
+            is_ours = _OURS in file.read(_HEAD_BYTES)
+    except OSError as error:
+        return f"a file that cannot be read ({error.strerror})"
+    return "a script of openqaic" if is_ours else None
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """Make a folder for work, on the same file system as the results; nothing of it stays."""
+    work = Path(tempfile.mkdtemp(prefix=".card-", dir=folder))
+    try:
+        yield work.absolute()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _replace(source: Path, target: Path) -> None:
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    source.replace(target)

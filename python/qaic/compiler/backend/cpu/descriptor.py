@@ -1,0 +1,206 @@
+"""The network descriptor and the metadata of a CPU program (qpc-format §2, §5.4; design §4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.backend.cpu.dma_buffers import FROM_DEVICE, TO_DEVICE, DmaBuffers
+from qaic.compiler.frontend.interface import Edge
+from qaic.compiler.ir.elem_types import (
+    BFLOAT16,
+    BOOL,
+    FLOAT,
+    FLOAT16,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    TABLE,
+    UINT8,
+)
+from qaic.profile_names import STATS_OUTPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.compiler.backend.op_profiling.settings import StatsSettings
+    from qaic.compiler.frontend.specialization import Variant
+
+#: ONNX element type -> (buffer type code, scale, offset), qpc-format §2.1
+_BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
+    FLOAT: (0, 0.0, 0),
+    FLOAT16: (1, 0.0, 0),
+    UINT8: (3, 1.0, -128),
+    INT16: (4, 1.0, 0),
+    INT32: (6, 0.0, 0),
+    INT64: (7, 0.0, 0),
+    INT8: (8, 0.0, 0),
+    BOOL: (8, 0.0, 0),
+    # Only a custom I/O edge of a program for ai200.
+    BFLOAT16: (11, 0.0, 0),
+}
+
+#: buffer type code of int8 with a scale and an offset of its own
+_INT8_QUANTIZED: Final = 2
+
+_COPY_TO_DMA: Final = 6
+#: per NSP: 8 MiB of vector memory and 1 MiB of second-level memory
+_VTCM_BYTES: Final = 8 << 20
+_L2TCM_BYTES: Final = 1 << 20
+
+
+#: threads of a core of a card, as in containers of the vendor (qpc-format §1.9)
+_CARD_THREADS: Final[dict[str, object]] = {
+    "num_threads": 6,
+    "num_hvx_threads": 4,
+    "thread_groups": [0, 0, 0, 0, 1, 2],
+    "thread_group_issue_count": 3,
+    "thread_group_names": ["HVX", "HMX", "DMAIssue"],
+}
+#: what is measured of one: the engine tells only of the thread that calls it (stats-profiling §9.4)
+_CPU_THREADS: Final[dict[str, object]] = {
+    "num_threads": 1,
+    "num_hvx_threads": 0,
+    "thread_groups": [0],
+    "thread_group_issue_count": 1,
+    "thread_group_names": ["CPU"],
+}
+
+
+def network_descriptor(
+    name: str,
+    inputs: Sequence[Edge],
+    outputs: Sequence[Edge],
+    buffers: DmaBuffers,
+    *,
+    cores: int,
+    batch: int,
+    variants: Sequence[Variant] = (),
+    stats: StatsSettings | None = None,
+) -> dict[str, object]:
+    """Build the JSON form of the network descriptor; zero values may be left out of it.
+
+    Parameters
+    ----------
+    name : str
+        Program name.
+    inputs, outputs : Sequence[Edge]
+        Interface of the program.
+    buffers : DmaBuffers
+        Where it lies.
+    cores : int
+        NSP cores of one activation.
+    batch : int
+        Batch the program was compiled for.
+    variants : Sequence[Variant]
+        Sets of shapes where there are several, else empty.
+    stats : StatsSettings or None
+        How the program is instrumented. The binding for it, if there is one, is the last output.
+    """
+    measured: list[tuple[Edge, tuple[int, int]]] = []
+    instrumented: dict[str, object] = dict(_CARD_THREADS)
+    if stats is not None and buffers.stats is not None:
+        if stats.is_asked:
+            edge = Edge(STATS_OUTPUT, INT8, (buffers.buffers[buffers.stats][0],))
+            measured.append((edge, (buffers.stats, 0)))
+        instrumented = {**_CPU_THREADS, "stats": stats.message(buffers.stats)}
+    return {
+        "major_version": 9,
+        "network_name": name,
+        "inputs": [
+            _binding(edge, where, TO_DEVICE) for edge, where in zip(inputs, buffers.inputs, strict=True)
+        ],
+        "outputs": [
+            _binding(edge, where, FROM_DEVICE)
+            for edge, where in (*zip(outputs, buffers.outputs, strict=True), *measured)
+        ],
+        "dma_buffers": buffers.messages,
+        "num_cores": cores,
+        **instrumented,
+        "batch_size": batch,
+        "cluster_offsets": [0],
+        "allowed_shapes": [
+            _shapes(variant, (*inputs, *outputs), [edge for edge, _ in measured]) for variant in variants
+        ],
+    }
+
+
+def metadata(
+    name: str,
+    buffers: DmaBuffers,
+    *,
+    cores: int,
+    constants_size: int,
+    hardware: str | None = None,
+) -> dict[str, object]:
+    """Build the JSON form of the metadata.
+
+    What tells the threads of a core what to do is zero: no card of silicon runs this program.
+
+    The family ai100 is version 2. No document numbers ai200; the next one keeps a device of the other family
+    from taking the program.
+    """
+    return {
+        "versionMajor": 1,
+        "networkName": name,
+        "numNSPs": cores,
+        "hwVersionMajor": 3 if hardware == "ai200" else 2,
+        "staticConstantsSize": constants_size,
+        "hasHvxFP": 1,
+        "hasHmxFP": 1,
+        "VTCMSize": _VTCM_BYTES,
+        "L2TCMSize": _L2TCM_BYTES,
+        **buffers.metadata(),
+    }
+
+
+def batch_of(inputs: Sequence[Edge]) -> int:
+    """Tell the batch: the first dim that all inputs with dims share, else 1."""
+    firsts = {edge.dims[0] for edge in inputs if edge.dims}
+    batch = firsts.pop() if len(firsts) == 1 else 1
+    return batch if 1 <= batch <= 0x7FFF_FFFF else 1
+
+
+def _shapes(variant: Variant, edges: Sequence[Edge], constant: Sequence[Edge]) -> dict[str, object]:
+    """Describe one permitted combination of shapes; `constant` edges, at the end, have the same in all."""
+    edges = (*edges, *constant)
+    dims = (*variant.inputs, *variant.outputs, *(edge.dims for edge in constant))
+    return {
+        "shapes": [
+            {"type": _buffer_type(edge)[0], "dims": list(sizes)}
+            for edge, sizes in zip(edges, dims, strict=True)
+        ]
+    }
+
+
+def _buffer_type(edge: Edge) -> tuple[int, float, int]:
+    """Code, scale and offset of an edge."""
+    if edge.quantized is not None:
+        return _INT8_QUANTIZED, *edge.quantized
+    return _BUFFER_TYPES[edge.elem_type]
+
+
+def _binding(edge: Edge, where: tuple[int, int], direction: int) -> dict[str, object]:
+    """Describe one tensor that is copied as it is."""
+    code, scale, offset = _buffer_type(edge)
+    dims = list(edge.dims)
+    descriptor = {"type": code, "qscale": scale, "qoffset": offset, "dims": dims, "layout": 0}
+    buffer, start = where
+    binding: dict[str, object] = {
+        "name": edge.name,
+        "io_initial": descriptor,
+        "io_transformed": descriptor,
+        "transformseq": [
+            {
+                "kind": _COPY_TO_DMA,
+                "type": code,
+                "scale": 1.0,
+                "offset": offset,
+                "dims": dims,
+                "copy_dma_buffer": {"dir": direction, "offset": start, "buffer_num": buffer},
+            }
+        ],
+    }
+    if direction == TO_DEVICE:
+        binding["align"] = TABLE[edge.elem_type][1] // 8
+    return binding

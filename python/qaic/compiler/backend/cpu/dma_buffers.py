@@ -1,0 +1,189 @@
+"""Where the tensors of a program lie in DMA buffers, and how a card moves these (qpc-format §3, §5.4).
+
+It moves whole buffers: those of the inputs to its memory, then those of the outputs back. One semaphore tells
+the cores that all inputs are there, another one lets the outputs go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.frontend.interface import MAX_BYTES, Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.compiler.backend.op_profiling.settings import StatsSettings
+
+#: every tensor starts at a cache line of its DMA buffer, every DMA buffer at one of the card's memory
+BUFFER_ALIGNMENT: Final = 64
+#: the buffer by which the host tells the card about one inference: which shapes, whether to measure it
+CONTROL_BYTES: Final = 64
+
+TO_DEVICE: Final = 0
+FROM_DEVICE: Final = 1
+
+#: requests number their buffers with 16 bits, of which the highest value is none
+_MOST_BUFFERS: Final = 0xFFFF
+#: semaphores, in the order of `semaphoreInitState`
+_INPUTS_THERE: Final = 0
+_OUTPUTS_THERE: Final = 1
+_INCREMENT: Final = 2
+_DECREMENT: Final = 3
+_WAIT_GREATER_OR_EQUAL: Final = 5
+_DDR: Final = 1
+_PORTS: Final = {TO_DEVICE: 100, FROM_DEVICE: 101}
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the tensors of one direction lie: buffer number and byte offset of each; sizes of the buffers."""
+
+    places: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DmaBuffers:
+    """All DMA buffers of a program.
+
+    Parameters
+    ----------
+    inputs, outputs : tuple of (int, int)
+        Buffer number and byte offset of each tensor.
+    buffers : tuple of (int, int)
+        Bytes and direction of each buffer.
+    stats : int or None
+        Number of the buffer with statistics.
+    control : int or None
+        Number of the buffer that tells about an inference; the last one.
+    """
+
+    inputs: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
+    buffers: tuple[tuple[int, int], ...]
+    stats: int | None = None
+    control: int | None = None
+
+    @property
+    def messages(self) -> list[dict[str, int]]:
+        """``dma_buffers`` of the network descriptor."""
+        return [{"size": size, "dir": direction} for size, direction in self.buffers]
+
+    def metadata(self) -> dict[str, object]:
+        """Return what a card moves the buffers by; nothing for more than it can number."""
+        if len(self.buffers) > _MOST_BUFFERS:
+            return {}
+        requests: list[dict[str, object]] = []
+        end = 0
+        for wanted in (TO_DEVICE, FROM_DEVICE):
+            side = [(num, size) for num, (size, direction) in enumerate(self.buffers) if direction == wanted]
+            made: list[dict[str, object]] = []
+            # What has nothing to move synchronizes all the same.
+            for num, size in side or [(0, 0)]:
+                made.append(
+                    {
+                        "num": num,
+                        "size": size,
+                        "inOut": wanted,
+                        "devAddrSpace": _DDR,
+                        "devOffset": end,
+                        "portId": _PORTS[wanted],
+                    }
+                )
+                end += _aligned(size)
+            if wanted == TO_DEVICE:
+                # Behind the transfer, and only when that has ended.
+                made[-1]["semaphoreOps"] = [{"semNum": _INPUTS_THERE, "semOp": _INCREMENT, "inSyncFence": 1}]
+            else:
+                # The driver repeats what is before a transfer for each piece of memory that the buffer is in
+                # (device-kmd §3), so what is before must not count.
+                made[0]["semaphoreOps"] = [
+                    {
+                        "semNum": _OUTPUTS_THERE,
+                        "semOp": _WAIT_GREATER_OR_EQUAL,
+                        "semValue": 1,
+                        "preOrPost": 1,
+                    },
+                    {"semNum": _OUTPUTS_THERE, "semOp": _DECREMENT},
+                ]
+            requests += made
+        return {
+            "dmaRequests": requests,
+            "numSemaphores": 2,
+            "semaphoreInitState": [0, 0],
+            "staticSharedDDRSize": end,
+        }
+
+
+def dma_buffers(
+    inputs: Sequence[Edge],
+    outputs: Sequence[Edge],
+    *,
+    combine_inputs: bool,
+    combine_outputs: bool,
+    has_variants: bool = False,
+    stats: StatsSettings | None = None,
+) -> DmaBuffers:
+    """Lay out the DMA buffers of a program: inputs, outputs, statistics, control.
+
+    Parameters
+    ----------
+    inputs, outputs : Sequence[Edge]
+        Interface of the program.
+    combine_inputs, combine_outputs : bool
+        Whether the tensors of a direction share one DMA buffer.
+    has_variants : bool
+        Whether there are several sets of shapes.
+    stats : StatsSettings or None
+        How the program is instrumented.
+    """
+    placed_in = place(inputs, 0, combine=combine_inputs)
+    placed_out = place(outputs, len(placed_in.sizes), combine=combine_outputs)
+    buffers = [(size, TO_DEVICE) for size in placed_in.sizes]
+    buffers += [(size, FROM_DEVICE) for size in placed_out.sizes]
+    stats_buffer = control = None
+    if stats is not None:
+        stats_buffer = len(buffers)
+        buffers.append((stats.buffer_bytes(), FROM_DEVICE))
+    if stats is not None or has_variants:
+        control = len(buffers)
+        buffers.append((CONTROL_BYTES, TO_DEVICE))
+    return DmaBuffers(placed_in.places, placed_out.places, tuple(buffers), stats_buffer, control)
+
+
+def place(edges: Sequence[Edge], first_buffer: int, *, combine: bool) -> Placement:
+    """Lay out the tensors of one direction in DMA buffers.
+
+    No buffer is empty: a card has none of that kind (device-kmd §0, T4).
+
+    Parameters
+    ----------
+    edges : Sequence[Edge]
+        Tensors in order.
+    first_buffer : int
+        Number of the first buffer.
+    combine : bool
+        One buffer for all, unless its size has no room in an u32.
+    """
+    if combine and edges:
+        places = []
+        end = 0
+        for edge in edges:
+            start = _aligned(end)
+            places.append((first_buffer, start))
+            end = start + edge.nbytes
+        if _aligned(end) <= MAX_BYTES:
+            return Placement(tuple(places), (_buffer_bytes(end),))
+    sizes = tuple(_buffer_bytes(edge.nbytes) for edge in edges)
+    return Placement(tuple((first_buffer + i, 0) for i in range(len(edges))), sizes)
+
+
+def _buffer_bytes(size: int) -> int:
+    # The very last bytes of an u32 cannot be rounded up; such a buffer keeps its exact size.
+    return max(BUFFER_ALIGNMENT, _aligned(size)) if _aligned(size) <= MAX_BYTES else size
+
+
+def _aligned(size: int) -> int:
+    return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT

@@ -1,0 +1,50 @@
+"""Letting the engine judge a graph without giving it the large weights.
+
+An engine that loads a program may copy every byte of its constants. To learn whether it takes the operators,
+types and shapes, the shapes of the weights are enough: the same graph with its weights as inputs is judged in
+milliseconds at any size. A kernel may insist that an operand is constant, so a refusal of this form is not
+final.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qaic.compiler.frontend.interface import MAX_BYTES, Edge
+from qaic.compiler.ir.elem_types import BFLOAT16, EDGE_TYPES
+
+if TYPE_CHECKING:
+    from qaic.compiler.pipeline import Lowered
+
+
+def without_weights(lowered: Lowered) -> Lowered | None:
+    """Make the form of a program whose weights are inputs.
+
+    Returns
+    -------
+    Lowered or None
+        None when a weight cannot be an input: its type has no buffer, or it is too large for one.
+    """
+    from qaic.compiler.frontend.validation import with_weights_as_inputs
+
+    edges = []
+    for weight in lowered.weights.values():
+        edge = Edge(weight.name, weight.elem_type, weight.dims)
+        if (
+            edge.elem_type not in {*EDGE_TYPES, BFLOAT16}
+            or edge.nbytes > MAX_BYTES
+            or max(edge.dims) > 0x7FFF_FFFF
+        ):
+            return None
+        edges.append(edge)
+    return replace(
+        lowered,
+        model=with_weights_as_inputs(lowered.model, lowered.weights),
+        weights={},
+        inputs=(*lowered.inputs, *edges),
+        variants=tuple(
+            replace(variant, inputs=(*variant.inputs, *(edge.dims for edge in edges)))
+            for variant in lowered.variants
+        ),
+    )

@@ -1,0 +1,486 @@
+"""Writing a lowered program as a container (design §4, qpc-format §1.5 variant A).
+
+The same model, options and version give the same bytes: messages are serialized deterministically, nothing
+depends on paths, times or the order of a hash table. Constants are streamed; the rest is small and built in
+memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.compiler.backend.cpu import descriptor
+from qaic.compiler.backend.cpu.dma_buffers import dma_buffers
+from qaic.compiler.backend.cpu.engine_check import without_weights
+from qaic.compiler.backend.op_profiling.operations import describe_operations, engine_graph, named_throughout
+from qaic.compiler.backend.op_profiling.settings import settings_of
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.elem_types import type_name
+from qaic.compiler.ir.graph_walk import has_loops
+from qaic.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers
+    from qaic.compiler.backend.op_profiling.operations import Instrumentation
+    from qaic.compiler.backend.op_profiling.settings import OpsTable, StatsSettings
+    from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.pipeline import Lowered
+    from qaic.options.models import CompileOptions
+
+#: of a program that every reader of plans can run
+PLAN_VERSION: Final = 1
+#: of one with specializations, retained state or weights in blocks, which a reader of version 1 does not know
+STATEFUL_PLAN_VERSION: Final = 2
+GRAPH_SECTION: Final = "openqaic_graph"
+PLAN_SECTION: Final = "openqaic_plan"
+#: `OPERATIONS_SEGMENT` once more: a card has the ELF and the constants, and nothing else of a container
+OPERATIONS_SECTION: Final = "openqaic_ops"
+#: CRC-32 of the other segments, in the order of the table; only with `qpc_crc`
+CHECKSUMS_SEGMENT: Final = "openqaic.crc"
+#: what the operations of the program are; only where they are measured
+OPERATIONS_SEGMENT: Final = "opstatsdesc.open"
+
+#: alignment of payloads in the container and of initializers in `constants.bin`
+_ALIGNMENT: Final = 64
+#: how deep the standard functions are nested that an engine has no kernel for
+_FUNCTION_DEPTH: Final = 4
+#: bytes of weights from which on the engine would copy too much to see whether it takes them
+_LARGE_CONSTANTS: Final = 64 << 20
+#: protobuf cannot read a message larger than this
+_GRAPH_LIMIT: Final = (1 << 31) - 1
+
+
+def write_program(
+    path: Path,
+    lowered: Lowered,
+    options: CompileOptions,
+    set_options: Mapping[str, object],
+    effective: Mapping[str, object],
+    *,
+    progress: Progress,
+) -> None:
+    """Write a program and prove that it loads.
+
+    Parameters
+    ----------
+    path : Path
+        File to write; must not exist. Nothing is left there on failure.
+    lowered : Lowered
+        The program; its model is completed with the places of the constants.
+    options : CompileOptions
+        Compile options.
+    set_options : Mapping[str, object]
+        The options that were set, in canonical form.
+    effective : Mapping[str, object]
+        What the options amount to, defaults included.
+    progress : Progress
+        Told about the bytes written.
+
+    Raises
+    ------
+    CompileError
+        The engine cannot run the graph, or it is too large.
+    OSError
+        The file cannot be written.
+    """
+    stats = settings_of(options, set_options)
+    # Writing declares the weights in the graph.
+    form = without_weights(lowered) if _weight_bytes(lowered) >= _LARGE_CONSTANTS else None
+    notes = {"options": dict(set_options), "effective": dict(effective)}
+    progress.stage("write", lowered.model, lowered.weights)
+    try:
+        if stats is not None and lowered.instrumentation is not None:
+            content, table = _operations(path, lowered, lowered.instrumentation, options, form)
+            stats = replace(stats, table=table)
+        else:
+            content = _content_of(lowered)
+        _write(path, content, options, notes=notes, stats=stats, progress=progress)
+        progress.stage("load")
+        _prove(path, form, options)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def write_unchecked(path: Path, lowered: Lowered, options: CompileOptions) -> None:
+    """Write a program that is loaded at once, so that the engine will check it then. It measures nothing.
+
+    Parameters
+    ----------
+    path : Path
+        File to write; must not exist. Nothing is left there on failure.
+    lowered : Lowered
+        The program; its model is completed with the places of the constants.
+    options : CompileOptions
+        Compile options.
+    """
+    _write(path, _content_of(lowered), options)
+
+
+def _operations(
+    path: Path,
+    lowered: Lowered,
+    known: Instrumentation,
+    options: CompileOptions,
+    form: Lowered | None,
+) -> tuple[_Content, OpsTable]:
+    """Describe the operations of a program; takes a container that the engine loads, for each try.
+
+    The graph is changed where that is needed to have a name for each of them.
+    """
+
+    def tried(content: _Content) -> onnx.ModelProto:
+        _write(path, content, options)
+        _prove(path, form, options)
+        optimized = engine_graph(path)
+        path.unlink()
+        return optimized
+
+    owners = known.user_nodes.settle(lowered.model)
+    content = _content_of(lowered)
+    optimized = tried(content)
+    for _ in range(_FUNCTION_DEPTH):
+        written_out = named_throughout(lowered.model, optimized)
+        if written_out is None:
+            break
+        owners = known.user_nodes.settle(written_out)
+        lowered.model, content = written_out, replace(content, graph=_serialized(written_out))
+        optimized = tried(content)
+    return content, describe_operations(lowered.model, optimized, owners, known.forms)
+
+
+def _weight_bytes(lowered: Lowered) -> int:
+    return sum(weight.source.nbytes for weight in lowered.weights.values())
+
+
+def _prove(path: Path, form: Lowered | None, options: CompileOptions) -> None:
+    """Let the engine load a program; of one with large weights first the form without them.
+
+    Raises
+    ------
+    CompileError
+        The engine refuses the program.
+    """
+    if form is not None:
+        trial = path.with_name(f"{path.name.removesuffix('.tmp')}.check.tmp")
+        try:
+            write_unchecked(trial, form, options)
+            _core.check_program(str(trial))
+        except CompileError:
+            pass
+        else:
+            return
+        finally:
+            trial.unlink(missing_ok=True)
+    _core.check_program(str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is the same in every container of a program."""
+
+    lowered: Lowered
+    #: the graph, its weights declared to be in ``constants.bin``
+    graph: bytes
+    #: byte offset of each weight there
+    places: Mapping[str, int]
+    constants_size: int
+
+
+def _content_of(lowered: Lowered) -> _Content:
+    places, constants_size = _place_constants(lowered)
+    return _Content(lowered, _graph_bytes(lowered, places), places, constants_size)
+
+
+def _write(
+    path: Path,
+    content: _Content,
+    options: CompileOptions,
+    *,
+    notes: Mapping[str, object] | None = None,
+    stats: StatsSettings | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write the container; `notes` are entries of the plan that only inform."""
+    lowered, constants_size = content.lowered, content.constants_size
+    batch = descriptor.batch_of(lowered.inputs)
+    buffers = dma_buffers(
+        lowered.inputs,
+        lowered.outputs,
+        combine_inputs=options.combine_inputs,
+        combine_outputs=options.combine_outputs,
+        has_variants=bool(lowered.variants),
+        stats=stats,
+    )
+    network = _core.encode_network_desc(
+        json.dumps(
+            descriptor.network_descriptor(
+                lowered.name,
+                lowered.inputs,
+                lowered.outputs,
+                buffers,
+                cores=options.aic_num_cores,
+                batch=batch,
+                variants=lowered.variants,
+                stats=stats,
+            )
+        )
+    )
+    metadata = _metadata(lowered, options, constants_size, buffers)
+    described = None if stats is None else stats.operations(lowered.name)
+    operations = None if described is None else canonical_json(described)
+    plan = canonical_json(
+        {
+            **_plan(content, options, batch),
+            **_transfers(buffers),
+            **_stats(stats, buffers, network if operations is None else operations),
+            **(notes or {}),
+        }
+    )
+    sections = [("metadata_fb", metadata), (GRAPH_SECTION, content.graph), (PLAN_SECTION, plan)]
+    if operations is not None:
+        sections.append((OPERATIONS_SECTION, operations))
+    elf = _core.encode_elf(sections)
+    small = {
+        "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
+        "metadata_fb.crc": struct.pack("<I", zlib.crc32(metadata)),
+        "network.elf": bytes(elf),
+        # It covers what would be loaded on a card (qpc-format §1.8): nothing, here.
+        "network.elf.crc": struct.pack("<I", zlib.crc32(b"")),
+        "networkdesc.bin": bytes(network),
+    }
+    if operations is not None:
+        small[OPERATIONS_SEGMENT] = operations
+    sizes = {name: len(data) for name, data in small.items()}
+    if options.qpc_crc:
+        sizes[CHECKSUMS_SEGMENT] = 4 * (len(small) + (2 if constants_size else 0))
+    if constants_size:
+        sizes |= {"constants.bin": constants_size, "constants.bin.crc": 4}
+    segments = [
+        (name, sizes[name], constants_size if name == "constants.bin" else 0) for name in sorted(sizes)
+    ]
+    writer = _core.QpcWriter(str(path), segments, _ALIGNMENT)
+    for name, data in small.items():
+        writer.write(name, data)
+    if constants_size:
+        _write_constants(writer, lowered, content.places, constants_size, progress)
+    if options.qpc_crc:
+        others = (name for name, _, _ in segments if name != CHECKSUMS_SEGMENT)
+        sums = b"".join(struct.pack("<I", writer.crc32(name)) for name in others)
+        writer.write(CHECKSUMS_SEGMENT, sums)
+    writer.finish()
+
+
+def _metadata(lowered: Lowered, options: CompileOptions, constants_size: int, buffers: DmaBuffers) -> bytes:
+    fields = descriptor.metadata(
+        lowered.name,
+        buffers,
+        cores=options.aic_num_cores,
+        constants_size=constants_size,
+        hardware=options.aic_hw_version,
+    )
+    return bytes(_core.encode_metadata(json.dumps(fields)))
+
+
+def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, object]:
+    """Make the entries of the plan that the device works by."""
+    lowered = content.lowered
+    return {
+        "version": _plan_version(lowered, options),
+        "target": "cpu",
+        "producer": f"openqaic {_core.__version__}",
+        "batch": batch,
+        "cores": options.aic_num_cores,
+        "inputs": [_edge(edge) for edge in lowered.inputs],
+        "outputs": [_edge(edge) for edge in lowered.outputs],
+        "initializers": [
+            {
+                "name": weight.name,
+                "dtype": type_name(weight.elem_type),
+                "dims": list(weight.dims),
+                "offset": content.places[weight.name],
+                "size": weight.source.nbytes,
+                **_blocks(weight),
+            }
+            for weight in lowered.weights.values()
+        ],
+        "loops": has_loops(lowered.model),
+        **({"hardware": options.aic_hw_version} if options.aic_hw_version == "ai200" else {}),
+        **_shapes_and_state(lowered, options),
+    }
+
+
+def _transfers(buffers: DmaBuffers) -> dict[str, object]:
+    """Say where the tensors lie in DMA buffers, and which of these tells about an inference.
+
+    A card is not told by the network descriptor, which stays on the host.
+    """
+    entries: dict[str, object] = {"places": {"inputs": buffers.inputs, "outputs": buffers.outputs}}
+    if buffers.control is not None:
+        entries["control_buffer"] = buffers.control
+    return entries
+
+
+def _stats(stats: StatsSettings | None, buffers: DmaBuffers, described: bytes) -> dict[str, object]:
+    """Tell the device what to measure, into which buffer, and how many records of each kind have room there.
+
+    `described` is the content of the segment that describes what is measured.
+    """
+    if stats is None:
+        return {}
+    entries: dict[str, object] = {
+        "level": stats.level,
+        "op_level": stats.op_level,
+        "batch_size": stats.batch,
+        "buffer": buffers.stats,
+        "capacity": stats.capacity(),
+        "fingerprint": hashlib.sha256(described).hexdigest()[:32],
+    }
+    if stats.counts_ddr:
+        entries["ddr"] = True
+    if stats.pmu_events:
+        entries["pmu_events"] = list(stats.pmu_events)
+    return {"stats": entries}
+
+
+def _shapes_and_state(lowered: Lowered, options: CompileOptions) -> dict[str, object]:
+    """Make the entries of the plan that most programs do without."""
+    entries: dict[str, object] = {}
+    if lowered.variants:
+        entries["variants"] = [
+            {
+                "name": variant.name,
+                "symbols": dict(variant.symbols),
+                "inputs": variant.inputs,
+                "outputs": variant.outputs,
+            }
+            for variant in lowered.variants
+        ]
+    if lowered.custom_op_libraries:
+        entries["custom_op_libraries"] = [library.to_json() for library in lowered.custom_op_libraries]
+    if options.retained_state:
+        entries["retained_state"] = True
+        if options.split_retained_state_io:
+            entries["split_retained_state_io"] = True
+    if options.io_crc:
+        # 0: one sum per buffer.
+        entries["io_crc"] = options.io_crc_stride or 0
+    if options.mdp_load_partition_config is not None:
+        entries["devices"] = options.mdp_load_partition_config.devices
+    return entries
+
+
+def canonical_json(value: object) -> bytes:
+    """Serialize with sorted keys and no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _write_constants(
+    writer: _core.QpcWriter,
+    lowered: Lowered,
+    places: Mapping[str, int],
+    total: int,
+    progress: Progress | None,
+) -> None:
+    """Stream the weights, each to its place."""
+    done = 0
+    for weight in lowered.weights.values():
+        writer.write("constants.bin", bytes(places[weight.name] - done))
+        done = places[weight.name]
+        for piece in weight.source.chunks():
+            writer.write("constants.bin", piece)
+            done += len(piece)
+            if progress is not None:
+                progress.advance(done, total)
+        if done != places[weight.name] + weight.source.nbytes:
+            raise refuse(
+                f"initializer {weight.name!r}",
+                code="model_changed",
+                found=f"{done - places[weight.name]} bytes",
+                expected=f"{weight.source.nbytes} bytes as when the model was opened",
+                fix="do not write to the model while it is compiled",
+            )
+    writer.write("constants.bin.crc", struct.pack("<I", writer.crc32("constants.bin")))
+
+
+def _place_constants(lowered: Lowered) -> tuple[dict[str, int], int]:
+    """Give each weight an offset in ``constants.bin``; returns the offsets and the size of the payload."""
+    places: dict[str, int] = {}
+    end = 0
+    for weight in lowered.weights.values():
+        places[weight.name] = -(-end // _ALIGNMENT) * _ALIGNMENT
+        end = places[weight.name] + weight.source.nbytes
+    return places, end
+
+
+def _graph_bytes(lowered: Lowered, places: Mapping[str, int]) -> bytes:
+    """Serialize the graph with its weights declared as external data in ``constants.bin``."""
+    import onnx
+
+    graph = lowered.model.graph
+    for weight in lowered.weights.values():
+        tensor = onnx.TensorProto(
+            name=weight.name,
+            data_type=weight.elem_type,
+            dims=weight.dims,
+            data_location=onnx.TensorProto.EXTERNAL,
+        )
+        for key, value in (
+            ("location", "constants.bin"),
+            ("offset", str(places[weight.name])),
+            ("length", str(weight.source.nbytes)),
+        ):
+            tensor.external_data.add(key=key, value=value)
+        graph.initializer.append(tensor)
+    return _serialized(lowered.model)
+
+
+def _serialized(model: onnx.ModelProto) -> bytes:
+    size = model.ByteSize()
+    if size > _GRAPH_LIMIT:
+        raise refuse(
+            "graph without its large initializers",
+            code="graph_too_large",
+            found=f"{size} bytes",
+            expected=f"at most {_GRAPH_LIMIT}",
+            fix="move constants out of control-flow bodies and functions to the main graph",
+        )
+    serialized: bytes = model.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _plan_version(lowered: Lowered, options: CompileOptions) -> int:
+    has_blocks = any(weight.blocks is not None for weight in lowered.weights.values())
+    return STATEFUL_PLAN_VERSION if lowered.variants or options.retained_state or has_blocks else PLAN_VERSION
+
+
+def _blocks(weight: Weight) -> dict[str, object]:
+    """Say how a payload has to be decoded, where it has to."""
+    if weight.blocks is None:
+        return {}
+    return {"encoding": weight.blocks.encoding, "axis": weight.blocks.axis}
+
+
+def _edge(edge: Edge) -> dict[str, object]:
+    """Describe an edge; what it is in the model, where it is something else there."""
+    entry: dict[str, object] = {"name": edge.name, "dtype": edge.dtype, "dims": list(edge.dims)}
+    if edge.model is not None:
+        entry["model"] = {"dtype": edge.model.dtype, "dims": list(edge.model.dims)}
+    if edge.quantized is not None:
+        entry["scale"], entry["offset"] = edge.quantized
+    if edge.mxint8 is not None:
+        entry["mxint8"] = edge.mxint8
+    return entry

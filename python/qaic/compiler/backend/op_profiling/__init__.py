@@ -1,0 +1,1 @@
+"""Descriptions of the operations that are measured."""

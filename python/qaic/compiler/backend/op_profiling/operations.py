@@ -1,0 +1,337 @@
+"""The operations of a program, for segment ``opstatsdesc.open`` (stats-profiling §8.6).
+
+The engine is asked for its optimized graph with the settings of a load, and its nodes are the operations.
+Their numbers are their places: those of a nested graph follow the node that has it. Another engine, or
+another processor, may optimize otherwise; what it runs that is not in the list is counted to the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic import _core
+from qaic.compiler.backend.op_profiling.provenance import Origins
+from qaic.compiler.backend.op_profiling.settings import OpsTable
+from qaic.compiler.backend.op_profiling.values import ValueTable
+from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.compiler.backend.op_profiling.names import UserNodes
+
+_log = logging.getLogger("qaic.compiler")
+
+#: what a loop is taken to repeat where that is not known before it runs; who repeats more gets the begin
+_UNKNOWN_TRIPS: Final = 100
+#: the engine stops to report after as many events of a run (stats-profiling §9.3)
+_MOST_EXECUTIONS: Final = 1_000_000
+#: further executions of an engine that adds nodes which this one does not
+_SPARE: Final = 16
+#: elements of an attribute that are shown
+_SHOWN: Final = 16
+
+#: name of the operation that stands for all that are not in the list
+_OTHERS: Final = "engine"
+_MEMORY: Final = "HOST"
+
+
+@dataclass(frozen=True, slots=True)
+class Instrumentation:
+    """What the passes know about the nodes of a program.
+
+    Parameters
+    ----------
+    user_nodes : UserNodes
+        The nodes before the passes.
+    forms : sequence of sequences of onnx.ModelProto
+        For each set of sizes the program with inferred types and shapes, and what else tells some.
+    """
+
+    user_nodes: UserNodes
+    forms: Sequence[Sequence[onnx.ModelProto]]
+
+
+def engine_graph(program: Path) -> onnx.ModelProto:
+    """Ask the engine for the graph that it runs for a program; larger constants have no values in it.
+
+    Blocking: as long as a load of the program.
+
+    Parameters
+    ----------
+    program : Path
+        Container with the program.
+
+    Raises
+    ------
+    DeviceError
+        The engine cannot load the program.
+    """
+    import onnx
+
+    with tempfile.TemporaryDirectory(prefix="openqaic-ops-") as folder:
+        return onnx.load(_core.save_optimized_graph(program, folder), load_external_data=False)
+
+
+def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Write out the standard functions that the engine writes out, for it leaves their nodes without names.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Graph of the program.
+    optimized : onnx.ModelProto
+        What the engine made of it.
+
+    Returns
+    -------
+    onnx.ModelProto or None
+        A graph that computes the same by the same operators; None where there is nothing to write out.
+    """
+    from onnx import defs, inliner
+
+    if all(node.name for node in all_nodes(optimized.graph.node)):
+        return None
+    origins = Origins(model.graph, optimized.graph)
+    kinds = {node.name: node for node in all_nodes(model.graph.node)}
+    nameless = (place for place, node in enumerate(origins.engine_nodes) if not node.name)
+    sources = [kinds[name] for place in nameless for name in origins.computed[place]]
+    functions = sorted(
+        {(node.domain, node.op_type) for node in sources if defs.has(node.op_type, node.domain)}
+    )
+    if not functions:
+        return None
+    try:
+        written_out: onnx.ModelProto = inliner.inline_selected_functions(
+            model, functions, inline_schema_functions=True
+        )
+    except Exception as error:  # noqa: BLE001 - of any kind; what has no name is then counted to the last operation
+        _log.debug("standard functions cannot be written out: %s", error)
+        return None
+    return written_out
+
+
+def describe_operations(
+    model: onnx.ModelProto,
+    optimized: onnx.ModelProto,
+    owners: Mapping[str, tuple[str, ...]],
+    forms: Sequence[Sequence[onnx.ModelProto]],
+) -> OpsTable:
+    """Describe what the engine runs for a program.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Graph of the program.
+    optimized : onnx.ModelProto
+        What the engine made of it.
+    owners : mapping
+        Name of a node of the program -> the user's nodes that it does the work of.
+    forms : sequence of sequences of onnx.ModelProto
+        For each set of sizes the program with inferred types and shapes, and what else tells some.
+    """
+    return _Table(model.graph, optimized, owners, forms).made()
+
+
+class _Table:
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        program: onnx.ModelProto,
+        owners: Mapping[str, tuple[str, ...]],
+        forms: Sequence[Sequence[onnx.ModelProto]],
+    ) -> None:
+        self._graph = graph
+        self._optimized = optimized = program.graph
+        self._owners = owners
+        self._sources = {node.name: node for node in all_nodes(graph.node)}
+        self._origins = Origins(graph, optimized)
+        self._values = ValueTable(forms)
+        self._constants = {tensor.name for inner in all_graphs(optimized) for tensor in inner.initializer}
+        for inner in all_graphs(optimized):
+            self._values.add_constants(inner.initializer)
+        for new, old in self._origins.renamed.items():
+            self._values.rename(old, new)
+        self._values.complete(program)
+        # Per operation, the node it is named after.
+        self._chiefs = [self._chief(place) for place in range(len(self._origins.engine_nodes))]
+        self._macs = self._multiplications()
+
+    def made(self) -> OpsTable:
+        nodes = self._origins.engine_nodes
+        deps = _dependencies(self._optimized)
+        ops = [self._op(place, deps[place]) for place in range(len(nodes))]
+        others = {"name": f"{_OTHERS}/__{len(ops)}", "kind": _OTHERS, "engine_name": "*"}
+        ops.append({**others, "group": 0, "memory": _MEMORY, "types": "", "output_bytes": 0})
+        # An engine that fuses nothing runs the nodes of the program.
+        executions = max(_executions(self._optimized), _executions(self._graph)) + _SPARE
+        return OpsTable(ops, min(executions, _MOST_EXECUTIONS))
+
+    def _op(self, place: int, deps: Sequence[int]) -> dict[str, Any]:
+        node = self._origins.engine_nodes[place]
+        computed = self._origins.computed[place]
+        chief = self._chiefs[place]
+        paths = (*self._owners.get(chief, ()), chief) if chief is not None else (node.name or node.op_type,)
+        inputs = [name for name in node.input if name]
+        outputs = [name for name in node.output if name]
+        values = [self._values.get(name) for name in outputs]
+        sizes = [value.nbytes for value in values]
+        entry: dict[str, Any] = {
+            "name": f"{paths[0]}/__{place}",
+            "engine_name": node.name,
+            "nodes": list(dict.fromkeys(owner for name in computed for owner in self._owners[name])),
+            "kind": node.op_type,
+            "group": 0,
+            "memory": _MEMORY,
+            "types": self._types((*inputs, *outputs)),
+            "shape": ", ".join(f"[{value.shape}]" for value in values),
+            "operands": self._operands(node),
+            "output_bytes": 0 if None in sizes else sum(size or 0 for size in sizes),
+            "macs": self._macs[place],
+            "constant_bytes": sum(
+                self._values.get(name).nbytes or 0 for name in set(inputs) if name in self._constants
+            ),
+            "attributes": _attributes(node),
+            "deps": [{"core": 0, "oc": maker, "data": True} for maker in deps],
+        }
+        # A descriptor says nothing of what is empty.
+        return {key: value for key, value in entry.items() if value or key in _ALWAYS}
+
+    def _chief(self, place: int) -> str | None:
+        """Choose the node that an operation is named after, among those it computes."""
+        named = self._origins.chief(place)
+        computed = self._origins.computed[place]
+        if named is not None or not computed:
+            return named
+        kind = self._origins.engine_nodes[place].op_type
+        return max(
+            computed,
+            key=lambda name: (
+                # `FusedConv` computes a `Conv`.
+                self._sources[name].op_type in kind,
+                self._values.macs(self._sources[name]),
+                computed.index(name),
+            ),
+        )
+
+    def _multiplications(self) -> list[int]:
+        """Count the multiplications of each operation; no node counts for two of them."""
+        holders: dict[str, tuple[bool, bool, int]] = {}
+        for place, names in enumerate(self._origins.computed):
+            kind, chief = self._origins.engine_nodes[place].op_type, self._origins.chief(place)
+            for name in names:
+                claim = (name == chief, self._sources[name].op_type in kind, place)
+                holders[name] = max(claim, holders.get(name, claim))
+        found = [0] * len(self._chiefs)
+        for name, (_, _, place) in holders.items():
+            found[place] += self._values.macs(self._sources[name])
+        return found
+
+    def _types(self, names: Iterable[str]) -> str:
+        types = {value.elem_type: value.dtype for value in map(self._values.get, names)}
+        return ", ".join(types[code] for code in sorted(types) if types[code])
+
+    def _operands(self, node: onnx.NodeProto) -> list[str]:
+        """Describe operands in the form of stats-profiling §5.4."""
+        found = []
+        for direction, names in (("in", node.input), ("out", node.output)):
+            for number, name in enumerate(names):
+                if not name:
+                    continue
+                value = self._values.get(name)
+                size = "N/A" if value.nbytes is None else f"{value.nbytes / 1024:.2f}KB"
+                role = f"Src{number}" if direction == "in" else f"Dest{number or ''}"
+                dtype = value.dtype or "N/A"
+                found.append(f"{direction} [{_MEMORY}] {role} {name} {dtype} <{value.shape}> {size}")
+        return found
+
+
+#: entries that an operation has even if they are empty
+_ALWAYS: Final = frozenset({"name", "kind", "group", "memory", "types", "output_bytes"})
+
+
+def _dependencies(graph: onnx.GraphProto) -> list[list[int]]:
+    """List, per node in the order of `all_nodes`, the places of the nodes that compute what it reads."""
+    found: list[list[int]] = []
+
+    def walk(nodes: Iterable[onnx.NodeProto], outer: Mapping[str, int]) -> None:
+        makers = dict(outer)
+        for node in nodes:
+            place = len(found)
+            found.append(sorted({makers[name] for name in node.input if name in makers}))
+            for inner in subgraphs(node):
+                own = {value.name for value in inner.input}
+                walk(inner.node, {name: maker for name, maker in makers.items() if name not in own})
+            makers.update((name, place) for name in node.output if name)
+
+    walk(graph.node, {})
+    return found
+
+
+def _executions(graph: onnx.GraphProto) -> int:
+    """Count how often the nodes of a graph can be executed in a run."""
+    numbers = {tensor.name: tensor for inner in all_graphs(graph) for tensor in inner.initializer}
+    for node in all_nodes(graph.node):
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            numbers[node.output[0]] = node.attribute[0].t
+
+    def count(nodes: Iterable[onnx.NodeProto]) -> int:
+        total = 0
+        for node in nodes:
+            inside = sum(count(inner.node) for inner in subgraphs(node))
+            total = min(total + 1 + inside * _trips(node, numbers), _MOST_EXECUTIONS)
+        return total
+
+    return count(graph.node)
+
+
+def _trips(node: onnx.NodeProto, numbers: Mapping[str, onnx.TensorProto]) -> int:
+    """Tell how often a node executes its nested graphs."""
+    if node.op_type == "If":
+        return 1
+    limit = numbers.get(node.input[0]) if node.op_type == "Loop" and node.input else None
+    if limit is None or limit.data_location == limit.EXTERNAL or list(limit.dims) not in ([], [1]):
+        return _UNKNOWN_TRIPS
+    from onnx import numpy_helper
+
+    return max(int(numpy_helper.to_array(limit).reshape(-1)[0]), 1)
+
+
+def _attributes(node: onnx.NodeProto) -> str:
+    """Write the attributes of a node as ``{Key: value, ...}``; tensors and graphs by what they are."""
+    from onnx import AttributeProto, helper
+
+    parts = []
+    # The engine keeps them in no order.
+    for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):
+        match attribute.type:
+            case AttributeProto.GRAPH | AttributeProto.GRAPHS:
+                text = "graph"
+            case AttributeProto.TENSOR:
+                text = f"tensor <{' x '.join(map(str, attribute.t.dims)) or '1'}>"
+            case AttributeProto.INTS | AttributeProto.FLOATS | AttributeProto.STRINGS:
+                items = helper.get_attribute_value(attribute)
+                shown = [_plain(item) for item in items[:_SHOWN]]
+                text = f"[{', '.join([*shown, '...'] if len(items) > _SHOWN else shown)}]"
+            case AttributeProto.INT | AttributeProto.FLOAT | AttributeProto.STRING:
+                text = _plain(helper.get_attribute_value(attribute))
+            case _:
+                text = "..."
+        parts.append(f"{attribute.name}: {text}")
+    return f"{{{', '.join(parts)}}}" if parts else ""
+
+
+def _plain(value: object) -> str:
+    match value:
+        case bytes():
+            return value[:100].decode("utf-8", "replace")
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)

@@ -1,0 +1,185 @@
+"""Which nodes of a graph the engine's nodes compute, after it has fused, replaced and laid them out anew.
+
+The engine keeps the names of the values that survive. What an engine's node computes is then what lies
+between the values it gives and the values it gets in the graph it was made from; the names of the nodes,
+which are made up in many ways, decide only where a value has got a new name (stats-profiling §9.2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    import onnx
+
+#: before the name of a node that was fused late
+_FUSED: Final = "fused "
+#: behind the name of the value whose node got another layout
+_LAID_OUT: Final = "_nchwc"
+#: what the kinds of nodes begin with that compute on integers and round the result themselves
+_INTEGER: Final = "QLinear"
+_ACTIVATIONS: Final = frozenset({"Clip", "Relu"})
+#: place of the input of a convolution that is added to its result
+_ADDED: Final = 3
+
+
+class Origins:
+    """Finds the nodes behind the engine's nodes.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph that the engine was given; its nodes have names, each one.
+    optimized : onnx.GraphProto
+        What it made of it.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, optimized: onnx.GraphProto) -> None:
+        nodes = list(all_nodes(graph.node))
+        self._order = {node.name: number for number, node in enumerate(nodes)}
+        self._by_name = {node.name: node for node in nodes}
+        self._lengths = sorted({len(name) for name in self._order}, reverse=True)
+        self._makers = {name: node for node in nodes for name in node.output if name}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in nodes:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        #: the engine's nodes in the order of the graph, those of nested graphs behind the one that has them
+        self.engine_nodes = list(all_nodes(optimized.node))
+        self._given = {name for node in self.engine_nodes for name in node.output}
+        for inner in all_graphs(optimized):
+            self._given.update(value.name for value in inner.input)
+            self._given.update(tensor.name for tensor in inner.initializer)
+            self._given.update(tensor.values.name for tensor in inner.sparse_initializer)
+        #: value that the engine has given another name -> what it was called
+        self.renamed: dict[str, str] = {}
+        #: the names of the nodes that each of them computes, in their order
+        self.computed: list[list[str]] = self._trace()
+
+    def chief(self, place: int) -> str | None:
+        """Return which of the nodes that it computes an engine's node is named after; None if it tells none.
+
+        Parameters
+        ----------
+        place : int
+            Place of the engine's node.
+        """
+        return self._named(self.engine_nodes[place], self.computed[place])
+
+    def _trace(self) -> list[list[str]]:
+        nodes = self.engine_nodes
+        renamed = self.renamed
+        for node in nodes:
+            base = node.name.removesuffix(_LAID_OUT)
+            if base != node.name and base in self._makers and node.output[0] not in self._makers:
+                renamed[node.output[0]] = self._with_sum(node, base)
+            elif node.op_type.startswith(_INTEGER) and node.output[0] not in self._makers:
+                quantized = self._quantized(node)
+                if quantized is not None:
+                    renamed[node.output[0]] = quantized
+        self._given.update(renamed.values())
+        readers: dict[str, list[int]] = {}
+        for place, node in enumerate(nodes):
+            for name in read_by(node):
+                readers.setdefault(name, []).append(place)
+        found: list[list[str]] = [[] for _ in nodes]
+        # Those who read a result before the one who makes it.
+        for place in reversed(range(len(nodes))):
+            node = nodes[place]
+            values = [name for name in node.output if name]
+            made = [renamed.get(name, name) for name in values]
+            names = self._without_inputs(self._between([name for name in made if name in self._makers]))
+            if not names:
+                # A helper, as one that changes the layout, works for the first who reads its result.
+                beside = (found[reader] for value in values for reader in readers.get(value, ()))
+                names = next((others for others in beside if others), [])
+            chief = self._named(node, names)
+            if not names and chief is not None:
+                names = [chief]
+            found[place] = sorted(set(names), key=self._order.__getitem__)
+        return found
+
+    def _with_sum(self, node: onnx.NodeProto, value: str) -> str:
+        """Return the result of a convolution that adds another value, and activates the sum, as it goes.
+
+        The engine names it after the product all the same.
+        """
+        if len(node.input) <= _ADDED or not node.input[_ADDED]:
+            return value
+        added = self.renamed.get(node.input[_ADDED], node.input[_ADDED])
+        sums = [reader for reader in self._readers.get(value, ()) if added in reader.input]
+        if len(sums) != 1:
+            return value
+        value = sums[0].output[0]
+        kind = next((a.s.decode() for a in node.attribute if a.name == "activation"), None)
+        activations = [reader for reader in self._readers.get(value, ()) if reader.op_type == kind]
+        return activations[0].output[0] if activations else value
+
+    def _quantized(self, node: onnx.NodeProto) -> str | None:
+        """Return the rounded result of the node that an integer node is named after; None if it tells none.
+
+        Where the engine lays a chain of them out anew, none of their results keeps its name.
+        """
+        source = self._named(node, ())
+        if source is None:
+            return None
+        value = self._by_name[source].output[0]
+        for _ in range(2):
+            readers = self._readers.get(value, ())
+            if len(readers) != 1:
+                return None
+            value = readers[0].output[0]
+            if readers[0].op_type == "QuantizeLinear":
+                return value
+            if readers[0].op_type not in _ACTIVATIONS:
+                return None
+        return None
+
+    def _without_inputs(self, names: list[str]) -> list[str]:
+        """Leave out nodes that turn integers into numbers which another operation has made."""
+        kept = [
+            name
+            for name in names
+            if self._by_name[name].op_type != "DequantizeLinear"
+            or self._by_name[name].input[0] not in self._given
+        ]
+        return kept or names
+
+    def _between(self, values: Iterable[str]) -> list[str]:
+        """List the nodes that compute some values from those that the engine has."""
+        names: list[str] = []
+        pending = list(values)
+        seen: set[str] = set()
+        while pending:
+            maker = self._makers.get(pending.pop())
+            if maker is None or maker.name in seen:
+                continue
+            seen.add(maker.name)
+            names.append(maker.name)
+            pending.extend(name for name in read_by(maker) if name not in self._given)
+        return names
+
+    def _named(self, node: onnx.NodeProto, among: Collection[str]) -> str | None:
+        """Find the longest name that the name of a node begins with, among some, or all if there are none."""
+        name = node.name.removeprefix(_FUSED)
+        wanted: Collection[str] = set(among) or self._order
+        for end in self._lengths:
+            if end > len(name) or name[:end] not in wanted:
+                continue
+            # `conv1` is no part of `conv10`.
+            if end == len(name) or not (name[end].isalnum() and name[end - 1].isalnum()):
+                return name[:end]
+        return None
+
+
+def read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the values a node reads, those that only its nested graphs read among them."""
+    yield from (name for name in node.input if name)
+    for graph in subgraphs(node):
+        for inner in all_nodes(graph.node):
+            yield from (name for name in inner.input if name)
+        yield from (value.name for value in graph.output)

@@ -1,0 +1,148 @@
+"""Types, shapes and sizes of the values of an instrumented program, its largest set of shapes counting."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
+from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.reports.perf_metrics import macs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import onnx
+
+_log = logging.getLogger("qaic.compiler")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value; zero and None stand for what is not known before the program runs."""
+
+    elem_type: int = 0
+    dims: tuple[int, ...] | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Name of its type; empty where it is not known."""
+        return type_name(self.elem_type) if self.elem_type in TABLE else ""
+
+    @property
+    def nbytes(self) -> int | None:
+        """Size in bytes, where it is known."""
+        if self.dims is None or not TABLE.get(self.elem_type, ("", 0))[1]:
+            return None
+        return tensor_bytes(self.elem_type, self.dims)
+
+    @property
+    def shape(self) -> str:
+        """Dims as ``2 x 3``; ``?`` where they are not known."""
+        return "?" if self.dims is None else " x ".join(map(str, self.dims)) or "1"
+
+
+class ValueTable:
+    """Values by name.
+
+    Parameters
+    ----------
+    forms : sequence of sequences of onnx.ModelProto
+        For each set of sizes the program with inferred types and shapes, its weights among its inputs. Of
+        several the first that knows a value counts.
+    """
+
+    def __init__(self, forms: Sequence[Sequence[onnx.ModelProto]]) -> None:
+        self._shapes: list[dict[str, tuple[int, ...]]] = []
+        self._types: dict[str, int] = {}
+        for of_sizes in forms:
+            shapes: dict[str, tuple[int, ...]] = {}
+            for graph in (graph for form in of_sizes for graph in all_graphs(form.graph)):
+                for value in (*graph.input, *graph.output, *graph.value_info):
+                    self._note(shapes, value)
+                self._note_constants(shapes, graph.initializer)
+            self._shapes.append(shapes)
+
+    def add_constants(self, tensors: Iterable[onnx.TensorProto]) -> None:
+        """Learn about constants that the engine has made."""
+        for tensor in tensors:
+            for shapes in self._shapes:
+                self._note_constants(shapes, [tensor])
+
+    def rename(self, old: str, new: str) -> None:
+        """Let a value go by another name as well."""
+        if old in self._types:
+            self._types.setdefault(new, self._types[old])
+        for shapes in self._shapes:
+            if old in shapes:
+                shapes.setdefault(new, shapes[old])
+
+    def complete(self, optimized: onnx.ModelProto) -> None:
+        """Learn about values that the engine has added to the main graph, where onnx knows the operators."""
+        from onnx import ModelProto, shape_inference
+
+        named = [name for node in optimized.graph.node for name in node.output if name]
+        if all(name in shapes for shapes in self._shapes for name in named):
+            return
+        casts = [node for node in reversed(optimized.graph.node) if node.op_type == "Cast"]
+        for shapes in self._shapes:
+            for node in casts:
+                # Rounding follows those whose operators onnx does not know, and has their shapes.
+                if node.output[0] in shapes:
+                    shapes.setdefault(node.input[0], shapes[node.output[0]])
+            view = ModelProto()
+            view.CopyFrom(optimized)
+            for value in (*view.graph.input, *view.graph.output):
+                _declare(value, self._types, shapes)
+            del view.graph.value_info[:]
+            for name in named:
+                if name in shapes:
+                    _declare(view.graph.value_info.add(name=name), self._types, shapes)
+            try:
+                inferred = shape_inference.infer_shapes(view, data_prop=True)
+            except Exception as error:  # noqa: BLE001 - of any kind; what is not known stays so
+                _log.debug("sizes of values that the engine has added are not known: %s", error)
+                return
+            for value in inferred.graph.value_info:
+                self._note(shapes, value)
+
+    def get(self, name: str) -> Value:
+        """Describe a value by its largest shape."""
+        shapes = [table.get(name) for table in self._shapes]
+        known = [dims for dims in shapes if dims is not None]
+        elem_type = self._types.get(name, 0)
+        if len(known) < len(shapes):
+            return Value(elem_type)
+        return Value(elem_type, max(known, key=lambda dims: tensor_bytes(1, dims), default=None))
+
+    def macs(self, node: onnx.NodeProto) -> int:
+        """Count multiplications with addition of a node; 0 where they are not known."""
+        return max((macs_of(node, shapes) or 0 for shapes in self._shapes), default=0)
+
+    def _note(self, shapes: dict[str, tuple[int, ...]], value: onnx.ValueInfoProto) -> None:
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type"):
+            return
+        if tensor.elem_type:
+            self._types.setdefault(value.name, tensor.elem_type)
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            shapes.setdefault(value.name, tuple(dim.dim_value for dim in tensor.shape.dim))
+
+    def _note_constants(
+        self, shapes: dict[str, tuple[int, ...]], tensors: Iterable[onnx.TensorProto]
+    ) -> None:
+        for tensor in tensors:
+            self._types.setdefault(tensor.name, tensor.data_type)
+            shapes.setdefault(tensor.name, tuple(tensor.dims))
+
+
+def _declare(value: onnx.ValueInfoProto, types: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:
+    tensor = value.type.tensor_type
+    if value.name in types:
+        tensor.elem_type = types[value.name]
+    if value.name in shapes:
+        tensor.shape.Clear()
+        for size in shapes[value.name]:
+            tensor.shape.dim.add().dim_value = size
+        tensor.shape.SetInParent()

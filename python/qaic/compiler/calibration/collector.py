@@ -1,0 +1,287 @@
+"""Running the instrumented program over samples and keeping what its tensors hold.
+
+Each sample is one inference on one thread of the engine, whatever the number of workers, and what is kept of
+it are whole numbers that are added: results depend neither on the order of samples nor on threads. Only one
+sample per worker is in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from os import sched_getaffinity
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic import _core
+from qaic.compiler import cache
+from qaic.compiler.calibration.add_observers import write_instrumented
+from qaic.compiler.calibration.dataset import fitted
+from qaic.compiler.calibration.profile import TensorProfile
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.passes.retained_state import SUFFIX
+from qaic.errors import InferenceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from qaic.compiler.calibration.dataset import Sample, Source
+    from qaic.compiler.calibration.float_graph import FloatGraph, Measured
+    from qaic.compiler.diagnostics.progress import Progress
+    from qaic.errors import CompileError
+    from qaic.options.models import CompileOptions
+
+#: of the virtual device
+_CORES: Final = 16
+#: bytes of outputs of all workers together; fewer workers where it would be more
+_MOST_BYTES: Final = 1 << 30
+
+
+class RangeRecord:
+    """Smallest and largest value, where no histogram is needed. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._minimum = np.inf
+        self._maximum = -np.inf
+
+    def add(self, array: NDArray[np.float32]) -> None:
+        """Take the values of one sample; refuses NaN and infinity with a ValueError."""
+        if not array.size:
+            return
+        # NaN comes through both.
+        low, high = float(array.min()), float(array.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            message = "not finite"
+            raise ValueError(message)
+        with self._lock:
+            self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
+
+    def profile(self, bins: int) -> TensorProfile | None:
+        """Make the profile; None when there were no values."""
+        del bins
+        return None if self._minimum > self._maximum else TensorProfile(self._minimum, self._maximum)
+
+
+class HistogramRecord:
+    """Range and histogram. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._histogram = _core.TensorHistogram()
+
+    def add(self, array: NDArray[np.float32]) -> None:
+        """Take the values of one sample; refuses NaN and infinity with a ValueError."""
+        self._histogram.add(array)
+
+    def profile(self, bins: int) -> TensorProfile | None:
+        """Make the profile; None when there were no values."""
+        found = self._histogram
+        return TensorProfile(found.minimum, found.maximum, found.counts(bins)) if found.count else None
+
+
+def _not_finite(name: str, place: str, values: NDArray[np.float32]) -> CompileError:
+    nan, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+    return refuse(
+        f"tensor {name!r} in {place}",
+        code="calibration_not_finite",
+        found=f"{nan} NaN and {infinite} infinite values of {values.size}",
+        expected="finite numbers, because a range is measured",
+        fix="use samples as the model gets them, or keep the operators around this tensor in a float "
+        "precision: node_precision_info_file, keep_original_precision_for_nodes",
+        context={"tensor": name},
+    )
+
+
+def measure(
+    graph: FloatGraph,
+    measured: Measured,
+    source: Source,
+    options: CompileOptions,
+    progress: Progress,
+    *,
+    with_histograms: bool,
+) -> dict[str, TensorProfile]:
+    """Run every sample and return the profiles of the measured tensors.
+
+    Blocking, without the interpreter lock for most of the time; Ctrl-C ends it and leaves nothing behind.
+
+    Parameters
+    ----------
+    graph
+        The float graph.
+    measured
+        What to measure.
+    source
+        The samples.
+    options
+        Options of the compilation.
+    progress
+        Told about samples.
+    with_histograms
+        Whether ranges alone are not enough.
+
+    Raises
+    ------
+    CompileError
+        A tensor holds NaN or infinity.
+    OptionError
+        A sample does not fit the model, or there is none.
+    """
+    # Where the container will be, too: it has the same weights, and temporary folders may be in memory.
+    store = cache.open_cache().folder
+    with tempfile.TemporaryDirectory(prefix="calibration-", suffix=".tmp", dir=store) as folder:
+        path = Path(folder) / "programqpc.bin"
+        output_bytes = write_instrumented(path, graph, measured.results)
+        kind = HistogramRecord if with_histograms else RangeRecord
+        records = {name: kind() for name in (*measured.inputs, *measured.results)}
+        _Run(graph, measured, source, records, progress).run(path, workers_of(graph, output_bytes, options))
+    profiles = {name: record.profile(options.num_histogram_bins) for name, record in records.items()}
+    return {name: profile for name, profile in profiles.items() if profile is not None}
+
+
+def workers_of(graph: FloatGraph, output_bytes: int, options: CompileOptions) -> int:
+    """Say how many samples run side by side.
+
+    One at a time where the device keeps state, which one sample leaves to the next.
+    """
+    if graph.has_state and any(item.is_state for item in graph.inputs()):
+        return 1
+    wanted = options.profiling_threads or len(sched_getaffinity(0))
+    return max(1, min(wanted, _CORES, _MOST_BYTES // max(output_bytes, 1)))
+
+
+class _Run:
+    """All samples of one calibration."""
+
+    def __init__(
+        self,
+        graph: FloatGraph,
+        measured: Measured,
+        source: Source,
+        records: Mapping[str, RangeRecord | HistogramRecord],
+        progress: Progress,
+    ) -> None:
+        self._inputs = graph.inputs()
+        self._measured = measured
+        self._source = source
+        self._records = records
+        self._progress = progress
+
+    def run(self, path: Path, workers: int) -> None:
+        """Run all samples with some workers."""
+        programs = _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
+        if not (self._one_by_one(programs) if workers == 1 else self._side_by_side(programs, workers)):
+            raise refuse(
+                self._source.option,
+                code="no_samples",
+                found="no samples",
+                expected="at least one",
+                fix="give inputs as the model gets them in use",
+            )
+
+    def _samples(self) -> Iterator[tuple[int, Sample, dict[str, NDArray[Any]]]]:
+        for number, sample in enumerate(self._source.samples()):
+            yield number, sample, fitted(self._source.option, sample, self._inputs)
+            self._progress.count(number + 1, self._source.count, "samples")
+
+    def _one_by_one(self, programs: _core.InferenceSet) -> int:
+        """Run on this thread, where a signal ends an inference at once."""
+        done = 0
+        states = {item.name: item for item in self._inputs if item.is_state}
+        wanted = list(dict.fromkeys((*self._measured.results, *(f"{name}{SUFFIX}" for name in states))))
+        kept: Mapping[str, NDArray[Any]] = {}
+        for number, sample, arrays in self._samples():
+            with self._told(sample):
+                outputs = programs.run(arrays, None, wanted, None)
+            given = dict(arrays)
+            for name, item in states.items():
+                # What the device used: zero at first, then what the sample before left.
+                given.setdefault(name, kept.get(f"{name}{SUFFIX}", np.zeros(item.shapes[0], item.dtype)))
+            self._take(number, sample, given, outputs)
+            kept = {f"{name}{SUFFIX}": outputs[f"{name}{SUFFIX}"] for name in states}
+            done += 1
+        return done
+
+    def _side_by_side(self, programs: _core.InferenceSet, workers: int) -> int:
+        done = 0
+        flying: deque[tuple[Future[None], _core.Inference]] = deque()
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                for number, sample, arrays in self._samples():
+                    inference = programs.prepare(arrays)
+                    # Whoever makes the samples may use the memory of this one for the next.
+                    inputs = {name: arrays[name].copy() for name in self._measured.inputs}
+                    flying.append((pool.submit(self._fly, inference, number, sample, inputs), inference))
+                    if len(flying) > workers:
+                        flying.popleft()[0].result()
+                        done += 1
+                while flying:
+                    flying[0][0].result()
+                    flying.popleft()
+                    done += 1
+            finally:
+                for future, inference in flying:
+                    future.cancel()
+                    inference.cancel()
+        return done
+
+    def _fly(
+        self,
+        inference: _core.Inference,
+        number: int,
+        sample: Sample,
+        inputs: Mapping[str, NDArray[Any]],
+    ) -> None:
+        with self._told(sample):
+            inference.start()
+            outputs = inference.result()
+        self._take(number, sample, inputs, outputs)
+
+    @contextlib.contextmanager
+    def _told(self, sample: Sample) -> Iterator[None]:
+        """Say which sample the engine could not compute."""
+        try:
+            yield
+        except InferenceError as error:
+            raise refuse(
+                f"{self._source.option}, {sample.place}",
+                code="calibration_failed",
+                found=f"inputs on which the model fails ({error.message})",
+                expected="inputs as the model gets them in use",
+                fix="give samples with input_list_file or calibration_data; random data does not suit inputs "
+                "that hold shapes or axes",
+            ) from error
+
+    def _take(
+        self,
+        number: int,
+        sample: Sample,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Mapping[str, NDArray[Any]],
+    ) -> None:
+        for name in self._measured.inputs:
+            self._add(name, inputs[name], sample)
+        for name in self._measured.results:
+            if number == 0 or name not in self._measured.fixed:
+                self._add(name, outputs[name], sample)
+
+    def _add(self, name: str, array: NDArray[Any], sample: Sample) -> None:
+        values = np.ascontiguousarray(array, np.float32)
+        try:
+            self._records[name].add(values)
+        except ValueError:
+            raise _not_finite(name, sample.place, values) from None
+
+
+def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
+    """Make an array that was checked before one the runtime takes in place."""
+    del name, partial
+    return np.require(np.asarray(value, np.dtype(dtype)), requirements=["C", "A"]).reshape(tuple(shape))

@@ -1,0 +1,207 @@
+"""Quantization made elsewhere: a profile, or encodings as AIMET and QAIRT write them (compile-options §3.5).
+
+Encodings count q from 0 and add a negative offset; here q is signed and the offset is subtracted, so an
+8-bit offset ``o`` of theirs is ``-o - 128`` of ours. The versions of the file differ in form alone, and all
+are read as the first of them (`encoding_versions`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.compiler.calibration.encoding_versions import ACTIVATIONS, PARAMETERS, entries_of
+from qaic.compiler.calibration.glow_names import legalise
+from qaic.compiler.calibration.glow_profile import read_profile
+from qaic.compiler.calibration.glow_profile_entries import fixed
+from qaic.compiler.calibration.profile import Profile, TensorProfile
+from qaic.errors import OptionError
+from qaic.options.json_text import parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import onnx
+
+    from qaic.compiler.calibration.encoding_versions import Entry
+
+#: of an encodings file
+_MOST_BYTES: Final = 256 << 20
+_FLOATS: Final = {16: "fp16", 32: "fp32"}
+_INTEGERS: Final = (8, 16)
+#: of bias, which follows from what it is added to
+_BIAS_BITS: Final = 32
+
+
+def read_external(data: bytes, file: str, graph: onnx.GraphProto, constants: Collection[str]) -> Profile:
+    """Read an external quantization file of either form.
+
+    Parameters
+    ----------
+    data
+        Content.
+    file
+        What messages call it.
+    graph
+        Main graph of the model.
+    constants
+        Names of its constants.
+
+    Raises
+    ------
+    OptionError
+        The file is in neither form, or contradicts itself; the message names the tensor or the line.
+    """
+    if not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return read_profile(data, file).bind(graph)
+    return _Encodings(file, graph, constants).read(data)
+
+
+class _Encodings:
+    """Reader of one encodings file."""
+
+    def __init__(self, file: str, graph: onnx.GraphProto, constants: Collection[str]) -> None:
+        self._file = file
+        activations = [value.name for value in graph.input]
+        activations += [name for node in graph.node for name in node.output if name]
+        self._constants = _by_spelling(constants)
+        self._known = {
+            ACTIVATIONS: _by_spelling(activations),
+            PARAMETERS: _by_spelling([*constants, *activations]),
+        }
+        self._profile = Profile()
+
+    def read(self, data: bytes) -> Profile:
+        if len(data) > _MOST_BYTES:
+            raise self._wrong("the file", f"{len(data)} bytes", f"at most {_MOST_BYTES >> 20} MiB")
+        try:
+            held = parse_json(data)
+        except ValueError as error:
+            raise self._wrong("the file", f"a mistake ({error})", "JSON") from None
+        for entry in entries_of(held, self._wrong):
+            self._tensor(self._section(entry), entry)
+        return self._profile
+
+    def _section(self, entry: Entry) -> str:
+        """Tell which rules are for a tensor; the newest form does not say whether it is a constant."""
+        if entry.section:
+            return entry.section
+        is_constant = any(name in self._constants for name in (entry.name, legalise(entry.name)))
+        is_activation = any(name in self._known[ACTIVATIONS] for name in (entry.name, legalise(entry.name)))
+        return ACTIVATIONS if is_activation and not is_constant else PARAMETERS
+
+    def _wrong(self, what: str, found: str, expected: str) -> OptionError:
+        return OptionError(
+            f"external quantization file {self._file}: {what}: found {found}, expected {expected}",
+            code="option.external_quantization_file",
+            context={"file": self._file, "tensor": what},
+        )
+
+    def _tensor(self, section: str, entry: Entry) -> None:
+        where, name, listed = entry.where, entry.name, entry.encodings
+        kinds = {self._type(where, item) for item in listed}
+        if len(kinds) > 1:
+            raise self._wrong(
+                where, "encodings of different types", "one dtype and bitwidth for all channels"
+            )
+        dtype, bits = kinds.pop()
+        tensor = self._known[section].get(name) or self._known[section].get(legalise(name))
+        if dtype == "float":
+            if tensor is not None and section == ACTIVATIONS:
+                self._profile.precisions[tensor] = _FLOATS[bits]
+            return
+        if bits == _BIAS_BITS:
+            if section == ACTIVATIONS:
+                raise self._wrong(where, "bitwidth 32", "8 or 16")
+            return
+        if len(listed) > 1 and section == ACTIVATIONS:
+            raise self._wrong(where, f"{len(listed)} encodings", "one for the whole tensor")
+        made = [self._encoding(where, item, bits) for item in listed]
+        if tensor is None:
+            return
+        self._profile.tensors[tensor] = made[0] if len(made) == 1 else _per_channel(made, bits, entry.axis)
+
+    def _type(self, where: str, item: Mapping[str, Any]) -> tuple[str, int]:
+        dtype, bits = item.get("dtype", "int"), item.get("bitwidth")
+        if not isinstance(dtype, str) or dtype.lower() not in {"int", "float"}:
+            raise self._wrong(where, f"dtype {dtype!r}", "'int' or 'float'")
+        widths = tuple(_FLOATS) if dtype.lower() == "float" else (*_INTEGERS, _BIAS_BITS)
+        if isinstance(bits, bool) or bits not in widths:
+            raise self._wrong(where, f"bitwidth {bits!r}", f"one of {', '.join(map(str, widths))}")
+        assert isinstance(bits, int)  # noqa: S101  # one of the widths
+        return dtype.lower(), bits
+
+    def _number(self, where: str, item: Mapping[str, Any], key: str) -> float | None:
+        value = item.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(where, f"{key} {value!r}", "a finite number")
+        return float(value)
+
+    def _encoding(self, where: str, item: Mapping[str, Any], bits: int) -> TensorProfile:
+        """Turn one encoding into our convention and check that its numbers say the same thing."""
+        scale, offset = self._number(where, item, "scale"), self._number(where, item, "offset")
+        low, high = self._number(where, item, "min"), self._number(where, item, "max")
+        if (low is None) != (high is None) or (scale is None) != (offset is None) or (low is scale is None):
+            raise self._wrong(where, f"the keys {', '.join(sorted(item))}", "scale and offset, min and max")
+        if low is not None and high is not None and low > high:
+            raise self._wrong(where, f"min {low} above max {high}", "min <= max")
+        if scale is None or offset is None:
+            assert low is not None  # noqa: S101  # checked above
+            assert high is not None  # noqa: S101
+            return TensorProfile(float(np.float32(low)), float(np.float32(high)))
+        single = float(np.float32(scale))
+        if not 0 < single < math.inf:
+            raise self._wrong(where, f"scale {scale}", "a positive float32")
+        if offset != int(offset):
+            raise self._wrong(where, f"offset {offset}", "an integer")
+        signed = self._signed_offset(where, scale, int(offset), (low, high), bits)
+        return fixed(single, signed, bits, lambda found, expected: self._wrong(where, found, expected))
+
+    def _signed_offset(
+        self, where: str, scale: float, offset: int, limits: tuple[float | None, float | None], bits: int
+    ) -> int:
+        half = 1 << (bits - 1)
+        low, high = limits
+        unsigned = offset <= 0
+        if low is None or high is None:
+            return -offset - half if unsigned else offset
+
+        def fits(ends: tuple[float, float]) -> bool:
+            return all(
+                abs(end - given) <= scale * 1.001 for end, given in zip(ends, (low, high), strict=True)
+            )
+
+        if unsigned and fits((scale * offset, scale * (offset + 2 * half - 1))):
+            return -offset - half
+        # Symmetric encodings may count q from -128.
+        if offset == 0 and fits((-scale * half, scale * (half - 1))):
+            return 0
+        raise self._wrong(
+            where,
+            f"min {low} and max {high} beside scale {scale} and offset {offset}",
+            f"min = scale * offset and max = scale * (offset + {2 * half - 1}), within one step",
+        )
+
+
+def _by_spelling(names: Collection[str]) -> dict[str, str]:
+    """Map names, and their legalised forms where these belong to nobody, to the names."""
+    found = {legalise(name): name for name in reversed(list(names))}
+    return found | {name: name for name in names}
+
+
+def _per_channel(made: list[TensorProfile], bits: int, axis: int | None) -> TensorProfile:
+    if any(item.scale is None for item in made):
+        # Ranges alone: the parameters of a constant follow from its values.
+        return TensorProfile(min(item.minimum for item in made), max(item.maximum for item in made))
+    return TensorProfile(
+        min(item.minimum for item in made),
+        max(item.maximum for item in made),
+        channel_scales=np.array([item.scale for item in made], np.float32),
+        channel_offsets=np.array([item.offset for item in made], np.int32),
+        channel_axis=axis,
+        bits=bits,
+    )

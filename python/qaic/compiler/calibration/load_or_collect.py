@@ -1,0 +1,228 @@
+"""A profile from where the options say: a file, or samples that are run now (compile-options §3.4, §3.5)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct
+from typing import TYPE_CHECKING
+
+from qaic.compiler.calibration.collector import measure
+from qaic.compiler.calibration.dataset import FileSource, ObjectSource
+from qaic.compiler.calibration.encodings import read_external
+from qaic.compiler.calibration.float_graph import choose
+from qaic.compiler.calibration.glow_profile import MOST_BYTES, read_profile, write_profile
+from qaic.compiler.calibration.graph_hash import graph_hash
+from qaic.compiler.calibration.profile import Profile
+from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSource, index_limits
+from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.quantization.precision_classes import INTEGERS, decide, is_quantizing
+from qaic.compiler.reports.extra_artifacts import SideFile
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from qaic.compiler.calibration.dataset import Source
+    from qaic.compiler.calibration.float_graph import FloatGraph, Measured
+    from qaic.compiler.diagnostics.progress import Progress
+    from qaic.options.file_content import InputFileContent
+    from qaic.options.models import CompileOptions
+
+_log = logging.getLogger("qaic.compiler")
+
+
+def profile_of(
+    graph: FloatGraph, options: CompileOptions, progress: Progress
+) -> tuple[Profile | None, list[SideFile]]:
+    """Find out about the values of a model what the options ask for.
+
+    Parameters
+    ----------
+    graph
+        The float graph; not changed.
+    options
+        Options of the compilation.
+    progress
+        Told about samples.
+
+    Returns
+    -------
+    profile : Profile or None
+        What is known; None when nothing is to be quantized.
+    files : list of SideFile
+        The profile to write for `dump_profile`.
+
+    Raises
+    ------
+    OptionError
+        A file or a sample is wrong, or the profile is of another model.
+    CompileError
+        A tensor holds NaN or infinity.
+    """
+    if is_quantizing(options):
+        return _obtained(graph, options, progress), []
+    if options.dump_profile is None:
+        return None, []
+    return None, [_dumped(graph, options, options.dump_profile, progress)]
+
+
+def _obtained(graph: FloatGraph, options: CompileOptions, progress: Progress) -> Profile:
+    if options.load_profile is not None:
+        return _loaded(graph, options, options.load_profile)
+    if options.external_quantization_file is not None:
+        return _external(graph, options.external_quantization_file)
+    # The range is enough where calibration does not shrink it.
+    return _measured(graph, options, progress, with_histograms=options.quantization_calibration != "None")
+
+
+def _dumped(graph: FloatGraph, options: CompileOptions, path: Path, progress: Progress) -> SideFile:
+    profile = _measured(graph, options, progress, with_histograms=True)
+    profile.graph_hash = graph_hash(graph.model.graph, graph.weights, graph.interface.inputs)
+    pieces = list(write_profile(profile, graph.model.graph))
+
+    def write(target: Path) -> None:
+        with target.open("w", encoding="utf-8") as stream:
+            stream.writelines(pieces)
+
+    return SideFile(path, write)
+
+
+def profile_digest(profile: Profile) -> str:
+    """Identify the content of a profile: two that quantize alike in every way are equal."""
+    digest = hashlib.sha256(struct.pack("<Q", profile.graph_hash))
+    for name in sorted(profile.tensors):
+        tensor = profile.tensors[name]
+        digest.update(
+            f"{name!r} {tensor.minimum!r} {tensor.maximum!r} {tensor.scale!r} {tensor.offset!r}".encode()
+        )
+        digest.update(f" {tensor.bits}\n".encode())
+        for array in (tensor.histogram, tensor.channel_scales, tensor.channel_offsets):
+            digest.update(b"-" if array is None else struct.pack("<Q", array.nbytes) + array.tobytes())
+    digest.update(repr(sorted(profile.precisions.items())).encode())
+    return digest.hexdigest()
+
+
+def _loaded(graph: FloatGraph, options: CompileOptions, file: InputFileContent) -> Profile:
+    found = read_profile(read_unchanged(file, "load_profile"), str(file.path))
+    own = graph_hash(graph.model.graph, graph.weights, graph.interface.inputs)
+    if found.graph_hash is None:
+        _log.warning("load_profile: %s does not say which model it is of", file.path)
+    elif found.graph_hash != own:
+        if not options.allow_profile_mismatch:
+            raise OptionError(
+                f"load_profile: {file.path} is of another model or of other shapes: found graph hash "
+                f"0x{found.graph_hash:016x}, expected 0x{own:016x}",
+                code="option.load_profile",
+                context={"file": str(file.path), "found": found.graph_hash, "expected": own},
+                hints=(
+                    "dump the profile again with the same model and sizes, or set allow_profile_mismatch to "
+                    "use what fits",
+                ),
+            )
+        _log.warning(
+            "load_profile: %s is of another graph; entries of tensors with equal names are used", file.path
+        )
+    profile = found.bind(graph.model.graph)
+    _complete(profile, choose(graph, _float_nodes(graph, options)), f"load_profile {file.path}")
+    return profile
+
+
+def _external(graph: FloatGraph, file: InputFileContent) -> Profile:
+    option = "external_quantization_file"
+    profile = read_external(
+        read_unchanged(file, option), str(file.path), graph.model.graph, graph.constants()
+    )
+    chosen = choose(graph, set(profile.precisions))
+    _complete(profile, chosen, f"{option} {file.path}")
+    return profile
+
+
+def _complete(profile: Profile, chosen: Measured, where: str) -> None:
+    """Give entries to tensors that hold the same values as others, and tell about those without any."""
+    for name, source in chosen.same.items():
+        if name not in profile.tensors and source in profile.tensors:
+            profile.tensors[name] = profile.tensors[source]
+    missing = [name for name in chosen.same if name not in profile.tensors]
+    if missing and not profile.tensors and not profile.precisions:
+        raise OptionError(
+            f"{where}: found no entry for any of the {len(missing)} tensors that can be quantized "
+            f"({listing(missing)}), expected those of this model",
+            code="option.profile_entries",
+            context={"missing": len(missing)},
+        )
+    if missing:
+        _log.warning(
+            "%s has no entries for %d of %d tensors (%s); the nodes around them stay in floating point",
+            where,
+            len(missing),
+            len(chosen.same),
+            listing(missing),
+        )
+
+
+def _measured(
+    graph: FloatGraph, options: CompileOptions, progress: Progress, *, with_histograms: bool
+) -> Profile:
+    source = source_of(graph, options)
+    chosen = choose(graph, _float_nodes(graph, options))
+    if not chosen.inputs and not chosen.results:
+        _log.warning("%s: the model has no tensors that can be quantized", source.option)
+        return Profile()
+    found = measure(graph, chosen, source, options, progress, with_histograms=with_histograms)
+    return Profile({name: found[at] for name, at in chosen.same.items() if at in found})
+
+
+def _float_nodes(graph: FloatGraph, options: CompileOptions) -> set[str]:
+    """Collect the nodes that stay in a float precision whatever is known about their values."""
+    profiled = graph.facts.types.keys()
+    classes = decide(graph.model, graph.facts, options, profiled, tell=False).classes
+    return {key for key, chosen in classes.items() if chosen not in INTEGERS}
+
+
+def source_of(graph: FloatGraph, options: CompileOptions) -> Source:
+    """Open the samples that the options name; random ones, with a warning, where they name none.
+
+    Raises
+    ------
+    OptionError
+        A sample does not fit the model, as far as that can be said without reading it.
+    """
+    if options.calibration_data is not None:
+        return ObjectSource(options.calibration_data)
+    inputs = graph.inputs()
+    if options.input_list_file is not None:
+        return FileSource(options.input_list_file.path, inputs)
+    if options.use_random_input_data is None:
+        _log.warning(
+            "no samples are given (input_list_file, calibration_data): ranges are measured on %d samples of "
+            "random data, which says nothing about accuracy",
+            RANDOM_SAMPLES,
+        )
+    kind = options.use_random_input_data or "uniform"
+    return RandomSource(inputs, kind, index_limits(graph.model.graph, graph.facts.shapes))
+
+
+def read_unchanged(file: InputFileContent, option: str) -> bytes:
+    """Read a file whose digest stands in the options.
+
+    Raises
+    ------
+    OptionError
+        It is too large, or not what it was when the options were resolved.
+    """
+    with file.path.open("rb") as stream:
+        data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OptionError(
+            f"{option}: found more than {MOST_BYTES >> 20} MiB in {file.path}, expected at most that",
+            code=f"option.{option}",
+        )
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise OptionError(
+            f"{option}: found another content of {file.path} than when the options were read, expected the "
+            "same",
+            code=f"option.{option}",
+            hints=("do not write to the file while a model is compiled",),
+        )
+    return data

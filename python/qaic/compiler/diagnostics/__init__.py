@@ -1,0 +1,1 @@
+"""Errors, warnings, progress and times of a compilation."""

@@ -1,0 +1,93 @@
+"""What the compiler did, pass by pass: wall times, and the graph between two passes.
+
+A pass has no end of its own: it lasts until the next one begins, so the times add up to the whole. A graph
+that is saved is the one the pass left behind; its large weights are inputs there, because they are not part
+of a graph while it is compiled.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.compiler.ir.weights import Weight
+
+_log = logging.getLogger("qaic.compiler")
+
+
+class PassLog:
+    """Times of the passes of one compilation.
+
+    Parameters
+    ----------
+    graphs : Path or None
+        Existing folder that receives the graph after each pass, as ``<number>-<pass>.onnx``.
+    """
+
+    def __init__(self, graphs: Path | None = None) -> None:
+        self._graphs = graphs
+        self._pass = ""
+        self._since = 0.0
+        self._seconds: dict[str, float] = {}
+        self._saved = 0
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Wall time of each pass by its name, in the order in which they first ran."""
+        return self._seconds
+
+    def enter(
+        self,
+        name: str,
+        model: onnx.ModelProto | None = None,
+        weights: Mapping[str, Weight] | None = None,
+    ) -> None:
+        """Begin a pass, which ends the one before.
+
+        Parameters
+        ----------
+        name : str
+            Name of the pass that begins; empty when none does.
+        model : onnx.ModelProto or None
+            The graph as the pass before left it.
+        weights : mapping or None
+            Its weights that are not in the graph.
+        """
+        self._stop()
+        if self._graphs is not None and model is not None and self._pass:
+            self._save(self._graphs, model, weights or {})
+        self._pass = name
+        # The time to save a graph belongs to no pass.
+        self._since = time.perf_counter()
+
+    def table(self) -> str:
+        """Write the passes with their times and shares, and the sum."""
+        total = sum(self._seconds.values())
+        width = max(map(len, self._seconds), default=4)
+        lines = [f"{'pass':<{max(width, 5)}}  {'time (ms)':>10}  {'share':>6}"]
+        for name, seconds in [*self._seconds.items(), ("total", total)]:
+            share = 100 * seconds / total if total else 0.0
+            lines.append(f"{name:<{max(width, 5)}}  {1000 * seconds:>10.2f}  {share:>5.1f}%")
+        return "\n".join(lines)
+
+    def _stop(self) -> None:
+        if self._pass:
+            elapsed = time.perf_counter() - self._since
+            self._seconds[self._pass] = self._seconds.get(self._pass, 0.0) + elapsed
+            _log.debug("pass %s: %.2f ms", self._pass, 1000 * elapsed)
+
+    def _save(self, folder: Path, model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+        from qaic.compiler.frontend.validation import with_weights_as_inputs
+
+        place = folder / f"{self._saved:02}-{self._pass.replace(' ', '-')}.onnx"
+        self._saved += 1
+        shown = with_weights_as_inputs(model, dict(weights))
+        place.write_bytes(shown.SerializeToString(deterministic=True))
+        _log.debug("graph after %s: %s", self._pass, place)

@@ -1,0 +1,95 @@
+"""Where a compilation is: shown on a terminal when it takes longer than a second, and told to a `PassLog`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from qaic.terminal_line import has_terminal, open_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    import onnx
+
+    from qaic.compiler.diagnostics.pass_timing import PassLog
+    from qaic.compiler.ir.weights import Weight
+    from qaic.terminal_line import TerminalLine
+
+#: seconds before anything is shown, and between two updates
+_PATIENCE: Final = 1.0
+_INTERVAL: Final = 0.1
+
+
+class Progress:
+    """Stages of one compilation: read, check, calibrate, convert, write. Used as a context manager.
+
+    Parameters
+    ----------
+    title : str
+        What is being compiled.
+    passes : PassLog or None
+        Told about every stage.
+    """
+
+    def __init__(self, title: str, passes: PassLog | None = None) -> None:
+        self._title = title
+        self._passes = passes
+        self._stage = ""
+        self._started = time.monotonic()
+        self._shown_at = 0.0
+        self._line: TerminalLine | None = None
+        self._enabled = has_terminal()
+
+    def stage(
+        self,
+        name: str,
+        model: onnx.ModelProto | None = None,
+        weights: Mapping[str, Weight] | None = None,
+    ) -> None:
+        """Enter a stage.
+
+        Parameters
+        ----------
+        name : str
+            Of a pass or several: a row of the report on passes.
+        model : onnx.ModelProto or None
+            The graph as the stage before left it, where it may be of interest; kept with `enable_debug`.
+        weights : mapping or None
+            Its weights that are not in the graph.
+        """
+        self._stage = name
+        if self._passes is not None:
+            self._passes.enter(name, model, weights)
+        self._show(name)
+
+    def advance(self, done: int, total: int) -> None:
+        """Tell how many of the bytes of the stage are done."""
+        if self._enabled and total:
+            self._show(f"{self._stage} {100 * done // total} %")
+
+    def count(self, done: int, total: int | None, noun: str) -> None:
+        """Tell how many things of the stage are under way or done, of how many if that is known."""
+        if self._enabled:
+            self._show(f"{self._stage} {done}{f' of {total}' if total else ''} {noun}")
+
+    def _show(self, text: str) -> None:
+        if not self._enabled:
+            return
+        now = time.monotonic()
+        if now - self._started < _PATIENCE or now - self._shown_at < _INTERVAL:
+            return
+        self._shown_at = now
+        if self._line is None:
+            self._line = open_line()
+        self._line.show(f"{self._title}: {text} ({now - self._started:.0f} s)")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._line is not None:
+            self._line.close()

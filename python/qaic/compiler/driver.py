@@ -1,0 +1,272 @@
+"""The way of a model through the compiler: find it in the cache, else lower it and write it there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.compiler import cache, digest
+from qaic.compiler.diagnostics import kept_warnings
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend import custom_ops
+from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.output_folder import writable_folder
+from qaic.compiler.reports import emit_report, extra_artifacts
+from qaic.options.canonical import effective_options, recorded_only
+from qaic.whole_file import write_replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+    from qaic.compiler.calibration.sample_digest import SampleFiles
+    from qaic.compiler.frontend.files.onnx_file import ModelFile
+    from qaic.compiler.pipeline import Lowered
+    from qaic.options.models import CompileOptions
+
+_LOG = logging.getLogger("qaic.compiler")
+
+
+def compile_model(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    options: CompileOptions,
+    set_options: Mapping[str, object],
+    *,
+    output_dir: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Compile an ONNX model to a program container for the CPU device.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        Model file, or a model in memory (without external data).
+    options : CompileOptions
+        Compile options.
+    set_options : Mapping[str, object]
+        The compile options that were set, in canonical JSON form; recorded in the container.
+    output_dir : path or None
+        Folder that receives a copy of the container; created if needed.
+
+    Returns
+    -------
+    Path
+        The container: in `output_dir` if given, else in the compile cache.
+
+    Raises
+    ------
+    CompileError
+        The model cannot be compiled.
+    OptionError
+        An option contradicts the model.
+    OSError
+        A file cannot be read or written; raised for an unwritable `output_dir` before any work.
+    """
+    _tell_recorded(options)
+    extra_artifacts.check_targets(model, options)
+    folder = None if output_dir is None else Path(output_dir)
+    with writable_folder(folder):
+        path = _compiled(model, options, set_options, folder)
+        if folder is None:
+            return path
+        target = folder / cache.PROGRAM_NAME
+        # A copy, not a link: who edits the copy must not edit the cache.
+        write_replacing(target, lambda temporary: _copy(path, temporary))
+    return target
+
+
+def _tell_recorded(options: CompileOptions) -> None:
+    names = ", ".join(spec.name for spec in recorded_only(options))
+    if names:
+        _LOG.info("recorded, no effect on the cpu target: %s", names)
+
+
+def write_side_files(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, options: CompileOptions
+) -> list[Path]:
+    """Write the profile, templates and tables that the options ask for, and no container.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        Model file, or a model in memory (without external data).
+    options : CompileOptions
+        Compile options.
+
+    Returns
+    -------
+    list of Path
+        The files written; empty when the options name none.
+
+    Raises
+    ------
+    CompileError, OptionError, OSError
+        As `compile_model`; nothing is written then.
+    """
+    from qaic.compiler.pipeline import lower
+
+    extra_artifacts.check_targets(model, options)
+    with opened(model) as source, Progress(f"reading {_title(model)}") as progress:
+        lowered = lower(source, options, progress)
+        extra_artifacts.write_all(lowered.side_files)
+    return [file.path for file in lowered.side_files]
+
+
+def _title(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> str:
+    return Path(model).name if isinstance(model, str | os.PathLike) else "model"
+
+
+def _compiled(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    options: CompileOptions,
+    set_options: Mapping[str, object],
+    output_dir: Path | None,
+) -> Path:
+    """Return the container in the cache."""
+    store = cache.open_cache()
+    keyed = {"set": dict(set_options), "effective": effective_options(options)}
+    samples = _listed_samples(options, store)
+    if samples is not None:
+        keyed["samples"] = {"digest": samples.digest}
+    if options.register_custom_op:
+        libraries = custom_ops.read(options.register_custom_op).libraries
+        keyed["custom_op_libraries"] = [library.to_json() for library in libraries]
+    path = Path(model) if isinstance(model, str | os.PathLike) else None
+    # A stream of samples has no name: what was measured on it says whether the program is there.
+    is_measured_first = options.convert_to_quantize and options.calibration_data is not None
+    is_kept = not (extra_artifacts.are_wanted(options) or emit_report.are_wanted(options))
+    if path is not None and is_kept and not is_measured_first:
+        known = store.index.lookup(path)
+        found = known and store.lookup(cache.cache_key(known, keyed))
+        if found:
+            kept_warnings.repeat(found)
+            return found
+    with (
+        opened(model) as source,
+        emit_report.watched(options, output_dir) as passes,
+        Progress(f"compiling {_title(model)}", passes) as progress,
+    ):
+        progress.stage("read")
+        if source.content is not None:
+            content = digest.content_digest(source.content)
+        else:
+            content = digest.files_digest(source.files)
+        lowered = None
+        with kept_warnings.collected() as texts:
+            if is_measured_first:
+                lowered = _lowered(source, options, samples, progress)
+                keyed["profile"] = {"digest": _profile_digest(lowered)}
+            key = cache.cache_key(content, keyed)
+            found = store.lookup(key) if is_kept else None
+            result = found or store.build(
+                key,
+                lambda temporary: _write(
+                    temporary,
+                    source,
+                    lowered or _lowered(source, options, samples, progress),
+                    options,
+                    set_options,
+                    progress=progress,
+                ),
+                anew=not is_kept,
+            )
+        if not found:
+            kept_warnings.keep(result, texts)
+        elif lowered is None:
+            kept_warnings.repeat(found)
+        if path is not None and not any(file.changed() for file in source.files):
+            store.index.store(path, source.files, content, source.data.search())
+    return result
+
+
+def _listed_samples(options: CompileOptions, store: cache.Cache) -> SampleFiles | None:
+    """Identify the samples of an input list that is going to be used."""
+    is_used = options.convert_to_quantize or options.dump_profile is not None
+    if not is_used or options.input_list_file is None or options.calibration_data is not None:
+        return None
+    from qaic.compiler.calibration.sample_digest import digest_samples
+
+    return digest_samples(options.input_list_file.path, store.index)
+
+
+def _profile_digest(lowered: Lowered) -> str:
+    from qaic.compiler.calibration.load_or_collect import profile_digest
+
+    return "" if lowered.profile is None else profile_digest(lowered.profile)
+
+
+def _lowered(
+    source: ModelFile, options: CompileOptions, samples: SampleFiles | None, progress: Progress
+) -> Lowered:
+    """Lower the model, and make sure that the samples were those of the cache key."""
+    from qaic.compiler.pipeline import lower
+
+    lowered = lower(source, options, progress)
+    changed = None if samples is None else samples.changed()
+    if changed is not None:
+        raise refuse(
+            f"sample file {str(changed)!r}",
+            code="samples_changed",
+            found="another content than when compiling began",
+            expected="the same",
+            fix="do not write to the samples while a model is compiled",
+        )
+    return lowered
+
+
+def _write(
+    path: Path,
+    source: ModelFile,
+    lowered: Lowered,
+    options: CompileOptions,
+    set_options: Mapping[str, object],
+    *,
+    progress: Progress,
+) -> None:
+    """Write the program of a lowered model, and the files beside it."""
+    from qaic.compiler.backend.cpu.qpc_writer import write_program
+    from qaic.compiler.frontend.files import weight_free
+    from qaic.compiler.quantization import precision
+
+    write_program(path, lowered, options, set_options, effective_options(options), progress=progress)
+    for file in source.files:
+        if file.changed():
+            path.unlink()
+            raise refuse(
+                f"model file {str(file.path)!r}",
+                code="model_changed",
+                found="another content than when it was opened",
+                expected="the same",
+                fix="do not write to the model while it is compiled",
+            )
+    weight_free.report(source.overflows)
+    precision.report(lowered.overflows)
+    extra_artifacts.write_all(lowered.side_files)
+
+
+def opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFile:
+    """Open a model, wherever it is; the result is a context manager."""
+    if isinstance(model, str | os.PathLike):
+        return onnx_file.open_model(Path(model))
+    if isinstance(model, bytes):
+        return onnx_file.open_bytes(model)
+    from google.protobuf.message import EncodeError
+
+    try:
+        return onnx_file.open_bytes(model.SerializeToString(deterministic=True))
+    except (EncodeError, ValueError) as error:
+        raise refuse(
+            "model in memory",
+            code="graph_too_large",
+            found=f"a message that protobuf cannot serialize ({error})",
+            expected="at most 2 GiB",
+            fix="save it with external data and pass the path",
+        ) from error
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)

@@ -1,0 +1,1 @@
+"""Models as users give them: checked, with symbols and specializations."""

@@ -1,0 +1,192 @@
+"""External data of tensors that are no initializers of the main graph.
+
+They stand in attributes, nested graphs, functions and sparse tensors. A large ``Constant`` of the main graph
+becomes a weight, which is streamed like any other; the rest is read into the graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir import elem_types
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, all_nodes
+from qaic.compiler.ir.weights import INLINE_LIMIT, Weight, read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx
+
+    from qaic.compiler.frontend.files.external_data import ExternalData
+    from qaic.compiler.ir.weights import FileRange
+
+#: TensorProto.data_location
+_EXTERNAL: Final = 1
+
+#: bytes that are read into the graph at most, all tensors together; protobuf holds no graph of 2 GiB
+_MOST_INLINE: Final = 1 << 30
+
+
+def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], external: ExternalData) -> None:
+    """Read external data, after that of the main graph's initializers was taken out.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton; its tensors get their data, large constants of the main graph are removed.
+    weights : dict[str, Weight]
+        Gets those constants.
+    external : ExternalData
+        Where the data may lie.
+
+    Raises
+    ------
+    CompileError
+        A tensor is of a type that has no external data, its data lies outside the model's folder or does not
+        fit its dims, or there is too much that has to be read into the graph.
+    OSError
+        A file cannot be opened.
+    """
+    _lift_constants(model.graph, weights, external)
+    total = 0
+    for tensor, place in _tensors(model):
+        if tensor.data_location != _EXTERNAL:
+            continue
+        source = _range(tensor, place, external)
+        total += source.nbytes
+        if total > _MOST_INLINE:
+            raise refuse(
+                f"external data of {_named(tensor, place)}",
+                code="graph_too_large",
+                found=f"more than {_MOST_INLINE} bytes in nested graphs and functions",
+                expected="large tensors in the main graph",
+                fix="move them to initializers of the main graph",
+            )
+        tensor.raw_data = read_all(source)
+        tensor.ClearField("data_location")
+        tensor.ClearField("external_data")
+
+
+def check_inner_tensors(model: onnx.ModelProto) -> None:
+    """Refuse tensors that are said to have external data and name no file.
+
+    The engine would look for one in the folder the process happens to be in when the program is loaded.
+
+    Raises
+    ------
+    CompileError
+        The message names the tensor and the place.
+    """
+    for tensor, place in _tensors(model):
+        if tensor.data_location == _EXTERNAL:
+            raise refuse(
+                _named(tensor, place),
+                code="external_data",
+                found="external data without a location",
+                expected="a file beside the model",
+                fix="export the model again; the file is damaged",
+                context={"tensor": tensor.name},
+            )
+
+
+def _lift_constants(graph: onnx.GraphProto, weights: dict[str, Weight], external: ExternalData) -> None:
+    """Turn large ``Constant`` nodes of the main graph into weights that are named like their outputs."""
+    lifted: list[int] = []
+    for index, node in enumerate(graph.node):
+        if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS or len(node.output) != 1:
+            continue
+        name = node.output[0]
+        for attribute in node.attribute:
+            # A name that is no text is refused later, with all others.
+            if attribute.name != "value" or attribute.t.data_location != _EXTERNAL or type(name) is not str:
+                continue
+            source = _range(attribute.t, _place(node), external)
+            if source.nbytes >= INLINE_LIMIT:
+                if name in weights:
+                    raise refuse(
+                        f"value {name!r}",
+                        code="invalid_model",
+                        found="two constants of that name",
+                        expected="unique names",
+                        fix="export the model again; the file is damaged",
+                    )
+                weights[name] = Weight(name, attribute.t.data_type, tuple(attribute.t.dims), source)
+                lifted.append(index)
+                break
+    for index in reversed(lifted):
+        del graph.node[index]
+
+
+def _range(tensor: onnx.TensorProto, place: str, external: ExternalData) -> FileRange:
+    """Find the data of a tensor, and check that it is as large as the tensor."""
+    what = _named(tensor, place)
+    dims = list(tensor.dims)
+    known = tensor.data_type in elem_types.TABLE and tensor.data_type != elem_types.STRING
+    if not known or any(dim < 0 for dim in dims):
+        raise refuse(
+            what,
+            code="invalid_model",
+            found=f"external data of {elem_types.type_name(tensor.data_type)} {dims}",
+            expected="a type of numbers and dims of at least 0",
+        )
+    size = elem_types.tensor_bytes(tensor.data_type, dims)
+    entries = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
+    source = external.range(entries, what, size)
+    if source.nbytes != size:
+        raise refuse(
+            what,
+            code="invalid_model",
+            found=f"{source.nbytes} bytes of data",
+            expected=f"{size} bytes for {elem_types.type_name(tensor.data_type)} {dims}",
+            fix="export the model again; the file is damaged",
+        )
+    return source
+
+
+def _text(value: str | bytes) -> str:
+    """Read a text, which protobuf hands out as bytes where it is not UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+def _named(tensor: onnx.TensorProto, place: str) -> str:
+    return f"tensor {tensor.name!r} in {place}"
+
+
+def _place(node: onnx.NodeProto) -> str:
+    return f"node {node.name!r} ({node.op_type})"
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
+    """Yield every tensor of a model with words for where it is."""
+    nodes = [*model.graph.node]
+    for function in model.functions:
+        nodes += function.node
+        for attribute in function.attribute_proto:
+            yield from _of_attribute(attribute, f"function {function.name!r}")
+            for graph in (attribute.g, *attribute.graphs):
+                nodes += graph.node
+    for node in all_nodes(nodes):
+        place = _place(node)
+        for attribute in node.attribute:
+            yield from _of_attribute(attribute, place)
+    for graph in all_graphs(model.graph):
+        yield from _of_graph(graph, f"graph {graph.name!r}")
+
+
+def _of_attribute(attribute: onnx.AttributeProto, place: str) -> Iterator[tuple[onnx.TensorProto, str]]:
+    for tensor in (attribute.t, *attribute.tensors):
+        yield tensor, place
+    for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+        yield sparse.values, place
+        yield sparse.indices, place
+    for graph in (attribute.g, *attribute.graphs):
+        yield from _of_graph(graph, place)
+
+
+def _of_graph(graph: onnx.GraphProto, place: str) -> Iterator[tuple[onnx.TensorProto, str]]:
+    for tensor in graph.initializer:
+        yield tensor, place
+    for sparse in graph.sparse_initializer:
+        yield sparse.values, place
+        yield sparse.indices, place

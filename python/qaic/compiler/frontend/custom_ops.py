@@ -1,0 +1,207 @@
+"""Custom operators: where each has its implementation (`register_custom_op`, compile-options §3.9).
+
+A description names implementations for several targets; here the one for the interpreter counts, an engine
+library with custom operators. Without one, a function of the model under the operator's name serves.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.errors import OptionError
+from qaic.options.yaml_text import PlainValues, YamlMistakeError, compose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.options.file_content import InputFileContent
+
+_OPTION: Final = "register_custom_op"
+
+#: descriptions are a page of text
+_MOST_BYTES: Final = 1 << 20
+
+#: how deep in the document an operator is looked for
+_DEPTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An engine library with custom operators, as the container describes it."""
+
+    path: Path
+    size: int
+    crc32: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return what the container keeps: no folder of this machine."""
+        return {"name": self.path.name, "size": self.size, "crc32": self.crc32}
+
+
+@dataclass(frozen=True, slots=True)
+class CustomOps:
+    """What the descriptions say.
+
+    Parameters
+    ----------
+    operators : Mapping[str, Library or None]
+        The library of each operator; None where the description has none for the interpreter.
+    """
+
+    operators: Mapping[str, Library | None]
+
+    @property
+    def libraries(self) -> list[Library]:
+        """Each library once, in the order of the descriptions."""
+        return list(dict.fromkeys(library for library in self.operators.values() if library is not None))
+
+    @property
+    def implemented(self) -> frozenset[str]:
+        """Operators that a library implements."""
+        return frozenset(name for name, library in self.operators.items() if library is not None)
+
+
+def read(files: Sequence[InputFileContent]) -> CustomOps:
+    """Read descriptions of custom operators, and allow this process to load their libraries.
+
+    Parameters
+    ----------
+    files : Sequence[InputFileContent]
+        Values of ``register_custom_op``.
+
+    Raises
+    ------
+    OptionError
+        A file is no description, names one operator twice, or its library cannot be read.
+    """
+    operators: dict[str, Library | None] = {}
+    for file in files:
+        for name, place in _operators(file.path):
+            if name in operators:
+                raise _error(file.path, f"operator {name!r} is described twice; leave one description out")
+            operators[name] = None if place is None else _measured(file.path, place)
+    found = CustomOps(operators)
+    for library in found.libraries:
+        _core.allow_custom_op_library(library.path)
+    return found
+
+
+def check_implemented(model: onnx.ModelProto, found: CustomOps) -> None:
+    """Refuse operators that are described and have no implementation for this target.
+
+    Raises
+    ------
+    CompileError
+        The message names the operators.
+    """
+    functions = {function.name for function in model.functions}
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    missing = sorted(
+        {
+            node.op_type
+            for body in bodies
+            for node in all_nodes(body)
+            if node.op_type in found.operators and node.op_type not in functions | found.implemented
+        }
+    )
+    if missing:
+        raise refuse(
+            f"custom operator {missing[0]!r}",
+            code="unsupported_operator",
+            found="a description without a library for the interpreter, and no function in the model",
+            expected="one of them",
+            fix=f"add an implementation with the backend Interpreter to its {_OPTION} file",
+            context={"operators": missing},
+        )
+
+
+def _operators(path: Path) -> Iterator[tuple[str, Path | None]]:
+    """Yield the operators of one description, each with its library for the interpreter."""
+    document = _document(path)
+    count = 0
+    for entry in _entries(document, _DEPTH):
+        name = _name_of(entry)
+        if name is None:
+            raise _error(path, "an operator has implementations and no name; add it as name")
+        count += 1
+        yield name, _library_of(path, name, entry["implementations"])
+    if not count:
+        raise _error(path, "found no operator; a mapping with name and implementations is expected")
+
+
+def _document(path: Path) -> object:
+    with path.open("rb") as stream:
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise _error(path, f"the file is larger than {_MOST_BYTES >> 20} MiB")
+    try:
+        root = compose(data)
+        return None if root is None else PlainValues().of(root)
+    except YamlMistakeError as error:
+        raise _error(path, f"the file is no YAML of a description: {error}") from error
+
+
+def _entries(value: object, depth: int) -> Iterator[Mapping[str, object]]:
+    if isinstance(value, Mapping):
+        if "implementations" in value:
+            yield value
+        elif depth:
+            for item in value.values():
+                yield from _entries(item, depth - 1)
+    elif isinstance(value, Sequence) and not isinstance(value, str) and depth:
+        for item in value:
+            yield from _entries(item, depth - 1)
+
+
+def _name_of(entry: Mapping[str, object]) -> str | None:
+    """Find the name, beside the implementations or in the section that describes the operator."""
+    for section in (entry, *(item for item in entry.values() if isinstance(item, Mapping))):
+        name = section.get("name")
+        if isinstance(name, str) and name:
+            return name
+    return None
+
+
+def _library_of(path: Path, name: str, implementations: object) -> Path | None:
+    if not isinstance(implementations, Sequence) or isinstance(implementations, str):
+        raise _error(path, f"implementations of {name!r} is no list")
+    for item in implementations:
+        if not isinstance(item, Mapping) or not isinstance(item.get("backend"), str):
+            raise _error(path, f"an implementation of {name!r} has no backend")
+        if str(item["backend"]).lower() == "interpreter":
+            library = item.get("impl")
+            if not isinstance(library, str) or not library:
+                raise _error(
+                    path, f"the implementation of {name!r} for the interpreter has no impl, a library"
+                )
+            return (path.parent / library).absolute()
+    return None
+
+
+def _measured(path: Path, library: Path) -> Library:
+    crc32 = size = 0
+    try:
+        with library.open("rb") as stream:
+            while piece := stream.read(1 << 20):
+                crc32 = zlib.crc32(piece, crc32)
+                size += len(piece)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise _error(path, f"the library {str(library)!r} cannot be read: {reason}") from error
+    return Library(library, size, crc32)
+
+
+def _error(path: Path, message: str) -> OptionError:
+    return OptionError(
+        f"{_OPTION}: {str(path)!r}: {message}",
+        code=f"option.{_OPTION}",
+        context={"options": [_OPTION], "path": str(path)},
+    )

@@ -1,0 +1,138 @@
+"""Finding the checkpoint of a model without weights.
+
+A path of such a model is relative to the folder that the environment names, to the model's folder, or to the
+folder in which the exporter had the checkpoint; the first that has it counts. A file outside all of them is
+never read, whatever path or link leads there, with one exception: in the cache of a model hub every file is a
+link from ``models--NAME/snapshots`` to ``models--NAME/blobs``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.frontend.files.safetensors_file import StoredTensor, read_tensors
+
+if TYPE_CHECKING:
+    from qaic.compiler.frontend.files.data_files import DataFiles
+    from qaic.compiler.frontend.files.weight_spec import WeightPlace
+
+#: variable with the folder that is searched first
+DATA_ROOT: Final = "AIC_EXTERNAL_DATA_ROOT"
+
+
+class CheckpointFiles:
+    """The safetensors files of one model; each is opened and checked once.
+
+    Parameters
+    ----------
+    folders : tuple of Path
+        Resolved folders of the model file, at least one.
+    model_id : str
+        Path of the checkpoint where the model was exported, or a name.
+    data : DataFiles
+        The files of the model; those found here are added.
+
+    Raises
+    ------
+    OSError
+        A folder cannot be searched.
+    """
+
+    def __init__(self, folders: tuple[Path, ...], model_id: str, data: DataFiles) -> None:
+        self._data = data
+        roots = []
+        named = data.variable(DATA_ROOT)
+        if named:
+            roots.append(data.absolute(_expanded(named)))
+        roots += folders
+        if model_id and "\0" not in model_id:
+            checkpoint = data.absolute(_expanded(model_id))
+            if data.find(checkpoint) is not None:
+                roots.append(checkpoint.parent)
+        self._roots = list(dict.fromkeys(roots))
+        real = [found for root in self._roots if (found := data.find(root)) is not None]
+        self._allowed = [*real, *(blobs for root in real for blobs in _blobs(root))]
+        self._paths: dict[str, Path] = {}
+        self._tensors: dict[Path, dict[str, StoredTensor]] = {}
+
+    def tensor(self, place: WeightPlace) -> StoredTensor:
+        """Find the values of an input.
+
+        Raises
+        ------
+        CompileError
+            There is no such file in the folders, it is no sound safetensors file, or has no such tensor.
+        OSError
+            It cannot be opened.
+        """
+        what = f"weights of input {place.input_name!r}"
+        path = self._paths.get(place.file)
+        if path is None:
+            path = self._paths[place.file] = self._resolved(place.file, what)
+        tensors = self._tensors.get(path)
+        if tensors is None:
+            tensors = self._tensors[path] = read_tensors(self._data.opened(path))
+        found = tensors.get(place.key)
+        if found is None:
+            raise refuse(
+                what,
+                code="external_data",
+                found=f"no tensor {place.key!r} in {str(path)!r}",
+                expected=f"it among its {len(tensors)} tensors",
+                fix="the checkpoint belongs to another model, or the model has to be exported again",
+            )
+        return found
+
+    def _resolved(self, file: str, what: str) -> Path:
+        written = Path(file)
+        if not file or ".." in written.parts or "\0" in file:
+            raise refuse(
+                what,
+                code="external_data",
+                found=f"file {file!r}",
+                expected="a path without '..'",
+                fix=f"export the model again, or name the checkpoint's folder with {DATA_ROOT}",
+            )
+        # An absolute path stands for itself below any root.
+        for root in self._roots:
+            real = self._data.find(root / written)
+            if real is None:
+                continue
+            if not any(real.is_relative_to(folder) for folder in self._allowed):
+                raise refuse(
+                    what,
+                    code="external_data",
+                    found=f"file {file!r}, which leads to {str(real)!r}",
+                    expected=f"a file in {self._listed()}",
+                    fix=f"name the folder it lies in with {DATA_ROOT}",
+                )
+            return real
+        raise refuse(
+            what,
+            code="external_data",
+            found=f"no file {file!r} in {self._listed()}",
+            expected="the checkpoint of the model",
+            fix=f"name the folder that {file!r} is relative to with {DATA_ROOT}",
+        )
+
+    def _listed(self) -> str:
+        return ", ".join(repr(str(root)) for root in self._roots)
+
+
+def _expanded(path: str) -> Path:
+    """Expand a home folder; a user that does not exist has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def _blobs(root: Path) -> list[Path]:
+    """Folder of the files that a hub's snapshot links to, if a resolved folder is in one."""
+    return [
+        folder / "blobs"
+        for folder in (root, *root.parents)
+        if folder.name.startswith("models--") and root.is_relative_to(folder / "snapshots")
+    ]

@@ -1,0 +1,114 @@
+"""One ``TensorProto`` on the wire: its description, and where its payload lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from qaic.compiler.frontend.files import wire
+from qaic.compiler.ir import elem_types
+
+_DIMS: Final = 1
+_DATA_TYPE: Final = 2
+_FLOAT_DATA: Final = 4
+_NAME: Final = 8
+_RAW_DATA: Final = 9
+_DOUBLE_DATA: Final = 10
+_EXTERNAL_DATA: Final = 13
+_DATA_LOCATION: Final = 14
+
+#: float, int32, string, int64, raw, double, uint64
+_PAYLOADS: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
+
+
+@dataclass(slots=True)
+class TensorRecord:
+    """What a ``TensorProto`` says, with its payload left on the wire."""
+
+    lo: int
+    hi: int
+    name: str = ""
+    elem_type: int = 0
+    dims: list[int] = field(default_factory=list)
+    #: bytes of all payload fields together
+    payload: int = 0
+    #: range of the payload when it is the little-endian dense array itself
+    plain: tuple[int, int] | None = None
+    #: key -> value of the external location; empty when the data is in the model
+    external: dict[str, str] = field(default_factory=dict)
+
+    def decode(self, view: memoryview) -> bytes:
+        """Turn a payload in number fields (varints, or one tag per number) into the dense array."""
+        import onnx
+        from onnx import numpy_helper
+
+        tensor = onnx.TensorProto.FromString(bytes(view[self.lo : self.hi]))
+        if elem_types.TABLE[self.elem_type][1] < 8:
+            # Sub-byte values stand packed in the low byte of int32_data.
+            return bytes(value & 0xFF for value in tensor.int32_data)
+        if self.elem_type in elem_types.NARROW_FLOATS:
+            return elem_types.narrow_float_bytes(tensor)
+        dense: bytes = numpy_helper.to_array(tensor).tobytes()
+        return dense
+
+    def inline(self, name: str, data: bytes) -> bytes:
+        """Write the record as an initializer that carries its data, for use as a field of the graph."""
+        import onnx
+
+        tensor = onnx.TensorProto(name=name, data_type=self.elem_type, dims=self.dims, raw_data=data)
+        body = tensor.SerializeToString(deterministic=True)
+        return wire.encode_len(5, len(body)) + body
+
+
+def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
+    """Read the description of the tensor in ``view[lo:hi]``.
+
+    Raises
+    ------
+    WireError
+        The bytes are no ``TensorProto``.
+    """
+    record = TensorRecord(lo, hi)
+    payloads: list[tuple[int, int, int]] = []
+    location = 0
+    external: dict[str, str] = {}
+    for number, kind, _, start, end in wire.fields(view, lo, hi):
+        if number in _PAYLOADS:
+            record.payload += end - start
+            payloads.append((number if kind == wire.LEN else -1, start, end))
+        elif number == _NAME and kind == wire.LEN:
+            record.name = str(view[start:end], "utf-8", "replace")
+        elif number == _DIMS:
+            while start < end:
+                value, start = wire.read_varint(view, start, end)  # noqa: PLW2901 - packed or single, same loop
+                record.dims.append(wire.signed(value))
+        elif number == _DATA_TYPE and kind == wire.VARINT:
+            record.elem_type = wire.read_varint(view, start, end)[0]
+        elif number == _DATA_LOCATION and kind == wire.VARINT:
+            location = wire.read_varint(view, start, end)[0]
+        elif number == _EXTERNAL_DATA and kind == wire.LEN:
+            key, value_bytes = read_entry(view, start, end)
+            external[key.decode("utf-8", "replace")] = value_bytes.decode("utf-8", "replace")
+    if location == 1:
+        record.external = external or {"location": ""}
+    elif len(payloads) == 1:
+        number, start, end = payloads[0]
+        dense = {_FLOAT_DATA: elem_types.FLOAT, _DOUBLE_DATA: elem_types.DOUBLE}
+        if number == _RAW_DATA or (number in dense and dense[number] == record.elem_type):
+            record.plain = (start, end)
+    return record
+
+
+def read_entry(view: memoryview, lo: int, hi: int) -> tuple[bytes, bytes]:
+    """Read one ``StringStringEntryProto``: its key and its value.
+
+    Raises
+    ------
+    WireError
+        The bytes are none.
+    """
+    texts = {1: b"", 2: b""}
+    for number, kind, _, start, end in wire.fields(view, lo, hi):
+        if number in texts and kind == wire.LEN:
+            texts[number] = bytes(view[start:end])
+    return texts[1], texts[2]

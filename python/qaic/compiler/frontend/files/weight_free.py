@@ -1,0 +1,143 @@
+"""Models without weights: inputs of the graph that are constants, with their values in a checkpoint.
+
+They become initializers whose bytes are read from the checkpoint when the container is written, so memory
+does not depend on their size.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.frontend.files.safetensors_file import TYPES, StoredTensor
+from qaic.compiler.ir import elem_types
+from qaic.compiler.ir.float_conversion import CONVERTED, ConvertedFloats
+from qaic.compiler.ir.weights import INLINE_LIMIT, Source, Weight, read_all
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
+    from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec
+    from qaic.compiler.ir.float16_weights import Overflows
+
+_log = logging.getLogger("qaic.compiler")
+
+
+def take_weights(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    spec: WeightSpec,
+    checkpoint: CheckpointFiles,
+    overflows: Overflows,
+) -> None:
+    """Turn the inputs that a model lists as weights into constants.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton; small weights become initializers in it. The inputs themselves stay, as they may beside an
+        initializer.
+    weights : dict[str, Weight]
+        Gets the large ones.
+    spec : WeightSpec
+        What the model says.
+    checkpoint : CheckpointFiles
+        Its files.
+    overflows : Overflows
+        Counts values that the type of an input does not have.
+
+    Raises
+    ------
+    CompileError
+        The graph has no such input, or type or shape in the checkpoint are not the input's.
+    OSError
+        A file cannot be opened.
+    """
+    import onnx
+
+    graph = model.graph
+    inputs = {value.name: value for value in graph.input}
+    constants = {tensor.name for tensor in graph.initializer} | weights.keys()
+    for place in spec.places:
+        value = inputs.get(place.input_name)
+        if value is None or place.input_name in constants:
+            raise refuse(
+                f"input {place.input_name!r} in the model's list of weights",
+                code="weight_spec",
+                found="an initializer of that name" if value is not None else "no input of the graph",
+                expected="an input of the graph without a value",
+                fix="export the model again",
+            )
+        stored = checkpoint.tensor(place)
+        elem_type = _elem_type(place, value)
+        _check_dims(place, value, stored)
+        source = _source(place, stored, elem_type, overflows)
+        weight = Weight(place.input_name, elem_type, stored.dims, source)
+        if source.nbytes < INLINE_LIMIT:
+            graph.initializer.append(
+                onnx.TensorProto(
+                    name=weight.name, data_type=elem_type, dims=weight.dims, raw_data=read_all(source)
+                )
+            )
+        else:
+            weights[weight.name] = weight
+
+
+def report(overflows: Overflows) -> None:
+    """Warn of values that became infinite, once, after all of them were read."""
+    if overflows.counts:
+        _log.warning(
+            "%d values of the checkpoint are beyond the range of float16, the type of the model's inputs, "
+            "and became infinity: %s",
+            sum(overflows.counts.values()),
+            listing(sorted(overflows.counts)),
+        )
+
+
+def _elem_type(place: WeightPlace, value: onnx.ValueInfoProto) -> int:
+    elem_type = value.type.tensor_type.elem_type
+    if not value.type.HasField("tensor_type") or elem_type not in elem_types.TABLE:
+        raise refuse(
+            f"input {place.input_name!r} in the model's list of weights",
+            code="weight_spec",
+            found="no tensor type",
+            expected="an input that is a tensor of a known type",
+            fix="export the model again",
+        )
+    return elem_type
+
+
+def _check_dims(place: WeightPlace, value: onnx.ValueInfoProto, stored: StoredTensor) -> None:
+    tensor_type = value.type.tensor_type
+    if not tensor_type.HasField("shape"):
+        return
+    declared = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor_type.shape.dim]
+    fits = len(declared) == len(stored.dims) and all(
+        want is None or want < 0 or want == have for want, have in zip(declared, stored.dims, strict=True)
+    )
+    if not fits:
+        raise refuse(
+            f"weights of input {place.input_name!r}",
+            code="external_data",
+            found=f"shape {list(stored.dims)} of tensor {place.key!r} in {str(stored.source.file.path)!r}",
+            expected=f"{['?' if size is None else size for size in declared]} as the input has",
+            fix="the checkpoint belongs to another model, or has to be prepared by the exporter",
+        )
+
+
+def _source(place: WeightPlace, stored: StoredTensor, elem_type: int, overflows: Overflows) -> Source:
+    """Read the tensor as the type of the input."""
+    found = TYPES[stored.dtype][1]
+    if found == elem_type:
+        return stored.source
+    if found in CONVERTED and elem_type in CONVERTED:
+        return ConvertedFloats(stored.source, found, elem_type, place.input_name, overflows)
+    raise refuse(
+        f"weights of input {place.input_name!r}",
+        code="external_data",
+        found=f"type {stored.dtype} of tensor {place.key!r} in {str(stored.source.file.path)!r}",
+        expected=f"{elem_types.type_name(elem_type)}, or floats for floats",
+        fix="the checkpoint belongs to another model, or has to be prepared by the exporter",
+    )

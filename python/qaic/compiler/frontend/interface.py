@@ -1,0 +1,149 @@
+"""The tensors at the border of a program, checked against what a buffer can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.elem_types import BFLOAT16, EDGE_TYPES, TABLE, tensor_bytes, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import onnx
+
+#: the descriptor counts bytes of a buffer in an u32
+MAX_BYTES: Final = 0xFFFF_FFFF
+MAX_DIMS: Final = 8
+#: the only hardware family with brain floats
+BFLOAT16_HARDWARE: Final = "ai200"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An input or output of the program."""
+
+    name: str
+    elem_type: int
+    dims: tuple[int, ...]
+    #: what it is in the model, where the custom I/O options changed it
+    model: Edge | None = None
+    #: scale and offset of a quantized edge: real = scale x (q - offset)
+    quantized: tuple[float, int] | None = None
+    #: the last dim of a tensor whose bytes are MXINT8 blocks (compile-options §5.4)
+    mxint8: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return tensor_bytes(self.elem_type, self.dims)
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type."""
+        return type_name(self.elem_type)
+
+
+def read_edge(value: onnx.ValueInfoProto, kind: str) -> Edge:
+    """Check one graph input or output whose shape was inferred.
+
+    Parameters
+    ----------
+    value : onnx.ValueInfoProto
+        The declaration.
+    kind : str
+        ``input`` or ``output``, for messages.
+
+    Raises
+    ------
+    CompileError
+        The value is no dense tensor, or its type, rank or size has no place in a buffer, or its shape is
+        not known.
+    """
+    what = f"{kind} {value.name!r}"
+    context: dict[str, object] = {"tensor": value.name}
+    form = value.type.WhichOneof("value")
+    if form is not None and form != "tensor_type":
+        raise refuse(
+            what,
+            code="unsupported_type",
+            found=f"a {form.removesuffix('_type').replace('_', ' ')}",
+            expected="a dense tensor",
+            fix="remove it from the interface of the model",
+            context=context,
+        )
+    tensor = value.type.tensor_type
+    # The options may still give a bfloat16 another type.
+    if tensor.elem_type not in EDGE_TYPES and tensor.elem_type != BFLOAT16:
+        supported = ", ".join(TABLE[code][0] for code in sorted(EDGE_TYPES))
+        raise refuse(
+            what,
+            code="unsupported_type",
+            found="no element type" if tensor.elem_type == 0 else f"type {type_name(tensor.elem_type)}",
+            expected=f"one of {supported}",
+            fix="cast it inside the model",
+            context=context,
+        )
+    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        raise refuse(
+            what,
+            code="dynamic_shape",
+            found="a shape that is only known when the program runs",
+            expected="a shape that follows from the shapes of the inputs",
+            fix="end the model before the operator whose output size depends on data (NonZero, Unique, "
+            "NonMaxSuppression, ...) or pad its output to a fixed size",
+            context=context,
+        )
+    dims = tuple(dim.dim_value for dim in tensor.shape.dim)
+    if len(dims) > MAX_DIMS:
+        raise refuse(
+            what,
+            code="too_many_dims",
+            found=f"{len(dims)} dims",
+            expected=f"at most {MAX_DIMS}",
+            context=context,
+        )
+    return check_size(Edge(value.name, tensor.elem_type, dims), kind)
+
+
+def check_hardware(edges: Iterable[Edge], hardware: str | None) -> None:
+    """Refuse inputs and outputs of a program that its hardware has no buffers for.
+
+    Parameters
+    ----------
+    edges : iterable of Edge
+        Inputs and outputs in their final types.
+    hardware : str or None
+        Hardware family.
+
+    Raises
+    ------
+    CompileError
+        A tensor is bfloat16, and the family does not have this type.
+    """
+    for edge in edges:
+        if edge.elem_type == BFLOAT16 and hardware != BFLOAT16_HARDWARE:
+            raise refuse(
+                f"tensor {edge.name!r}",
+                code="unsupported_type",
+                found="type bfloat16",
+                expected=f"float16 or float32 at the border of a program, or hardware {BFLOAT16_HARDWARE}",
+                fix="name it in custom_io_list_file with Precision float16, or give "
+                f"aic_hw_version={BFLOAT16_HARDWARE}",
+                context={"tensor": edge.name},
+            )
+
+
+def check_size(edge: Edge, kind: str) -> Edge:
+    """Return an edge that fits a buffer, and refuse any other."""
+    if edge.nbytes > MAX_BYTES or any(dim > 0x7FFF_FFFF for dim in edge.dims):
+        raise refuse(
+            f"{kind} {edge.name!r}",
+            code="tensor_too_large",
+            found=f"{edge.nbytes} bytes {list(edge.dims)}",
+            expected=f"at most {MAX_BYTES} bytes",
+            fix="use a smaller batch or split the tensor",
+            context={"tensor": edge.name},
+        )
+    return edge

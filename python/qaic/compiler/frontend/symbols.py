@@ -1,0 +1,351 @@
+"""Giving numbers to the symbolic dimensions of a model, and working out every other shape from them.
+
+A container has buffers of fixed size, so every dimension of an input must be a number before anything else
+is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
+from qaic.compiler.ir.elem_types import CODES, type_name
+from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import onnx
+
+    from qaic.options.specializations import Specialization
+    from qaic.options.structures import ModelInput
+
+_log = logging.getLogger("qaic.compiler")
+
+#: what exporters for the card write into every specialization, whether the model has such a dimension or not
+_OF_EXPORTERS: Final = frozenset(
+    (
+        *("batch_size", "full_batch_size", "full_batch_exec_size", "seq_len", "sequence_length", "ctx_len"),
+        *("comp_ctx_lengths", "sliding_window", "chunk_length", "chunk_ctx_len", "num_logits_to_keep"),
+        *("encoder_ctx_len", "decoder_ctx_len", "feature_len"),
+        *(
+            "vision_size",
+            "vision_batch_size",
+            "batched_num_patches",
+            "num_patches",
+            "num_patch",
+            "max_patches",
+        ),
+        *("img_size", "img_tile", "image_size", "image_size_height", "image_size_width", "num_images"),
+        *("max_num_images", "max_num_tiles", "num_image_tokens", "num_feature_layers", "valid_size"),
+        *("grid_h", "grid_w", "grid_height", "grid_width", "height", "width", "num_frames", "time"),
+        *("channels", "num_channels", "cl", "latent_frames", "latent_height", "latent_width"),
+        *("model_type", "steps"),
+    )
+)
+
+
+def bind(
+    model: onnx.ModelProto,
+    given: Mapping[str, int],
+    specs: Iterable[ModelInput],
+    entries: Sequence[Specialization] = (),
+) -> list[dict[str, int]]:
+    """Replace the symbolic dimensions of a model by numbers; changes `model` in place.
+
+    With several specializations, those that differ between them stay symbolic.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton whose inputs are the inputs of the program.
+    given : Mapping[str, int]
+        Values of ``onnx_define_symbol``.
+    specs : Iterable[ModelInput]
+        Entries of ``model_inputs``; they also give values to dimensions without a name, and to the symbols
+        they meet.
+    entries : Sequence[Specialization]
+        Specializations; their values win over `given`.
+
+    Returns
+    -------
+    list of dict
+        All values of each specialization; one without specializations.
+
+    Raises
+    ------
+    CompileError
+        A dimension has no value. With several specializations that is left to `require_static`.
+    OptionError
+        ``model_inputs`` names an unknown input or contradicts the model or a symbol.
+    """
+    sets = [{**given, **entry.symbols} for entry in entries] or [dict(given)]
+    _warn_unknown(model.graph, given, entries)
+    for spec in specs:
+        _apply_spec(model.graph, spec, sets)
+    common = {
+        name: size for name, size in sets[0].items() if all(values.get(name) == size for values in sets)
+    }
+    substitute(model, common)
+    if len(sets) == 1:
+        require_static(model.graph.input, entries[0].name if entries else None, sets[0])
+    return sets
+
+
+def substitute(model: onnx.ModelProto, values: Mapping[str, int]) -> None:
+    """Write the sizes of symbols, and of expressions of them, into every graph of a model."""
+    sizes: dict[str, int | None] = {"": None}
+    for graph in all_graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in _dims(value):
+                text = dim.dim_param
+                if text not in sizes:
+                    sizes[text] = evaluate(text, values)
+                size = sizes[text]
+                if size is not None and size >= 0:
+                    dim.dim_value = size
+
+
+def require_static(
+    inputs: Iterable[onnx.ValueInfoProto], specialization: str | None, sizes: Mapping[str, int]
+) -> None:
+    """Refuse inputs that still have a dimension without a value.
+
+    Parameters
+    ----------
+    inputs : Iterable[onnx.ValueInfoProto]
+        Declarations that `substitute` was applied to.
+    specialization : str or None
+        Name of the set of sizes, for the message.
+    sizes : Mapping[str, int]
+        That set.
+    """
+    for value in inputs:
+        _require_static(value, specialization, sizes)
+
+
+def _warn_unknown(
+    graph: onnx.GraphProto, given: Mapping[str, int], entries: Sequence[Specialization]
+) -> None:
+    written = _symbols_of(graph)
+    present = written.union(*(symbols_in(text) for text in written))
+    # Only a symbol of an input needs a value; those of inner values follow.
+    of_inputs = {dim.dim_param for value in graph.input for dim in _dims(value)} - {""}
+    names = frozenset[str]().union(*(symbols_in(text) for text in of_inputs))
+    known = listing(sorted(names), 20) or "none"
+    for name in given:
+        if name not in present:
+            _log.warning("onnx_define_symbol: the model has no symbol %r; its symbols are: %s", name, known)
+    unknown = sorted({name for entry in entries for name in entry.symbols} - present - _OF_EXPORTERS)
+    if unknown:
+        _log.warning(
+            "network_specialization_config: the model has no symbols %s; its symbols are: %s",
+            listing(unknown, 20),
+            known,
+        )
+
+
+def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[str, int]]) -> None:
+    """Write the dims of one ``model_inputs`` entry into its input."""
+    name, shape = spec.input_name, list(spec.input_shape)
+    option = f"model_inputs: input {name!r}"
+    for value in graph.input:
+        if value.name == name:
+            break
+    else:
+        raise _option_error(
+            f"{option} does not exist; the model has {listing([v.name for v in graph.input], 20)}", name
+        )
+    tensor = value.type.tensor_type
+    declared = type_name(tensor.elem_type)
+    if CODES.get(spec.input_type) != tensor.elem_type:
+        raise _option_error(f"{option}: found type {spec.input_type!r}, the model has {declared!r}", name)
+    if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
+        raise _option_error(
+            f"{option}: found {len(shape)} dims, the model has the shape {_shape_text(value)}",
+            name,
+        )
+    if not tensor.HasField("shape"):
+        tensor.shape.SetInParent()
+        for _ in shape:
+            tensor.shape.dim.add()
+    for position, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
+        if size < 0:
+            raise _option_error(f"{option}: dim {position} is {size}, it must be at least 0", name)
+        if dim.HasField("dim_value") and dim.dim_value != size:
+            raise _option_error(
+                f"{option}: dim {position} is {size}, the model fixes it to {dim.dim_value}", name
+            )
+        for values in sets if dim.dim_param else ():
+            before = values.setdefault(dim.dim_param, size)
+            if before != size:
+                raise _option_error(
+                    f"{option}: dim {position} gives the symbol {dim.dim_param!r} the value {size}, "
+                    f"it already has {before}",
+                    name,
+                )
+        dim.dim_value = size
+
+
+def _require_static(value: onnx.ValueInfoProto, specialization: str | None, sizes: Mapping[str, int]) -> None:
+    what = f"input {value.name!r}"
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        return  # refused with its type later
+    if not tensor.HasField("shape"):
+        raise refuse(
+            what,
+            code="unbound_dimension",
+            found="no shape",
+            expected="a fixed shape",
+            fix=f"give it with model_inputs (input_name {value.name!r}, all dims)",
+            context={"tensor": value.name},
+        )
+    for position, dim in enumerate(tensor.shape.dim):
+        if dim.dim_param:
+            size = evaluate(dim.dim_param, sizes)
+            if size is not None:
+                raise refuse(
+                    what,
+                    code="unbound_dimension",
+                    found=f"{size} for dim {position} of its shape {_shape_text(value)}",
+                    expected="a size of at least 0",
+                    fix=f"give other sizes to {listing(sorted(symbols_in(dim.dim_param)))}",
+                    context={"tensor": value.name, "dim": position, "option": "onnx_define_symbol"},
+                )
+            parts = symbols_in(dim.dim_param)
+            symbol = min(parts - sizes.keys() or parts)
+            example = (
+                f"onnx_define_symbol={{{symbol!r}: 1}} (on a command line -onnx-define-symbol={symbol},1)"
+            )
+            context = {"tensor": value.name, "symbol": symbol, "option": "onnx_define_symbol"}
+            fix = f"give it a value, e.g. {example}"
+            if specialization is not None:
+                what = f"specialization {specialization!r}, input {value.name!r}"
+                fix = f"give it a value there, or for all specializations with {example}"
+                context["specialization"] = specialization
+            raise refuse(
+                what,
+                code="unbound_symbol",
+                found=f"the symbol {dim.dim_param!r} in its shape {_shape_text(value)}",
+                expected="a number for every dimension",
+                fix=fix,
+                context=context,
+            )
+        if not dim.HasField("dim_value") or dim.dim_value < 0:
+            raise refuse(
+                what,
+                code="unbound_dimension",
+                found=f"no number for dim {position} of its shape {_shape_text(value)}",
+                expected="a number for every dimension",
+                fix=f"it has no name, so give the shape with model_inputs (input_name {value.name!r})",
+                context={"tensor": value.name, "dim": position, "option": "model_inputs"},
+            )
+
+
+def infer(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer the types and shapes of all values from those of the inputs.
+
+    Shapes the file claims for outputs and inner values are set aside, for they may speak of other input
+    shapes; a dimension of an output that cannot be inferred is taken from the file's claim again.
+
+    Parameters
+    ----------
+    view : onnx.ModelProto
+        Skeleton with weights declared as inputs; changed in place.
+
+    Returns
+    -------
+    onnx.ModelProto
+        A copy with types and shapes.
+    """
+    from onnx import shape_inference
+
+    claims: dict[str, list[int | None]] = {}
+    for graph in all_graphs(view.graph):
+        for value in graph.value_info:
+            value.type.tensor_type.ClearField("shape")
+    for value in view.graph.output:
+        if value.type.HasField("tensor_type"):
+            if value.type.tensor_type.HasField("shape"):
+                claims[value.name] = [d.dim_value if d.HasField("dim_value") else None for d in _dims(value)]
+            value.type.tensor_type.ClearField("shape")
+    try:
+        inferred = shape_inference.infer_shapes(view, check_type=True, strict_mode=True, data_prop=True)
+    except (shape_inference.InferenceError, ValueError) as strict_error:
+        # Strict mode also refuses what it merely does not know. A real contradiction is found by the
+        # engine's check.
+        _log.debug("strict shape inference: %s", strict_error)
+        inferred = _infer_leniently(view)
+    for value in inferred.graph.output:
+        _fill_claim(value, claims.get(value.name))
+    return inferred
+
+
+def _infer_leniently(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer what can be inferred; refuse a model that contradicts itself."""
+    from onnx import shape_inference
+
+    try:
+        return shape_inference.infer_shapes(view, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise refuse(
+            "shapes of the model",
+            code="invalid_model",
+            found=f"a contradiction ({str(error).strip()})",
+            expected="operators that fit their inputs",
+            fix="check the shapes given with onnx_define_symbol and model_inputs",
+        ) from error
+
+
+def _fill_claim(value: onnx.ValueInfoProto, claim: list[int | None] | None) -> None:
+    """Complete an inferred shape by the one the file claims."""
+    if claim is None or not value.type.HasField("tensor_type"):
+        return
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        tensor.shape.SetInParent()
+        for _ in claim:
+            tensor.shape.dim.add()
+    if len(tensor.shape.dim) != len(claim):
+        _log.warning(
+            "output %r: the model claims %d dims, it has %s", value.name, len(claim), _shape_text(value)
+        )
+        return
+    for dim, size in zip(tensor.shape.dim, claim, strict=True):
+        if size is None:
+            continue
+        if not dim.HasField("dim_value"):
+            dim.dim_value = size
+        elif dim.dim_value != size:
+            _log.warning("output %r: the model claims a dim of %d, it is %d", value.name, size, dim.dim_value)
+
+
+def _symbols_of(graph: onnx.GraphProto) -> set[str]:
+    """Collect every named dimension of the model."""
+    return {
+        dim.dim_param
+        for current in all_graphs(graph)
+        for value in (*current.input, *current.output, *current.value_info)
+        for dim in _dims(value)
+        if dim.dim_param
+    }
+
+
+def _dims(value: onnx.ValueInfoProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
+    if not value.type.HasField("tensor_type"):
+        return ()
+    dims: Iterable[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return dims
+
+
+def _shape_text(value: onnx.ValueInfoProto) -> str:
+    dims = (d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in _dims(value))
+    return f"[{', '.join(dims)}]"
+
+
+def _option_error(message: str, tensor: str) -> OptionError:
+    return OptionError(message, code="option.model_inputs", context={"tensor": tensor}, hints=())

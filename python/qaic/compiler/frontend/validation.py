@@ -1,0 +1,239 @@
+"""Is this a model the compiler can read? Everything that can be said before shapes are known.
+
+The onnx checker sees the skeleton with weights declared as inputs, so it never asks for payloads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, uses
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, MutableSequence
+
+    import onnx
+
+    from qaic.compiler.ir.weights import Weight
+
+#: domains of operators the engine brings along without onnx knowing their schemas
+_ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})
+
+#: what the checker says of a declaration without a shape, as bodies of control flow may have
+_MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
+
+#: the first IR version in which an initializer need not also be an input
+_IR_FREE_INITIALIZERS: Final = 4
+
+
+def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Bring the skeleton into the one form the passes expect; changes `model` in place.
+
+    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones, text
+    for humans and exporter traces are dropped (they hold paths of the machine that exported the model), and
+    unused initializers go, from the skeleton and from `weights`.
+    """
+    graph = model.graph
+    constants = {tensor.name for tensor in graph.initializer} | weights.keys()
+    constants |= {tensor.values.name for tensor in graph.sparse_initializer}
+    _keep_others(graph.input, constants)
+    model.ir_version = max(model.ir_version, _IR_FREE_INITIALIZERS)
+    model.ClearField("doc_string")
+    # Exporters add an entry each time they change a file. The last one counts; the checker wants no other.
+    properties = {entry.key: entry for entry in model.metadata_props}
+    if len(properties) != len(model.metadata_props):
+        entries = [type(entry).FromString(entry.SerializeToString()) for entry in properties.values()]
+        del model.metadata_props[:]
+        model.metadata_props.extend(entries)
+    for current in all_graphs(graph):
+        current.ClearField("doc_string")
+        # Shape inference sets declared shapes aside, and a constant without a shape has no value for it.
+        _keep_others(current.value_info, constants | {tensor.name for tensor in current.initializer})
+        for node in current.node:
+            node.ClearField("doc_string")
+            node.ClearField("metadata_props")
+        for value in (*current.input, *current.output, *current.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                # Exporters write -1 or ? for a size that is not known; neither is one, nor a symbol.
+                if dim.dim_param == "?" or (dim.HasField("dim_value") and dim.dim_value < 0):
+                    dim.Clear()
+            value.ClearField("doc_string")
+            value.ClearField("metadata_props")
+        for tensor in current.initializer:
+            tensor.ClearField("doc_string")
+            tensor.ClearField("metadata_props")
+    for function in model.functions:
+        function.ClearField("doc_string")
+        function.ClearField("metadata_props")
+        for node in all_nodes(function.node):
+            node.ClearField("doc_string")
+            node.ClearField("metadata_props")
+    drop_unused(model, weights)
+
+
+def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection[str]) -> None:
+    """Remove the declarations of these names."""
+    kept = [value for value in values if value.name not in names]
+    if len(kept) != len(values):
+        copies = [type(value).FromString(value.SerializeToString()) for value in kept]
+        del values[:]
+        values.extend(copies)
+
+
+def check_texts(model: onnx.ModelProto) -> None:
+    """Refuse names that are not UTF-8; protobuf hands those out as bytes, which no pass expects.
+
+    Raises
+    ------
+    CompileError
+        A name of a value, operator, attribute or domain is not text.
+    """
+    texts: list[object] = [model.graph.name, *(entry.domain for entry in model.opset_import)]
+    for function in model.functions:
+        texts += [function.name, function.domain, *function.input, *function.output]
+        texts += [entry.domain for entry in function.opset_import]
+    for graph in all_graphs(model.graph):
+        texts += [value.name for value in (*graph.input, *graph.output, *graph.value_info)]
+        texts += [
+            dim.dim_param
+            for value in (*graph.input, *graph.output, *graph.value_info)
+            for dim in value.type.tensor_type.shape.dim
+        ]
+        texts += [tensor.name for tensor in graph.initializer]
+    nodes = (*model.graph.node, *(node for function in model.functions for node in function.node))
+    for node in all_nodes(nodes):
+        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        texts += [attribute.name for attribute in node.attribute]
+    broken = next((text for text in texts if not isinstance(text, str)), None)
+    if broken is not None:
+        raise refuse(
+            "names in the model",
+            code="invalid_model",
+            found=f"{broken!r}",
+            expected="UTF-8 text",
+            fix="the file is damaged; export the model again",
+        )
+
+
+def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Remove initializers of the main graph that nothing reads."""
+    used = uses(model.graph)
+    dead = [i for i, tensor in enumerate(model.graph.initializer) if tensor.name not in used]
+    for position in reversed(dead):
+        del model.graph.initializer[position]
+    for name in [name for name in weights if name not in used]:
+        del weights[name]
+
+
+def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> None:
+    """Refuse operators that nobody implements, all of them in one error.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    custom : Collection[str]
+        Operators that a library implements.
+
+    Raises
+    ------
+    CompileError
+        An operator set is missing or newer than known, a domain is unknown, or a domain has no such operator.
+    """
+    from onnx import defs
+
+    versions = {("" if s.domain == "ai.onnx" else s.domain): s.version for s in model.opset_import}
+    if not versions:
+        raise refuse(
+            "operator sets of the model",
+            code="unsupported_opset",
+            found="none",
+            expected="at least one opset_import",
+            fix="export the model again with a current exporter",
+        )
+    functions = {(f.domain, f.name) for f in model.functions}
+    newest = defs.onnx_opset_version()
+    if versions.get("", 0) > newest:
+        raise refuse(
+            "operator set of the model",
+            code="unsupported_opset",
+            found=f"version {versions['']} of ai.onnx",
+            expected=f"at most {newest}",
+            fix=f"export with opset_version={newest} or lower, or install a newer onnx",
+        )
+    unknown: dict[str, None] = {}
+    seen: set[tuple[str, str]] = set()
+    nodes: Iterable[onnx.NodeProto] = (*model.graph.node, *(n for f in model.functions for n in f.node))
+    for node in all_nodes(nodes):
+        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+        key = (domain, node.op_type)
+        if (
+            key in seen
+            or node.op_type in custom
+            or (node.domain, node.op_type) in functions
+            or domain in _ENGINE_DOMAINS
+        ):
+            continue
+        seen.add(key)
+        version = versions.get(domain)
+        if domain not in ONNX_DOMAINS:
+            unknown[f"{domain}.{node.op_type}"] = None
+        elif version is None:
+            unknown[f"{domain}.{node.op_type} (its operator set is not imported)"] = None
+        elif not defs.has(node.op_type, version, domain):
+            unknown[f"{node.op_type} (not in version {version} of {domain or 'ai.onnx'})"] = None
+    if unknown:
+        names = sorted(unknown)
+        raise refuse(
+            f"operators {listing(names, 20)}",
+            code="unsupported_operator",
+            found="no definition",
+            expected="ONNX or com.microsoft operators, or functions inside the model",
+            fix="export without custom operators, give them a function body, or describe their library with "
+            "register_custom_op",
+            context={"operators": names},
+        )
+
+
+def with_weights_as_inputs(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
+    """Copy the skeleton with each weight as an input, so that tools see its type and shape and no payload."""
+    from onnx import helper
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    copy.graph.input.extend(
+        helper.make_tensor_value_info(weight.name, weight.elem_type, weight.dims)
+        for weight in weights.values()
+    )
+    return copy
+
+
+def check_structure(view: onnx.ModelProto) -> None:
+    """Let the onnx checker judge names, order, attributes and arity.
+
+    Parameters
+    ----------
+    view : onnx.ModelProto
+        Skeleton with weights declared as inputs, after shape inference.
+
+    Raises
+    ------
+    CompileError
+        The model breaks a rule of the ONNX specification.
+    """
+    from onnx import checker
+
+    try:
+        checker.check_model(view)
+    except (checker.ValidationError, ValueError) as error:
+        text = str(error).strip().split("\n\n")[0]
+        if text == _MISSING_SHAPE:
+            return
+        raise refuse(
+            "structure of the model",
+            code="invalid_model",
+            found=f"a broken rule ({text})",
+            expected="a model that passes onnx.checker.check_model",
+            fix="run the checker where the model is exported",
+        ) from error

@@ -1,0 +1,146 @@
+"""Options that name values of the model, turned into names of the expanded graph."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from difflib import get_close_matches
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.frontend.inlined_names import rename_values
+from qaic.compiler.quantization.precision_classes import has_node_options
+from qaic.options.node_precision import NodePrecision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import onnx
+
+    from qaic.compiler.frontend.inlined_names import InlinedNames
+    from qaic.options.models import CompileOptions
+
+_log = logging.getLogger("qaic.compiler")
+
+#: names that are compared for a hint; models have up to a million
+_COMPARED = 5000
+
+
+def name_values(options: CompileOptions) -> bool:
+    """Whether an option may name a value inside a function."""
+    return bool(
+        options.node_precision_info_file is not None
+        or options.exclude_mxfp6_matmul
+        or options.output_node_names
+        or options.extra_output_tensors
+    )
+
+
+def in_expanded_graph(
+    options: CompileOptions, names: InlinedNames | None, exact: Sequence[str] = ()
+) -> CompileOptions:
+    """Replace the names of nodes in options by those of the values that they compute.
+
+    Parameters
+    ----------
+    options : CompileOptions
+        Compile options.
+    names : InlinedNames or None
+        Names of the model; None where no option needs them.
+    exact : Sequence[str]
+        Values that stay in float32 whatever is asked for.
+
+    Returns
+    -------
+    CompileOptions
+        The same options about the expanded graph.
+
+    Raises
+    ------
+    CompileError
+        None of the names of a precision file is one of the model.
+    """
+    if names is None:
+        return options
+    lists = options.node_precision_info_file
+    if lists is not None:
+        found = {name: names.find(name) for name in (*lists.fp16, *lists.fp32)}
+        _tell_missing([name for name, values in found.items() if not values], len(found), names)
+        resolved = NodePrecision(_values(found, lists.fp16), _values(found, lists.fp32))
+        options = replace(options, node_precision_info_file=resolved)
+    if options.exclude_mxfp6_matmul:
+        # A name of a node stays, for these may be given too.
+        excluded = {name: names.find(name) or [name] for name in options.exclude_mxfp6_matmul}
+        options = replace(options, exclude_mxfp6_matmul=_values(excluded, excluded))
+    if exact and has_node_options(options):
+        lists = options.node_precision_info_file or NodePrecision()
+        kept = _values({name: names.find(name) or [name] for name in exact}, exact)
+        half = tuple(name for name in lists.fp16 if name not in set(kept))
+        options = replace(options, node_precision_info_file=NodePrecision(half, (*lists.fp32, *kept)))
+    return options
+
+
+def inside_functions(graph: onnx.GraphProto, items: Sequence[str]) -> bool:
+    """Whether an item of a list of outputs is not computed by the main graph itself.
+
+    An item may hold several names, as `extra_outputs.add_named` describes.
+    """
+    computed = {name for node in graph.node for name in node.output}
+    return any(
+        name.strip() and name.strip() not in computed and name.partition(":")[2].strip() not in computed
+        for item in items
+        if item not in computed
+        for name in re.split("[;,]", item)
+    )
+
+
+def as_outputs(graph: onnx.GraphProto, name: str, names: InlinedNames) -> list[str]:
+    """Find the values that a name stands for, and give each a name that an output can have.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Expanded graph; values from inside of functions are renamed to ``call/value`` in it.
+    name : str
+        Name of a value, in any of the forms of `inlined_names`.
+    names : InlinedNames
+        Names of the model.
+
+    Returns
+    -------
+    list of str
+        Values of the graph, in its order; empty when there is none.
+    """
+    titles = names.titles(name)
+    values = [value for node in graph.node for value in node.output if value in titles]
+    given = rename_values(graph, {value: titles[value] for value in values if titles[value] != value})
+    if given:
+        names.rename(given)
+    return [given.get(value, value) for value in values]
+
+
+def _values(found: dict[str, list[str]], named: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for name in named for value in found[name]))
+
+
+def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
+    """Warn of names that are not those of values, or refuse a list of nothing else."""
+    if missing and len(missing) == count:
+        near = get_close_matches(missing[0][:200], islice(names.known(), _COMPARED), 1, cutoff=0.4)
+        raise refuse(
+            "the names of node_precision_info_file",
+            code="unknown_nodes",
+            found=f"no node of the model among {listing(missing)}",
+            expected="names of the outputs of nodes" + (f", as {near[0]!r}" if near else ""),
+            fix="look the names up in the model; they are not the names of the nodes themselves",
+            context={"names": missing[:100]},
+        )
+    if missing:
+        _log.warning(
+            "node_precision_info_file: %d of %d names are not the output of a node: %s",
+            len(missing),
+            count,
+            listing(missing),
+        )

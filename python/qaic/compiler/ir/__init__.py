@@ -1,0 +1,1 @@
+"""The graph, its constants and what is known about its values."""

@@ -1,0 +1,160 @@
+"""Which nodes compute constants, and which of them must be folded before anything is rounded.
+
+Constant sub-expressions are folded in fp32 and then rounded (compile-options §5.2). So a node that computes
+on constants only is left as it is, and its result is rounded where it enters the rest of the graph. Once
+shapes are fixed, the results of Shape and Size are constants too: index arithmetic must not be rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.ir.precision_ops import (
+    GRIDS,
+    NOT_COMMUTING,
+    RANDOM,
+    SHAPE_READERS,
+    cast_target,
+    selected_inputs,
+    standard,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    import onnx
+
+
+class GridRules(Protocol):
+    """What a classification has to know about nodes."""
+
+    def grid_of(self, node: onnx.NodeProto) -> int:
+        """Tell the grid that a node computes on; 0 for none."""
+
+    def reads(self, node: onnx.NodeProto, position: int) -> int:
+        """Tell the grid that a node wants one of its inputs on; 0 for none."""
+
+    def picks(self, node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+        """`selected_inputs`, knowing types."""
+
+
+@dataclass(slots=True)
+class Constness:
+    """What `classify` found out about a graph and the graphs nested in it."""
+
+    #: names of initializers and of everything computed from them alone
+    constant: set[str] = field(default_factory=set)
+    #: first outputs of the nodes that are folded in fp32
+    folded: set[str] = field(default_factory=set)
+    #: constants that somebody reads unrounded: a folded or fp32 node, a parameter, a cast, an output
+    read_plain: set[str] = field(default_factory=set)
+    #: values that some node reads rounded, with the grid
+    read_rounded: set[tuple[str, int]] = field(default_factory=set)
+
+
+def node_key(node: onnx.NodeProto) -> str:
+    """Identify a node by its first output that has a name."""
+    return next((name for name in node.output if name), "")
+
+
+def classify(
+    graph: onnx.GraphProto,
+    constants: Collection[str],
+    rules: GridRules,
+    result: Constness,
+) -> None:
+    """Classify the nodes of a graph, then those of the graphs nested in it.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Graph in topological order.
+    constants : Collection[str]
+        Constant values visible from outside, weights included.
+    rules : GridRules
+        What the nodes want.
+    result : Constness
+        Filled.
+    """
+    local, constant_nodes = _split(graph, constants)
+    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            readers.setdefault(name, []).append((node, position))
+        for inner in subgraphs(node):
+            classify(inner, local, rules, result)
+    for node in reversed(constant_nodes):
+        # Who reads a constant unrounded reads what folding in fp32 gives.
+        followed = any(
+            node_key(reader) in result.folded or not rules.reads(reader, position)
+            for name in node.output
+            for reader, position in readers.get(name, ())
+        )
+        grid = rules.grid_of(node)
+        selects = grid and rules.picks(node, grid) is not None
+        if followed or not selects or node.op_type in NOT_COMMUTING:
+            result.folded.add(node_key(node))
+    for node in graph.node:
+        if node_key(node) in result.folded or cast_target(node):
+            result.read_plain.update(node.input)
+            continue
+        for position, name in enumerate(node.input):
+            grid = rules.reads(node, position)
+            if grid:
+                result.read_rounded.add((name, grid))
+            else:
+                result.read_plain.add(name)
+    result.read_plain.update(output.name for output in graph.output)
+    result.constant |= local
+
+
+def constant_values(graph: onnx.GraphProto, constants: Collection[str]) -> set[str]:
+    """Collect the constants of a graph and of those nested in it, and everything computed from them alone."""
+    found, _ = _split(graph, constants)
+    values = set(found)
+    for node in graph.node:
+        for inner in subgraphs(node):
+            values |= constant_values(inner, found)
+    return values
+
+
+def _split(graph: onnx.GraphProto, constants: Collection[str]) -> tuple[set[str], list[onnx.NodeProto]]:
+    """Tell the constants visible in a graph, and its nodes that compute some of them."""
+    local = set(constants) | {tensor.name for tensor in graph.initializer}
+    local |= {tensor.values.name for tensor in graph.sparse_initializer}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        reads_shape = node.op_type in SHAPE_READERS and node.domain in STANDARD_DOMAINS
+        if reads_shape or (
+            node.op_type not in RANDOM
+            and all(not name or name in local for name in node.input)
+            and not any(True for _ in subgraphs(node))
+        ):
+            local.update(node.output)
+            nodes.append(node)
+    return local, nodes
+
+
+def typed_picks(types: Mapping[str, int]) -> Callable[[onnx.NodeProto, int], tuple[int, ...] | None]:
+    """Make the `selected_inputs` that also knows about casts.
+
+    A cast between float types selects; so does one from a type whose values both grids hold exactly. Any
+    other computes.
+    """
+    floats = {1, 10, 11, 16}
+    exact = {2, 3, 9}  # uint8, int8, bool
+
+    def picks(node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+        if standard(node, "Cast", "CastLike"):
+            source = types.get(node.input[0], 0)
+            target = types.get(node.output[0], 0)
+            if target not in floats or (target in GRIDS and target != grid):
+                return None
+            if source in floats:
+                return (0,)
+            return () if source in exact else None
+        return selected_inputs(node, grid)
+
+    return picks

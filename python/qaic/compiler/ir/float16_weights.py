@@ -1,0 +1,86 @@
+"""Weights rounded to float16 while they are read, with an account of the ones that do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from qaic.compiler.ir.weights import Source
+
+#: largest finite float16
+HALF_MAX: Final = 65504.0
+
+#: bits of infinity
+_NOT_FINITE: Final = 0x7C00
+
+
+@dataclass(slots=True)
+class Overflows:
+    """Finite constants beyond float16, by the name of their initializer.
+
+    Filled while constants are converted: complete only when the container was written.
+    """
+
+    clip: bool
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def to_grid(self, name: str, values: npt.NDArray[np.generic], grid: int) -> npt.NDArray[np.generic]:
+        """Round half to even; a finite value out of range becomes infinite, or is clipped if `clip`.
+
+        The range of bfloat16 is that of float32, whose very largest values round to infinity uncounted.
+        """
+        import numpy as np
+
+        if grid == BFLOAT16:
+            import ml_dtypes
+
+            return values.astype(ml_dtypes.bfloat16)
+        with np.errstate(over="ignore", invalid="ignore"):
+            half = values.astype(np.float16)
+        # Infinity and NaN have the highest exponent; asking isfinite takes half as long as converting.
+        if int((half.view(np.uint16) & 0x7FFF).max(initial=0)) >= _NOT_FINITE:
+            lost = np.isinf(half) & np.isfinite(values)
+            count = int(np.count_nonzero(lost))
+            if count:
+                self.counts[name] = self.counts.get(name, 0) + count
+                if self.clip:
+                    half[lost] = np.copysign(np.float16(HALF_MAX), half[lost])
+        return half
+
+
+@dataclass(frozen=True, slots=True)
+class HalfSource:
+    """A float payload read as float16 or bfloat16."""
+
+    inner: Source
+    elem_type: int
+    name: str
+    overflows: Overflows
+    grid: int = FLOAT16
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.nbytes * 16 // TABLE[self.elem_type][1]
+
+    def chunks(self) -> Iterator[bytes]:
+        """Convert piece by piece; only a short read ends a piece inside an element."""
+        import numpy as np
+
+        dtype = np.dtype(TABLE[self.elem_type][0]).newbyteorder("<")
+        rest = b""
+        self.overflows.counts.pop(self.name, None)
+        for piece in self.inner.chunks():
+            data = rest + bytes(piece) if rest else piece
+            whole = len(data) // dtype.itemsize * dtype.itemsize
+            rest = bytes(data[whole:])
+            values = np.frombuffer(data, dtype, whole // dtype.itemsize)
+            yield self.overflows.to_grid(self.name, values, self.grid).tobytes()

@@ -1,0 +1,74 @@
+"""Float payloads of one type read as another, piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from qaic.compiler.ir.float16_weights import Overflows
+    from qaic.compiler.ir.weights import Source
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedFloats:
+    """A payload of float64, float32, float16 or bfloat16 as another of these types, rounded half to even.
+
+    Parameters
+    ----------
+    inner : Source
+        The payload, little-endian.
+    from_type, to_type : int
+        Element types.
+    name : str
+        Under which `overflows` counts finite values that the narrower type does not have.
+    overflows : Overflows
+        Counts them while the payload is read.
+    """
+
+    inner: Source
+    from_type: int
+    to_type: int
+    name: str
+    overflows: Overflows
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.nbytes * TABLE[self.to_type][1] // TABLE[self.from_type][1]
+
+    def chunks(self) -> Iterator[bytes]:
+        """Convert piece by piece; only a short read ends a piece inside an element."""
+        item_bytes = TABLE[self.from_type][1] // 8
+        rest = b""
+        self.overflows.counts.pop(self.name, None)
+        for piece in self.inner.chunks():
+            data = rest + bytes(piece) if rest else piece
+            whole = len(data) // item_bytes * item_bytes
+            rest = bytes(data[whole:])
+            yield self._converted(data, whole // item_bytes).tobytes()
+
+    def _converted(self, data: bytes | bytearray | memoryview, count: int) -> npt.NDArray[np.generic]:
+        import numpy as np
+
+        values: npt.NDArray[np.floating]
+        if self.from_type == BFLOAT16:
+            # The upper half of a float32.
+            values = (np.frombuffer(data, "<u2", count).astype(np.uint32) << 16).view(np.float32)
+        else:
+            values = np.frombuffer(data, np.dtype(TABLE[self.from_type][0]).newbyteorder("<"), count)
+        if self.to_type in {FLOAT16, BFLOAT16}:
+            return self.overflows.to_grid(self.name, values, self.to_type)
+        with np.errstate(over="ignore"):
+            return values.astype(TABLE[self.to_type][0])
+
+
+#: the types that are converted
+CONVERTED = frozenset({FLOAT, DOUBLE, FLOAT16, BFLOAT16})

@@ -1,0 +1,137 @@
+"""Moving constants between the three forms they have: nodes, protobuf tensors, weights beside the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir import elem_types
+from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.errors import CompileError
+
+#: types of weights the engine takes from the mapping; sub-byte and 8-bit float types stay in the graph
+_MAPPED_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
+
+
+def as_weight(tensor: onnx.TensorProto) -> Weight:
+    """Describe a tensor of the skeleton like a weight."""
+    if tensor.data_type == elem_types.STRING:
+        data = b""
+    elif tensor.HasField("raw_data") and tensor.data_type in elem_types.TABLE:
+        data = tensor.raw_data
+        expected = elem_types.tensor_bytes(tensor.data_type, tensor.dims)
+        if len(data) != expected:
+            raise _damaged(tensor, f"{len(data)} bytes of data, {expected} needed")
+    else:
+        data = dense(tensor).tobytes()
+    return Weight(tensor.name, tensor.data_type, tuple(tensor.dims), MemoryRange(data))
+
+
+def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
+    """Read a tensor of the skeleton.
+
+    Raises
+    ------
+    CompileError
+        Its payload does not fit its dims, or lies outside the model.
+    """
+    import numpy as np
+    from onnx import numpy_helper
+
+    if tensor.data_location == tensor.EXTERNAL:
+        raise refuse(
+            f"initializer {tensor.name!r} of a nested graph",
+            code="external_data",
+            found="external data that was not read",
+            expected="its data in the model",
+            fix="pass the path of the model instead of its content",
+        )
+    try:
+        if tensor.data_type in elem_types.NARROW_FLOATS:
+            import ml_dtypes
+
+            # Of these types the releases of onnx make float32, arrays of codes, or arrays of ml_dtypes.
+            codes = np.frombuffer(elem_types.narrow_float_bytes(tensor), np.uint8)
+            narrow = np.dtype(getattr(ml_dtypes, elem_types.NARROW_FLOATS[tensor.data_type]))
+            values: npt.NDArray[Any] = codes.view(narrow).reshape(tuple(tensor.dims))
+            return values
+        return np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(tensor, str(error)) from error
+
+
+def _damaged(tensor: onnx.TensorProto, found: str) -> CompileError:
+    return refuse(
+        f"initializer {tensor.name!r}",
+        code="invalid_model",
+        found=found,
+        expected=f"the data of {elem_types.type_name(tensor.data_type)} {list(tensor.dims)}",
+        fix="export the model again; the file is damaged",
+    )
+
+
+def lift_float_constants(model: onnx.ModelProto) -> None:
+    """Turn ``Constant`` nodes with float values into initializers of their graph, nested graphs too."""
+    from onnx import helper
+
+    for graph in all_graphs(model.graph):
+        lifted: list[int] = []
+        for index, node in enumerate(graph.node):
+            if not standard(node, "Constant") or len(node.attribute) != 1:
+                continue
+            attribute = node.attribute[0]
+            if attribute.name == "value" and attribute.t.data_type in elem_types.FLOATS:
+                tensor = graph.initializer.add()
+                tensor.CopyFrom(attribute.t)
+                tensor.name = node.output[0]
+            elif attribute.name == "value_float":
+                graph.initializer.append(
+                    helper.make_tensor(node.output[0], elem_types.FLOAT, [], [attribute.f])
+                )
+            elif attribute.name == "value_floats":
+                values = list(attribute.floats)
+                graph.initializer.append(
+                    helper.make_tensor(node.output[0], elem_types.FLOAT, [len(values)], values)
+                )
+            else:
+                continue
+            lifted.append(index)
+        for index in reversed(lifted):
+            del graph.node[index]
+
+
+def settle_sizes(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Keep small constants in the graph and large ones beside it; passes may have changed their sizes."""
+    import onnx
+
+    graph = model.graph
+    for name in [
+        name
+        for name, weight in weights.items()
+        if weight.blocks is None
+        and (weight.source.nbytes < INLINE_LIMIT or weight.elem_type not in _MAPPED_TYPES)
+    ]:
+        weight = weights.pop(name)
+        graph.initializer.append(
+            onnx.TensorProto(
+                name=name, data_type=weight.elem_type, dims=weight.dims, raw_data=read_all(weight.source)
+            )
+        )
+    large = [
+        index
+        for index, tensor in enumerate(graph.initializer)
+        if tensor.data_type in _MAPPED_TYPES
+        and elem_types.tensor_bytes(tensor.data_type, tensor.dims) >= INLINE_LIMIT
+    ]
+    for index in large:
+        weight = as_weight(graph.initializer[index])
+        weights[weight.name] = weight
+    for index in reversed(large):
+        del graph.initializer[index]

@@ -1,0 +1,37 @@
+"""Version stamps of a model, lowered as far as they mean the same.
+
+The onnx package stamps new models with its own newest versions, which the engine may not know yet although
+nothing in the model is new. An operator means the same in every version since it last changed, so the stamp
+can say the version of the latest such change instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+
+if TYPE_CHECKING:
+    import onnx
+
+#: IR version that every engine we accept reads; later ones add element types and annotations, no operators
+_IR_VERSION: Final = 10
+
+#: operator set that every engine we accept implements; stamps up to it are left alone
+_OPERATOR_SET: Final = 22
+
+
+def lower_stamps(model: onnx.ModelProto) -> None:
+    """Lower IR version and operator set version of a checked model; changes `model` in place."""
+    from onnx import defs
+
+    model.ir_version = min(model.ir_version, _IR_VERSION)
+    if model.functions:
+        # Functions bring versions of their own, which must fit the model's.
+        return
+    for entry in model.opset_import:
+        if entry.domain not in STANDARD_DOMAINS or entry.version <= _OPERATOR_SET:
+            continue
+        used = {node.op_type for node in all_nodes(model.graph.node) if node.domain in STANDARD_DOMAINS}
+        changed = (defs.get_schema(name, entry.version, "").since_version for name in used)
+        entry.version = max((_OPERATOR_SET, *changed))

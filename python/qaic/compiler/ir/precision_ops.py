@@ -1,0 +1,165 @@
+"""What is known about operators when floats are rounded to a coarser grid (compile-options §5.2).
+
+A grid is the set of values of float16 or bfloat16, named by its element type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+
+if TYPE_CHECKING:
+    import onnx
+
+#: element types whose values a float can be rounded to
+GRIDS: Final = (FLOAT16, BFLOAT16)
+
+#: operator -> inputs whose values its float outputs are picked from, None for all. If those are on the
+#: grid, so is the output: nothing is computed, or the result is a small integer, a sign, or a whole part.
+_SELECTING: Final[dict[str, tuple[int, ...] | None]] = {
+    "Abs": None,
+    "Ceil": None,
+    "CenterCropPad": (0,),
+    "Clip": None,
+    "Compress": (0,),
+    "Concat": None,
+    "DepthToSpace": None,
+    "Dropout": (0,),
+    "Expand": (0,),
+    "Flatten": None,
+    "Floor": None,
+    "Gather": (0,),
+    "GatherElements": (0,),
+    "GatherND": (0,),
+    "GlobalMaxPool": None,
+    "Identity": None,
+    "Max": None,
+    "MaxPool": (0,),
+    "MaxUnpool": (0,),
+    "Min": None,
+    "Neg": None,
+    "OneHot": (2,),
+    "Pad": (0, 2),
+    "ReduceMax": (0,),
+    "ReduceMin": (0,),
+    "Relu": None,
+    "Reshape": (0,),
+    "ReverseSequence": (0,),
+    "Round": None,
+    "Scatter": (0, 2),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "Sign": None,
+    "Slice": (0,),
+    "SpaceToDepth": None,
+    "Split": (0,),
+    "Squeeze": (0,),
+    "ThresholdedRelu": None,
+    "Tile": (0,),
+    "TopK": (0,),
+    "Transpose": None,
+    "Trilu": (0,),
+    "Unique": (0,),
+    "Unsqueeze": (0,),
+    "Where": (1, 2),
+}
+
+#: selecting operators for which rounding the inputs is not the same as rounding the outputs: the floor of
+#: 1025.5 is 1025, but that of its float16 is 1026. Computed on constants they must be folded first.
+NOT_COMMUTING: Final = frozenset(
+    {"Ceil", "Floor", "MaxPool", "Round", "Sign", "ThresholdedRelu", "TopK", "Unique"}
+)
+
+#: float inputs that are parameters of an operator rather than data. Rounding them would change shapes
+#: (Resize, Range) or quantization grids; the card's compiler turns them into attributes.
+_PARAMETERS: Final[dict[str, tuple[int, ...]]] = {
+    "DequantizeLinear": (1,),
+    "DynamicQuantizeMatMul": (2,),
+    "MatMulIntegerToFloat": (2, 3),
+    "MatMulNBits": (2, 3),
+    "QuantizeLinear": (1,),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2),
+    "Upsample": (1,),
+}
+
+#: operators whose float outputs are such parameters
+_PARAMETER_OUTPUTS: Final[dict[str, tuple[int, ...]]] = {"DynamicQuantizeLinear": (1,)}
+
+#: attributes that carry a float which reaches the output unchanged
+_SELECTED_ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {"Clip": ("min", "max"), "Pad": ("value",)}
+
+#: operators that make a value from nothing but a shape; their results are constants once shapes are fixed
+SHAPE_READERS: Final = frozenset({"Shape", "Size"})
+
+#: operators whose result differs from run to run, so they are never constant
+RANDOM: Final = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+
+#: results that a bias may be added to before the one rounding of the unit
+BIAS_TAKERS: Final = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
+
+#: activations that commute with rounding: behind any operator they belong to its unit
+COMMUTING: Final = frozenset({"Relu", "Clip"})
+
+
+def standard(node: onnx.NodeProto, *op_types: str) -> bool:
+    """Whether a node is one of these operators of the standard set."""
+    return node.op_type in op_types and node.domain in STANDARD_DOMAINS
+
+
+def selected_inputs(node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+    """Positions of the inputs that the outputs of a selecting operator are picked from.
+
+    Returns
+    -------
+    tuple of int or None
+        None when the operator computes new values, or carries a value of its own that is not on the grid.
+    """
+    if node.domain not in STANDARD_DOMAINS or node.op_type not in _SELECTING:
+        return None
+    for attribute in node.attribute:
+        if attribute.name in _SELECTED_ATTRIBUTES.get(node.op_type, ()) and not representable(
+            attribute.f, grid
+        ):
+            return None
+        if attribute.name == "reduction" and attribute.s not in {b"", b"none", b"max", b"min"}:
+            return None
+    positions = _SELECTING[node.op_type]
+    return tuple(range(len(node.input))) if positions is None else positions
+
+
+def parameter_inputs(node: onnx.NodeProto) -> tuple[int, ...]:
+    """Positions of float inputs that are not rounded."""
+    if node.op_type.startswith("QLinear"):
+        return tuple(range(len(node.input)))
+    return _PARAMETERS.get(node.op_type, ())
+
+
+def parameter_outputs(node: onnx.NodeProto) -> tuple[int, ...]:
+    """Positions of float outputs that are not rounded."""
+    return _PARAMETER_OUTPUTS.get(node.op_type, ())
+
+
+def cast_target(node: onnx.NodeProto) -> int:
+    """Grid that a cast rounds to by itself; 0 for other nodes."""
+    if not standard(node, "Cast"):
+        return 0
+    target = next((a.i for a in node.attribute if a.name == "to"), 0)
+    return target if target in GRIDS else 0
+
+
+def representable(value: float, grid: int) -> bool:
+    """Whether a grid has a number exactly."""
+    import numpy as np
+
+    if grid == BFLOAT16:
+        # The float32 with nothing in its lower half.
+        with np.errstate(over="ignore"):
+            single = np.float32(value)
+        return bool(np.isnan(value) or (single == value and int(single.view(np.uint32)) & 0xFFFF == 0))
+    with np.errstate(over="ignore"):
+        return bool(np.isnan(value) or float(np.float16(value)) == value)

@@ -1,0 +1,1 @@
+"""Types and shapes of values."""

@@ -1,0 +1,226 @@
+"""Inputs of any size up to a bound (`dynamic_shape_input`, compile-options §1 row 9).
+
+A container lists the shapes it allows, so every size becomes one set of shapes, the largest first. Where the
+shapes of the outputs follow from the symbols by name, nothing is inferred per set.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.frontend import specialization, symbols, validation
+from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
+from qaic.compiler.frontend.specialization import Edges
+from qaic.compiler.ir.shape_inference.inference import inferred
+from qaic.errors import OptionError
+from qaic.options.specializations import Specialization
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.frontend.specialization import Interface
+    from qaic.compiler.ir.weights import Weight
+
+#: sets of shapes at most: the container lists them all
+MAX_SETS: Final = 16_384
+
+#: sets of shapes that are inferred one by one
+_FEW: Final = 16
+
+_OPTION: Final = "dynamic_shape_input"
+
+
+def sizes_of(
+    model: onnx.ModelProto, names: Sequence[str], bounds: Mapping[str, int]
+) -> tuple[Specialization, ...]:
+    """List the sets of sizes that the dynamic inputs of a model may have.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton with its symbols.
+    names : Sequence[str]
+        Inputs that are dynamic; without any there are no sets.
+    bounds : Mapping[str, int]
+        Values of ``onnx_define_symbol``: the largest sizes.
+
+    Raises
+    ------
+    OptionError
+        A name is no input, an input has no symbol, a symbol has no bound, or there are too many sets.
+    """
+    if not names:
+        return ()
+    inputs = {value.name: value for value in model.graph.input}
+    found: dict[str, int] = {}
+    for name in names:
+        if name not in inputs:
+            raise _error(f"{_OPTION}: the model has no input {name!r}; it has {listing(list(inputs), 20)}")
+        written = [dim.dim_param for dim in inputs[name].type.tensor_type.shape.dim if dim.dim_param]
+        own = list(dict.fromkeys(symbol for text in written for symbol in _symbols_in(text, bounds)))
+        if not own:
+            raise _error(
+                f"{_OPTION}: input {name!r} has no symbolic dimension; leave it out, or export the model "
+                "with one"
+            )
+        for symbol in own:
+            if symbol not in bounds:
+                raise _error(
+                    f"{_OPTION}: the symbol {symbol!r} of input {name!r} has no bound, and a container has "
+                    f"buffers of fixed size; give its largest value with onnx_define_symbol, e.g. "
+                    f"[({symbol!r}, 128)]"
+                )
+            found[symbol] = bounds[symbol]
+    count = math.prod(found.values())
+    if count > MAX_SETS:
+        shown = " x ".join(f"{symbol} {size}" for symbol, size in found.items())
+        raise _error(
+            f"{_OPTION}: {count} combinations of sizes ({shown}), at most {MAX_SETS} are possible; give "
+            "smaller bounds with onnx_define_symbol, or list the sizes in network_specialization_config"
+        )
+    ranges = [range(size, 0, -1) for size in found.values()]
+    return tuple(
+        Specialization(
+            ",".join(f"{symbol}={size}" for symbol, size in zip(found, sizes, strict=True)),
+            dict(zip(found, sizes, strict=True)),
+        )
+        for sizes in itertools.product(*ranges)
+    )
+
+
+def _symbols_in(text: str, bounds: Mapping[str, int]) -> list[str]:
+    """List the symbols of a dimension; one that has a bound of its own is a symbol whatever its text."""
+    return [text] if text in bounds else sorted(symbols_in(text))
+
+
+def inferred_forms(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    sizes: Sequence[Mapping[str, int]],
+    entries: Sequence[Specialization],
+    libraries: Sequence[Path] = (),
+) -> tuple[list[onnx.ModelProto], Interface]:
+    """Infer a model for its sets of shapes.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton that `symbols.bind` was applied to.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+    sizes : Sequence[Mapping[str, int]]
+        What `symbols.bind` returned.
+    entries : Sequence[Specialization]
+        The sets behind `sizes`; empty where there is one.
+    libraries : Sequence[Path]
+        Engine libraries with custom operators.
+
+    Returns
+    -------
+    forms : list[onnx.ModelProto]
+        Inferred models; of many sets only the first, the middle and the last one.
+    interface : Interface
+        The interface with the dims of every set.
+    """
+    count = len(model.graph.input)
+    if len(sizes) <= _FEW:
+        forms = [inferred(form, weights, libraries) for form in specialization.copies(model, sizes, entries)]
+        return forms, specialization.interface_of(
+            [specialization.read_edges(f, count) for f in forms], entries
+        )
+    chosen = (0, len(sizes) // 2, len(sizes) - 1)
+    forms = [
+        inferred(specialization.copy_with(model, sizes[at], entries[at]), weights, libraries) for at in chosen
+    ]
+    known = [specialization.read_edges(form, count) for form in forms]
+    named = _named_edges(model, weights, known[0], sizes[0])
+    if named is not None and all(
+        named.with_sizes(sizes[at]) == edges for at, edges in zip(chosen, known, strict=True)
+    ):
+        return forms, specialization.interface_of([named.with_sizes(values) for values in sizes], entries)
+    edges = []
+    for values, entry in zip(sizes, entries, strict=True):
+        edges.append(
+            specialization.read_edges(
+                inferred(specialization.copy_with(model, values, entry), weights, libraries), count
+            )
+        )
+    return forms, specialization.interface_of(edges, entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedEdges:
+    """Inputs and outputs whose dims are numbers or symbols."""
+
+    inputs: tuple[tuple[Edge, tuple[int | str, ...]], ...]
+    outputs: tuple[tuple[Edge, tuple[int | str, ...]], ...]
+
+    def with_sizes(self, sizes: Mapping[str, int]) -> Edges:
+        """Put numbers in the place of the symbols."""
+        return Edges(*(_sized(side, sizes) for side in (self.inputs, self.outputs)))
+
+
+def _sized(
+    side: tuple[tuple[Edge, tuple[int | str, ...]], ...], sizes: Mapping[str, int]
+) -> tuple[Edge, ...]:
+    return tuple(
+        replace(edge, dims=tuple(_size(dim, sizes) if isinstance(dim, str) else dim for dim in dims))
+        for edge, dims in side
+    )
+
+
+def _size(text: str, sizes: Mapping[str, int]) -> int:
+    size = evaluate(text, sizes)
+    if size is None or size < 0:
+        raise refuse(
+            f"dimension {text!r}",
+            code="unbound_dimension",
+            found="no size" if size is None else f"a size of {size}",
+            expected="a size of at least 0 for all sizes of its symbols",
+            fix="list the sizes that it has in network_specialization_config",
+            context={"symbol": text, "option": _OPTION},
+        )
+    return size
+
+
+def _named_edges(
+    model: onnx.ModelProto, weights: dict[str, Weight], first: Edges, given: Mapping[str, int]
+) -> _NamedEdges | None:
+    """Infer the dims of all edges as numbers and symbols; None where one is neither.
+
+    Inference makes up symbols of its own where it knows nothing, so only what follows from `given` counts.
+    """
+    view = validation.with_weights_as_inputs(model, weights)
+    for value in view.graph.output:
+        # What the file claims may speak of one size.
+        value.type.tensor_type.ClearField("shape")
+    found = symbols.infer(view).graph
+    values = {value.name: value for value in (*found.input, *found.output)}
+    sides = []
+    for side in (first.inputs, first.outputs):
+        named = []
+        for edge in side:
+            dims = [
+                dim.dim_value if dim.HasField("dim_value") else dim.dim_param
+                for dim in values[edge.name].type.tensor_type.shape.dim
+            ]
+            symbolic = {dim for dim in dims if isinstance(dim, str)}
+            if len(dims) != len(edge.dims) or any(evaluate(dim, given) is None for dim in symbolic):
+                return None
+            named.append((edge, tuple(dims)))
+        sides.append(tuple(named))
+    return _NamedEdges(*sides)
+
+
+def _error(message: str) -> OptionError:
+    return OptionError(
+        message, code=f"option.{_OPTION}", context={"options": [_OPTION, "onnx_define_symbol"]}
+    )

@@ -1,0 +1,107 @@
+"""Types and shapes from the engine, for operators whose schemas onnx does not have (``com.microsoft``).
+
+Used only when onnx left something open: creating an engine session costs milliseconds even without weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.elem_types import CODES, FLOAT
+from qaic.compiler.ir.precision_ops import GRIDS
+from qaic.compiler.ir.value_info import collect_types
+from qaic.compiler.passes.emulation.upcast_float16 import as_float32
+from qaic.compiler.passes.legalize_where import legalize_where
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import onnx
+
+#: where the engine's spelling of a type differs from ours
+_SPELLINGS = {"float": "float32", "double": "float64"}
+
+
+def complete(
+    view: onnx.ModelProto, names: Sequence[str], libraries: Sequence[Path] = (), *, folding: bool = False
+) -> str:
+    """Ask the engine for the types and shapes of values; writes them into `view`.
+
+    Parameters
+    ----------
+    view : onnx.ModelProto
+        Model with weights declared as inputs.
+    names : Sequence[str]
+        Values of the main graph that are not outputs.
+    libraries : Sequence[Path]
+        Engine libraries with custom operators.
+    folding : bool
+        Let the engine compute constants first: then it knows shapes that the model computes from shapes.
+
+    Returns
+    -------
+    str
+        What the engine said when it could not load the model, which leaves `view` as it is; else empty.
+    """
+    import onnx
+    import onnxruntime as ort
+
+    probe = onnx.ModelProto()
+    probe.CopyFrom(view)
+    types = collect_types(view)
+    # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
+    legalize_where(probe, types)
+    is_widened = as_float32(probe)
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    options = ort.SessionOptions()
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_BASIC if folding else levels.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        for library in libraries:
+            options.register_custom_ops_library(str(library))
+        # Without this switch the package retries and says so on standard output.
+        session = ort.InferenceSession(
+            probe.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
+        return str(error).strip()
+    producers = {name: node for node in view.graph.node for name in node.output}
+    declared = {value.name: value for value in (*view.graph.value_info, *view.graph.output)}
+    for found in session.get_outputs():
+        value = declared.get(found.name)
+        if value is None:
+            value = view.graph.value_info.add()
+            value.name = found.name
+        name = found.type.removeprefix("tensor(").removesuffix(")")
+        code = CODES.get(_SPELLINGS.get(name, name))
+        if code is None or not found.type.startswith("tensor("):
+            continue
+        tensor = value.type.tensor_type
+        if not is_widened:
+            tensor.elem_type = code
+        elif not tensor.elem_type:
+            tensor.elem_type = types[found.name] = _before_widening(producers[found.name], types, code)
+        known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+        # Of a value whose rank it does not know the engine says what it says of a scalar.
+        if known or found.shape is None or not (found.shape or folding):
+            continue
+        tensor.ClearField("shape")
+        tensor.shape.SetInParent()
+        for size in found.shape:
+            dim = tensor.shape.dim.add()
+            if isinstance(size, int) and size >= 0:
+                dim.dim_value = size
+    return ""
+
+
+def _before_widening(node: onnx.NodeProto, types: Mapping[str, int], widened: int) -> int:
+    """Element type of a result that the engine, which was given float32 for float16, knows as `widened`.
+
+    Operators without a schema in onnx keep the type of their first float operand.
+    """
+    if widened != FLOAT:
+        return widened
+    return next((types[name] for name in node.input if types.get(name, 0) in GRIDS), FLOAT)

@@ -1,0 +1,401 @@
+"""Shapes that a model computes from shapes: the arithmetic is done here, its results take part in inference.
+
+ONNX's inference passes sizes through a few operators and stops at the others (Range, Div, Where, ...). Here
+each node whose inputs are known numbers is computed with numpy, as long as the result is small.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.value_info import known_dims
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import onnx
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Attributes = Mapping[str, Any]
+
+#: elements of a result at most: sizes are few, and counted positions as many as a context is long
+_MOST_ELEMENTS: Final = 4096
+
+#: rounds of computing and inferring at most; each makes shapes known that the next one reads
+_MOST_ROUNDS: Final = 8
+
+
+def complete(found: onnx.ModelProto) -> None:
+    """Fill in shapes that follow from arithmetic on shapes, until all outputs have one; changes `found`.
+
+    Parameters
+    ----------
+    found : onnx.ModelProto
+        Inferred model whose inputs have fixed shapes, weights declared as inputs.
+    """
+    from onnx import shape_inference
+
+    computed: set[str] = set()
+    for _ in range(_MOST_ROUNDS):
+        values = _values(found)
+        if values.keys() <= computed:
+            return
+        computed |= values.keys()
+        try:
+            inferred = shape_inference.infer_shapes(_with_constants(found, values), data_prop=True)
+        except (shape_inference.InferenceError, RuntimeError, ValueError):
+            return
+        _learn(found, inferred)
+        if not any(_is_open(value) for value in found.graph.output):
+            return
+
+
+def _is_open(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and known_dims(value) is None
+
+
+def _values(model: onnx.ModelProto) -> dict[str, Array]:
+    """Compute the small values of the main graph that follow from its constants and known shapes."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    graph = model.graph
+    version = next((s.version for s in model.opset_import if s.domain in STANDARD_DOMAINS), 1)
+    declared = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    known = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in graph.initializer
+        if math.prod(tensor.dims) <= _MOST_ELEMENTS and not tensor.external_data
+    }
+    computed: dict[str, Array] = {}
+    for node in graph.node:
+        compute = _OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
+        if compute is None or len(node.output) != 1:
+            continue
+        if node.op_type in _SHAPE_READERS:
+            value = declared.get(node.input[0])
+            dims = None if value is None else known_dims(value)
+            if dims is None:
+                continue
+            inputs: list[Array | None] = [np.array(dims, np.int64)]
+        elif all(name in known for name in node.input if name):
+            inputs = [known[name] if name else None for name in node.input]
+        else:
+            continue
+        attributes = _attributes(node)
+        try:
+            with np.errstate(all="ignore"):
+                result = np.asarray(compute(inputs, attributes, version))
+        except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):
+            continue
+        if result.size <= _MOST_ELEMENTS:
+            known[node.output[0]] = computed[node.output[0]] = result
+    return computed
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    from onnx import helper
+
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
+
+
+def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
+    """Copy a model with known values in the place of the nodes that compute them.
+
+    Of those only what other nodes read is kept. What was inferred with less is inferred again.
+    """
+    from onnx import helper, numpy_helper
+
+    graph = model.graph
+    others = [node for node in graph.node if len(node.output) != 1 or node.output[0] not in values]
+    read = {name for node in all_nodes(others) for name in node.input}
+    read.update(value.name for value in graph.output)
+    constants = [
+        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
+        for name, value in values.items()
+        if name in read
+    ]
+    copy = type(model)(
+        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
+    )
+    copy.graph.name = graph.name
+    copy.graph.input.extend(graph.input)
+    copy.graph.output.extend(graph.output)
+    copy.graph.initializer.extend(graph.initializer)
+    copy.graph.sparse_initializer.extend(graph.sparse_initializer)
+    copy.graph.node.extend((*constants, *others))
+    for value in copy.graph.output:
+        if _is_open(value):
+            value.type.tensor_type.ClearField("shape")
+    return copy
+
+
+def _learn(found: onnx.ModelProto, inferred: onnx.ModelProto) -> None:
+    """Take over the types and shapes that `found` does not have."""
+    declared = {value.name: value for value in (*found.graph.value_info, *found.graph.output)}
+    for value in (*inferred.graph.value_info, *inferred.graph.output):
+        own = declared.get(value.name)
+        if own is None:
+            found.graph.value_info.add().CopyFrom(value)
+        elif _is_open(own):
+            own.CopyFrom(value)
+
+
+def _checked(count: int) -> int:
+    """Refuse a result that is too large to be made."""
+    if not 0 <= count <= _MOST_ELEMENTS:
+        raise ValueError(count)
+    return count
+
+
+def _operands(operation: Callable[..., Array]) -> Callable[[Sequence[Any], Attributes, int], Array]:
+    """Compute with broadcasting operands, in their own element type."""
+
+    def compute(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+        import numpy as np
+
+        _checked(math.prod(np.broadcast_shapes(*(value.shape for value in inputs))))
+        return np.asarray(operation(*inputs))
+
+    return compute
+
+
+def _numpy(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
+    """Compute with the function of numpy of that name."""
+
+    def operation(*operands: Array) -> Array:
+        import numpy as np
+
+        result: Array = getattr(np, name)(*operands)
+        return result
+
+    return _operands(operation)
+
+
+def _divide(left: Array, right: Array) -> Array:
+    import numpy as np
+
+    if left.dtype.kind == "f":
+        return np.asarray(left / right)
+    if not right.all():
+        raise ZeroDivisionError
+    # Integers round towards zero.
+    quotient = np.abs(left) // np.abs(right)
+    return np.asarray(np.where((left < 0) != (right < 0), -quotient, quotient), left.dtype)
+
+
+def _extreme(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
+    """Minimum or maximum of any number of operands."""
+
+    def operation(*operands: Array) -> Array:
+        import functools
+
+        import numpy as np
+
+        result: Array = functools.reduce(getattr(np, name), operands)
+        return result
+
+    return _operands(operation)
+
+
+def _constant(_: Sequence[Any], attributes: Attributes, __: int) -> Array:
+    import numpy as np
+    from onnx import numpy_helper
+
+    ((name, value),) = attributes.items()
+    if name == "value" and not value.external_data:
+        _checked(math.prod(value.dims))
+        return np.asarray(numpy_helper.to_array(value))
+    return np.array(value, {"value_int": np.int64, "value_float": np.float32}[name.removesuffix("s")])
+
+
+def _shape(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+    sizes: Array = inputs[0][attributes.get("start", 0) : attributes.get("end")]
+    return sizes
+
+
+def _size(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+    import numpy as np
+
+    return np.array(math.prod(inputs[0].tolist()), np.int64)
+
+
+def _gather(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+    import numpy as np
+
+    data, indices = inputs
+    axis = attributes.get("axis", 0)
+    if data.size:
+        _checked(indices.size * (data.size // data.shape[axis]))
+    return np.asarray(np.take(data, indices, axis=axis))
+
+
+def _concat(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+    import numpy as np
+
+    return np.asarray(np.concatenate(inputs, axis=attributes["axis"]))
+
+
+def _axes_of(inputs: Sequence[Any], attributes: Attributes, position: int = 1) -> tuple[int, ...] | None:
+    """Read the axes of an operator, from its input or, in older sets, its attribute."""
+    if len(inputs) > position and inputs[position] is not None:
+        return tuple(inputs[position].tolist())
+    axes = attributes.get("axes")
+    return None if axes is None else tuple(axes)
+
+
+def _squeeze(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+    import numpy as np
+
+    return np.asarray(np.squeeze(inputs[0], _axes_of(inputs, attributes)))
+
+
+def _unsqueeze(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+    import numpy as np
+
+    axes = _axes_of(inputs, attributes)
+    if axes is None:
+        raise ValueError
+    return np.asarray(np.expand_dims(inputs[0], axes))
+
+
+def _slice(inputs: Sequence[Any], attributes: Attributes, version: int) -> Array:
+    data = inputs[0]
+    if version < 10:
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes, steps = attributes.get("axes"), None
+    else:
+        starts, ends = inputs[1].tolist(), inputs[2].tolist()
+        axes = inputs[3].tolist() if len(inputs) > 3 and inputs[3] is not None else None
+        steps = inputs[4].tolist() if len(inputs) > 4 and inputs[4] is not None else None
+    chosen = [slice(None)] * data.ndim
+    for at, axis in enumerate(range(len(starts)) if axes is None else axes):
+        step = 1 if steps is None else steps[at]
+        # Far beyond the beginning, with a negative step, means up to it.
+        end = None if step < 0 and ends[at] < -data.shape[axis] else ends[at]
+        chosen[axis] = slice(starts[at], end, step)
+    result: Array = data[tuple(chosen)]
+    return result
+
+
+def _range(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+    import numpy as np
+
+    start, limit, step = (value.reshape(()) for value in inputs)
+    count = max(math.ceil((limit.item() - start.item()) / step.item()), 0)
+    return np.asarray(start + np.arange(_checked(count)) * step, start.dtype)
+
+
+def _cast(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+    from onnx import helper
+
+    result: Array = inputs[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
+    return result
+
+
+def _cast_like(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+    result: Array = inputs[0].astype(inputs[1].dtype)
+    return result
+
+
+def _constant_of_shape(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+    import numpy as np
+    from onnx import numpy_helper
+
+    shape = inputs[0].tolist()
+    _checked(math.prod(shape))
+    value = attributes.get("value")
+    return np.full(shape, np.float32(0) if value is None else numpy_helper.to_array(value).reshape(()))
+
+
+def _expand(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+    import numpy as np
+
+    shape = np.broadcast_shapes(inputs[0].shape, tuple(inputs[1].tolist()))
+    _checked(math.prod(shape))
+    return np.broadcast_to(inputs[0], shape)
+
+
+def _reshape(inputs: Sequence[Any], attributes: Attributes, version: int) -> Array:
+    import numpy as np
+
+    data = inputs[0]
+    shape = inputs[1].tolist() if version >= 5 else list(attributes["shape"])
+    if not attributes.get("allowzero"):
+        shape = [data.shape[axis] if size == 0 else size for axis, size in enumerate(shape)]
+    return np.asarray(np.reshape(data, shape))
+
+
+def _reduce(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
+    def compute(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+        import numpy as np
+
+        axes = _axes_of(inputs, attributes)
+        if not axes and attributes.get("noop_with_empty_axes"):
+            return np.asarray(inputs[0])
+        function = getattr(np, name)
+        return np.asarray(
+            function(inputs[0], axis=axes or None, keepdims=bool(attributes.get("keepdims", 1))),
+            inputs[0].dtype,
+        )
+
+    return compute
+
+
+def _transpose(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+    import numpy as np
+
+    return np.transpose(inputs[0], attributes.get("perm"))
+
+
+def _identity(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+    result: Array = inputs[0]
+    return result
+
+
+_SHAPE_READERS: Final = frozenset({"Shape", "Size"})
+
+_OPERATORS: Final[Mapping[str, Callable[[Sequence[Any], Attributes, int], Array]]] = {
+    "Abs": _numpy("abs"),
+    "Add": _numpy("add"),
+    "And": _numpy("logical_and"),
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Ceil": _numpy("ceil"),
+    "Concat": _concat,
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "Div": _operands(_divide),
+    "Equal": _numpy("equal"),
+    "Expand": _expand,
+    "Floor": _numpy("floor"),
+    "Gather": _gather,
+    "Greater": _numpy("greater"),
+    "GreaterOrEqual": _numpy("greater_equal"),
+    "Identity": _identity,
+    "Less": _numpy("less"),
+    "LessOrEqual": _numpy("less_equal"),
+    "Max": _extreme("maximum"),
+    "Min": _extreme("minimum"),
+    "Mul": _numpy("multiply"),
+    "Neg": _numpy("negative"),
+    "Not": _numpy("logical_not"),
+    "Or": _numpy("logical_or"),
+    "Range": _range,
+    "ReduceMax": _reduce("max"),
+    "ReduceMin": _reduce("min"),
+    "ReduceProd": _reduce("prod"),
+    "ReduceSum": _reduce("sum"),
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Size": _size,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": _numpy("subtract"),
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    "Where": _numpy("where"),
+}

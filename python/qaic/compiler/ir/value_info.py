@@ -1,0 +1,98 @@
+"""The element type of every value of a model, per graph, as shape inference left them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.graph_walk import all_graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+
+@dataclass(slots=True)
+class ValueFacts:
+    """What is known about values by name."""
+
+    types: dict[str, int]
+    #: of values of the main graph whose dims are all known; -1 for those that differ between sets of shapes
+    shapes: dict[str, tuple[int, ...]]
+    #: float32 values that were float16 or bfloat16 in the model -> that type
+    narrow: dict[str, int] = field(default_factory=dict)
+    #: values that go by another name than in the model -> that name
+    original: dict[str, str] = field(default_factory=dict)
+
+
+def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
+    """Map the name of every tensor to its ONNX element type.
+
+    Names are unique over nested graphs that are visible to each other. Two branches may use one name for
+    different values; where their types differ the name is left out, so that nothing is done to either.
+    """
+    types: dict[str, int] = {}
+    mixed: set[str] = set()
+
+    def note(name: str, elem_type: int) -> None:
+        if elem_type and types.setdefault(name, elem_type) != elem_type:
+            mixed.add(name)
+
+    for graph in all_graphs(inferred.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.HasField("tensor_type"):
+                note(value.name, value.type.tensor_type.elem_type)
+        for tensor in graph.initializer:
+            note(tensor.name, tensor.data_type)
+        for sparse in graph.sparse_initializer:
+            note(sparse.values.name, sparse.values.data_type)
+    for name in mixed:
+        del types[name]
+    return types
+
+
+def untyped_values(graph: onnx.GraphProto, types: Mapping[str, int]) -> list[str]:
+    """List the outputs of nodes of the main graph that have no known type."""
+    return [name for node in graph.node for name in node.output if name and name not in types]
+
+
+def common_shapes(forms: Sequence[onnx.ModelProto]) -> dict[str, tuple[int, ...]]:
+    """Map the name of every tensor whose dims are known in every form to what the forms have in common.
+
+    A dimension that is not the same in all of them is -1; a tensor whose rank is not is left out.
+    """
+    shapes = collect_shapes(forms[0])
+    for form in forms[1:]:
+        others = collect_shapes(form)
+        shapes = {
+            name: tuple(
+                size if size == other else -1 for size, other in zip(shape, others[name], strict=True)
+            )
+            for name, shape in shapes.items()
+            if name in others and len(others[name]) == len(shape)
+        }
+    return shapes
+
+
+def collect_shapes(inferred: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Map the name of every tensor of the main graph whose dims are all known to its shape."""
+    graph = inferred.graph
+    shapes: dict[str, tuple[int, ...]] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        dims = known_dims(value)
+        if dims is not None:
+            shapes[value.name] = dims
+    return shapes
+
+
+def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    """Return the dims of a tensor; None when one is not known, or the value is no tensor."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    dims = tuple(dim.dim_value for dim in tensor.shape.dim)
+    # A size that is not there reads as 0, and asking whether it is there costs as much as reading it.
+    if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    return dims

@@ -1,0 +1,177 @@
+"""Where the bytes of an initializer come from, and how they reach the container without being held in memory.
+
+A weight is described by type, dims and a source. A source is read piece by piece when the container is
+written; the compiler itself never keeps a large payload. Files are read with positional reads rather than
+through a mapping: a file that shrinks under us then gives an error instead of a bus error.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from qaic.compiler.diagnostics.compile_error import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+#: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache
+CHUNK: Final = 1 << 17
+
+#: payloads below this size stay in the graph: shape inference must be able to read shape-carrying constants
+INLINE_LIMIT: Final = 1024
+
+
+class Source(Protocol):
+    """A payload that can be read from its start, as often as needed."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+
+    def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
+        """Read the payload in order; a piece is valid until the next one is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """How a payload is stored that the device decodes.
+
+    Parameters
+    ----------
+    encoding : str
+        Name of the format, as ``mxfp6_e2m3``.
+    axis : int
+        Dimension along which the blocks lie; they are stored as if it were the last.
+    """
+
+    encoding: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """An initializer whose payload is not part of the graph's protobuf."""
+
+    name: str
+    elem_type: int
+    dims: tuple[int, ...]
+    source: Source
+    #: how `source` has to be decoded to elements of the type; None when it holds them
+    blocks: BlockFormat | None = None
+
+
+class InputFile:
+    """A regular file open for positional reads, and what identified it when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        # O_NONBLOCK: opening a FIFO must not wait for a writer before its kind can be refused.
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self.path = path
+        self.stat = os.fstat(self.fd)
+        if not stat.S_ISREG(self.stat.st_mode):
+            os.close(self.fd)
+            self.fd = -1
+            if stat.S_ISDIR(self.stat.st_mode):
+                raise IsADirectoryError(21, "Is a directory", str(path))
+            raise refuse(
+                f"model file {str(path)!r}",
+                code="not_onnx",
+                found="something that is not a regular file",
+                expected="a regular file",
+            )
+        self.size = self.stat.st_size
+
+    def close(self) -> None:
+        """Close the file; closing twice is allowed."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def changed(self) -> bool:
+        """Whether the file was written to since it was opened."""
+        now = os.fstat(self.fd)
+        return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """A payload in a file."""
+
+    file: InputFile
+    offset: int
+    nbytes: int
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Read with positional reads into one buffer that is reused."""
+        buffer = memoryview(bytearray(min(CHUNK, self.nbytes)))
+        done = 0
+        while done < self.nbytes:
+            want = min(CHUNK, self.nbytes - done)
+            got = os.preadv(self.file.fd, [buffer[:want]], self.offset + done)
+            if got == 0:
+                raise refuse(
+                    f"model file {str(self.file.path)!r}",
+                    code="model_changed",
+                    found=f"its end at byte {self.offset + done}",
+                    expected=f"{self.file.size} bytes as when it was opened",
+                    fix="do not write to the model while it is compiled",
+                )
+            yield buffer[:got]
+            done += got
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRange:
+    """A payload that is already in memory."""
+
+    data: bytes | memoryview
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return len(self.data)
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Hand out views of the bytes."""
+        view = memoryview(self.data)
+        for start in range(0, len(view), CHUNK):
+            yield view[start : start + CHUNK]
+
+
+def read_all(source: Source) -> bytes:
+    """Read a small payload whole."""
+    return b"".join(bytes(piece) for piece in source.chunks())
+
+
+def whole_pieces(source: Source, nbytes: int) -> Iterator[memoryview]:
+    """Read a payload in pieces of one size, of which the last may be shorter.
+
+    A piece is valid until the next one is asked for.
+    """
+    buffer = memoryview(bytearray(min(nbytes, source.nbytes)))
+    filled = 0
+    for piece in source.chunks():
+        rest = memoryview(piece).cast("B")
+        while rest:
+            part = rest[: len(buffer) - filled]
+            buffer[filled : filled + len(part)] = part
+            filled += len(part)
+            rest = rest[len(part) :]
+            if filled == len(buffer):
+                yield buffer
+                filled = 0
+    if filled:
+        yield buffer[:filled]

@@ -1,0 +1,1 @@
+"""Rewritings of the graph."""

@@ -1,0 +1,95 @@
+"""Computing once what a graph computes many times over.
+
+Every call of a function brings its own copy of the work on positions and shapes, layer after layer. The
+engine does not see that they are equal, because their constants are copies too.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
+from qaic.compiler.ir.precision_ops import RANDOM, standard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+_RANDOM: Final = RANDOM | {"Dropout"}
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def merge_equal(
+    graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str] = _NOTHING
+) -> None:
+    """Remove nodes of the main graph that repeat an earlier one; changes `graph`.
+
+    Names mean one value each, nested graphs included. Equal means: one operator of the standard set,
+    attribute by attribute and input by input; the shape of a tensor is the list of its numbers where it is
+    known.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Main graph in topological order, without model-local functions.
+    shapes : Mapping[str, tuple[int, ...]]
+        Known shapes of values; a dim below 0 is not known.
+    labels : Mapping[str, str]
+        What is asked of values; nodes of which different things are asked are not equal.
+    """
+    outputs = {value.name for value in graph.output}
+    renamed: dict[str, str] = {}
+    known: dict[object, list[str]] = {}
+    kept: list[onnx.NodeProto] = []
+    for original in graph.node:
+        node = _constant_shape(original, shapes)
+        _rename_inputs(node, renamed)
+        key = _key(node)
+        names = list(node.output)
+        if key is not None and labels:
+            key = key, tuple(labels.get(name) for name in names)
+        earlier = known.setdefault(key, names) if key is not None else names
+        if earlier is not names and outputs.isdisjoint(names):
+            renamed.update(zip(names, earlier, strict=True))
+            continue
+        kept.append(node)
+    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _constant_shape(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.NodeProto:
+    """Return the shape of a tensor as a constant where it is known, else the node."""
+    dims = shapes.get(node.input[0], (-1,)) if standard(node, "Shape") and not node.attribute else (-1,)
+    if any(dim < 0 for dim in dims):
+        return node
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    value = numpy_helper.from_array(np.array(dims, np.int64))
+    return helper.make_node("Constant", [], list(node.output), value=value)
+
+
+def _rename_inputs(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+    inner_graphs = list(subgraphs(node))
+    for current in (node, *(inner for graph in inner_graphs for inner in all_nodes(graph.node))):
+        for position, name in enumerate(current.input):
+            if name in renamed:
+                current.input[position] = renamed[name]
+    pending = inner_graphs
+    while pending:
+        graph = pending.pop()
+        for value in graph.output:
+            value.name = renamed.get(value.name, value.name)
+        pending.extend(inner for node_of in graph.node for inner in subgraphs(node_of))
+
+
+def _key(node: onnx.NodeProto) -> object:
+    """Say what a node computes; None where two equal nodes may differ."""
+    if not standard(node, node.op_type) or node.op_type in _RANDOM or any(True for _ in subgraphs(node)):
+        return None
+    attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+    return node.op_type, tuple(node.input), tuple(attributes), tuple(bool(name) for name in node.output)

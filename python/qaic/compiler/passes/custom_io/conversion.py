@@ -1,0 +1,142 @@
+"""The operators between the border of a program and the model (compile-options §3.2, §4.2).
+
+Arithmetic is in float32. Quantize and dequantize are spelled out instead of left to ``QuantizeLinear``: that
+rounds before it adds the offset, and the engine would fuse it with the operators next to it. MXINT8 blocks
+are converted by the device: the graph has float32 in their place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, INT8
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+    from qaic.compiler.frontend.interface import Edge
+    from qaic.options.custom_io import CustomIo
+
+#: the permutation of `Transpose` from the border to the model, and back
+_TO_MODEL: Final = (0, 3, 1, 2)
+_TO_BORDER: Final = (0, 2, 3, 1)
+
+#: first operator set with what a conversion is made of
+_NEEDED: Final = {"int8": 11, "bfloat16": 13}
+
+_LOWEST, _HIGHEST = -128.0, 127.0
+
+
+class Converter:
+    """Builds the nodes of the conversions of one model.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Gets the constants of the conversions; its nodes are the caller's to place.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self.fresh = FreshNames(model.graph)
+        self.operators = max(
+            (item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), default=1
+        )
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[float, str] = {}
+
+    def into_model(self, edge: Edge, entry: CustomIo, border: str, inner: str) -> Sequence[onnx.NodeProto]:
+        """Make the nodes from input `border` to what the model calls `inner` now.
+
+        Raises
+        ------
+        CompileError
+            The operator set of the model is too old.
+        """
+        self._begin(edge, entry)
+        value = border
+        if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
+            value = self.node("Cast", [value], to=FLOAT)
+            if entry.offset:
+                value = self.node("Sub", [value, self.constant("offset", float(entry.offset))])
+            value = self.node("Mul", [value, self.constant("scale", entry.scale)])
+        elif entry.precision in {"float16", "bfloat16"}:
+            value = self.node("Cast", [value], to=FLOAT)
+        if entry.precision is not None and edge.elem_type != FLOAT:
+            value = self.node("Cast", [value], to=edge.elem_type)
+        if entry.layout == "NHWC":
+            value = self.node("Transpose", [value], perm=_TO_MODEL)
+        return self._end(value, inner)
+
+    def out_of_model(self, edge: Edge, entry: CustomIo, inner: str, border: str) -> Sequence[onnx.NodeProto]:
+        """Make the nodes from `inner` of the model to output `border`; as `into_model`."""
+        self._begin(edge, entry)
+        value = inner
+        if entry.layout == "NHWC":
+            value = self.node("Transpose", [value], perm=_TO_BORDER)
+        if entry.precision is not None and edge.elem_type != FLOAT:
+            value = self.node("Cast", [value], to=FLOAT)
+        if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
+            value = self._quantized(value, entry.scale, entry.offset)
+        elif entry.precision == "float16":
+            value = self.node("Cast", [value], to=10)
+        elif entry.precision == "bfloat16":
+            value = self.node("Cast", [value], to=BFLOAT16)
+        return self._end(value, border)
+
+    def _quantized(self, value: str, scale: float, offset: int) -> str:
+        """Round the sum half to even and clip; NaN becomes the lowest value, as in the host's conversions."""
+        value = self.node("Div", [value, self.constant("scale", scale)])
+        if offset:
+            value = self.node("Add", [value, self.constant("offset", float(offset))])
+        value = self.node("Round", [value])
+        lowest = self.constant("lowest", _LOWEST)
+        above = self.node("Greater", [value, lowest])
+        value = self.node("Where", [above, value, lowest])
+        value = self.node("Min", [value, self.constant("highest", _HIGHEST)])
+        return self.node("Cast", [value], to=INT8)
+
+    def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Add a node with one output; returns its name."""
+        from onnx import helper
+
+        name = self.fresh.make(self._base, operator.lower())
+        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def constant(self, what: str, value: float) -> str:
+        """Add a float32 constant; returns its name. Equal constants are stored once."""
+        from onnx import helper
+
+        if value not in self._constants:
+            name = self.fresh.make("custom_io", what)
+            self.model.graph.initializer.append(helper.make_tensor(name, FLOAT, [], [value]))
+            self._constants[value] = name
+        return self._constants[value]
+
+    def _begin(self, edge: Edge, entry: CustomIo) -> None:
+        self._base = edge.name
+        self._nodes = []
+        needed = _NEEDED.get(entry.precision or "", 1)
+        if self.operators < needed:
+            raise refuse(
+                f"{edge.name!r} as {entry.precision}",
+                code="old_operators",
+                found=f"a model of operator set {self.operators}",
+                expected=f"operator set {needed} or newer",
+                fix=f"export the model with opset_version={max(needed, 13)}",
+                context={"tensor": edge.name},
+            )
+
+    def _end(self, value: str, wanted: str) -> list[onnx.NodeProto]:
+        """Let the last node have the name that is wanted."""
+        if not self._nodes:
+            self.node("Identity", [value])
+            value = self._nodes[-1].output[0]
+        last = self._nodes[-1]
+        last.output[list(last.output).index(value)] = wanted
+        return self._nodes

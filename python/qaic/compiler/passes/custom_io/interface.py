@@ -1,0 +1,188 @@
+"""Giving the border of a program the types and layouts that were asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.frontend.interface import check_size
+from qaic.compiler.frontend.specialization import Interface
+from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.passes.custom_io.conversion import Converter
+from qaic.compiler.passes.custom_io.requests import BORDER_TYPES, FILE, changes, requests_of
+from qaic.compiler.passes.emulation.mx_fake_quantize import packed_shape
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.ir.weights import Weight
+    from qaic.options.custom_io import CustomIo
+    from qaic.options.models import CompileOptions
+
+#: dims of the model (NCHW) in the order of the border (NHWC)
+_CHANNELS_LAST: Final = (0, 2, 3, 1)
+
+
+def change_edges(
+    model: onnx.ModelProto, weights: dict[str, Weight], interface: Interface, options: CompileOptions
+) -> Interface:
+    """Convert at the border what the options want to be something else there.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Graph whose interface is final; gets the conversions.
+    weights : dict[str, Weight]
+        Weights of the main graph; one that is an output gets another name.
+    interface : Interface
+        Inputs and outputs as the model has them.
+    options : CompileOptions
+        Compile options.
+
+    Returns
+    -------
+    Interface
+        What the caller sees.
+
+    Raises
+    ------
+    OptionError
+        A request contradicts the model.
+    CompileError
+        A tensor would be too large for a buffer, or the operator set of the model is too old.
+    """
+    requests = requests_of(interface, options)
+    if not requests:
+        return interface
+    converter = Converter(model)
+    _change_graph(model, weights, interface, requests, converter)
+    return Interface(
+        tuple(_changed(edge, requests.get(edge.name), "input") for edge in interface.inputs),
+        tuple(_changed(edge, requests.get(edge.name), "output") for edge in interface.outputs),
+        tuple(
+            replace(
+                variant,
+                inputs=_sizes(interface.inputs, variant.inputs, requests),
+                outputs=_sizes(interface.outputs, variant.outputs, requests),
+            )
+            for variant in interface.variants
+        ),
+    )
+
+
+def _change_graph(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    interface: Interface,
+    requests: Mapping[str, CustomIo],
+    converter: Converter,
+) -> None:
+    graph = model.graph
+    renamed = {name: converter.fresh.make(name, "of_model") for name in requests}
+    _rename(model, weights, renamed)
+    before: list[onnx.NodeProto] = []
+    after: list[onnx.NodeProto] = []
+    edges = {edge.name: edge for edge in (*interface.inputs, *interface.outputs)}
+    for values, nodes, is_input in ((graph.input, before, True), (graph.output, after, False)):
+        for value in values:
+            entry = requests.get(value.name)
+            if entry is None:
+                continue
+            edge, inner = edges[value.name], renamed[value.name]
+            _retype(value, edge, entry)
+            if is_input:
+                nodes.extend(converter.into_model(edge, entry, value.name, inner))
+            else:
+                nodes.extend(converter.out_of_model(edge, entry, inner, value.name))
+    # The graph owns its nodes: emptying it first would empty them.
+    copies = [type(node).FromString(node.SerializeToString()) for node in (*before, *graph.node, *after)]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _rename(model: onnx.ModelProto, weights: dict[str, Weight], names: Mapping[str, str]) -> None:
+    """Rename values everywhere but in the declarations of the main graph's inputs and outputs."""
+    for graph in all_graphs(model.graph):
+        for node in graph.node:
+            for names_of in (node.input, node.output):
+                for position, name in enumerate(names_of):
+                    if name in names:
+                        names_of[position] = names[name]
+        for tensor in graph.initializer:
+            tensor.name = names.get(tensor.name, tensor.name)
+        for sparse in graph.sparse_initializer:
+            sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+        if graph is not model.graph:
+            for value in graph.output:
+                value.name = names.get(value.name, value.name)
+    if weights.keys() & names.keys():
+        # In place and in order: the order is the one they are stored in.
+        held = [replace(weight, name=names.get(name, name)) for name, weight in weights.items()]
+        weights.clear()
+        weights.update((weight.name, weight) for weight in held)
+
+
+def _retype(value: onnx.ValueInfoProto, edge: Edge, entry: CustomIo) -> None:
+    """Declare an input or output of the graph as what it is at the border; symbols stay with their dims."""
+    tensor = value.type.tensor_type
+    # The graph computes with the values of blocks; the device makes them.
+    tensor.elem_type = FLOAT if entry.precision == "mxint8" else _border_type(edge, entry)
+    dims = [type(dim).FromString(dim.SerializeToString()) for dim in tensor.shape.dim]
+    if entry.layout == "NHWC":
+        dims = [dims[at] for at in _CHANNELS_LAST]
+    if entry.precision == "mxint8" and not dims[-1].HasField("dim_value"):
+        raise OptionError(
+            f"{FILE}: the last dim of {edge.name!r} is not the same in all specializations; Precision "
+            "mxint8 makes blocks along it and needs one size",
+            code="option.custom_io",
+            context={"options": [FILE], "tensor": edge.name},
+        )
+    del tensor.shape.dim[:]
+    tensor.shape.dim.extend(dims)
+
+
+def _border_type(edge: Edge, entry: CustomIo) -> int:
+    if entry.precision is None or not changes(edge, replace(entry, layout=None)):
+        return edge.elem_type
+    return BORDER_TYPES[entry.precision]
+
+
+def _border_dims(dims: tuple[int, ...], entry: CustomIo | None) -> tuple[int, ...]:
+    if entry is None:
+        return dims
+    if entry.layout == "NHWC":
+        dims = tuple(dims[at] for at in _CHANNELS_LAST)
+    return packed_shape(dims) if entry.precision == "mxint8" else dims
+
+
+def _changed(edge: Edge, entry: CustomIo | None, kind: str) -> Edge:
+    if entry is None:
+        return edge
+    quantized = None
+    if entry.scale is not None and entry.offset is not None:
+        quantized = (entry.scale, entry.offset)
+    columns = None
+    if entry.precision == "mxint8":
+        columns = _border_dims(edge.dims, replace(entry, precision=None))[-1]
+    changed = replace(
+        edge,
+        elem_type=_border_type(edge, entry),
+        dims=_border_dims(edge.dims, entry),
+        model=edge,
+        quantized=quantized,
+        mxint8=columns,
+    )
+    return check_size(changed, kind)
+
+
+def _sizes(
+    edges: Sequence[Edge], dims: Sequence[tuple[int, ...]], requests: Mapping[str, CustomIo]
+) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        _border_dims(sizes, requests.get(edge.name)) for edge, sizes in zip(edges, dims, strict=True)
+    )

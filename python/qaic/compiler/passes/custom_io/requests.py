@@ -1,0 +1,184 @@
+"""From the options to one request per input or output that has to change."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.frontend.interface import BFLOAT16_HARDWARE
+from qaic.compiler.ir.elem_types import BFLOAT16, CODES, FLOAT, FLOAT16, INT8, UINT8
+from qaic.compiler.passes.retained_state import SUFFIX
+from qaic.errors import OptionError
+from qaic.options.custom_io import CONVERSIONS, CustomIo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.frontend.specialization import Interface
+    from qaic.options.models import CompileOptions
+
+FILE: Final = "custom_io_list_file"
+CACHE: Final = "mxint8_kv_cache"
+
+#: how outputs of sub-functions spell the suffix
+_INNER_SUFFIX: Final = "_InternalRetainedState"
+
+#: element type at the border by precision; the bytes of MXINT8 blocks travel as uint8
+BORDER_TYPES: Final = {
+    "float": FLOAT,
+    "float16": FLOAT16,
+    "bfloat16": BFLOAT16,
+    "int8": INT8,
+    "mxint8": UINT8,
+}
+
+FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16})
+
+_log = logging.getLogger("qaic.compiler")
+
+
+def requests_of(interface: Interface, options: CompileOptions) -> dict[str, CustomIo]:
+    """Find what the options want of which tensor.
+
+    Parameters
+    ----------
+    interface : Interface
+        Inputs and outputs as the model has them.
+    options : CompileOptions
+        Compile options.
+
+    Returns
+    -------
+    dict of str to CustomIo
+        By name of the input or output; without those that stay as they are.
+
+    Raises
+    ------
+    OptionError
+        A request contradicts the model, or all entries name something else; everything wrong is listed.
+    """
+    edges = {edge.name: edge for edge in (*interface.inputs, *interface.outputs)}
+    wanted = _matched(options.custom_io_list_file, edges)
+    pairs = [
+        (edge.name.removesuffix(SUFFIX), edge.name)
+        for edge in interface.outputs
+        if edge.name.endswith(SUFFIX) and edge.name.removesuffix(SUFFIX) in edges
+    ]
+    problems = list(_compressed(wanted, pairs, edges)) if options.mxint8_kv_cache else []
+    problems += _problems(wanted, edges, options.aic_hw_version)
+    problems += _unequal(wanted, pairs, edges)
+    if problems:
+        shown = problems[0] if len(problems) == 1 else "".join(f"\n  {text}" for text in problems)
+        raise OptionError(
+            f"{FILE}: {shown}",
+            code="option.custom_io",
+            context={"options": [FILE], "problems": problems},
+        )
+    return {name: entry for name, entry in wanted.items() if changes(edges[name], entry)}
+
+
+def changes(edge: Edge, entry: CustomIo) -> bool:
+    """Whether a request is anything else than what the tensor is."""
+    if entry.layout == "NHWC":
+        return True
+    if entry.precision is None or entry.precision not in CONVERSIONS:
+        return False
+    return edge.elem_type in FLOATS and BORDER_TYPES[entry.precision] != edge.elem_type
+
+
+def _matched(entries: Sequence[CustomIo], edges: Mapping[str, Edge]) -> dict[str, CustomIo]:
+    """Look the entries up; a name that the model lacks is a warning, none that it has an error."""
+    matched: dict[str, CustomIo] = {}
+    missing: list[str] = []
+    for entry in entries:
+        name = next((name for name in _spellings(entry.name) if name in edges), None)
+        if name is None:
+            missing.append(entry.name)
+        else:
+            matched.setdefault(name, replace(entry, name=name))
+    if missing and not matched:
+        raise OptionError(
+            f"{FILE}: none of its {len(missing)} names is an input or output of the model: "
+            f"{listing(missing)}; the model has {listing(sorted(edges), 20)}",
+            code="option.custom_io",
+            context={"options": [FILE], "missing": missing},
+        )
+    if missing:
+        _log.warning("%s: the model has no input or output %s", FILE, listing(missing))
+    return matched
+
+
+def _spellings(name: str) -> Iterable[str]:
+    """Yield a name and what it may be called in the model instead."""
+    yield name
+    for suffix, other in ((SUFFIX, _INNER_SUFFIX), (_INNER_SUFFIX, SUFFIX)):
+        if name.endswith(suffix):
+            yield name.removesuffix(suffix) + other
+
+
+def _problems(
+    wanted: Mapping[str, CustomIo], edges: Mapping[str, Edge], hardware: str | None
+) -> Iterable[str]:
+    """Say what contradicts the model."""
+    for name, entry in wanted.items():
+        edge = edges[name]
+        found = f"{name!r} is {edge.dtype} {list(edge.dims)}"
+        if entry.layout is not None and len(edge.dims) != 4:
+            yield f"{found}; Layout is for tensors of 4 dims, leave it out"
+        precision = entry.precision
+        if precision is None:
+            continue
+        if edge.elem_type not in FLOATS:
+            if CODES.get(precision) != edge.elem_type:
+                yield f"{found}; a tensor of integers keeps its type, so leave Precision {precision} out"
+            elif entry.scale is not None:
+                yield f"{found} in the model already; leave Scale and Offset out"
+        elif precision not in CONVERSIONS:
+            yield f"{found}; Precision is one of {', '.join(CONVERSIONS)} for it, not {precision}"
+        elif precision == "int8" and entry.scale is None:
+            yield f"{found}; Precision int8 needs Scale and Offset: real = Scale x (q - Offset)"
+        elif precision == "bfloat16" and hardware != BFLOAT16_HARDWARE:
+            yield f"{found}; Precision bfloat16 needs aic_hw_version={BFLOAT16_HARDWARE}"
+        elif precision == "mxint8" and (not edge.dims or 0 in edge.dims):
+            yield f"{found}; Precision mxint8 needs a last dim to make blocks of"
+
+
+def _compressed(
+    wanted: dict[str, CustomIo], pairs: Sequence[tuple[str, str]], edges: Mapping[str, Edge]
+) -> Iterable[str]:
+    """Add the requests of `mxint8_kv_cache`; say which contradict the file."""
+    states = [pair for pair in pairs if edges[pair[0]].elem_type in FLOATS and edges[pair[0]].dims]
+    if not states:
+        _log.warning("%s: the model has no state of floats; nothing is compressed", CACHE)
+    for name in (name for pair in states for name in pair):
+        known = wanted.get(name, CustomIo(name))
+        if known.precision not in {None, "mxint8"}:
+            yield f"{name!r} has Precision {known.precision}, {CACHE} makes it mxint8; leave one of them out"
+        wanted[name] = replace(known, precision="mxint8", scale=None, offset=None)
+
+
+def _unequal(
+    wanted: Mapping[str, CustomIo], pairs: Sequence[tuple[str, str]], edges: Mapping[str, Edge]
+) -> Iterable[str]:
+    """Say which outputs would not be what the input they feed is (compile-options §3.2)."""
+    for pair in pairs:
+        if wanted.keys().isdisjoint(pair):
+            continue
+        given, kept = (_form(wanted.get(name), edges[name]) for name in pair)
+        if given != kept:
+            yield (
+                f"input {pair[0]!r} would be {given} and {pair[1]!r}, its next value, {kept}; give both the "
+                "same entry"
+            )
+
+
+def _form(entry: CustomIo | None, edge: Edge) -> str:
+    """Name what a tensor becomes."""
+    precision = entry.precision if entry is not None and entry.precision is not None else edge.dtype
+    text = "float32" if precision == "float" else precision
+    if entry is not None and entry.scale is not None:
+        text += f" (Scale {entry.scale}, Offset {entry.offset})"
+    return f"{text} NHWC" if entry is not None and entry.layout == "NHWC" else text

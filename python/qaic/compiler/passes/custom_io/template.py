@@ -1,0 +1,58 @@
+"""The template of a custom I/O file: every input and output as the model has it (compile-options §3.2)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
+from qaic.compiler.reports.extra_artifacts import SideFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.frontend.specialization import Interface
+
+_PRECISIONS: Final = {FLOAT: "float", FLOAT16: "float16", BFLOAT16: "bfloat16"}
+
+_HEAD: Final = """\
+# Custom I/O: the tensors of the program as the model has them. Keep the entries that shall change, edit
+# them, and pass the file as custom_io_list_file (-custom-IO-list-file).
+#   Layout:    NCHW or NHWC, of tensors with 4 dims
+#   Precision: float, float16, bfloat16, mxint8, or int8 with Scale and Offset: real = Scale x (q - Offset)
+"""
+
+
+def template_of(interface: Interface, path: Path) -> SideFile:
+    """Describe the template that a compilation writes.
+
+    Parameters
+    ----------
+    interface : Interface
+        Inputs and outputs as the model has them.
+    path : Path
+        File to write.
+    """
+    text = "".join([_HEAD, *_side("inputs", interface.inputs), *_side("outputs", interface.outputs)])
+    return SideFile(path, lambda temporary: _write(temporary, text))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _side(what: str, edges: Iterable[Edge]) -> Iterable[str]:
+    yield f"\n# {what}\n"
+    for edge in edges:
+        precision = _PRECISIONS.get(edge.elem_type)
+        # A JSON string is a YAML one, whatever the name is made of.
+        name = json.dumps(edge.name)
+        if precision is None:
+            yield f"\n# - IOName: {name}\n#   {edge.dtype} {list(edge.dims)}: integers keep their type\n"
+            continue
+        yield f"\n - IOName: {name}\n"
+        if len(edge.dims) == 4:
+            yield "   Layout: NCHW\n"
+        yield f"   Precision: {precision}\n   # Scale: 1.0\n   # Offset: 0\n"

@@ -1,0 +1,252 @@
+"""Embedding tables of recommender models in a zip file beside the model (compile-options §3.7).
+
+One ``.npy`` member per table, named after the initializer. Tables may be larger than memory, so they are read
+and written piece by piece.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import struct
+import tokenize
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
+from qaic.compiler.ir.initializers import as_weight
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.weights import CHUNK, Weight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import IO
+
+    import onnx
+
+    from qaic.errors import CompileError
+
+_log = logging.getLogger("qaic.compiler")
+
+_SUFFIX: Final = ".npy"
+
+#: tables of one file at most; the directory of a zip is read whole
+_MAX_MEMBERS: Final = 65_536
+
+#: the header of a ``.npy`` file at most; numpy itself writes 128 bytes
+_MAX_HEADER: Final = 4096
+
+#: element types that numpy has
+_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
+
+_RANK: Final = 2
+
+#: a zip cannot say that a member has no date
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """The payload of one table in a zip file."""
+
+    file: Path
+    name: str
+    skip: int
+    nbytes: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """Read the table; the zip's checksum is verified at its end."""
+        left = self.nbytes
+        try:
+            with zipfile.ZipFile(self.file) as tables, tables.open(self.name) as stream:
+                stream.read(self.skip)
+                while left and (piece := stream.read(min(CHUNK, left))):
+                    left -= len(piece)
+                    yield piece
+                stream.read(1)
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, zlib.error) as error:
+            raise _refuse(self.file, f"member {self.name!r}", str(error), "an intact member") from error
+        if left:
+            raise _refuse(self.file, f"member {self.name!r}", f"{left} bytes too few", "all of the table")
+
+
+def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) -> None:
+    """Replace initializers by the tables of the same names; changes `model` and `weights`.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+    file : Path
+        Zip file with ``<initializer>.npy`` members, stored or deflated.
+
+    Raises
+    ------
+    CompileError
+        The file is no such zip, has no table of the model, or a table has another type or shape.
+    OSError
+        The file cannot be read.
+    """
+    small = {tensor.name: tensor for tensor in model.graph.initializer}
+    unknown: list[str] = []
+    loaded = 0
+    try:
+        with zipfile.ZipFile(file) as tables:
+            members = [member for member in tables.infolist() if not member.is_dir()]
+            _check_members(file, members)
+            for member in members:
+                name = member.filename.removesuffix(_SUFFIX)
+                known = weights.get(name) or (as_weight(small[name]) if name in small else None)
+                if known is None or not member.filename.endswith(_SUFFIX):
+                    unknown.append(member.filename)
+                    continue
+                with tables.open(member) as stream:
+                    skip = _check_header(file, member, stream, known)
+                source = _Member(file, member.filename, skip, known.source.nbytes)
+                if name in weights:
+                    weights[name] = Weight(name, known.elem_type, known.dims, source)
+                else:
+                    _replace(small[name], b"".join(source.chunks()))
+                loaded += 1
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, zlib.error) as error:
+        raise _refuse(file, "the file", str(error), "a zip file, stored or deflated") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # What zipfile leaves when a damaged directory points before the start of the file.
+        raise _refuse(file, "the file", "a damaged directory", "a zip file, stored or deflated") from error
+    if not loaded:
+        raise _refuse(file, "its members", listing(unknown) or "none", "names of initializers with .npy")
+    if unknown:
+        _log.warning("load_embedding_tables: the model has no initializers for %s", listing(unknown))
+
+
+def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weight]:
+    """Find the constant tables that Gather nodes read, those of two dimensions.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+
+    Raises
+    ------
+    CompileError
+        The model has no such table.
+    """
+    small = {tensor.name: tensor for tensor in model.graph.initializer}
+    names = dict.fromkeys(node.input[0] for node in model.graph.node if standard(node, "Gather"))
+    tables = [
+        weights.get(name) or as_weight(small[name]) for name in names if name in weights or name in small
+    ]
+    tables = [table for table in tables if len(table.dims) == _RANK and table.elem_type in _TYPES]
+    if not tables:
+        raise refuse(
+            "dump_embedding_tables",
+            code="embedding_tables",
+            found="no Gather node that reads a constant of two dimensions",
+            expected="at least one embedding table",
+            fix="leave the option out",
+        )
+    return tables
+
+
+def write_tables(tables: list[Weight], target: Path) -> None:
+    """Write tables to a zip file, without compression.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        for table in tables:
+            with archive.open(zipfile.ZipInfo(table.name + _SUFFIX, _EPOCH), "w", force_zip64=True) as member:
+                member.write(_header(table))
+                for piece in table.source.chunks():
+                    member.write(piece)
+
+
+def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
+    if len(members) > _MAX_MEMBERS:
+        raise _refuse(file, "its members", str(len(members)), f"at most {_MAX_MEMBERS}")
+    seen: set[str] = set()
+    for member in members:
+        if member.filename in seen:
+            raise _refuse(file, f"member {member.filename!r}", "it twice", "it once")
+        seen.add(member.filename)
+
+
+def _check_header(file: Path, member: zipfile.ZipInfo, stream: IO[bytes], known: Weight) -> int:
+    """Compare a table with its initializer; returns where the payload begins."""
+    from numpy.lib import format as npy
+
+    what = f"member {member.filename!r}"
+    expected = f"{type_name(known.elem_type)} {list(known.dims)} as in the model"
+    if known.elem_type not in _TYPES:
+        raise _refuse(file, what, "a table", f"no table, because numpy has no {type_name(known.elem_type)}")
+    try:
+        prefix = stream.read(8)
+        length = struct.Struct("<H" if prefix[6:7] == b"\x01" else "<I")
+        size = int(length.unpack(stream.read(length.size))[0])
+        if prefix[:6] != b"\x93NUMPY" or size > _MAX_HEADER:
+            raise _refuse(file, what, "no header of a .npy file", expected)
+        text = stream.read(size)
+        shape, is_fortran, dtype = _read_header(npy, prefix + length.pack(size) + text)
+    except (struct.error, ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error) as error:
+        raise _refuse(file, what, f"a damaged header ({error})", expected) from error
+    found = f"{dtype.name} {list(shape)}"
+    if is_fortran and len(shape) > 1:
+        raise _refuse(file, what, f"{found} in Fortran order", f"{expected}, in C order")
+    little = dtype.newbyteorder("<") == dtype
+    if dtype.name != TABLE[known.elem_type][0] or tuple(shape) != known.dims or not little:
+        raise _refuse(file, what, found if little else f"{found}, big-endian", expected)
+    skip = 8 + length.size + size
+    if member.file_size != skip + tensor_bytes(known.elem_type, known.dims):
+        raise _refuse(file, what, f"{member.file_size - skip} bytes of data", expected)
+    return skip
+
+
+def _read_header(npy: Any, header: bytes) -> tuple[tuple[int, ...], bool, Any]:
+    stream = io.BytesIO(header)
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, is_fortran, dtype = read(stream, max_header_size=_MAX_HEADER)
+    return shape, is_fortran, dtype
+
+
+def _header(table: Weight) -> bytes:
+    import numpy as np
+    from numpy.lib import format as npy
+
+    stream = io.BytesIO()
+    descr = npy.dtype_to_descr(np.dtype(TABLE[table.elem_type][0]).newbyteorder("<"))
+    npy.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": table.dims})
+    return stream.getvalue()
+
+
+def _replace(tensor: onnx.TensorProto, data: bytes) -> None:
+    name, elem_type, dims = tensor.name, tensor.data_type, list(tensor.dims)
+    tensor.Clear()
+    tensor.name, tensor.data_type, tensor.raw_data = name, elem_type, data
+    tensor.dims.extend(dims)
+
+
+def _refuse(file: Path, what: str, found: str, expected: str) -> CompileError:
+    return refuse(
+        f"load_embedding_tables: {str(file)!r}, {what}",
+        code="embedding_tables",
+        found=found,
+        expected=expected,
+        fix="write the file with numpy.save and zipfile, or with dump_embedding_tables",
+        context={"path": str(file)},
+    )

@@ -1,0 +1,1 @@
+"""Passes that make the graph round as the hardware does."""

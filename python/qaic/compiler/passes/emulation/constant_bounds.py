@@ -1,0 +1,105 @@
+"""Which computed constants may lie beyond float16, so that they have to be clipped before they are rounded.
+
+A constant that is stored is clipped there. One that the model computes - a mask times the most negative
+float32, a tensor filled with it - is known only to the engine, so nodes have to clip it. They are left out
+where the operators show that they are not needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.precision_ops import standard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+#: operators whose results lie in [-1, 1] whatever they read
+_OF_ONE: Final = (
+    *("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"),
+    *("EyeLike", "RandomUniform"),
+)
+
+
+def filling(node: onnx.NodeProto) -> npt.NDArray[np.generic] | None:
+    """Return the value that ConstantOfShape fills a tensor with; None for other operators."""
+    import numpy as np
+
+    if not standard(node, "ConstantOfShape"):
+        return None
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return np.asarray(dense(attribute.t))
+    return np.zeros(1, np.float32)
+
+
+def exceeds(values: npt.NDArray[np.generic]) -> bool:
+    """Whether a finite value of an array becomes infinite in float16."""
+    import numpy as np
+
+    if values.dtype.kind not in "fiu":
+        return False
+    magnitudes = np.abs(values.astype(np.float64))
+    with np.errstate(over="ignore"):
+        return bool((np.isfinite(magnitudes) & np.isinf(magnitudes.astype(np.float16))).any())
+
+
+def may_exceed(
+    graph: onnx.GraphProto,
+    folded: Collection[str],
+    picks: Callable[[onnx.NodeProto], tuple[int, ...] | None],
+) -> set[str]:
+    """Collect the results of folded nodes that may lie beyond float16.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Main graph in topological order.
+    folded : Collection[str]
+        First outputs of the nodes that compute constants.
+    picks : callable
+        Positions of the inputs that a node picks its results from; None for a node that computes.
+    """
+    if not folded:
+        return set()
+    within: set[str] = set()
+    found: set[str] = set()
+    read = {
+        name
+        for current in all_graphs(graph)
+        for node in current.node
+        if node_key(node) in folded
+        for name in node.input
+    }
+    for current in all_graphs(graph):
+        for tensor in current.initializer:
+            if tensor.name in read and not exceeds(dense(tensor)):
+                within.add(tensor.name)
+        for node in current.node:
+            if node_key(node) not in folded:
+                continue
+            if _stays_within(node, within, picks(node)):
+                within.update(node.output)
+            else:
+                found.update(filter(None, node.output))
+    return found
+
+
+def _stays_within(node: onnx.NodeProto, within: set[str], picked: tuple[int, ...] | None) -> bool:
+    value = filling(node)
+    if value is not None:
+        return not exceeds(value)
+    if standard(node, *_OF_ONE):
+        return True
+    return picked is not None and all(
+        node.input[position] in within
+        for position in picked
+        if position < len(node.input) and node.input[position]
+    )

@@ -1,0 +1,419 @@
+"""Rounding floats to the grid their nodes compute on, exactly where the card would (compile-options §5.2).
+
+Kernels stay in fp32. A value is put on the grid by a pair of casts, float to float16 or bfloat16 and back;
+the engine keeps such pairs. One pass in topological order decides for each value whether it needs a pair: not
+when it is picked from values on the grid, and not yet when its only reader belongs to the same fused unit.
+Nodes that compute on no grid, those of fp32 and of integers, read what is there and are left as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.constant_propagation import Constness, classify, node_key, typed_picks
+from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
+from qaic.compiler.ir.float16_weights import HALF_MAX, HalfSource, Overflows
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, subgraphs, uses
+from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.precision_ops import (
+    BIAS_TAKERS,
+    COMMUTING,
+    GRIDS,
+    cast_target,
+    parameter_inputs,
+    parameter_outputs,
+    standard,
+)
+from qaic.compiler.ir.weights import Weight
+from qaic.compiler.passes.emulation.constant_bounds import exceeds, filling, may_exceed
+from qaic.compiler.quantization.precision_classes import Classification, PrecisionClass
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.compiler.ir.value_info import ValueFacts
+
+_GRIDS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
+
+#: the first operator set with Where, which clipping needs
+_WHERE: Final = 9
+
+#: element types whose values are rounded; float64 is treated as float32 (§5.2)
+ROUNDED: Final = frozenset({FLOAT, DOUBLE})
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What is known inside one graph; names not found here belong to the graphs around it."""
+
+    graph: onnx.GraphProto
+    parent: _Scope | None
+    defined: set[str] = field(default_factory=set)
+    #: values known to be on a grid, with the grid
+    on_grid: set[tuple[str, int]] = field(default_factory=set)
+    #: value and grid -> its copy there
+    copies: dict[tuple[str, int], str] = field(default_factory=dict)
+    #: values left off the grid for their only reader
+    deferred: set[str] = field(default_factory=set)
+    #: result of a folded node that is an output -> the same before rounding
+    folded_names: dict[str, str] = field(default_factory=dict)
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    #: value -> the nodes of this graph that read it, with the position
+    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = field(default_factory=dict)
+
+
+class Rounder:
+    """Rewrites a model so that the floats of each node are on its grid.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton, changed in place.
+    weights : dict[str, Weight]
+        Weights of the main graph, changed in place.
+    facts : ValueFacts
+        Types and shapes of the values; new values are added.
+    decided : Classification
+        What each node computes in.
+    overflows : Overflows
+        Receives the constants that do not fit.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        weights: dict[str, Weight],
+        facts: ValueFacts,
+        *,
+        decided: Classification,
+        overflows: Overflows,
+    ) -> None:
+        self.model = model
+        self.weights = weights
+        self.types = facts.types
+        self.shapes = facts.shapes
+        self.narrow = facts.narrow
+        self.decided = decided
+        self.overflows = overflows
+        self.fresh = FreshNames(model.graph)
+        self.uses = uses(model.graph)
+        self.picks = typed_picks(self.types)
+        self.constness = Constness()
+        #: computed constants that may lie beyond float16, where those are clipped
+        self.beyond: set[str] = set()
+        #: fillings of tensors among them, by the name of the tensor
+        self.fillings: dict[str, onnx.NodeProto] = {}
+        #: numbers in the main graph, by value and type
+        self.scalars: dict[tuple[float, int], str] = {}
+
+    def run(self) -> None:
+        """Rewrite the model."""
+        classify(self.model.graph, self.weights.keys(), self, self.constness)
+        version = next((s.version for s in self.model.opset_import if s.domain in STANDARD_DOMAINS), 1)
+        if self.overflows.clip and version >= _WHERE:
+            self.beyond = may_exceed(
+                self.model.graph, self.constness.folded, lambda node: self.picks(node, FLOAT16)
+            )
+        self._graph(self.model.graph, None, None)
+
+    def grid_of(self, node: onnx.NodeProto) -> int:
+        """Tell the grid that a node computes on; 0 for none."""
+        chosen = self.decided.classes.get(node_key(node))
+        return 0 if chosen is None else _GRIDS.get(chosen, 0)
+
+    def reads(self, node: onnx.NodeProto, position: int) -> int:
+        """Tell the grid that a node wants one of its inputs on; 0 for none."""
+        grid = self.grid_of(node)
+        if not grid or position in parameter_inputs(node) or not self._wanted(node, node.input[position]):
+            return 0
+        return grid
+
+    def _wanted(self, node: onnx.NodeProto, name: str) -> bool:
+        """Whether a value must be on the grid of a node that reads or makes it."""
+        return self.types.get(name, 0) in ROUNDED and (
+            node_key(node) in self.decided.requested or self.narrow.get(name, 0) == self.grid_of(node)
+        )
+
+    def _on_grid(self, scope: _Scope, name: str, grid: int) -> bool:
+        if self.types.get(name, 0) == grid:
+            return True
+        at: _Scope | None = scope
+        while at is not None:
+            if (name, grid) in at.on_grid:
+                return True
+            if name in at.defined:
+                return False
+            at = at.parent
+        return False
+
+    def _graph(self, graph: onnx.GraphProto, parent: _Scope | None, owner: onnx.NodeProto | None) -> None:
+        """Rewrite one graph; what enters and leaves it is as the node needs that it belongs to."""
+        scope = _Scope(graph, parent)
+        grid = 0 if owner is None else self.grid_of(owner)
+        if owner is not None and grid and standard(owner, "Loop", "Scan"):
+            carried = (value.name for value in graph.input)
+            scope.on_grid.update((name, grid) for name in carried if self._wanted(owner, name))
+        scope.defined.update(value.name for value in graph.input)
+        scope.defined.update(tensor.name for tensor in graph.initializer)
+        for node in graph.node:
+            scope.defined.update(node.output)
+            for position, name in enumerate(node.input):
+                scope.readers.setdefault(name, []).append((node, position))
+        self._narrow_constants(scope)
+        outputs = {value.name for value in graph.output}
+        for node in graph.node:
+            if node_key(node) in self.constness.folded:
+                self._folded(scope, node, outputs if parent is None else set())
+            else:
+                self._node(scope, node)
+        if owner is not None and grid:
+            for value in graph.output:
+                if self._wanted(owner, value.name) and not self._on_grid(scope, value.name, grid):
+                    value.name = self._copy(scope, value.name, grid)
+        rewritten = [type(node).FromString(node.SerializeToString()) for node in scope.nodes]
+        del graph.node[:]
+        graph.node.extend(rewritten)
+
+    def _folded(self, scope: _Scope, node: onnx.NodeProto, outputs: set[str]) -> None:
+        """Keep a constant computation in fp32; round it only where it is an output of the program."""
+        for position, name in enumerate(node.input):
+            node.input[position] = self._folded_name(scope, name)
+        scope.nodes.append(node)
+        if filling(node) is not None:
+            self.fillings[node.output[0]] = node
+        grid = self.grid_of(node)
+        wanted = [grid and name in outputs and self._wanted(node, name) for name in node.output]
+        for position, name in enumerate(list(node.output)):
+            if wanted[position]:
+                self._round_output(scope, node, position, grid)
+                scope.folded_names[name] = node.output[position]
+
+    @staticmethod
+    def _folded_name(scope: _Scope, name: str) -> str:
+        """Give the name a value has before rounding, if it was folded and is an output too."""
+        at: _Scope | None = scope
+        while at is not None and name not in at.folded_names and name not in at.defined:
+            at = at.parent
+        return name if at is None else at.folded_names.get(name, name)
+
+    def _node(self, scope: _Scope, node: onnx.NodeProto) -> None:
+        """Put the inputs of a node on its grid, and its outputs where they are not by themselves."""
+        grid = self.grid_of(node)
+        made = [bool(grid) and self._wanted(node, name) for name in node.output]
+        casts = grid and cast_target(node) == grid
+        for position, name in enumerate(node.input):
+            if casts or not self.reads(node, position):
+                node.input[position] = self._folded_name(scope, name)
+            elif name not in scope.deferred and not self._on_grid(scope, name, grid):
+                node.input[position] = self._copy(scope, name, grid)
+        nested = list(subgraphs(node))
+        controls = bool(nested) and standard(node, "If", "Loop", "Scan")
+        for inner in nested:
+            self._graph(inner, scope, node)
+        scope.nodes.append(node)
+        if any(made) and grid == FLOAT16 and self.overflows.clip:
+            self._clip_filling(node)
+        for one in GRIDS:
+            if self._selects(scope, node, one):
+                scope.on_grid.update((name, one) for name in node.output)
+        for position, name in enumerate(list(node.output)):
+            if not name or not made[position] or position in parameter_outputs(node):
+                continue
+            if controls:
+                scope.on_grid.add((name, grid))
+            elif (name, grid) not in scope.on_grid and not self._defers(scope, node, name, grid):
+                self._round_output(scope, node, position, grid)
+
+    def _selects(self, scope: _Scope, node: onnx.NodeProto, grid: int) -> bool:
+        """Whether a node only picks from values that are on a grid."""
+        picked = self.picks(node, grid)
+        return picked is not None and all(
+            self.types.get(node.input[p], 0) not in FLOATS or self._on_grid(scope, node.input[p], grid)
+            for p in picked
+            if p < len(node.input) and node.input[p]
+        )
+
+    def _defers(self, scope: _Scope, node: onnx.NodeProto, name: str, grid: int) -> bool:
+        """Leave the rounding of a value to its only reader, where both are one unit; remembers it."""
+        readers = scope.readers.get(name, [])
+        if self.uses[name] != 1 or len(readers) != 1:
+            return False
+        reader, position = readers[0]
+        if cast_target(reader) != grid and not (
+            self.reads(reader, position) == grid
+            and (
+                (standard(reader, *COMMUTING) and position == 0 and self.picks(reader, grid) is not None)
+                or (standard(node, *BIAS_TAKERS) and self._is_bias(node, name, reader, position))
+            )
+        ):
+            return False
+        scope.deferred.add(name)
+        return True
+
+    def _is_bias(self, node: onnx.NodeProto, name: str, reader: onnx.NodeProto, position: int) -> bool:
+        """Whether `reader` adds a constant per output channel to the result `name` of `node`."""
+        if not standard(reader, "Add") or (
+            node.op_type != "MatMul" and len(node.input) > 2 and node.input[2]
+        ):
+            return False
+        other = reader.input[1 - position]
+        shape, bias = self.shapes.get(name), self.shapes.get(other)
+        if other not in self.constness.constant or shape is None or bias is None or len(bias) > len(shape):
+            return False
+        channel = len(shape) - 1 if node.op_type in {"MatMul", "Gemm"} else 1
+        padded = (1,) * (len(shape) - len(bias)) + bias
+        return all(size == 1 or (axis == channel and size == shape[axis]) for axis, size in enumerate(padded))
+
+    def _cast(self, scope: _Scope, source: str, target: str, elem_type: int) -> None:
+        from onnx import helper
+
+        scope.nodes.append(helper.make_node("Cast", [source], [target], to=elem_type))
+        self.types[target] = elem_type
+
+    def _round_output(self, scope: _Scope, node: onnx.NodeProto, position: int, grid: int) -> None:
+        """Put a result on the grid under its own name."""
+        name = node.output[position]
+        raw = self.fresh.make(name, "unrounded")
+        narrow = self.fresh.make(name, type_name(grid))
+        node.output[position] = raw
+        self.types[raw] = self.types[name]
+        source = raw
+        if name in self.beyond and grid == FLOAT16:
+            source = self._clipped(scope, raw, name)
+        self._cast(scope, source, narrow, grid)
+        self._cast(scope, narrow, name, self.types[name])
+        scope.on_grid.add((name, grid))
+
+    def _copy(self, scope: _Scope, name: str, grid: int) -> str:
+        """Return the name of a copy on the grid that this graph can see; make one where there is none."""
+        at: _Scope | None = scope
+        while at is not None:
+            if (name, grid) in at.copies:
+                return at.copies[name, grid]
+            if name in at.defined:
+                break
+            at = at.parent
+        source = self._clipped(scope, name, name) if name in self.beyond and grid == FLOAT16 else name
+        narrow = self.fresh.make(name, type_name(grid))
+        rounded = self.fresh.make(name, "rounded")
+        self._cast(scope, source, narrow, grid)
+        self._cast(scope, narrow, rounded, self.types[name])
+        self._register_copy(scope, name, rounded, grid)
+        return rounded
+
+    def _clip_filling(self, node: onnx.NodeProto) -> None:
+        """Clip the value that a node fills a tensor with, and count it; other nodes stay as they are."""
+        from onnx import numpy_helper
+
+        values = filling(node)
+        if values is None or not exceeds(values):
+            return
+        limited = self.overflows.to_grid(node.output[0], values, FLOAT16).astype(values.dtype)
+        attribute = next(item for item in node.attribute if item.name == "value")
+        attribute.t.CopyFrom(numpy_helper.from_array(limited, attribute.t.name))
+
+    def _clipped(self, scope: _Scope, source: str, name: str) -> str:
+        """Add what clips a computed constant, and leaves infinities and NaN; returns the clipped value.
+
+        Parameters
+        ----------
+        scope : _Scope
+            Where the nodes go.
+        source : str
+            Value to clip.
+        name : str
+            What it is called in the model.
+        """
+        from onnx import helper
+
+        made = self.fillings.get(name)
+        if made is not None:
+            twin = type(made).FromString(made.SerializeToString())
+            twin.ClearField("name")
+            twin.output[0] = self.fresh.make(name, "clipped")
+            self.types[twin.output[0]] = self.types[name]
+            self._clip_filling(twin)
+            scope.nodes.append(twin)
+            return str(twin.output[0])
+        elem_type = self.types[name]
+
+        def add(operator: str, *inputs: str, elem_type: int = elem_type) -> str:
+            result = self.fresh.make(name, operator.lower())
+            scope.nodes.append(helper.make_node(operator, list(inputs), [result]))
+            self.types[result] = elem_type
+            return result
+
+        low, high, infinity = (self._scalar(value, elem_type) for value in (-HALF_MAX, HALF_MAX, math.inf))
+        inside = add("Min", add("Max", source, low), high)
+        is_finite = add("Less", add("Abs", source), infinity, elem_type=BOOL)
+        return add("Where", is_finite, inside, source)
+
+    def _scalar(self, value: float, elem_type: int) -> str:
+        """Return the name of a constant in the main graph."""
+        from onnx import helper
+
+        key = value, elem_type
+        if key not in self.scalars:
+            self.scalars[key] = self.fresh.make("limit", type_name(elem_type))
+            tensor = helper.make_tensor(self.scalars[key], elem_type, [], [value])
+            self.model.graph.initializer.append(tensor)
+            self.types[tensor.name] = elem_type
+        return self.scalars[key]
+
+    def _register_copy(self, scope: _Scope, name: str, rounded: str, grid: int) -> None:
+        scope.copies[name, grid] = rounded
+        scope.on_grid.add((rounded, grid))
+        scope.defined.add(rounded)
+
+    def _narrow_constants(self, scope: _Scope) -> None:
+        """Store the constants of nodes on a grid narrow, with a cast back; what is read plain stays, too."""
+        import onnx
+
+        kept: list[onnx.TensorProto] = []
+        for tensor in scope.graph.initializer:
+            grids = self._constant_grids(tensor.name)
+            if not grids or tensor.name in self.constness.read_plain:
+                kept.append(tensor)
+            for grid in grids:
+                values = self.overflows.to_grid(tensor.name, dense(tensor), grid)
+                narrow = self._constant_cast(scope, tensor.name, grid, alone=len(grids) == 1)
+                kept.append(
+                    onnx.TensorProto(name=narrow, data_type=grid, dims=tensor.dims, raw_data=values.tobytes())
+                )
+        copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
+        del scope.graph.initializer[:]
+        scope.graph.initializer.extend(copies)
+        if scope.parent is not None:
+            return
+        entries = list(self.weights.values())
+        self.weights.clear()
+        for weight in entries:
+            grids = self._constant_grids(weight.name)
+            if not grids or weight.name in self.constness.read_plain:
+                self.weights[weight.name] = weight
+            for grid in grids:
+                narrow = self._constant_cast(scope, weight.name, grid, alone=len(grids) == 1)
+                if weight.blocks is None:
+                    source = HalfSource(weight.source, weight.elem_type, weight.name, self.overflows, grid)
+                    self.weights[narrow] = Weight(narrow, grid, weight.dims, source)
+                else:
+                    # The device decodes to the type it is asked for.
+                    self.weights[narrow] = replace(weight, name=narrow, elem_type=grid)
+
+    def _constant_grids(self, name: str) -> list[int]:
+        return [grid for grid in GRIDS if (name, grid) in self.constness.read_rounded]
+
+    def _constant_cast(self, scope: _Scope, name: str, grid: int, *, alone: bool) -> str:
+        """Add the cast behind a narrow constant; its result takes the constant's name if that is free."""
+        narrow = self.fresh.make(name, type_name(grid))
+        if name in self.constness.read_plain or not alone:
+            rounded = self.fresh.make(name, "rounded")
+            self._cast(scope, narrow, rounded, self.types[name])
+            self._register_copy(scope, name, rounded, grid)
+        else:
+            self._cast(scope, narrow, name, self.types[name])
+            scope.on_grid.add((name, grid))
+        self.types[narrow] = grid
+        return narrow

@@ -1,0 +1,233 @@
+"""Constant weights of matrix products in the block format MXFP6 (compile-options §5.3, §5.4).
+
+The container keeps the blocks, which take 6.25 bits per element; the device decodes them when it loads the
+program. So a product computes with what is left of its weights, and nothing else changes. Blocks lie along
+the dimension that the product sums over.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, uses
+from qaic.compiler.ir.initializers import as_weight
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.weights import BlockFormat, Source, Weight, whole_pieces
+from qaic.compiler.quantization.precision_classes import INTEGERS
+from qaic.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx
+
+    from qaic.compiler.quantization.precision import PreparedFloats
+
+_log = logging.getLogger("qaic.compiler")
+
+#: format of weights
+ENCODING: Final = "mxfp6_e2m3"
+_BLOCK: Final = 32
+_BLOCK_BYTES: Final = 25
+#: smaller matrices are not worth it
+_LEAST_SIDE: Final = 32
+#: elements encoded at a time
+_PIECE: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class MxSource:
+    """A float payload read as blocks along one of its last two dimensions.
+
+    Parameters
+    ----------
+    inner, elem_type, dims
+        The payload.
+    moved : bool
+        Whether the blocks lie along the last but one dimension; they are stored as if it were the last.
+    name : str
+        Name for messages.
+    """
+
+    inner: Source
+    elem_type: int
+    dims: tuple[int, ...]
+    moved: bool
+    name: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        *batch, rows, length = (*self.dims[:-2], *self._matrix())
+        return math.prod(batch) * rows * (-(-length // _BLOCK) * _BLOCK_BYTES)
+
+    def _matrix(self) -> tuple[int, int]:
+        """Rows and length of a row as they are stored."""
+        first, second = self.dims[-2:]
+        return (second, first) if self.moved else (first, second)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Encode some rows at a time; of a payload that is stored across, a matrix has to be held."""
+        import ml_dtypes
+        import numpy as np
+
+        bfloat = self.elem_type == BFLOAT16
+        dtype = np.dtype(ml_dtypes.bfloat16 if bfloat else TABLE[self.elem_type][0])
+        first, second = self.dims[-2:]
+        length = self._matrix()[1]
+        step = max(1, _PIECE // max(1, length))
+        # Rows are encoded by themselves, so those of several matrices may come together.
+        held = first if self.moved else step
+        for data in whole_pieces(self.inner, held * second * dtype.itemsize):
+            values = np.frombuffer(data, dtype).reshape(-1, second)
+            if self.moved:
+                values = values.T
+            for start in range(0, len(values), step):
+                with np.errstate(over="ignore"):
+                    piece = np.ascontiguousarray(values[start : start + step], np.float32)
+                try:
+                    yield _core.mx_encode(piece, ENCODING, refuse_not_finite=True)
+                except InputError as error:
+                    raise refuse(
+                        f"weight {self.name!r}",
+                        code="weight_not_finite",
+                        found=f"what has no place in MXFP6 ({error.message})",
+                        expected="finite numbers",
+                        fix="name the operator in exclude_mxfp6_matmul, or repair the model",
+                        context={"tensor": self.name},
+                    ) from error
+
+
+def compress_weights(floats: PreparedFloats) -> int:
+    """Give the matrix products their weights in blocks; changes the model and its weights.
+
+    Parameters
+    ----------
+    floats : PreparedFloats
+        The model, its nodes classified.
+
+    Returns
+    -------
+    int
+        Number of products.
+    """
+    options = floats.options
+    if not options.mxfp6_matmul:
+        return 0
+    original = floats.facts.original
+    names = {
+        key: {str(node.name), key, original.get(key, key)}
+        for node in all_nodes(floats.model.graph.node)
+        for key in (node_key(node),)
+    }
+    excluded = set(options.exclude_mxfp6_matmul)
+    unknown = sorted(excluded - {name for known in names.values() for name in known})
+    if unknown:
+        _log.warning(
+            "exclude_mxfp6_matmul: %d of %d names are not those of a node or its output: %s",
+            len(unknown),
+            len(excluded),
+            listing(unknown),
+        )
+    lists = options.node_precision_info_file
+    excluded |= set() if lists is None else set(lists.fp32)
+    compressor = _Compressor(floats)
+    count = sum(
+        compressor.compress(node)
+        for node in all_nodes(floats.model.graph.node)
+        if standard(node, "MatMul", "Gemm") and not names[node_key(node)] & excluded
+    )
+    if count:
+        compressor.drop_dead()
+    else:
+        _log.warning(
+            "mxfp6_matmul: the model has no product with a constant matrix of at least %d x %d",
+            _LEAST_SIDE,
+            _LEAST_SIDE,
+        )
+    return count
+
+
+class _Compressor:
+    """Makes the blocks of each weight once, whoever reads them."""
+
+    def __init__(self, floats: PreparedFloats) -> None:
+        graph = floats.model.graph
+        self.floats = floats
+        self.fresh = FreshNames(graph)
+        self.makers = {name: node for node in graph.node for name in node.output if name}
+        self.small = {tensor.name: tensor for tensor in graph.initializer}
+        self.passed: set[str] = set()
+        self.made: dict[tuple[str, bool, bool], str] = {}
+
+    def compress(self, node: onnx.NodeProto) -> bool:
+        """Replace the right operand of a product; says whether that was possible."""
+        chosen = self.floats.classes.get(node_key(node))
+        if chosen is None or chosen in INTEGERS or len(node.input) < 2:
+            return False
+        weight, swapped = self._constant(node.input[1])
+        if weight is None or weight.elem_type not in FLOATS or len(weight.dims) not in {2, 3}:
+            return False
+        if min(weight.dims[-2:]) < _LEAST_SIDE or math.prod(weight.dims) == 0:
+            return False
+        by_columns = node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute)
+        # The product sums over the last but one dimension of its operand, or over the last.
+        axis = len(weight.dims) - (1 if by_columns else 2)
+        moved = by_columns == swapped
+        key = (weight.name, swapped, by_columns)
+        name = self.made.get(key)
+        if name is None:
+            name = self.made[key] = self.fresh.make(weight.name, "mxfp6")
+            dims = (*weight.dims[:-2], *(weight.dims[:-3:-1] if swapped else weight.dims[-2:]))
+            source = MxSource(weight.source, weight.elem_type, weight.dims, moved, weight.name)
+            self.floats.weights[name] = Weight(name, FLOAT, dims, source, BlockFormat(ENCODING, axis))
+            facts = self.floats.facts
+            facts.types[name] = FLOAT
+            facts.shapes[name] = dims
+            if node.input[1] in facts.narrow:
+                facts.narrow[name] = facts.narrow[node.input[1]]
+        node.input[1] = name
+        return True
+
+    def _constant(self, name: str) -> tuple[Weight | None, bool]:
+        """Find the constant behind an operand, and whether its last two dimensions are swapped."""
+        swapped = False
+        while True:
+            weight = self.floats.weights.get(name)
+            if weight is None and name in self.small:
+                weight = as_weight(self.small[name])
+            if weight is not None:
+                return (None if weight.blocks else weight), swapped
+            maker = self.makers.get(name)
+            if maker is None or not standard(maker, "Cast", "Identity", "Transpose"):
+                return None, False
+            if maker.op_type == "Transpose":
+                rank = len(self.floats.facts.shapes.get(name, ()))
+                perm = next((list(a.ints) for a in maker.attribute if a.name == "perm"), [*range(rank)][::-1])
+                if rank not in {2, 3} or perm != [*range(rank - 2), rank - 1, rank - 2]:
+                    return None, False
+                swapped = not swapped
+            elif self.floats.facts.types.get(maker.input[0], 0) not in FLOATS - {DOUBLE}:
+                return None, False
+            self.passed.add(name)
+            name = maker.input[0]
+
+    def drop_dead(self) -> None:
+        """Remove the nodes between a constant and its products that nobody needs any more."""
+        graph = self.floats.model.graph
+        count = uses(graph)
+        dead = []
+        for index in reversed(range(len(graph.node))):
+            node = graph.node[index]
+            if len(node.output) == 1 and node.output[0] in self.passed and not count[node.output[0]]:
+                dead.append(index)
+                count.subtract(node.input)
+        for index in dead:
+            del graph.node[index]

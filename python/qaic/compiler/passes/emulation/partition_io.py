@@ -1,0 +1,141 @@
+"""MXINT8 on what passes from one partition of a pipeline to the next (compile-options §5.4).
+
+The CPU device runs the graph whole, so a value that a later partition reads is rounded in the graph, just
+before the first node that reads it there. Partitions that share the work on each node exchange parts that
+only the card's compiler knows; for those the option is recorded and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.constant_propagation import constant_values, node_key
+from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, all_graphs, subgraphs
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.passes.emulation.mx_fake_quantize import append_mxint8_rounding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import onnx
+
+    from qaic.compiler.quantization.precision import PreparedFloats
+
+_log = logging.getLogger("qaic.compiler")
+
+
+def round_traffic(floats: PreparedFloats) -> int:
+    """Round the floats that cross from one partition to another; changes the model.
+
+    Parameters
+    ----------
+    floats : PreparedFloats
+        The model before its floats are rounded to the grids of their nodes.
+
+    Returns
+    -------
+    int
+        Number of values that cross.
+    """
+    config = floats.options.mdp_load_partition_config
+    if not floats.options.allow_mxint8_mdp_io:
+        return 0
+    listed = [] if config is None else [set(partition.nodes or ()) for partition in config.partitions]
+    if sum(map(bool, listed)) < 2:
+        _log.warning(
+            "allow_mxint8_mdp_io: nothing passes between partitions, there are not two with a nodeList"
+        )
+        return 0
+    return _Traffic(floats, listed).run()
+
+
+class _Traffic:
+    """One walk over the main graph, in the order of its nodes."""
+
+    def __init__(self, floats: PreparedFloats, listed: list[set[str]]) -> None:
+        graph = floats.model.graph
+        self.graph = graph
+        self.facts = floats.facts
+        self.numbers = {name: number for number, names in enumerate(listed) for name in names}
+        self.constants = constant_values(graph, floats.weights)
+        self.fresh = FreshNames(graph)
+        self.opset = next(
+            entry.version for entry in floats.model.opset_import if entry.domain in STANDARD_DOMAINS
+        )
+        #: value -> partition of its node
+        self.places: dict[str, int] = {}
+        #: values that hold integers in the card: they are small already
+        self.integers: set[str] = set()
+        self.rounded: dict[str, str] = {}
+
+    def run(self) -> int:
+        scratch = type(self.graph)()
+        for node in list(self.graph.node):
+            place = self._place(node)
+            if place is not None:
+                for name in sorted(self._crossing(node, place)):
+                    if name not in self.rounded:
+                        self.rounded[name] = self._round(scratch, name)
+                    _rename(node, name, self.rounded[name])
+                self.places.update((name, place) for name in node.output if name)
+            if standard(node, "DequantizeLinear"):
+                self.integers.update(node.output)
+            scratch.node.append(node)
+        if self.rounded:
+            del self.graph.node[:]
+            self.graph.node.extend(scratch.node)
+        return len(self.rounded)
+
+    def _place(self, node: onnx.NodeProto) -> int | None:
+        """Tell the partition of a node: its own, else the last one among those it reads from."""
+        key = node_key(node)
+        for name in (str(node.name), key, self.facts.original.get(key, key)):
+            if name in self.numbers:
+                return self.numbers[name]
+        return max((self.places[name] for name in _reads(node) if name in self.places), default=None)
+
+    def _crossing(self, node: onnx.NodeProto, place: int) -> Iterable[str]:
+        """Find the floats that a node reads from another partition."""
+        return {
+            name
+            for name in _reads(node)
+            if self.places.get(name, place) != place
+            and self.facts.types.get(name) == FLOAT
+            and name not in self.constants
+            and name not in self.integers
+        }
+
+    def _round(self, scratch: onnx.GraphProto, name: str) -> str:
+        shape = self.facts.shapes.get(name)
+        made = append_mxint8_rounding(scratch, name, opset=self.opset, shape=shape, fresh=self.fresh)
+        self.facts.types[made] = FLOAT
+        if shape is not None:
+            self.facts.shapes[made] = shape
+        if name in self.facts.narrow:
+            self.facts.narrow[made] = self.facts.narrow[name]
+        return made
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield what a node reads, also inside its graphs; names of values there are unique."""
+    yield from node.input
+    for inner in subgraphs(node):
+        for graph in all_graphs(inner):
+            for nested in graph.node:
+                yield from nested.input
+            yield from (value.name for value in graph.output)
+
+
+def _rename(node: onnx.NodeProto, old: str, new: str) -> None:
+    """Make a node read another value."""
+    for position, name in enumerate(node.input):
+        if name == old:
+            node.input[position] = new
+    for inner in subgraphs(node):
+        for nested in inner.node:
+            _rename(nested, old, new)
+        for value in inner.output:
+            if value.name == old:
+                value.name = new

@@ -1,0 +1,198 @@
+"""Models of type float16 or bfloat16: fp32 kernels with explicit rounding (compile-options §4.1, §5.1).
+
+The engine computes most float16 operators in fp32 and does not round between them, and has few for bfloat16.
+So such a tensor of the model becomes a float32 one that is put on the grid of its type. Only tensors that
+merely carry data - inputs, outputs, constants and what casts make of them - keep their type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.elem_types import FLOAT, type_name
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
+from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.precision_ops import GRIDS, standard
+from qaic.compiler.ir.weights import Weight
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.compiler.ir.value_info import ValueFacts
+
+#: attributes that choose the element type of an output
+_TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
+
+
+def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
+    """Whether anything declared in a model is of these types; types need not be inferred yet."""
+    return any(weight.elem_type in GRIDS for weight in weights.values()) or any(
+        any(v.type.tensor_type.elem_type in GRIDS for v in (*g.input, *g.output, *g.value_info))
+        or any(t.data_type in GRIDS for t in g.initializer)
+        or any(a.t.data_type in GRIDS or a.i in GRIDS for n in g.node for a in n.attribute)
+        for g in all_graphs(model.graph)
+    )
+
+
+def as_float32(model: onnx.ModelProto) -> bool:
+    """Declare everything of these types float32, numbers of constants included; changes `model` in place.
+
+    The result has the shapes of the model and kernels for all its operators, but not its rounding.
+
+    Returns
+    -------
+    bool
+        Whether anything had one of these types.
+    """
+    from onnx import numpy_helper
+
+    if not mentions_half(model, {}):
+        return False
+    bodies = [*(list(f.node) for f in model.functions)]
+    for graph in all_graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type in GRIDS:
+                value.type.tensor_type.elem_type = FLOAT
+        for tensor in graph.initializer:
+            if tensor.data_type in GRIDS:
+                tensor.CopyFrom(numpy_helper.from_array(dense(tensor).astype("float32"), tensor.name))
+        bodies.append(list(graph.node))
+    for nodes in bodies:
+        for node in nodes:
+            _widen_attributes(node)
+    return True
+
+
+def widen(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueFacts) -> None:
+    """Turn values of these types into float32 ones; changes all arguments.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton without model-local functions.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+    facts : ValueFacts
+        Types of all values; learns which values had another type and another name in the model.
+    """
+    types = facts.types
+    carriers = _carriers(model, types)
+    halves = {
+        name: elem_type for name, elem_type in types.items() if elem_type in GRIDS and name not in carriers
+    }
+    if not halves:
+        return
+    fresh = FreshNames(model.graph)
+    for node in all_nodes(model.graph.node):
+        if any(name in halves for name in node.output):
+            _widen_attributes(node)
+    for graph in all_graphs(model.graph):
+        main = graph is model.graph
+        front: list[onnx.NodeProto] = []
+        back: list[onnx.NodeProto] = []
+        constants = [tensor.name for tensor in graph.initializer] + (list(weights) if main else [])
+        renamed: dict[str, str] = {}
+        for name in constants:
+            if name in halves:
+                renamed[name] = fresh.make(name, type_name(halves[name]))
+                front.append(_cast(renamed[name], name, FLOAT))
+                types[renamed[name]] = halves[name]
+                if name in facts.shapes:
+                    facts.shapes[renamed[name]] = facts.shapes[name]
+        for tensor in graph.initializer:
+            tensor.name = renamed.get(tensor.name, tensor.name)
+        if main:
+            entries = list(weights.values())
+            weights.clear()
+            for weight in entries:
+                name = renamed.get(weight.name, weight.name)
+                weights[name] = Weight(name, weight.elem_type, weight.dims, weight.source)
+            front += _widen_inputs(graph, halves, facts, fresh)
+            back += _widen_outputs(graph, halves, facts, fresh)
+        else:
+            for value in (*graph.input, *graph.output):
+                if value.name in halves:
+                    value.type.tensor_type.elem_type = FLOAT
+        nodes = [type(node).FromString(node.SerializeToString()) for node in (*front, *graph.node, *back)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    for name in halves:
+        types[name] = FLOAT
+    facts.narrow.update(halves)
+
+
+def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
+    """Names of values of these types that only casts, inputs and outputs touch."""
+    computed: set[str] = set()
+    for graph in all_graphs(model.graph):
+        for node in graph.node:
+            if not standard(node, "Cast"):
+                computed.update(node.input)
+                computed.update(node.output)
+        if graph is not model.graph:
+            computed.update(value.name for value in (*graph.input, *graph.output))
+    return {name for name, elem_type in types.items() if elem_type in GRIDS and name not in computed}
+
+
+def _widen_inputs(
+    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueFacts, fresh: FreshNames
+) -> list[onnx.NodeProto]:
+    """Read inputs through a cast; the program's interface stays as it is."""
+    casts = []
+    outputs = {value.name for value in graph.output}
+    for value in graph.input:
+        if value.name in halves and value.name not in outputs:
+            wide = fresh.make(value.name, "float32")
+            _rename(graph, value.name, wide)
+            casts.append(_cast(value.name, wide, FLOAT))
+            _move(value.name, wide, halves, facts)
+    return casts
+
+
+def _widen_outputs(
+    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueFacts, fresh: FreshNames
+) -> list[onnx.NodeProto]:
+    """Yield outputs through a cast."""
+    casts = []
+    for value in graph.output:
+        if value.name in halves:
+            wide = fresh.make(value.name, "float32")
+            _rename(graph, value.name, wide)
+            casts.append(_cast(wide, value.name, halves[value.name]))
+            _move(value.name, wide, halves, facts)
+    return casts
+
+
+def _move(name: str, wide: str, halves: dict[str, int], facts: ValueFacts) -> None:
+    halves[wide] = halves.pop(name)
+    facts.types[wide] = FLOAT
+    facts.original[wide] = name
+    if name in facts.shapes:
+        facts.shapes[wide] = facts.shapes[name]
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Rename a value of the main graph where nodes make or read it."""
+    for node in all_nodes(graph.node):
+        for names in (node.input, node.output):
+            for position, name in enumerate(names):
+                if name == old:
+                    names[position] = new
+
+
+def _widen_attributes(node: onnx.NodeProto) -> None:
+    """Change the attributes that say one of these types to say float32."""
+    from onnx import numpy_helper
+
+    for attribute in node.attribute:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in GRIDS:
+            attribute.i = FLOAT
+        elif attribute.HasField("t") and attribute.t.data_type in GRIDS:
+            values = dense(attribute.t).astype("float32")
+            attribute.t.CopyFrom(numpy_helper.from_array(values, attribute.t.name))
+
+
+def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node("Cast", [source], [target], to=elem_type)

@@ -1,0 +1,145 @@
+"""Results of inner operators as further outputs (compile-options §6.3, ``set_output_tensors`` and the like).
+
+The model keeps its outputs in front, under their names and in their order; so a program with further
+outputs serves whoever uses the one without.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.frontend.interface import read_edge
+from qaic.compiler.frontend.value_options import as_outputs
+from qaic.compiler.ir.elem_types import BOOL
+from qaic.compiler.passes.prune_outputs import unknown_result
+from qaic.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    import onnx
+
+    from qaic.compiler.frontend.inlined_names import InlinedNames
+
+_log = logging.getLogger("qaic.compiler")
+
+
+def add_named(
+    model: onnx.ModelProto,
+    items: Sequence[str],
+    graph_names: Collection[str],
+    names: InlinedNames | None = None,
+    *,
+    was_cut: bool = False,
+) -> None:
+    """Make tensors outputs of a model whose shapes are not inferred yet; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    items : Sequence[str]
+        Names of tensors of the main graph; an item may also hold several, ``a,b``, belong to one graph,
+        ``graph:a,b``, or join such groups by ``;``. A name that contains these characters stands alone in
+        its item.
+    graph_names : Collection[str]
+        Names of the graph, one per set of shapes. As the graph is the same in all of them, a tensor that is
+        named for one is an output in all.
+    names : InlinedNames or None
+        Names of values from inside of functions that were expanded; such a tensor is called ``call/value``.
+    was_cut : bool
+        Whether the model was cut back to some outputs before, for the message.
+
+    Raises
+    ------
+    CompileError
+        No node of the main graph computes such a tensor, or there is no such graph.
+    """
+    graph = model.graph
+    computed = {name for node in graph.node for name in node.output if name}
+
+    def is_value(name: str) -> bool:
+        return name in computed or (names is not None and bool(names.find(name)))
+
+    wanted: dict[str, None] = {}
+    for item in items:
+        if is_value(item):
+            wanted[item] = None
+            continue
+        for group in item.split(";"):
+            if group.strip():
+                wanted |= dict.fromkeys(_names_in(group.strip(), is_value, graph_names))
+    for name in [name for name in wanted if name not in computed]:
+        inner = [] if names is None else as_outputs(graph, name, names)
+        if not inner:
+            fix = "output_node_names keeps only what its outputs need: name this one there" if was_cut else ""
+            raise unknown_result("extra_output_tensors", graph, name, sorted(computed), fix)
+        wanted |= dict.fromkeys(inner)
+    _append(graph, [name for node in graph.node for name in node.output if name in wanted])
+
+
+def add_every(model: onnx.ModelProto, forms: Sequence[onnx.ModelProto]) -> None:
+    """Make every float and integer tensor with fixed shapes an output; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    forms : Sequence[onnx.ModelProto]
+        The model with inferred shapes, one per set of them.
+    """
+    ranks = [_ranks(form) for form in forms]
+    names = [name for node in model.graph.node for name in node.output if name]
+    fixed = [name for name in names if len({form.get(name) for form in ranks} - {None}) == 1]
+    kept = [name for name in fixed if all(name in form for form in ranks)]
+    if len(kept) < len(names):
+        _log.info(
+            "all_intermediate_outputs: %d of %d tensors cannot be outputs: they have no fixed shape or "
+            "another type than float or integer",
+            len(names) - len(kept),
+            len(names),
+        )
+    _append(model.graph, kept)
+
+
+def _append(graph: onnx.GraphProto, names: Sequence[str]) -> None:
+    present = {value.name for value in graph.output}
+    for name in names:
+        if name not in present:
+            graph.output.add().name = name
+
+
+def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collection[str]) -> list[str]:
+    """Return the tensors that a group names."""
+    if is_value(group):
+        return [group]
+    prefix, colon, names = group.partition(":")
+    is_tensor = is_value(group.partition(",")[0].strip())
+    # Tensors have names like `x:0` too; only what is no tensor is taken for a graph.
+    if colon and prefix not in graph_names and not is_tensor:
+        raise refuse(
+            f"extra_output_tensors: {group!r}",
+            code="unknown_output",
+            found=f"no tensor {group!r} and no graph {prefix!r}",
+            expected="the name of a tensor that the model computes, or GRAPH:TENSOR",
+            fix=f"graphs of the program: {listing(sorted(graph_names))}",
+            context={"tensor": group, "graph": prefix},
+        )
+    if not colon or is_tensor:
+        names = group
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _ranks(form: onnx.ModelProto) -> dict[str, int]:
+    """Map every value that a float or integer buffer can hold to the number of its dims."""
+    ranks: dict[str, int] = {}
+    for value in (*form.graph.value_info, *form.graph.output):
+        try:
+            edge = read_edge(value, "output")
+        except CompileError:
+            continue
+        if edge.elem_type != BOOL:
+            ranks[value.name] = len(edge.dims)
+    return ranks

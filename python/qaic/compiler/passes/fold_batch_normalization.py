@@ -1,0 +1,128 @@
+"""Folding BatchNormalization into the Conv in front of it, so that the unit has one rounding.
+
+That is what compile-options §5.2 asks for. The folded constants are computed in fp32 and rounded afterwards
+like any other constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.constants import Constants
+from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.graph_walk import FreshNames, uses
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.weights import Source, Weight, read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledSource:
+    """Float32 weights with one factor per output channel, multiplied while they are read."""
+
+    inner: Source
+    factors: npt.NDArray[np.float32]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.nbytes
+
+    def chunks(self) -> Iterator[bytes]:
+        """Multiply channel by channel; the weights of one convolution are small enough to be held."""
+        import numpy as np
+
+        values = np.frombuffer(read_all(self.inner), "<f4").reshape(len(self.factors), -1)
+        yield (values * self.factors[:, None]).tobytes()
+
+
+def fold_batch_normalization(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool],
+) -> int:
+    """Fold what can be folded in the main graph; changes both arguments.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    weights : dict[str, Weight]
+        Its weights.
+    are_one_unit : callable
+        Tells whether a convolution and the normalization behind it may become one node.
+
+    Returns
+    -------
+    int
+        Number of nodes folded.
+    """
+    graph = model.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    if not any(node.op_type == "BatchNormalization" for node in graph.node):
+        return 0
+    constants = Constants(graph, weights)
+    count = uses(graph)
+    fresh = FreshNames(graph)
+    folded: list[int] = []
+    for index, norm in enumerate(graph.node):
+        conv = makers.get(norm.input[0]) if standard(norm, "BatchNormalization") else None
+        if conv is None or not standard(conv, "Conv") or not _is_inference(norm) or count[norm.input[0]] != 1:
+            continue
+        if not are_one_unit(conv, norm):
+            continue
+        bias_name = conv.input[2] if len(conv.input) > 2 else ""
+        names = [*norm.input[1:5], *([bias_name] if bias_name else [])]
+        kernel = constants.describe(conv.input[1])
+        if kernel is None or kernel.elem_type != FLOAT or not all(constants.is_float(name) for name in names):
+            continue
+        epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
+        factors, bias = _folded_constants(
+            [constants.read(name) for name in norm.input[1:5]],
+            constants.read(bias_name) if bias_name else None,
+            epsilon,
+        )
+        new_kernel = fresh.make(conv.input[1], "folded")
+        new_bias = fresh.make(norm.output[0], "folded_bias")
+        constants.add(Weight(new_kernel, FLOAT, kernel.dims, ScaledSource(kernel.source, factors)))
+        constants.add_array(new_bias, bias)
+        del conv.input[1:]
+        conv.input.extend([new_kernel, new_bias])
+        conv.output[0] = norm.output[0]
+        folded.append(index)
+    for index in reversed(folded):
+        del graph.node[index]
+    return len(folded)
+
+
+def _folded_constants(
+    statistics: list[npt.NDArray[np.float32]],
+    bias: npt.NDArray[np.float32] | None,
+    epsilon: float,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Compute the factor and the bias of each channel."""
+    import numpy as np
+
+    scale, shift, mean, variance = statistics
+    factors = scale / np.sqrt(variance + np.float32(epsilon))
+    start = -mean if bias is None else bias - mean
+    return factors.astype(np.float32), (start * factors + shift).astype(np.float32)
+
+
+def _is_inference(norm: onnx.NodeProto) -> bool:
+    """Whether the node uses its stored statistics, per channel, and yields nothing but the result."""
+    numbers = {attribute.name: attribute.i for attribute in norm.attribute}
+    return (
+        len(norm.input) == 5
+        and not any(norm.output[1:])
+        and numbers.get("training_mode", 0) == 0
+        and numbers.get("spatial", 1) == 1
+        and numbers.get("is_test", 1) == 1
+    )

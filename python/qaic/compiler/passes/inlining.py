@@ -1,0 +1,130 @@
+"""Expanding the functions of a model; node names tell where they came from (compile-options §1 row 10)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.frontend.inlined_names import Call, calls_in
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import onnx
+
+    from qaic.compiler.frontend.inlined_names import InlinedNames
+
+_log = logging.getLogger("qaic.compiler")
+
+#: domain, name, overload
+_Key = tuple[str, str, str]
+
+#: functions with as many nodes stay functions on the card
+_SMALL: Final = 100
+
+#: functions that the card has an implementation of
+_KEPT_WHOLE: Final = frozenset({"CastToUInt4", "CustomRMSNorm"})
+
+
+def inline_functions(
+    model: onnx.ModelProto,
+    keep: Callable[[onnx.FunctionProto], bool] = lambda _: False,
+    names: InlinedNames | None = None,
+) -> onnx.ModelProto:
+    """Expand every call of a model-local function.
+
+    A node of a body is called ``call/inner`` afterwards, for each function it was in; a call or node
+    without a name goes by its first result.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model that `functions.check_functions` has accepted.
+    keep : callable
+        Says of a function that its calls stay as they are.
+    names : InlinedNames or None
+        Learns what the values of bodies are called afterwards.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The expanded model, or `model` where there is nothing to expand.
+
+    Raises
+    ------
+    CompileError
+        A body does not fit its calls.
+    """
+    chosen = [function for function in model.functions if not keep(function)]
+    return _inlined(model, {_key(f.domain, f.name, f.overload): f for f in chosen}, names)
+
+
+def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Expand the functions that the card's compiler expands (compile-options §3.6).
+
+    Those have fewer than 100 nodes and are none that the card has an implementation of.
+    """
+    return _inlined(
+        model,
+        {
+            _key(f.domain, f.name, f.overload): f
+            for f in model.functions
+            if len(f.node) < _SMALL and f.name not in _KEPT_WHOLE
+        },
+    )
+
+
+def _inlined(
+    model: onnx.ModelProto, bodies: Mapping[_Key, onnx.FunctionProto], names: InlinedNames | None = None
+) -> onnx.ModelProto:
+    if not bodies:
+        return model
+    from onnx import inliner
+
+    chosen = [(body.domain, body.name) for body in bodies.values()]
+    try:
+        inlined: onnx.ModelProto = inliner.inline_selected_functions(model, chosen)
+    except (RuntimeError, ValueError) as error:
+        raise refuse(
+            "functions of the model",
+            code="invalid_model",
+            found=f"bodies that cannot be inlined ({str(error).strip()})",
+            expected="functions without recursion, with all their operator sets",
+            fix="export the model without functions",
+        ) from error
+    origins = list(_expected(model.graph.node, bodies, Call(nodes=model.graph.node)))
+    found = [
+        (origin.op_type, node.op_type)
+        for (origin, _, _), node in zip(origins, inlined.graph.node, strict=False)
+    ]
+    if len(origins) != len(inlined.graph.node) or any(before != after for before, after in found):
+        _log.debug("the inliner has changed the nodes of functions; they keep its names")
+        return inlined
+    for (_, name, _), node in zip(origins, inlined.graph.node, strict=True):
+        node.name = name
+    if names is not None:
+        names.learn(calls_in(inlined.graph, [(origin, call) for origin, _, call in origins]))
+    return inlined
+
+
+def _key(domain: str, name: str, overload: str) -> _Key:
+    return "" if domain in STANDARD_DOMAINS else domain, name, overload
+
+
+def _expected(
+    nodes: Iterable[onnx.NodeProto], bodies: Mapping[_Key, onnx.FunctionProto], call: Call
+) -> Iterator[tuple[onnx.NodeProto, str, Call]]:
+    """Walk the nodes in the order of their expansion, each with the name it is to have and its call."""
+    for node in nodes:
+        own = node.name or (node_key(node) if call.path else "")
+        name = f"{call.path}/{own}" if call.path else own
+        body = bodies.get(_key(node.domain, node.op_type, node.overload))
+        if body is None:
+            yield node, name, call
+            continue
+        results = dict(zip(body.output, node.output, strict=False))
+        inner = Call(name or node_key(node), body.name, nodes=body.node, parent=call, results=results)
+        yield from _expected(body.node, bodies, inner)

@@ -1,0 +1,286 @@
+"""Operators as exporters write them, where the engine wants them in another form.
+
+* Operands of ``Range`` are scalars. Where an exporter has expanded a function they may have the shape [1].
+* Pieces of a tensor are slices. Exporters that translate the split of a tensor literally write a sequence of
+  the pieces, ``SplitToSequence``, and take them out with ``SequenceAt``.
+* The mask of ``Attention`` has a row for each query. ONNX lets one row stand for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.ir.elem_types import INT32, INT64
+from qaic.compiler.ir.graph_walk import (
+    STANDARD_DOMAINS,
+    FreshNames,
+    all_graphs,
+    all_nodes,
+    find_nodes,
+    subgraphs,
+)
+from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.precision_ops import standard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, MutableSequence
+
+    import onnx
+
+#: from this version of the operator set on, a mask may have fewer columns than keys, so one is not for all
+_PADDED_MASKS: Final = 24
+
+#: operators whose result has the rank of their first input
+_SAME_RANK: Final = frozenset({"Cast", "Concat", "Identity", "Neg", "Slice"})
+
+#: operators whose results are asked about
+_LEARNT: Final = _SAME_RANK | {"Constant", "Gather", "Shape", "SplitToSequence"}
+
+#: sizes, symbols, and None for what is not known
+_Dims = tuple[int | str | None, ...]
+
+
+def legalize_exports(model: onnx.ModelProto) -> None:
+    """Rewrite such operators in the graph and in the bodies of functions; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton in which a name means one value.
+    """
+    import onnx
+
+    _legalize(model.graph.node, model.graph, _version(model))
+    for function in model.functions:
+        ends = [onnx.ValueInfoProto(name=name) for name in function.output]
+        graph = onnx.GraphProto(node=function.node, output=ends, value_info=function.value_info)
+        graph.input.extend(onnx.ValueInfoProto(name=name) for name in function.input)
+        _legalize(function.node, graph, _version(function))
+
+
+def _version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
+    return next((entry.version for entry in stamped.opset_import if entry.domain in STANDARD_DOMAINS), 0)
+
+
+def _legalize(nodes: MutableSequence[onnx.NodeProto], graph: onnx.GraphProto, version: int) -> None:
+    """Rewrite the nodes of a body, which `graph` describes."""
+    found = find_nodes(nodes, _REWRITTEN)
+    if not found:
+        return
+    scope = _Scope(graph, version, {name for node in found for name in node.input})
+    scope.declare(graph)
+    scope.rewrite(nodes)
+    if scope.splits:
+        read = {name for node in all_nodes(nodes) for name in node.input}
+        read |= {value.name for current in all_graphs(graph) for value in current.output}
+        for at in reversed(range(len(nodes))):
+            if standard(nodes[at], "SplitToSequence") and nodes[at].output[0] not in read:
+                del nodes[at]
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What is known about the values that the nodes of a graph see."""
+
+    body: onnx.GraphProto
+    version: int
+    #: values whose dims a rewriting may need
+    wanted: set[str]
+    #: numbers of dims
+    ranks: dict[str, int] = field(default_factory=dict)
+    #: dims that the model declares
+    dims: dict[str, _Dims] = field(default_factory=dict)
+    #: integers that are constants: one, or a list
+    integers: dict[str, int | list[int]] = field(default_factory=dict)
+    #: sequence -> the node that makes it
+    splits: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    #: nodes in front of the one that is rewritten
+    made: list[onnx.NodeProto] = field(default_factory=list)
+    #: names for their results, once there is one
+    fresh: list[FreshNames] = field(default_factory=list)
+
+    def declare(self, graph: onnx.GraphProto) -> None:
+        """Learn from the declarations and initializers of a graph."""
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.name in self.wanted and value.type.tensor_type.HasField("shape"):
+                dims = value.type.tensor_type.shape.dim
+                self.ranks[value.name] = len(dims)
+                self.dims[value.name] = tuple(
+                    dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims
+                )
+        for tensor in graph.initializer:
+            if len(tensor.dims) <= 1:
+                self._constant(tensor.name, tensor)
+
+    def rewrite(self, nodes: MutableSequence[onnx.NodeProto]) -> None:
+        """Rewrite the nodes of a graph and of those nested in it."""
+        written: list[onnx.NodeProto] = []
+        changed = False
+        for node in nodes:
+            for inner in subgraphs(node):
+                nested = replace(
+                    self, ranks=dict(self.ranks), dims=dict(self.dims), integers=dict(self.integers)
+                )
+                nested.declare(inner)
+                nested.rewrite(inner.node)
+            self._learn(node)
+            rewrite = _REWRITTEN.get(node.op_type)
+            if rewrite is None or not standard(node, node.op_type):
+                written.append(node)
+                continue
+            self.made = []
+            replacement = rewrite(self, node)
+            changed = changed or replacement is not node
+            written += [*self.made, replacement]
+        if changed:
+            copies = [type(node).FromString(node.SerializeToString()) for node in written]
+            del nodes[:]
+            nodes.extend(copies)
+
+    def add(self, operator: str, result: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node in front; returns the name of its result, which is made from `result`."""
+        from onnx import helper
+
+        if not self.fresh:
+            self.fresh.append(FreshNames(self.body))
+        name = self.fresh[0].make(result, operator.lower())
+        self.made.append(helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+    def integer(self, result: str, value: int) -> str:
+        """Add a constant of type int64 and shape [1]."""
+        from onnx import helper
+
+        return self.add("Constant", result, value=helper.make_tensor("", INT64, [1], [value]))
+
+    def _constant(self, name: str, tensor: onnx.TensorProto) -> None:
+        self.ranks[name] = len(tensor.dims)
+        if (
+            tensor.data_type in {INT32, INT64}
+            and len(tensor.dims) <= 1
+            and tensor.data_location != tensor.EXTERNAL
+        ):
+            self.integers[name] = dense(tensor).tolist()
+
+    def _learn(self, node: onnx.NodeProto) -> None:
+        """Note what the results of a node are, as far as a rewriting may need it."""
+        kind = node.op_type
+        if kind not in _LEARNT or node.domain not in STANDARD_DOMAINS or not node.output:
+            return
+        result = node.output[0]
+        if kind == "Constant":
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    self._constant(result, attribute.t)
+                elif attribute.name in {"value_int", "value_ints"} and not attribute.ref_attr_name:
+                    is_list = attribute.name == "value_ints"
+                    self.ranks[result] = int(is_list)
+                    self.integers[result] = list(attribute.ints) if is_list else attribute.i
+        elif kind == "Shape":
+            self.ranks[result] = 1
+        elif kind in _SAME_RANK and node.input and node.input[0] in self.ranks:
+            self.ranks[result] = self.ranks[node.input[0]]
+        elif kind == "Gather" and all(name in self.ranks for name in node.input):
+            self.ranks[result] = sum(self.ranks[name] for name in node.input) - 1
+        elif kind == "SplitToSequence":
+            self.splits[result] = node
+
+
+def _scalar_operands(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
+    """Range: make scalars of all operands where one is known to have a dimension."""
+    if all(scope.ranks.get(name, 0) == 0 for name in node.input):
+        return node
+    scalars = [
+        name if scope.ranks.get(name) == 0 else scope.add("Squeeze", node.output[0], name)
+        for name in node.input
+    ]
+    return _copy(node, inputs=scalars)
+
+
+def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
+    """SequenceAt: slice the tensor whose pieces are the sequence, where the place of the piece is known."""
+    from onnx import helper
+
+    sequence, index = node.input
+    split = scope.splits.get(sequence)
+    number = scope.integers.get(index)
+    if split is None or not isinstance(number, int):
+        return node
+    attributes = {attribute.name: attribute.i for attribute in split.attribute if not attribute.ref_attr_name}
+    if len(attributes) != len(split.attribute):
+        return node
+    lengths: int | list[int] | None = 1
+    if len(split.input) > 1 and split.input[1]:
+        lengths = scope.integers.get(split.input[1])
+    if isinstance(lengths, list) and -len(lengths) <= number < len(lengths):
+        begin = sum(lengths[: number % len(lengths)])
+        end = begin + lengths[number]
+    elif isinstance(lengths, int) and number >= 0:
+        # The last piece may be shorter; a slice ends with its tensor.
+        begin, end = number * lengths, (number + 1) * lengths
+    else:
+        return node
+    result, axis = node.output[0], attributes.get("axis", 0)
+    bounds = [scope.integer(result, value) for value in (begin, end, axis)]
+    # Of pieces that have a length `keepdims` says nothing.
+    if (len(split.input) > 1 and split.input[1]) or attributes.get("keepdims", 1):
+        return _copy(node, "Slice", [split.input[0], *bounds])
+    sliced = scope.add("Slice", result, split.input[0], *bounds)
+    if scope.version < _AXES_AS_INPUT:
+        squeezed = _copy(node, "Squeeze", [sliced])
+        squeezed.attribute.append(helper.make_attribute("axes", [axis]))
+        return squeezed
+    return _copy(node, "Squeeze", [sliced, bounds[2]])
+
+
+def _whole_mask(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
+    """Attention: give the mask a row for each query, and a column for each key."""
+    inputs = [*node.input, *[""] * (_PAST_KEY + 1 - len(node.input))]
+    query, key, mask, past_key = inputs[0], inputs[1], inputs[_MASK], inputs[_PAST_KEY]
+    if not mask:
+        return node
+    of_mask, of_query = scope.dims.get(mask, ()), scope.dims.get(query, ())
+    has_rows = (
+        min(len(of_mask), len(of_query)) >= 2 and of_mask[-2] is not None and of_mask[-2] == of_query[-2]
+    )
+    has_columns = scope.version >= _PADDED_MASKS or (bool(of_mask) and of_mask[-1] not in {1, None})
+    if has_rows and has_columns:
+        return node
+    result = node.output[0]
+    columns = scope.integer(result, 1)
+    if not has_columns:
+        columns = scope.add("Shape", result, key, start=-2, end=-1)
+        if past_key:
+            before = scope.add("Shape", result, past_key, start=-2, end=-1)
+            columns = scope.add("Add", result, columns, before)
+    rows = scope.add("Shape", result, query, start=-2, end=-1)
+    target = scope.add("Concat", result, rows, columns, axis=0)
+    inputs[_MASK] = scope.add("Expand", result, mask, target)
+    return _copy(node, inputs=inputs[: max(len(node.input), _MASK + 1)])
+
+
+#: from this version of the operator set on, the axes of Squeeze are an input
+_AXES_AS_INPUT: Final = 13
+
+#: inputs of Attention
+_MASK: Final = 3
+_PAST_KEY: Final = 4
+
+_REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]] = {
+    "Attention": _whole_mask,
+    "Range": _scalar_operands,
+    "SequenceAt": _piece,
+}
+
+
+def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[str] = ()) -> onnx.NodeProto:
+    """Copy a node with other inputs, and where `operator` is given as another operator without attributes."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    del copy.input[:]
+    copy.input.extend(inputs)
+    if operator is not None:
+        copy.op_type = operator
+        del copy.attribute[:]
+    return copy

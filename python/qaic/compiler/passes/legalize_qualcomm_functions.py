@@ -1,0 +1,231 @@
+"""Functions that exporters write for the card, given the meaning that the card gives them.
+
+Such a function stands for an operator of the card. Its body is plain ONNX, which says less:
+
+* An index outside a cache is padding. A scatter writes nothing there, and no result depends on what a gather
+  reads there. Plain ONNX counts negative indices from the end and refuses larger ones.
+* A normalization is one operator with float32 inside, whatever the type of its tensors. The body mixes types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
+from qaic.compiler.ir.precision_ops import standard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableSequence
+
+    import onnx
+
+#: domains of functions that stand for operators of the card
+DOMAINS: Final = frozenset({"com.qualcomm.cloud", "com.qti.aisw.onnx"})
+
+#: functions that one rounding belongs to, so that they are expanded behind the passes about precision
+UNITS: Final = frozenset({("com.qti.aisw.onnx", "CustomRMSNorm")})
+
+#: from this version of the operator set on, axes of a reduction are an input
+_AXES_AS_INPUT: Final = 18
+
+#: from this version of the operator set on, CastLike exists
+_CAST_LIKE: Final = 15
+
+
+def legalize(model: onnx.ModelProto) -> bool:
+    """Rewrite the bodies of functions for the card so that the engine computes what a card does.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton, changed in place.
+
+    Returns
+    -------
+    bool
+        Whether there are such functions.
+    """
+    found = False
+    for function in model.functions:
+        if function.domain not in DOMAINS:
+            continue
+        found = True
+        version = next(
+            (entry.version for entry in function.opset_import if entry.domain in {"", "ai.onnx"}), 0
+        )
+        if _is_rms_norm(function) and version >= _CAST_LIKE:
+            _write_rms_norm(function, version)
+        elif any(standard(node, *_REWRITTEN) for node in all_nodes(function.node)):
+            _rewrite(function.node, FreshNames(_graph_of(function)), version)
+    return found
+
+
+def is_unit(function: onnx.FunctionProto) -> bool:
+    """Whether a function is rounded as one operator."""
+    return (function.domain, function.name) in UNITS
+
+
+def _graph_of(function: onnx.FunctionProto) -> onnx.GraphProto:
+    import onnx
+
+    return onnx.GraphProto(node=function.node)
+
+
+def _rewrite(nodes: MutableSequence[onnx.NodeProto], fresh: FreshNames, version: int) -> None:
+    rewritten: list[onnx.NodeProto] = []
+    for node in nodes:
+        for inner in subgraphs(node):
+            _rewrite(inner.node, fresh, version)
+        rewrite = _REWRITTEN.get(node.op_type) if standard(node, node.op_type) else None
+        if rewrite is not None:
+            writer = _Writer(node, fresh, version)
+            rewrite(writer)
+            rewritten += writer.made
+        rewritten.append(node)
+    _replace(nodes, rewritten)
+
+
+def _replace(nodes: MutableSequence[onnx.NodeProto], made: Iterable[onnx.NodeProto]) -> None:
+    copies = [type(node).FromString(node.SerializeToString()) for node in made]
+    del nodes[:]
+    nodes.extend(copies)
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Nodes in front of one node of a body."""
+
+    node: onnx.NodeProto
+    fresh: FreshNames
+    version: int
+    made: list[onnx.NodeProto] = field(default_factory=list)
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node of the standard set; returns the name of its result."""
+        from onnx import helper
+
+        name = self.fresh.make(self.node.output[0], "legal")
+        self.made.append(
+            helper.make_node(operator, list(inputs), [name], domain=self.node.domain, **attributes)
+        )
+        return name
+
+    def ints(self, values: list[int]) -> str:
+        """Add a constant of type int64 and one dimension."""
+        import numpy as np
+        from onnx import numpy_helper
+
+        return self.add("Constant", value=numpy_helper.from_array(np.array(values, np.int64)))
+
+
+def _guard_gather(writer: _Writer) -> None:
+    """GatherND: read the nearest row in place of one outside."""
+    skipped = next((a.i for a in writer.node.attribute if a.name == "batch_dims"), 0)
+    writer.node.input[1] = _nearest(writer, _wide_indices(writer), _sizes(writer, skipped))
+
+
+def _guard_scatter(writer: _Writer) -> None:
+    """ScatterND: repeat the first write that is inside in place of one outside.
+
+    Two equal writes to one place are harmless in any order. Without a write inside, what is there is written
+    again. Rows are chosen by Gather, which takes every element type.
+    """
+    data, _, updates = writer.node.input[:3]
+    indices = _wide_indices(writer)
+    add, ints = writer.add, writer.ints
+    sizes = _sizes(writer, 0)
+    number = add("Cast", add("Equal", indices, _nearest(writer, indices, sizes)), to=INT64)
+    if writer.version < _AXES_AS_INPUT:
+        valid = add("ReduceMin", number, axes=[-1], keepdims=0)
+    else:
+        valid = add("ReduceMin", number, ints([-1]), keepdims=0)
+    valid = add("Cast", add("Reshape", valid, ints([-1])), to=BOOL)
+    count = add("Shape", valid)
+    first = add("ArgMax", add("Cast", valid, to=INT64), axis=0, keepdims=1)
+    has_first = add("Gather", valid, first, axis=0)
+
+    # Behind the tuples stands the one to repeat, and behind the rows what is at its place.
+    tuples = add("Reshape", indices, add("Concat", ints([-1]), add("Shape", sizes), axis=0))
+    spare = _nearest(writer, add("Gather", tuples, first, axis=0), sizes)
+    row_shape = add("Concat", count, ints([-1]), axis=0)
+    rows = add("Reshape", updates, row_shape)
+    there = add("Reshape", add("GatherND", data, spare), ints([1, -1]))
+    one = ints([1])
+    counting = add("Range", add("Squeeze", ints([0])), add("Squeeze", count), add("Squeeze", one))
+    of_tuples = add("Where", valid, counting, count)
+    of_rows = add("Where", valid, counting, add("Where", has_first, first, count))
+    tuples = add("Gather", add("Concat", tuples, spare, axis=0), of_tuples, axis=0)
+    rows = add("Gather", add("Concat", rows, there, axis=0), of_rows, axis=0)
+    writer.node.input[1] = add("Reshape", tuples, add("Shape", indices))
+    writer.node.input[2] = add("Reshape", rows, add("Shape", updates))
+
+
+def _wide_indices(writer: _Writer) -> str:
+    """Cast the indices to int64, the only type that ONNX has for them; the card takes int32 too."""
+    return writer.add("Cast", writer.node.input[1], to=INT64)
+
+
+def _sizes(writer: _Writer, skipped: int) -> str:
+    """Sizes of the dimensions that the indices count in, behind `skipped` others."""
+    data, indices = writer.node.input[:2]
+    width = writer.add("Gather", writer.add("Shape", indices), writer.ints([-1]), axis=0)
+    start = writer.ints([skipped])
+    return writer.add("Slice", writer.add("Shape", data), start, writer.add("Add", width, start))
+
+
+def _nearest(writer: _Writer, indices: str, sizes: str) -> str:
+    last = writer.add("Sub", sizes, writer.ints([1]))
+    return writer.add("Max", writer.add("Min", indices, last), writer.ints([0]))
+
+
+_REWRITTEN: Final = {
+    "GatherND": _guard_gather,
+    "ScatterND": _guard_scatter,
+}
+
+
+def _is_rms_norm(function: onnx.FunctionProto) -> bool:
+    return (
+        is_unit(function)
+        and len(function.input) == 2
+        and len(function.output) == 1
+        and [*function.attribute, *(attribute.name for attribute in function.attribute_proto)] == ["epsilon"]
+    )
+
+
+def _write_rms_norm(function: onnx.FunctionProto, version: int) -> None:
+    """Write ``y = x / sqrt(mean(x ** 2) + epsilon) * weight`` over the last axis, in float32.
+
+    The order of the operators is the one that the engine makes a single kernel of.
+    """
+    import onnx
+    from onnx import helper
+
+    source, weight = function.input
+    result = function.output[0]
+    names = FreshNames(onnx.GraphProto(input=[onnx.ValueInfoProto(name=n) for n in (source, weight, result)]))
+    nodes: list[onnx.NodeProto] = []
+
+    def add(operator: str, *inputs: str, **attributes: Any) -> str:
+        name = names.make(result, operator)
+        nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+    wide = add("Cast", source, to=FLOAT)
+    squares = add("Pow", wide, add("Constant", value_float=2.0))
+    if version < _AXES_AS_INPUT:
+        mean = add("ReduceMean", squares, axes=[-1], keepdims=1)
+    else:
+        mean = add("ReduceMean", squares, add("Constant", value_ints=[-1]), keepdims=1)
+    epsilon = add("Constant")
+    nodes[-1].attribute.append(
+        onnx.AttributeProto(
+            name="value_float", ref_attr_name="epsilon", type=onnx.AttributeProto.AttributeType.FLOAT
+        )
+    )
+    scaled = add("Div", wide, add("Sqrt", add("Add", mean, epsilon)))
+    product = add("Mul", scaled, add("Cast", weight, to=FLOAT))
+    nodes.append(helper.make_node("CastLike", [product, source], [result]))
+    _replace(function.node, nodes)

@@ -1,0 +1,300 @@
+"""Weights of four bits and scales of blocks in operator sets that have neither.
+
+Exporters for the card write them into operator set 17: ``Cast`` to uint4 and ``DequantizeLinear`` with
+``block_size`` mean there what they mean in set 21. A number of four bits is kept in eight, and blocks are
+written out: ``(x - zero_point) * scale`` in float32, each scale repeated along the axis. The cast is written
+out in every set, for some engines have no kernel for it (onnxruntime 1.22). ``MatMulNBits`` with the order of
+its groups has its zero points as floats, because the engine reads packed ones in the wrong order (onnxruntime
+1.32).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.constants import Constants, read_array
+from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
+from qaic.compiler.ir.graph_walk import (
+    STANDARD_DOMAINS,
+    FreshNames,
+    all_graphs,
+    all_nodes,
+    find_nodes,
+    subgraphs,
+)
+from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.weights import MemoryRange, Weight, read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableSequence
+
+    import onnx
+
+#: the operator set with types of four bits and scales of blocks
+_HAS_BLOCKS: Final = 21
+#: the first operator set with CastLike
+_HAS_CAST_LIKE: Final = 15
+#: the first operator set whose DequantizeLinear has an axis
+_HAS_CHANNELS: Final = 13
+
+_UINT4: Final = 21
+_INT4: Final = 22
+#: type of four bits -> type that its numbers are kept in
+_KEPT_IN: Final = {_UINT4: UINT8, _INT4: INT8}
+
+_ENGINE_DOMAIN: Final = "com.microsoft"
+
+
+def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[str]:
+    """Write quantized weights as the engine reads them; changes `model`.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+
+    Returns
+    -------
+    list of str
+        Values that belong to the numbers of weights: no option about floats is about them.
+
+    Raises
+    ------
+    CompileError
+        The size of blocks is not positive.
+    """
+    exact: list[str] = []
+    constants = Constants(model.graph, weights)
+    for node in all_nodes(model.graph.node):
+        if node.op_type == "MatMulNBits" and node.domain == _ENGINE_DOMAIN:
+            _unpack_zero_points(node, constants, model.graph)
+    version = _version(model.opset_import)
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    has_casts = any(_is_narrow_cast(node) for nodes in bodies for node in find_nodes(nodes, {"Cast"}))
+    if has_casts or _HAS_CHANNELS <= version < _HAS_BLOCKS:
+        _widen_constants(model, weights)
+    if version >= _HAS_CHANNELS and _is_rewritten(model.graph.node, version):
+        floats = {tensor.name for tensor in model.graph.initializer if tensor.data_type == FLOAT}
+        floats |= {name for name, weight in weights.items() if weight.elem_type == FLOAT}
+        exact += _Rewriter(FreshNames(model.graph), version, floats).run(model.graph.node)
+    for function in model.functions:
+        version = _version(function.opset_import)
+        if version >= _HAS_CHANNELS and _is_rewritten(function.node, version):
+            exact += _Rewriter(_names_of(function), version, set()).run(function.node)
+            _keep_declared(function)
+    return exact
+
+
+def _is_ahead(node: onnx.NodeProto, version: int) -> bool:
+    """Whether a node has blocks before there are any, or a cast that some engine has no kernel for."""
+    return (
+        version < _HAS_BLOCKS and standard(node, "DequantizeLinear") and _integer(node, "block_size", 0) != 0
+    ) or _is_narrow_cast(node)
+
+
+def _is_narrow_cast(node: onnx.NodeProto) -> bool:
+    return standard(node, "Cast") and _integer(node, "to", 0) in _KEPT_IN
+
+
+def _is_rewritten(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
+    return any(_is_ahead(node, version) for node in find_nodes(nodes, {"Cast", "DequantizeLinear"}))
+
+
+def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Keep constants of four bits in eight, so that operators find operands of one type."""
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    for nodes in bodies:
+        for node in find_nodes(nodes, {"Constant"}):
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    _widen(attribute.t)
+    for graph in all_graphs(model.graph):
+        for tensor in graph.initializer:
+            _widen(tensor)
+        # What callers see keeps its type, which no buffer has, and is refused by it.
+        ends = () if graph is model.graph else (*graph.input, *graph.output)
+        for value in (*ends, *graph.value_info):
+            kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
+            if kept is not None:
+                value.type.tensor_type.elem_type = kept
+    for name, weight in weights.items():
+        if weight.elem_type in _KEPT_IN:
+            weights[name] = _wide(weight)
+
+
+def _widen(tensor: onnx.TensorProto) -> None:
+    kept = _KEPT_IN.get(tensor.data_type)
+    if kept is None:
+        return
+    content = dense(tensor).astype("int8" if kept == INT8 else "uint8").tobytes()
+    name, dims = tensor.name, list(tensor.dims)
+    tensor.Clear()
+    tensor.name, tensor.data_type, tensor.raw_data = name, kept, content
+    tensor.dims.extend(dims)
+
+
+def _wide(weight: Weight) -> Weight:
+    """Unpack a large constant: the lower four bits of a byte come first."""
+    import math
+
+    import numpy as np
+
+    packed = np.frombuffer(read_all(weight.source), np.uint8)
+    values = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)[: math.prod(weight.dims)]
+    if weight.elem_type == _INT4:
+        values = ((values ^ 8).astype(np.int8) - 8).view(np.uint8)
+    return Weight(weight.name, _KEPT_IN[weight.elem_type], weight.dims, MemoryRange(values.tobytes()))
+
+
+def _version(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
+    return next((int(entry.version) for entry in imports if entry.domain in STANDARD_DOMAINS), 0)
+
+
+def _names_of(function: onnx.FunctionProto) -> FreshNames:
+    import onnx
+
+    inputs = [onnx.ValueInfoProto(name=name) for name in function.input]
+    return FreshNames(onnx.GraphProto(node=function.node, input=inputs))
+
+
+def _keep_declared(function: onnx.FunctionProto) -> None:
+    """Change the declared types of values in a body; onnx has them from 1.16 on."""
+    for value in getattr(function, "value_info", ()):
+        kept = _KEPT_IN.get(value.type.tensor_type.elem_type)
+        if kept is not None:
+            value.type.tensor_type.elem_type = kept
+
+
+@dataclass(slots=True)
+class _Rewriter:
+    """Rewrites the nodes of one graph or body."""
+
+    fresh: FreshNames
+    version: int
+    #: constants that are float32
+    floats: set[str]
+    exact: list[str] = field(default_factory=list)
+    made: list[onnx.NodeProto] = field(default_factory=list)
+
+    def run(self, nodes: MutableSequence[onnx.NodeProto]) -> list[str]:
+        """Rewrite nodes; returns the values that were added for weights."""
+        made: list[onnx.NodeProto] = []
+        changed = False
+        for node in nodes:
+            for graph in subgraphs(node):
+                self.run(graph.node)
+            self.made = made
+            if not _is_ahead(node, self.version):
+                made.append(node)
+                continue
+            changed = True
+            if node.op_type == "Cast":
+                self._cast(node)
+            else:
+                self._dequantize(node)
+        if changed:
+            copies = [type(node).FromString(node.SerializeToString()) for node in made]
+            del nodes[:]
+            nodes.extend(copies)
+        return self.exact
+
+    def _add(self, operator: str, *inputs: str, base: str, output: str = "", **attributes: Any) -> str:
+        from onnx import helper
+
+        name = output or self.fresh.make(base, "dequantized")
+        self.made.append(helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+    def _constant(self, value: int, elem_type: int, base: str) -> str:
+        from onnx import helper
+
+        tensor = helper.make_tensor("", elem_type, [], [value])
+        return self._add("Constant", base=base, value=tensor)
+
+    def _cast(self, node: onnx.NodeProto) -> None:
+        """Keep the lower four bits, as a cast to such a type does."""
+        source, result = node.input[0], node.output[0]
+        if _integer(node, "to", 0) == _UINT4:
+            number = self._add("Cast", source, base=result, to=UINT8)
+            sixteen = self._constant(16, UINT8, result)
+            self._add("Mod", number, sixteen, base=result, output=result)
+        else:
+            number = self._add("Cast", source, base=result, to=INT32)
+            eight, sixteen = (self._constant(value, INT32, result) for value in (8, 16))
+            above = self._add("Mod", self._add("Add", number, eight, base=result), sixteen, base=result)
+            number = self._add("Sub", above, eight, base=result)
+            self._add("Cast", number, base=result, output=result, to=INT8)
+        self.made[-1].name = node.name
+
+    def _dequantize(self, node: onnx.NodeProto) -> None:
+        """Write ``(x - zero_point) * scale`` with the scales and zero points of blocks repeated."""
+        result = node.output[0]
+        axis, size = _integer(node, "axis", 1), _integer(node, "block_size", 0)
+        if size < 0:
+            raise refuse(
+                f"node {node.name or result!r} (DequantizeLinear)",
+                code="invalid_model",
+                found=f"block_size {size}",
+                expected="a positive number",
+                fix="export the model again",
+            )
+        first = len(self.made)
+        data, scale = node.input[:2]
+        zero = node.input[2] if len(node.input) > 2 else ""
+        place = self._add(
+            "Gather", self._add("Shape", data, base=result), self._constant(axis, INT64, result), base=result
+        )
+        counted = self._add(
+            "Range", self._constant(0, INT64, result), place, self._constant(1, INT64, result), base=result
+        )
+        blocks = self._add("Div", counted, self._constant(size, INT64, result), base=result)
+        number = self._add("Cast", data, base=result, to=FLOAT)
+        if zero:
+            zeros = self._add("Cast", zero, base=result, to=FLOAT)
+            number = self._add(
+                "Sub", number, self._add("Gather", zeros, blocks, base=result, axis=axis), base=result
+            )
+        is_float = scale in self.floats or self.version < _HAS_CAST_LIKE
+        wide = scale if is_float else self._add("Cast", scale, base=result, to=FLOAT)
+        scales = self._add("Gather", wide, blocks, base=result, axis=axis)
+        if is_float:
+            self._add("Mul", number, scales, base=result, output=result)
+        else:
+            product = self._add("Mul", number, scales, base=result)
+            self._add("CastLike", product, scale, base=result, output=result)
+        self.made[-1].name = node.name
+        self.exact += [name for made in self.made[first:] for name in made.output]
+
+
+def _integer(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
+
+
+def _unpack_zero_points(node: onnx.NodeProto, constants: Constants, graph: onnx.GraphProto) -> None:
+    """Give MatMulNBits with the order of its groups (GPTQ with act_order) its zero points as floats."""
+    import numpy as np
+
+    if len(node.input) < 5 or not node.input[3] or not node.input[4]:
+        return
+    packed, scales = constants.describe(node.input[3]), constants.describe(node.input[2])
+    bits, size = _integer(node, "bits", 4), _integer(node, "block_size", 0)
+    if packed is None or packed.elem_type != UINT8 or scales is None or bits not in {2, 4, 8} or size <= 0:
+        return
+    columns, blocks = _integer(node, "N", 0), -(-_integer(node, "K", 0) // size)
+    row = -(-blocks * bits // 8)
+    held = read_array(packed)
+    if columns <= 0 or held.size != columns * row:
+        return
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    numbers = (held.reshape(columns, row, 1) >> shifts & (1 << bits) - 1).reshape(columns, -1)[:, :blocks]
+    name = FreshNames(graph).make(node.input[3], "unpacked")
+    from onnx import helper
+
+    dtype = helper.tensor_dtype_to_np_dtype(scales.elem_type)
+    constants.add_array(name, np.ascontiguousarray(numbers).reshape(-1).astype(dtype))
+    node.input[3] = name

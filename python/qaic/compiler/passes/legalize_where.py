@@ -1,0 +1,70 @@
+"""Where on element types that the engine has no kernel for: as int32, which holds all their values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.elem_types import BOOL, INT8, INT16, INT32, UINT16
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs
+from qaic.compiler.ir.precision_ops import standard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+#: types of which some supported engine lacks the kernel
+_WITHOUT_KERNEL: Final = frozenset({BOOL, INT8, INT16, UINT16})
+
+
+def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
+    """Rewrite the Where nodes that the engine has no kernel for; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton without model-local functions around such nodes.
+    types : Mapping[str, int]
+        Element types of values by name.
+
+    Returns
+    -------
+    bool
+        Whether there were any.
+    """
+    fresh: FreshNames | None = None
+    for graph in all_graphs(model.graph):
+        found = {at for at, node in enumerate(graph.node) if _is_without_kernel(node, types)}
+        if not found:
+            continue
+        fresh = fresh or FreshNames(model.graph)
+        made: list[onnx.NodeProto] = []
+        for at, node in enumerate(graph.node):
+            made += _as_int32(node, types, fresh) if at in found else [node]
+        copies = [type(node).FromString(node.SerializeToString()) for node in made]
+        del graph.node[:]
+        graph.node.extend(copies)
+    return fresh is not None
+
+
+def _elem_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
+    """Element type of what a Where selects from: that of any value that is known."""
+    return next((types[name] for name in (*node.input[1:], *node.output) if name in types), 0)
+
+
+def _is_without_kernel(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    return standard(node, "Where") and _elem_type(node, types) in _WITHOUT_KERNEL
+
+
+def _as_int32(node: onnx.NodeProto, types: Mapping[str, int], fresh: FreshNames) -> list[onnx.NodeProto]:
+    from onnx import helper
+
+    condition, *sides = node.input
+    result = node.output[0]
+    wide = [fresh.make(result, "int32") for _ in (*sides, result)]
+    casts = [
+        helper.make_node("Cast", [side], [name], to=INT32) for side, name in zip(sides, wide, strict=False)
+    ]
+    selected = helper.make_node("Where", [condition, *wide[:2]], [wide[2]], name=node.name)
+    narrow = helper.make_node("Cast", [wide[2]], [result], to=_elem_type(node, types))
+    return [*casts, selected, narrow]

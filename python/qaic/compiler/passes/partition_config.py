@@ -1,0 +1,102 @@
+"""Partition files and the nodes of a model: whether they fit, and what a template lists.
+
+The CPU device runs the graph whole, so this finds what a card would stumble over (compile-options §3.6). A
+node without a name goes by its first result.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.passes.inlining import inline_small_functions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.options.partitions import PartitionConfig
+
+_log = logging.getLogger("qaic.compiler")
+
+#: operators that the card's compiler keeps although all their inputs are constants
+_KEPT: Final = ("Constant", "DequantizeLinear", "Identity", "If", "Loop")
+
+
+def check_partitions(graph: onnx.GraphProto, config: PartitionConfig) -> None:
+    """Compare the node lists of a partition file with a graph.
+
+    Names the graph lacks are a warning: a compiler may have optimized those nodes away.
+
+    Raises
+    ------
+    CompileError
+        A partition needs a value from a later one.
+    """
+    place = {
+        node: number for number, partition in enumerate(config.partitions) for node in partition.nodes or ()
+    }
+    unknown = sorted(place.keys() - {_name(node) for node in all_nodes(graph.node)})
+    if unknown:
+        _log.warning(
+            "mdp_load_partition_config: the model has no %d of the nodes it lists: %s",
+            len(unknown),
+            listing(unknown),
+        )
+    makers = {name: node for node in graph.node if _name(node) in place for name in node.output if name}
+    for node in graph.node:
+        if _name(node) not in place:
+            continue
+        for name in node.input:
+            maker = makers.get(name)
+            if maker is None or place[_name(maker)] <= place[_name(node)]:
+                continue
+            earlier, later = (config.partitions[place[_name(n)]].name for n in (node, maker))
+            raise refuse(
+                f"node {_name(node)!r} of partition {earlier!r}",
+                code="partition_order",
+                found=f"the input {name!r} from node {_name(maker)!r} of the later partition {later!r}",
+                expected="inputs from the same or an earlier partition",
+                fix="order the partitions of mdp_load_partition_config as the values flow",
+                context={"node": _name(node), "partitions": [earlier, later]},
+            )
+
+
+def node_names(model: onnx.ModelProto, constants: Iterable[str]) -> list[str]:
+    """List the nodes that the card's compiler leaves: it expands small functions and folds constants.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model as the user gave it, without initializers among its inputs.
+    constants : iterable of str
+        Names of its weights that are not in the graph.
+    """
+    graph = inline_small_functions(model).graph
+    known = {tensor.name for tensor in graph.initializer} | set(constants)
+    names: list[str] = []
+    for node in graph.node:
+        is_constant = all(not name or name in known for name in node.input)
+        if is_constant:
+            known.update(node.output)
+        if not is_constant or standard(node, *_KEPT):
+            names.append(_name(node))
+    return names
+
+
+def write_template(names: list[str], cores: int, path: Path) -> None:
+    """Write a partition file with one partition of one device that runs all nodes."""
+    partition = {"name": "Partition0", "devices": [{"deviceId": 0, "numCores": cores}], "nodeList": names}
+    text = json.dumps({"connections": [], "partitions": [partition]}, indent=2, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _name(node: onnx.NodeProto) -> str:
+    return str(node.name) or node_key(node)

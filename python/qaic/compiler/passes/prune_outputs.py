@@ -1,0 +1,133 @@
+"""Cutting a model back to the outputs that are wanted (`output_node_names`, compile-options §1 row 6)."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from typing import TYPE_CHECKING
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.graph_walk import all_graphs, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import onnx
+
+    from qaic.errors import CompileError
+
+_log = logging.getLogger("qaic.compiler")
+
+
+def keep_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    """Make the named tensors the outputs of a model; changes `model` in place.
+
+    Outputs of the model come first and in its order, then results of inner nodes in the order of the nodes.
+    Nodes that nothing needs any more go, and inputs that only they read. Initializers stay; see
+    `checks.drop_unused`.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton without initializers among its inputs.
+    names : Sequence[str]
+        Tensors of the main graph; without any the model stays as it is.
+
+    Raises
+    ------
+    CompileError
+        A name is no result of a node of the main graph.
+    """
+    if not names:
+        return
+    graph = model.graph
+    outputs = {value.name: value for value in graph.output}
+    inner = {name: None for node in graph.node for name in node.output if name and name not in outputs}
+    wanted = set(names)
+    for name in names:
+        if name not in outputs and name not in inner:
+            raise unknown_result("output_node_names", graph, name, [*outputs, *inner])
+    ordered = [name for name in (*outputs, *inner) if name in wanted]
+    if ordered != list(dict.fromkeys(names)):
+        _log.warning("output_node_names: outputs keep the order of the model: %s", listing(ordered, 20))
+    declared = outputs | {value.name: value for value in graph.value_info}
+    import onnx
+
+    values = [onnx.ValueInfoProto(name=name) for name in ordered]
+    for value in values:
+        if value.name in declared:
+            value.CopyFrom(declared[value.name])
+    del graph.output[:]
+    graph.output.extend(values)
+    _prune(graph)
+
+
+def _prune(graph: onnx.GraphProto) -> None:
+    """Drop the nodes that no output needs, and the inputs that only those have read."""
+    read_before = _read(graph.node)
+    needed = {value.name for value in graph.output}
+    kept: list[int] = []
+    for index in reversed(range(len(graph.node))):
+        node = graph.node[index]
+        if any(name in needed for name in node.output if name):
+            kept.append(index)
+            needed |= _read([node])
+    kept_set = set(kept)
+    for index in reversed(range(len(graph.node))):
+        if index not in kept_set:
+            del graph.node[index]
+    for index in reversed(range(len(graph.input))):
+        name = graph.input[index].name
+        if name in read_before and name not in needed:
+            _log.info("output_node_names: input %r is not needed for the outputs and was dropped", name)
+            del graph.input[index]
+
+
+def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Collect what nodes read, the graphs nested in them included."""
+    names: set[str] = set()
+    for node in nodes:
+        names.update(node.input)
+        for inner in subgraphs(node):
+            for graph in all_graphs(inner):
+                names.update(name for held in graph.node for name in held.input)
+                names.update(value.name for value in graph.output)
+    names.discard("")
+    return names
+
+
+def unknown_result(
+    option: str, graph: onnx.GraphProto, name: str, known: list[str], fix: str = ""
+) -> CompileError:
+    """Say that no node of the main graph computes a tensor of this name.
+
+    Parameters
+    ----------
+    option : str
+        Option that names it.
+    graph : onnx.GraphProto
+        Main graph.
+    name : str
+        The tensor.
+    known : list[str]
+        Names that could have been meant.
+    fix : str
+        What to do where it is neither an input nor the name of a node.
+    """
+    named = next((node for node in graph.node if node.name == name), None)
+    if any(value.name == name for value in graph.input):
+        fix = "that is an input of the model"
+    elif named is not None:
+        fix = f"that is the name of a node; its results are {listing(list(named.output))}"
+    elif not fix:
+        # Comparing takes time with each name, and models have up to a million.
+        close = difflib.get_close_matches(name[:200], known[:5000], n=1)
+        fix = f"did you mean {close[0]!r}?" if close else f"results of the model: {listing(known, 20)}"
+    return refuse(
+        f"{option}: {name!r}",
+        code="unknown_output",
+        found="no result of a node of the main graph with that name",
+        expected="the name of a tensor that the model computes",
+        fix=fix,
+        context={"tensor": name},
+    )

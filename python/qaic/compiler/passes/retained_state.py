@@ -1,0 +1,79 @@
+"""State that stays on the device: outputs that are the next values of inputs (compile-options row 16)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+
+if TYPE_CHECKING:
+    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.frontend.specialization import Interface
+
+SUFFIX: Final = "_RetainedState"
+
+_log = logging.getLogger("qaic.compiler")
+
+
+def check_retained(interface: Interface) -> None:
+    """Refuse state that could not go from one inference into the next.
+
+    Raises
+    ------
+    CompileError
+        Output ``X_RetainedState`` has another type or shape than input ``X``, or the shape is not the same in
+        all specializations, which share the state.
+    """
+    inputs = {edge.name: position for position, edge in enumerate(interface.inputs)}
+    found = False
+    for position, output in enumerate(interface.outputs):
+        base = output.name.removesuffix(SUFFIX)
+        if base == output.name:
+            continue
+        if base not in inputs:
+            _log.warning("retained_state: output %r has no input %r and is a plain output", output.name, base)
+            continue
+        found = True
+        _check_pair(interface.inputs[inputs[base]], output)
+        _check_variants(interface, inputs[base], position)
+    if not found:
+        _log.warning("retained_state: the model has no output X%s with an input X; it has no state", SUFFIX)
+
+
+def _check_pair(source: Edge, output: Edge) -> None:
+    if (source.elem_type, source.dims) == (output.elem_type, output.dims):
+        return
+    raise refuse(
+        f"output {output.name!r}",
+        code="retained_state",
+        found=f"{output.dtype} {list(output.dims)}",
+        expected=f"{source.dtype} {list(source.dims)} as input {source.name!r}, whose next value it is",
+        fix="export the model with equal types and shapes for both",
+        context={"input": source.name, "output": output.name},
+    )
+
+
+def _check_variants(interface: Interface, position: int, output: int) -> None:
+    name = interface.inputs[position].name
+    for variant in interface.variants:
+        first = interface.variants[0]
+        if variant.inputs[position] != variant.outputs[output]:
+            raise refuse(
+                f"output {interface.outputs[output].name!r} in specialization {variant.name!r}",
+                code="retained_state",
+                found=f"the shape {list(variant.outputs[output])}",
+                expected=f"{list(variant.inputs[position])} as input {name!r}, whose next value it is",
+                fix="export the model with equal shapes for both",
+                context={"input": name, "specialization": variant.name},
+            )
+        if variant.inputs[position] != first.inputs[position]:
+            raise refuse(
+                f"retained state {name!r}",
+                code="retained_state",
+                found=f"the shape {list(first.inputs[position])} in specialization {first.name!r} and "
+                f"{list(variant.inputs[position])} in {variant.name!r}",
+                expected="one shape, because all specializations share the state",
+                fix="give the symbols of its shape the same sizes in every specialization",
+                context={"input": name, "specializations": [first.name, variant.name]},
+            )

@@ -1,0 +1,184 @@
+"""Giving a model another batch size (`batchsize`, compile-options §1 row 11).
+
+Exporters leave the batch of the example they traced in the inputs and in the constant shapes of Reshape
+nodes. Both are rewritten; whether the result is the same model for more samples is then read off the shapes
+of its outputs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.frontend import symbols, validation
+from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
+from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
+from qaic.errors import OptionConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.compiler.ir.weights import Weight
+
+#: the batch that exporters trace with
+_TRACED: Final = 1
+
+
+def set_batch(
+    model: onnx.ModelProto, weights: dict[str, Weight], batch: int | None, given: Mapping[str, int]
+) -> dict[str, int]:
+    """Make `batch` the first dimension of every input whose first dimension is 1 or a symbol.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton, changed in place.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+    batch : int or None
+        Samples; None leaves the model as it is.
+    given : Mapping[str, int]
+        Values of ``onnx_define_symbol``.
+
+    Returns
+    -------
+    dict
+        `given` with the values of the symbols that stand for the batch.
+
+    Raises
+    ------
+    CompileError
+        No input has a batch, or the model is not the same computation for another number of samples.
+    OptionConflictError
+        ``onnx_define_symbol`` gives the batch another value.
+    """
+    values = dict(given)
+    if batch is None:
+        return values
+    changed: set[str] = set()
+    traced: set[str] = set()
+    found: list[str] = []
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if not dims:
+            continue
+        found.append(f"{value.name} has {dims[0].dim_param or dims[0].dim_value}")
+        if dims[0].dim_param:
+            _define(values, dims[0].dim_param, batch)
+            changed.add(value.name)
+        elif dims[0].dim_value == _TRACED:
+            dims[0].dim_value = batch
+            changed.add(value.name)
+            traced.add(value.name)
+        elif dims[0].dim_value == batch:
+            changed.add(value.name)
+    if not changed:
+        raise refuse(
+            f"batchsize {batch}",
+            code="not_batchable",
+            found=f"no input whose first dimension is 1 or a symbol ({listing(found, 3)})",
+            expected="at least one",
+            fix="leave batchsize out, or export the model with a symbolic first dimension",
+        )
+    if batch == _TRACED or not (traced or _claims_traced(model)):
+        return values
+    claims = _claims_traced(model)
+    _rewrite_reshapes(model, _batched(model, changed), batch)
+    for value in model.graph.output:
+        if value.name in claims:
+            value.type.tensor_type.shape.dim[0].Clear()
+    _require_batch(model, weights, claims, batch, values)
+    return values
+
+
+def _define(values: dict[str, int], symbol: str, batch: int) -> None:
+    before = values.setdefault(symbol, batch)
+    if before != batch:
+        raise OptionConflictError(
+            f"batchsize is {batch}, but onnx_define_symbol gives {symbol!r}, the first dimension of an "
+            f"input, the value {before}: leave one of them out",
+            code="option.batchsize",
+            context={"options": ["batchsize", "onnx_define_symbol"], "symbol": symbol},
+        )
+
+
+def _claims_traced(model: onnx.ModelProto) -> set[str]:
+    """Names of the outputs whose first dimension is 1 in the file."""
+    return {
+        value.name
+        for value in model.graph.output
+        if len(value.type.tensor_type.shape.dim) and value.type.tensor_type.shape.dim[0].dim_value == _TRACED
+    }
+
+
+def _batched(model: onnx.ModelProto, inputs: set[str]) -> set[str]:
+    """Names of the values computed from the data of the inputs, not from their shapes alone."""
+    batched = set(inputs)
+    for node in model.graph.node:
+        if standard(node, *SHAPE_READERS):
+            continue
+        reads = set(node.input)
+        for inner in subgraphs(node):
+            reads.update(name for held in inner.node for name in held.input)
+        if reads & batched:
+            batched.update(node.output)
+    return batched
+
+
+def _rewrite_reshapes(model: onnx.ModelProto, batched: set[str], batch: int) -> None:
+    """Give every Reshape of batched data whose constant shape begins with the traced batch its own shape."""
+    from onnx import numpy_helper
+
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if standard(node, "Constant") and node.attribute and node.attribute[0].name == "value":
+            constants[node.output[0]] = node.attribute[0].t
+    fresh = FreshNames(model.graph)
+    for node in model.graph.node:
+        if not standard(node, "Reshape") or node.input[0] not in batched:
+            continue
+        tensor = constants.get(node.input[1]) if len(node.input) > 1 else None
+        shape = None if tensor is None else _shape(tensor)
+        if shape is None or not shape.size or shape[0] != _TRACED:
+            continue
+        # A copy: the same constant may shape something without a batch.
+        shape[0] = batch
+        name = fresh.make(node.input[1], "batch")
+        model.graph.initializer.append(numpy_helper.from_array(shape, name))
+        node.input[1] = name
+
+
+def _shape(tensor: onnx.TensorProto) -> npt.NDArray[np.int64] | None:
+    values = dense(tensor)
+    return values.copy() if values.ndim == 1 and values.dtype == "int64" else None
+
+
+def _require_batch(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    claims: set[str],
+    batch: int,
+    values: Mapping[str, int],
+) -> None:
+    """Refuse a model whose outputs have not become as many samples."""
+    view = validation.with_weights_as_inputs(model, weights)
+    symbols.substitute(view, values)
+    inferred = symbols.infer(view)
+    for value in inferred.graph.output:
+        dims = value.type.tensor_type.shape.dim
+        if value.name not in claims or not len(dims) or not dims[0].HasField("dim_value"):
+            continue
+        if dims[0].dim_value != batch:
+            raise refuse(
+                f"batchsize {batch}, output {value.name!r}",
+                code="not_batchable",
+                found=f"a first dimension of {dims[0].dim_value} when the inputs have {batch} samples",
+                expected=str(batch),
+                fix="export the model with a symbolic first dimension",
+                context={"tensor": value.name},
+            )

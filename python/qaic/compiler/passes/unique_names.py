@@ -1,0 +1,67 @@
+"""One name, one value: renaming what two nested graphs call the same.
+
+Branches that are never alive together may use a name twice for different values. Passes that keep facts by
+name need every name of a model to mean one value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import onnx
+
+
+def separate_scopes(graph: onnx.GraphProto, constants: Iterable[str]) -> None:
+    """Rename values of nested graphs whose name is used for another value already; changes `graph`.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Main graph; its own names stay.
+    constants : Iterable[str]
+        Names of the main graph that are not in it, the weights.
+    """
+    if not any(True for node in graph.node for _ in subgraphs(node)):
+        return
+    fresh = FreshNames(graph)
+    taken = {*_defined(graph), *constants}
+    for node in graph.node:
+        for inner in subgraphs(node):
+            _separate(inner, {}, taken, fresh)
+
+
+def _separate(graph: onnx.GraphProto, outer: Mapping[str, str], taken: set[str], fresh: FreshNames) -> None:
+    renamed = dict(outer)
+    for name in _defined(graph):
+        if name in taken:
+            renamed[name] = fresh.make(name, "scope")
+        else:
+            renamed.pop(name, None)
+            taken.add(name)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = renamed.get(value.name, value.name)
+    for tensor in graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = renamed.get(sparse.values.name, sparse.values.name)
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for position, name in enumerate(names):
+                if name in renamed:
+                    names[position] = renamed[name]
+        for inner in subgraphs(node):
+            _separate(inner, renamed, taken, fresh)
+
+
+def _defined(graph: onnx.GraphProto) -> list[str]:
+    """List the names a graph gives to values, each once, in order."""
+    names = dict.fromkeys(value.name for value in graph.input)
+    names |= dict.fromkeys(tensor.name for tensor in graph.initializer)
+    names |= dict.fromkeys(tensor.values.name for tensor in graph.sparse_initializer)
+    names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
+    return list(names)

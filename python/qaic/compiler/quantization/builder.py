@@ -1,0 +1,181 @@
+"""Nodes and constants of a graph that is being rewritten to integers, and what is known of their values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants import Constants
+from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.graph_walk import FreshNames
+from qaic.compiler.quantization.precision_classes import PrecisionClass
+from qaic.compiler.quantization.raise_opset import version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.quantization.parameters import QuantParams
+
+#: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits
+_AXIS_VERSION: Final = 13
+_INT16_VERSION: Final = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor that exists as integers."""
+
+    name: str
+    params: QuantParams
+    #: names of the constants for its scale and zero point
+    scale: str
+    zero: str
+
+
+class NodeWriter:
+    """Collects the nodes of a main graph in order, with the constants that they read.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton; gets the constants and the domains that nodes need.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+    facts : ValueFacts
+        Types and shapes; new values are added.
+    classes : dict[str, PrecisionClass]
+        Class of each node by its first output; new nodes are added.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        weights: dict[str, Weight],
+        facts: ValueFacts,
+        classes: dict[str, PrecisionClass],
+    ) -> None:
+        self.model = model
+        self.graph = model.graph
+        self.facts = facts
+        self.classes = classes
+        self.constants = Constants(model.graph, weights)
+        self.fresh = FreshNames(model.graph)
+        self.version = version_of(model)
+        self.nodes: list[onnx.NodeProto] = []
+        #: class of the nodes that are being written
+        self.kind = PrecisionClass.INT8
+        self._numbers: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
+        self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}
+
+    @property
+    def precision(self) -> str:
+        """Precision of the unit that is being written, as options name it."""
+        return "Int8" if self.kind is PrecisionClass.INT8 else "Int16"
+
+    def constants_of(self, name: str, params: QuantParams) -> tuple[str, str]:
+        """Make the constants for scale and zero point of a tensor."""
+        import numpy as np
+
+        dtype = np.uint8 if params.precision == "Int8" else np.int16
+        return (
+            self.number(name, "scale", np.array(params.scale, np.float32)),
+            self.number(name, "zero_point", np.array(params.zero_point, dtype)),
+        )
+
+    def quantized(self, source: str, name: str, params: QuantParams, like: Stored | None = None) -> Stored:
+        """Add the node that quantizes `source`, for the value `name`."""
+        target = self.fresh.make(name, "quantized")
+        scale, zero = (like.scale, like.zero) if like else self.constants_of(name, params)
+        self.linear("QuantizeLinear", [source, scale, zero], target)
+        self.note_like(target, params.elem_type, name)
+        return Stored(target, params, scale, zero)
+
+    def dequantized(self, stored: Stored, name: str) -> str:
+        """Add a node that dequantizes integers under a new name."""
+        target = self.fresh.make(name, "dequantized")
+        self.linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], target)
+        self.note_like(target, FLOAT, name)
+        return target
+
+    def dequantized_weight(
+        self,
+        stored: str,
+        scales: npt.NDArray[np.float32],
+        zeros: npt.NDArray[Any],
+        name: str,
+        axis: int | None,
+    ) -> str:
+        """Add a node that dequantizes a weight or bias, with one scale per channel if there is an axis."""
+        target = self.fresh.make(name, "dequantized")
+        if axis is None:
+            scales, zeros = scales.reshape(()), zeros.reshape(())
+        zero = self.fresh.make(name, "zero_point")
+        self.constants.add_array(zero, zeros)
+        inputs = [stored, self.number(name, "scale", scales), zero]
+        self.linear("DequantizeLinear", inputs, target, axis=axis)
+        self.note_like(target, FLOAT, name)
+        return target
+
+    def linear(self, op: str, inputs: Sequence[str], target: str, axis: int | None = None) -> None:
+        """Add a Q or DQ of the domain that has the types and the axis."""
+        from onnx import helper
+
+        needed = _AXIS_VERSION if self.kind is PrecisionClass.INT8 else _INT16_VERSION
+        domain = "" if self.version >= needed else "com.microsoft"
+        if domain and all(entry.domain != domain for entry in self.model.opset_import):
+            self.model.opset_import.append(helper.make_opsetid(domain, 1))
+        node = helper.make_node(op, inputs, [target], domain=domain)
+        if axis is not None:
+            node.attribute.append(helper.make_attribute("axis", axis))
+        self.add(node)
+
+    def reshaped(self, stored: Stored, name: str, shape: tuple[int, ...]) -> Stored:
+        """Add a Reshape of integers, one for all who want the same."""
+        import numpy as np
+        from onnx import helper
+
+        key = (stored.name, shape)
+        if key not in self._reshaped:
+            target = self.fresh.make(name, "reshaped")
+            sizes = self.number(target, "shape", np.array(shape, np.int64))
+            self.add(helper.make_node("Reshape", [stored.name, sizes], [target]))
+            self.note(target, stored.params.elem_type, shape)
+            self._reshaped[key] = target
+        return Stored(self._reshaped[key], stored.params, stored.scale, stored.zero)
+
+    def rename(self, node: onnx.NodeProto, position: int) -> str:
+        """Give a result of a node another name; returns the one it had."""
+        name = node.output[position]
+        node.output[position] = self.fresh.make(name, "float")
+        self.note_like(node.output[position], FLOAT, name)
+        return name
+
+    def number(self, name: str, suffix: str, values: npt.NDArray[Any]) -> str:
+        """Make a small constant, or find the one with the same content."""
+        key = (values.dtype.str, values.tobytes(), values.shape)
+        if key not in self._numbers:
+            self._numbers[key] = self.fresh.make(name, suffix)
+            self.constants.add_array(self._numbers[key], values)
+        return self._numbers[key]
+
+    def add(self, node: onnx.NodeProto) -> None:
+        """Append a node of the unit that is being written."""
+        self.nodes.append(node)
+        self.classes[node_key(node)] = self.kind
+
+    def note(self, name: str, elem_type: int, shape: tuple[int, ...] | None) -> None:
+        """Remember type and shape of a new value."""
+        self.facts.types[name] = elem_type
+        if shape is not None:
+            self.facts.shapes[name] = shape
+
+    def note_like(self, name: str, elem_type: int, like: str) -> None:
+        """Remember the type of a new value, which has the shape of another."""
+        self.note(name, elem_type, self.facts.shapes.get(like))

@@ -1,0 +1,185 @@
+"""Constants that a model computes - a transposed weight, say - as constants, so that they can be quantized.
+
+The engine folds them by itself, but only when a program is loaded; their ranges are needed now. They are
+computed when they are read, so that a large weight is not held by the compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.constants import Constants, read_array
+from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
+from qaic.compiler.ir.initializers import lift_float_constants
+from qaic.compiler.ir.precision_ops import RANDOM
+from qaic.compiler.ir.weights import Weight
+from qaic.compiler.quantization.op_types import operands, quantizable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx
+
+    from qaic.compiler.ir.value_info import ValueFacts
+
+#: a result may be this many times larger than what it is made from; beyond that it stays computed
+_GROWTH: Final = 4
+#: results up to here may always be folded
+_SMALL: Final = 1 << 16
+
+#: element types that numpy and the engine both have
+_ARRAYS: Final = frozenset(range(1, 14)) - {8}
+
+#: domains whose operators the engine has without a library
+_ENGINE_DOMAINS: Final = STANDARD_DOMAINS | {"com.microsoft"}
+
+#: quantized already: the model's own integers are better than ours of their real values
+_LEFT_ALONE: Final = RANDOM | {"DequantizeLinear", "QuantizeLinear"}
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedSource:
+    """A constant as the nodes that compute it."""
+
+    program: bytes
+    leaves: tuple[Weight, ...]
+    name: str
+    nbytes: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """Let the engine compute it."""
+        import numpy as np
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        try:
+            # Without this switch the package retries and says so on standard output.
+            session = ort.InferenceSession(
+                self.program, options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
+            (values,) = session.run(None, {leaf.name: read_array(leaf) for leaf in self.leaves})
+        except Exception as error:
+            # The engine has no exception type of its own.
+            raise refuse(
+                f"constant {self.name!r}",
+                code="invalid_model",
+                found=f"nodes that the engine cannot compute ({str(error).strip()})",
+                expected="operators that fit their inputs",
+                fix="check the model",
+            ) from error
+        data = np.ascontiguousarray(values).tobytes()
+        if len(data) != self.nbytes:
+            raise refuse(
+                f"constant {self.name!r}",
+                code="invalid_model",
+                found=f"a value of shape {list(values.shape)}",
+                expected=f"{self.nbytes} bytes",
+                fix="check the shapes declared in the model",
+            )
+        yield data
+
+
+def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueFacts) -> None:
+    """Turn computed float operands of quantizable nodes into constants; changes `model` and `weights`.
+
+    Values keep their names. Nodes of the main graph only.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton.
+    weights : dict[str, Weight]
+        Its large initializers.
+    facts : ValueFacts
+        Types and shapes of the values.
+    """
+    lift_float_constants(model)
+    graph = model.graph
+    constants = Constants(graph, weights)
+    makers: dict[str, onnx.NodeProto] = {}
+    known: set[str] = set()
+    for node in graph.node:
+        if node.op_type == "Constant" or (
+            node.op_type not in _LEFT_ALONE
+            and node.domain in _ENGINE_DOMAINS
+            and any(node.input)
+            and not any(subgraphs(node))
+            and all(not name or name in constants or name in known for name in node.input)
+        ):
+            known.update(node.output)
+            makers.update(dict.fromkeys(node.output, node))
+    outputs = {value.name for value in graph.output}
+    wanted = {
+        name: None
+        for node in graph.node
+        if quantizable(node) and node.output[0] not in known
+        for name in (node.input[position] for position in operands(node))
+        if name in known and name not in outputs and len(makers[name].output) == 1
+    }
+    folded = [weight for name in wanted if (weight := _computed(name, model, makers, constants, facts))]
+    for weight in folded:
+        constants.add(weight)
+    if folded:
+        _drop_dead(graph, {weight.name for weight in folded}, known)
+
+
+def _computed(
+    name: str,
+    model: onnx.ModelProto,
+    makers: dict[str, onnx.NodeProto],
+    constants: Constants,
+    facts: ValueFacts,
+) -> Weight | None:
+    """Describe a computed constant, or return None where it is better left to the engine."""
+    import onnx
+
+    shape = facts.shapes.get(name)
+    if facts.types.get(name) != FLOAT or shape is None or min(shape, default=1) < 1:
+        return None
+    nodes: dict[int, onnx.NodeProto] = {}
+    leaves: dict[str, Weight] = {}
+    pending = [name]
+    while pending:
+        current = pending.pop()
+        leaf = constants.describe(current)
+        if leaf is not None:
+            if leaf.elem_type not in _ARRAYS:
+                return None
+            leaves[current] = leaf
+        elif current:
+            node = makers[current]
+            if id(node) not in nodes:
+                nodes[id(node)] = node
+                pending.extend(node.input)
+    nbytes = tensor_bytes(FLOAT, shape)
+    if nbytes > max(_SMALL, _GROWTH * sum(leaf.source.nbytes for leaf in leaves.values())):
+        return None
+    program = onnx.ModelProto(ir_version=model.ir_version)
+    program.opset_import.extend(model.opset_import)
+    program.graph.name = "constant"
+    order = {id(node): position for position, node in enumerate(model.graph.node)}
+    program.graph.node.extend(sorted(nodes.values(), key=lambda node: order.get(id(node), 0)))
+    for leaf in leaves.values():
+        program.graph.input.append(onnx.helper.make_tensor_value_info(leaf.name, leaf.elem_type, leaf.dims))
+    program.graph.output.append(onnx.helper.make_tensor_value_info(name, FLOAT, None))
+    source = ComputedSource(
+        program.SerializeToString(deterministic=True), tuple(leaves.values()), name, nbytes
+    )
+    return Weight(name, FLOAT, shape, source)
+
+
+def _drop_dead(graph: onnx.GraphProto, folded: set[str], known: set[str]) -> None:
+    """Remove the nodes that made folded constants, and those before them that nothing else reads."""
+    count = uses(graph)
+    for name in folded:
+        count[name] = 0
+    for index in reversed(range(len(graph.node))):
+        node = graph.node[index]
+        if any(name in known for name in node.output) and not any(count[name] for name in node.output):
+            count.subtract(node.input)
+            del graph.node[index]

@@ -1,0 +1,132 @@
+"""Which kinds of operators can be quantized, and which of their operands take part (compile-options §4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+
+if TYPE_CHECKING:
+    import onnx
+
+#: operators that only pick, move or repeat values: their output has the scale and offset of their input.
+#: Split is several Slices.
+SAME_PARAMETERS: Final = frozenset(
+    {
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "LRN",
+        "MaxPool",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "TopK",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
+#: operators that compute, or choose between operands of different scales
+_COMPUTING: Final = frozenset(
+    {
+        "Add",
+        "AveragePool",
+        "Clip",
+        "Concat",
+        "Conv",
+        "ConvTranspose",
+        "Div",
+        "Erf",
+        "Gelu",
+        "Gemm",
+        "GlobalAveragePool",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "MatMul",
+        "Max",
+        "Min",
+        "Mul",
+        "PRelu",
+        "Pad",
+        "ReduceMean",
+        "Relu",
+        "Resize",
+        "Sigmoid",
+        "Softmax",
+        "Sub",
+        "Tanh",
+    }
+)
+
+#: operators of the standard set that can be quantized
+QUANTIZABLE: Final = SAME_PARAMETERS | _COMPUTING
+
+#: the same of other domains
+_OTHER_DOMAINS: Final = frozenset({("com.microsoft", "Gelu")})
+
+#: operators with a weight and a bias, which have rules of their own (§4.5, §4.6)
+WEIGHTED: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+#: operators all of whose inputs are operands; of the others it is the first one
+_ALL_INPUTS: Final = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "PRelu", "Sub"})
+
+#: outputs that hold values; of the others it is the first one
+_ALL_OUTPUTS: Final = frozenset({"Split"})
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """From which operator set on the engine runs a kind on the integers themselves."""
+
+    uint8: int
+    #: None where it has no such kernel
+    int16: int | None = None
+
+
+#: Kinds that every engine we accept runs on integers when input and output have the same parameters.
+#: onnxruntime 1.22 has no such kernels of TopK and SpaceToDepth.
+DIRECT: Final[dict[str, Direct]] = {
+    "Concat": Direct(4, 4),
+    "DepthToSpace": Direct(11),
+    "Expand": Direct(8, 8),
+    "Flatten": Direct(9, 9),
+    "Gather": Direct(1, 1),
+    "MaxPool": Direct(12),
+    "Pad": Direct(11),
+    "Reshape": Direct(5, 5),
+    "Resize": Direct(10),
+    "Slice": Direct(1, 1),
+    "Split": Direct(2, 2),
+    "Squeeze": Direct(1, 1),
+    "Tile": Direct(6, 6),
+    "Transpose": Direct(1, 1),
+    "Unsqueeze": Direct(1, 1),
+}
+
+
+def quantizable(node: onnx.NodeProto) -> bool:
+    """Whether a node is of a kind that can be quantized."""
+    if node.domain in STANDARD_DOMAINS:
+        return node.op_type in QUANTIZABLE
+    return (node.domain, node.op_type) in _OTHER_DOMAINS
+
+
+def operands(node: onnx.NodeProto) -> tuple[int, ...]:
+    """Positions of the inputs that are quantized; weights and biases included, bounds and sizes not."""
+    if node.op_type in _ALL_INPUTS or node.op_type in WEIGHTED:
+        return tuple(position for position, name in enumerate(node.input) if name)
+    return (0,) if node.input and node.input[0] else ()
+
+
+def results(node: onnx.NodeProto) -> tuple[int, ...]:
+    """Positions of the outputs that are quantized; indices and masks are not."""
+    if node.op_type in _ALL_OUTPUTS:
+        return tuple(position for position, name in enumerate(node.output) if name)
+    return (0,) if node.output and node.output[0] else ()

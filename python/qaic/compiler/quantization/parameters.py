@@ -1,0 +1,200 @@
+"""Scale and offset of tensors, from its profile or values and the options (compile-options §4.2, §4.4)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.elem_types import INT16, UINT8
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from qaic.compiler.calibration.profile import Profile, TensorProfile
+    from qaic.options.models import CompileOptions
+
+_log = logging.getLogger("qaic.compiler")
+
+#: what an int8 number grows by when it is stored as uint8
+UNSIGNED_SHIFT: Final = 128
+
+_BITS: Final = {"Int8": 8, "Int16": 16}
+
+#: schemas whose offset is always 0
+_CENTRED: Final = frozenset({"symmetric", "symmetric_with_power2_scale"})
+
+
+@dataclass(frozen=True, slots=True)
+class QuantParams:
+    """How a tensor of activations is quantized: real = scale x (q - offset), q of a signed type.
+
+    The engine's fast kernels on x86 want unsigned activations beside signed weights, so int8 is stored as
+    uint8, shifted by 128 (compile-options §4.3).
+    """
+
+    scale: float
+    offset: int
+    precision: str
+
+    @property
+    def elem_type(self) -> int:
+        """Element type of the stored integers."""
+        return UINT8 if self.precision == "Int8" else INT16
+
+    @property
+    def zero_point(self) -> int:
+        """The stored integer that means zero."""
+        return self.offset + (UNSIGNED_SHIFT if self.precision == "Int8" else 0)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Smallest and largest stored integer."""
+        return (0, 255) if self.precision == "Int8" else (-32768, 32767)
+
+    def store(self, value: float) -> int:
+        """Quantize one number the way the engine does, to the stored integer."""
+        import numpy as np
+
+        low, high = self.limits
+        level = float(np.float32(value) / np.float32(self.scale))
+        return high if level >= high else low if level <= low - high else self._clip(round(level))
+
+    def _clip(self, level: int) -> int:
+        low, high = self.limits
+        return max(low, min(high, level + self.zero_point))
+
+
+class Parameters:
+    """Chooses scales and offsets.
+
+    Parameters
+    ----------
+    profile : Profile
+        What calibration found out about the tensors of the float graph.
+    options : CompileOptions
+        Schemas, precision and calibration.
+    """
+
+    def __init__(self, profile: Profile, options: CompileOptions) -> None:
+        self._tensors = profile.tensors
+        self._activations = options.quantization_schema_activations
+        self._constants = options.quantization_schema_constants
+        self._method = options.quantization_calibration
+        self._percentile = options.percentile_calibration_value
+        self.bias_precision = options.quantization_precision_bias
+        self._known: dict[tuple[str, str], QuantParams] = {}
+        self._centred = 0
+        #: tensors that calibration cannot shrink for want of a histogram
+        self._whole: list[str] = []
+
+    def profiled(self, name: str) -> bool:
+        """Whether the profile has a tensor."""
+        return name in self._tensors
+
+    def activation(self, name: str, precision: str, *, scalar: bool) -> QuantParams:
+        """Choose for a profiled tensor; a scalar is never calibrated (§4.4)."""
+        key = (name, precision)
+        if key not in self._known:
+            self._known[key] = self._choose(name, precision, scalar=scalar)
+        return self._known[key]
+
+    def _choose(self, name: str, precision: str, *, scalar: bool) -> QuantParams:
+        fixed = self.fixed(name, precision)
+        if fixed is not None and fixed.scale is not None:
+            return QuantParams(fixed.scale, fixed.offset or 0, precision)
+        found = self._tensors[name]
+        low, high = found.minimum, found.maximum
+        if self._method != "None" and not scalar:
+            if found.histogram is None:
+                self._whole.append(name)
+            else:
+                low, high = _core.calibrate_range(
+                    found.histogram, low, high, self._method, self._activations, precision, self._percentile
+                )
+        scale, offset = _core.quant_range(low, high, self._activations, precision)
+        return QuantParams(scale, offset, precision)
+
+    def fixed(self, name: str, precision: str) -> TensorProfile | None:
+        """Find the entry of a tensor whose parameters a file fixed for this precision.
+
+        Parameters for another precision still tell a range.
+        """
+        found = self._tensors.get(name)
+        return found if found is not None and found.is_fixed and found.bits == _BITS[precision] else None
+
+    def constant(self, low: float, high: float, precision: str) -> tuple[float, int]:
+        """Choose scale and offset for the range of a constant, bias included (§4.5)."""
+        return _core.quant_range(low, high, self._constants, precision)
+
+    def channels(
+        self, lows: npt.NDArray[np.float32], highs: npt.NDArray[np.float32], precision: str
+    ) -> tuple[npt.NDArray[np.float32], int]:
+        """Choose a scale per channel of a weight and the one offset that they share (§4.6).
+
+        Kernels have one zero point for all channels. Where the schema gives channels different ones, all
+        channels are quantized as by the schema `symmetric`.
+        """
+        import numpy as np
+
+        pairs = [
+            self.constant(low, high, precision)
+            for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
+        ]
+        offsets = {offset for _, offset in pairs}
+        if len(offsets) > 1:
+            self._centred += 1
+            pairs = [
+                _core.quant_range(low, high, "symmetric", precision)
+                for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
+            ]
+            offsets = {0}
+        return np.array([scale for scale, _ in pairs], np.float32), offsets.pop()
+
+    def report(self) -> None:
+        """Say once what was decided differently from the options."""
+        if self._whole:
+            _log.warning(
+                "quantization_calibration=%s has no effect on %d tensors, whose profile has no histogram: %s",
+                self._method,
+                len(self._whole),
+                listing(self._whole),
+            )
+        if self._centred and self._constants not in _CENTRED:
+            _log.info(
+                "quantization: %d weights with a scale per channel use offset 0, as schema symmetric does, "
+                "because %s gives their channels different offsets",
+                self._centred,
+                self._constants,
+            )
+
+
+def value_range(
+    values: npt.NDArray[np.float32], name: str, axis: int | None = None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Find the smallest and the largest value of a constant, of all of it or of each channel.
+
+    Raises
+    ------
+    CompileError
+        A value is not finite.
+    """
+    import numpy as np
+
+    others = None if axis is None else tuple(i for i in range(values.ndim) if i != axis)
+    low = np.asarray(np.min(values, axis=others, initial=0))
+    high = np.asarray(np.max(values, axis=others, initial=0))
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        count = int(np.count_nonzero(~np.isfinite(values)))
+        raise refuse(
+            f"constant {name!r}",
+            code="not_finite",
+            found=f"{count} values that are infinite or not a number",
+            expected="finite values, to quantize it",
+            fix="repair the model, or keep the operator in float with keep_original_precision_for_nodes",
+            context={"tensor": name, "count": count},
+        )
+    return low, high

@@ -1,0 +1,245 @@
+"""Which precision each node computes in (compile-options §4.1).
+
+The options speak of all nodes, of kinds of operators, and of single nodes; the later ones win. The passes
+that quantize and that round floats act on what is decided here and look at no option about precision.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
+from qaic.compiler.quantization.op_types import operands, quantizable, results
+from qaic.options.operator_kinds import operator_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    import onnx
+
+    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.options.models import CompileOptions
+
+_log = logging.getLogger("qaic.compiler")
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class PrecisionClass(enum.Enum):
+    """What a node computes in."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT16 = "int16"
+
+
+#: classes of nodes that are quantized
+INTEGERS: Final = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
+
+
+@dataclass(slots=True)
+class Classification:
+    """The decision for every node that reads or makes floats, by the name of its first output."""
+
+    classes: dict[str, PrecisionClass] = field(default_factory=dict)
+    #: Nodes that an option wants in fp16 with all their floats; of the other fp16 nodes it is those floats
+    #: that have this type in the model.
+    requested: set[str] = field(default_factory=set)
+
+
+def classify(
+    model: onnx.ModelProto,
+    facts: ValueFacts,
+    options: CompileOptions,
+    profiled: Collection[str] | None,
+) -> dict[str, PrecisionClass]:
+    """Give what `decide` does, without the reasons."""
+    return decide(model, facts, options, profiled).classes
+
+
+def decide(
+    model: onnx.ModelProto,
+    facts: ValueFacts,
+    options: CompileOptions,
+    profiled: Collection[str] | None,
+    *,
+    external: Mapping[str, str] = _NOTHING,
+    tell: bool = True,
+) -> Classification:
+    """Decide about every node that reads or makes floats, nested graphs included.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton without model-local functions.
+    facts : ValueFacts
+        Types of its values, and what they were in the model.
+    options : CompileOptions
+        Compile options; names in them are those of values of `model` (`value_options`).
+    profiled : Collection[str] or None
+        Values with a range; None when nothing is quantized.
+    external : Mapping[str, str]
+        Values whose nodes an external quantization file keeps in floating point, with their precision.
+    tell : bool
+        Whether to warn about names that the model does not have.
+    """
+    keep = _kinds(
+        model, options.keep_original_precision_for_nodes, "keep_original_precision_for_nodes", tell=tell
+    )
+    execute = _kinds(model, options.execute_nodes_in_fp16, "execute_nodes_in_fp16", tell=tell)
+    half_nodes, float_nodes = _instances(model, facts, options)
+    changing = set() if profiled is None else _changing(model)
+    integer = PrecisionClass.INT16 if options.quantization_precision == "Int16" else PrecisionClass.INT8
+    has_bfloats = options.aic_hw_version == "ai200"
+    result = Classification()
+    for node in all_nodes(model.graph.node):
+        own = _own_class(node, facts, has_bfloats=has_bfloats)
+        if own is None:
+            continue
+        key = node_key(node)
+        chosen = own
+        if profiled is not None and _has_ranges(node, facts, profiled, changing):
+            chosen = integer
+        elif options.convert_to_fp16:
+            chosen = PrecisionClass.FP16
+        named = next((external[name] for name in node.output if name in external), None)
+        if named is not None:
+            chosen = PrecisionClass(named)
+        kept = _is_of(node, keep)
+        if kept:
+            chosen = own
+        executed = _is_of(node, execute)
+        if executed or key in half_nodes:
+            chosen = PrecisionClass.FP16
+        if key in float_nodes:
+            chosen = PrecisionClass.FP32
+        result.classes[key] = chosen
+        asked = executed or key in half_nodes or ((options.convert_to_fp16 or named is not None) and not kept)
+        if chosen is PrecisionClass.FP16 and asked:
+            result.requested.add(key)
+    return result
+
+
+def needs_inner_nodes(options: CompileOptions) -> bool:
+    """Whether functions must be expanded, because something is done to single nodes."""
+    return has_node_options(options) or options.dump_profile is not None
+
+
+def has_node_options(options: CompileOptions) -> bool:
+    """Whether the options change how nodes compute."""
+    return bool(
+        options.convert_to_fp16
+        or options.execute_nodes_in_fp16
+        or options.keep_original_precision_for_nodes
+        or options.node_precision_info_file is not None
+        or options.mxfp6_matmul
+        or is_quantizing(options)
+    )
+
+
+def is_quantizing(options: CompileOptions) -> bool:
+    """Whether the options ask for integers in the place of floats."""
+    return bool(
+        options.convert_to_quantize
+        or options.load_profile is not None
+        or options.external_quantization_file is not None
+    )
+
+
+def _own_class(node: onnx.NodeProto, facts: ValueFacts, *, has_bfloats: bool) -> PrecisionClass | None:
+    """Class by the type that the node's floats have in the model; results count before operands."""
+    for name in (*node.output, *node.input):
+        elem_type = facts.narrow.get(name, facts.types.get(name, 0))
+        if elem_type == FLOAT16:
+            return PrecisionClass.FP16
+        if elem_type == BFLOAT16 and has_bfloats:
+            return PrecisionClass.BF16
+        if elem_type in FLOATS:
+            return PrecisionClass.FP32
+    return None
+
+
+def _changing(model: onnx.ModelProto) -> set[str]:
+    """Collect the values that differ from run to run; all others are constants."""
+    changing = {value.name for value in model.graph.input}
+    for node in model.graph.node:
+        reads_shape = node.op_type in SHAPE_READERS and node.domain in STANDARD_DOMAINS
+        if node.op_type in RANDOM or (
+            not reads_shape and (_has_graphs(node) or any(name in changing for name in node.input))
+        ):
+            changing.update(node.output)
+    return changing
+
+
+def _has_graphs(node: onnx.NodeProto) -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
+def _has_ranges(
+    node: onnx.NodeProto, facts: ValueFacts, profiled: Collection[str], changing: set[str]
+) -> bool:
+    """Whether a node can be quantized: its kind, and a range for each float that is not a constant."""
+    if not quantizable(node):
+        return False
+    outputs = [node.output[position] for position in results(node)]
+    inputs = [node.input[position] for position in operands(node)]
+    # Constants are folded; values of nested graphs have no range and are not among those that change.
+    if not outputs or not all(name in changing for name in outputs):
+        return False
+    return all(
+        facts.types.get(name) == FLOAT and (name in profiled or name not in changing)
+        for name in (*inputs, *outputs)
+    )
+
+
+def _is_of(node: onnx.NodeProto, kinds: set[str]) -> bool:
+    return node.op_type in kinds
+
+
+def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: bool) -> set[str]:
+    """Turn the names of an option into kinds that occur in the model; warn about the others."""
+    present = {node.op_type for node in all_nodes(model.graph.node)}
+    by_lower = {kind.lower(): kind for kind in sorted(present)}
+    found: set[str] = set()
+    missing: list[str] = []
+    for name in given:
+        kind = operator_kind(name)
+        if kind in present:
+            found.add(kind)
+        else:
+            near = get_close_matches(name.lower(), by_lower, 1)
+            missing.append(f"{name!r} (did you mean {by_lower[near[0]]!r}?)" if near else repr(name))
+    if missing and tell:
+        _log.warning(
+            "%s: the model has no operators of %d of the kinds given: %s",
+            option,
+            len(missing),
+            ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else ""),
+        )
+    return found
+
+
+def _instances(
+    model: onnx.ModelProto, facts: ValueFacts, options: CompileOptions
+) -> tuple[set[str], set[str]]:
+    """Find the nodes that the precision file wants in fp16 and in fp32; passes may have removed some."""
+    lists = options.node_precision_info_file
+    if lists is None:
+        return set(), set()
+    keys = {name: node_key(node) for node in all_nodes(model.graph.node) for name in node.output if name}
+    # An output that was widened keeps its name for the cast behind it.
+    keys.update({facts.original[key]: key for key in tuple(keys) if key in facts.original})
+    return (
+        {keys[name] for name in lists.fp16 if name in keys},
+        {keys[name] for name in lists.fp32 if name in keys},
+    )

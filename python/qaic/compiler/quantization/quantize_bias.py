@@ -1,0 +1,109 @@
+"""Bias of integer kernels: an int32 at the scale of the accumulator (compile-options §4.5).
+
+A kernel adds the bias to sums of products, so it has to be at scale input x weight. The precision option
+says what the numbers are rounded to before that; where an int32 cannot hold them, the weight gets a larger
+step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from qaic.compiler.quantization.parameters import Parameters
+
+_INT32_MAX: Final = 2**31 - 1
+#: product of scales that a float32 holds with all its digits, whichever way it is rounded
+_SMALLEST: Final = 2.0**-125
+#: largest scale
+_LARGEST: Final = 2.0**127
+
+
+@dataclass(frozen=True, slots=True)
+class SettledBias:
+    """What is stored: int32 numbers with their scales, and the scales the weight has now."""
+
+    values: npt.NDArray[np.int32]
+    scales: npt.NDArray[np.float32]
+    weight_scales: npt.NDArray[np.float32]
+
+
+def settle(
+    bias: npt.NDArray[np.float32],
+    input_scale: float,
+    weight_scales: npt.NDArray[np.float32],
+    parameters: Parameters,
+    *,
+    integer_kernel: bool,
+) -> SettledBias:
+    """Quantize a bias.
+
+    Parameters
+    ----------
+    bias : ndarray
+        One finite float per output channel.
+    input_scale : float
+        Scale of the data operand.
+    weight_scales : ndarray
+        Scale of the weight: one, or one per output channel.
+    parameters : Parameters
+        Schema and precision.
+    integer_kernel : bool
+        Whether the numbers are for an integer kernel. The float kernels of 16-bit quantization take a bias
+        of any scale, so that a scale per tensor need not be raised for them.
+
+    Returns
+    -------
+    SettledBias
+        As many scales as there are weight scales.
+    """
+    import numpy as np
+
+    data = np.float64(np.float32(input_scale))
+    # Kernels multiply their sums by this product, as a float32: as zero it would swallow the bias, too.
+    raised = np.maximum(weight_scales.astype(np.float64), _SMALLEST / data).astype(np.float32)
+    grid = _product(data, raised)
+    groups = [bias] if len(weight_scales) == 1 else [bias[i : i + 1] for i in range(len(bias))]
+    exact = bias.astype(np.float64)
+    per_channel = len(groups) > 1
+    eight_bits = parameters.bias_precision == "Int8"
+    for index, group in enumerate(groups):
+        low, high = min(0.0, float(group.min(initial=0))), max(0.0, float(group.max(initial=0)))
+        if low == high:
+            continue
+        wanted, offset = parameters.constant(low, high, parameters.bias_precision)
+        if grid[index] >= wanted:
+            continue
+        largest = max(-low, high)
+        if eight_bits:
+            levels = _core.quantize_tensor(group, wanted, offset, "Int8").astype(np.float64) - offset
+            decoded = np.float64(np.float32(wanted)) * levels
+            start = index if per_channel else 0
+            exact[start : start + len(group)] = decoded
+            largest = float(np.abs(decoded).max())
+        # The grid may be as small as the least float32, so nothing is divided by it before this.
+        if largest <= _INT32_MAX * float(grid[index]) and (eight_bits or not per_channel):
+            continue
+        if not integer_kernel and (eight_bits or not per_channel):
+            grid[index] = wanted
+            continue
+        step, _ = parameters.constant(low, high, "Int32")
+        raised[index] = min(step / data, _LARGEST)
+        grid[index] = _product(data, raised[index])
+    levels = np.rint(exact / grid)
+    values = np.clip(levels, -_INT32_MAX, _INT32_MAX).astype(np.int32)
+    return SettledBias(values, grid.astype(np.float32), raised)
+
+
+def _product(data: np.float64, weights: npt.NDArray[np.float32] | np.float32) -> npt.NDArray[np.float64]:
+    """Multiply scales as float32 does, without infinity."""
+    import numpy as np
+
+    exact = np.minimum(data * np.asarray(weights, np.float64), _LARGEST)
+    return exact.astype(np.float32).astype(np.float64)

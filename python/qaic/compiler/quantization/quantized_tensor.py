@@ -1,0 +1,87 @@
+"""Constants stored as integers: quantized while they are written, never kept in memory twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.compiler.ir.constants import read_array
+from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8
+from qaic.compiler.ir.weights import MemoryRange, Weight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+
+_WIDTHS: Final = {"Int8": 1, "Int16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedSource:
+    """The integers of a float32 constant."""
+
+    inner: Weight
+    scales: npt.NDArray[np.float32]
+    offset: int
+    axis: int | None
+    precision: str
+    unsigned: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.source.nbytes // 4 * _WIDTHS[self.precision]
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Quantize as a whole: a scale per channel does not care where pieces end."""
+        import numpy as np
+
+        values = read_array(self.inner)
+        if self.axis is None:
+            scale = float(self.scales.reshape(-1)[0])
+            stored = _core.quantize_tensor(values, scale, self.offset, self.precision)
+        else:
+            offsets = np.full(len(self.scales), self.offset, np.int32)
+            stored = _core.quantize_tensor(values, self.scales, offsets, self.precision, self.axis)
+        if self.unsigned:
+            stored = stored.view(np.uint8) ^ np.uint8(0x80)
+        yield from MemoryRange(stored.tobytes()).chunks()
+
+
+def quantized_weight(
+    name: str,
+    inner: Weight,
+    scales: npt.NDArray[np.float32],
+    offset: int,
+    *,
+    axis: int | None,
+    precision: str,
+    unsigned: bool,
+) -> Weight:
+    """Describe the integers of a float32 constant as a weight of their own.
+
+    Parameters
+    ----------
+    name : str
+        Name of the new weight.
+    inner : Weight
+        The float32 constant.
+    scales : ndarray
+        One scale, or one per channel along `axis`.
+    offset : int
+        Offset of all of them, in the signed view.
+    axis : int or None
+        Axis of the channels.
+    precision : str
+        ``Int8`` or ``Int16``.
+    unsigned : bool
+        Store int8 as uint8, shifted by 128.
+    """
+    if inner.elem_type != FLOAT:
+        raise TypeError(inner.name)
+    elem_type = INT16 if precision == "Int16" else UINT8 if unsigned else INT8
+    source = QuantizedSource(inner, scales, offset, axis, precision, unsigned and precision == "Int8")
+    return Weight(name, elem_type, inner.dims, source)

@@ -1,0 +1,78 @@
+"""Raising the operator set of a model to the first that has the integer forms of the operators.
+
+Version 10 brought the integer convolution, version 12 MaxPool and Clip on integers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.frontend.validation import with_weights_as_inputs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.compiler.ir.weights import Weight
+
+_log = logging.getLogger("qaic.compiler")
+
+#: the engine fuses into operators of this version, whatever the model says
+NEEDED: Final = 10
+#: all kinds that can run on integers do
+WANTED: Final = 12
+
+#: the only operator whose form changed between versions 11 and 12
+_CHANGED_IN_12: Final = "Dropout"
+
+
+def version_of(model: onnx.ModelProto) -> int:
+    """Read the version of the standard operator set."""
+    return next((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), 1)
+
+
+def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
+    """Raise an old operator set; changes `model` in place, and no name of a value.
+
+    Returns
+    -------
+    bool
+        Whether the model can be quantized.
+    """
+    version = version_of(model)
+    if version >= WANTED:
+        return True
+    kinds = {node.op_type for node in all_nodes(model.graph.node)}
+    if version == WANTED - 1 and _CHANGED_IN_12 not in kinds:
+        for entry in model.opset_import:
+            if entry.domain in STANDARD_DOMAINS:
+                entry.version = WANTED
+        return True
+    from onnx import version_converter
+
+    try:
+        converted = version_converter.convert_version(with_weights_as_inputs(model, weights), WANTED)
+    except Exception as error:  # noqa: BLE001 - the converter raises whatever its parts do
+        if version < NEEDED:
+            _log.warning(
+                "quantization: the model stays in floating point; its operator set %d is older than %d and "
+                "cannot be converted (%s)",
+                version,
+                NEEDED,
+                str(error).strip().partition("\n")[0],
+            )
+        return version >= NEEDED
+    made = {name for node in converted.graph.node for name in node.output}
+    if not made.issuperset(name for node in model.graph.node for name in node.output if name):
+        return version >= NEEDED
+    for index in reversed(range(len(converted.graph.input))):
+        if converted.graph.input[index].name in weights:
+            del converted.graph.input[index]
+    for entry in model.opset_import:
+        if entry.domain not in STANDARD_DOMAINS:
+            converted.opset_import.append(entry)
+    model.graph.CopyFrom(converted.graph)
+    del model.opset_import[:]
+    model.opset_import.extend(converted.opset_import)
+    return True

@@ -1,0 +1,96 @@
+"""Rows of a constant table that is gathered from, each stored with its own step (compile-options §4.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.constants import read_array
+from qaic.compiler.ir.elem_types import FLOAT, UINT8
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.weights import Weight
+from qaic.compiler.quantization.parameters import value_range
+from qaic.compiler.quantization.precision_classes import PrecisionClass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.compiler.quantization.groups import Unit
+    from qaic.compiler.quantization.insert_qdq import Inserter
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """A float32 table as uint8: value = step x number + smallest of the row."""
+
+    inner: Weight
+    steps: npt.NDArray[np.float32]
+    lows: npt.NDArray[np.float32]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.source.nbytes // 4
+
+    def chunks(self) -> Iterator[bytes]:
+        """Quantize row by row."""
+        import numpy as np
+
+        rows = read_array(self.inner).reshape(len(self.steps), -1)
+        for row, step, low in zip(rows, self.steps, self.lows, strict=True):
+            yield np.clip(np.rint((row - low) / step), 0, 255).astype(np.uint8).tobytes()
+
+
+def is_table(inserter: Inserter, node: onnx.NodeProto) -> bool:
+    """Whether a node gathers rows of a constant table, and rows are to be quantized one by one."""
+    if not standard(node, "Gather") or not inserter.options.enable_rowwise:
+        return False
+    weight = inserter.constants.describe(node.input[0])
+    return (
+        inserter.kind is PrecisionClass.INT8
+        and weight is not None
+        and weight.elem_type == FLOAT
+        and len(weight.dims) > 1
+        and min(weight.dims) > 0
+        and all(attribute.i == 0 for attribute in node.attribute if attribute.name == "axis")
+    )
+
+
+def write(inserter: Inserter, unit: Unit) -> None:
+    """Write a Gather of rows: numbers, steps and smallest values are gathered, then put together."""
+    import numpy as np
+    from onnx import helper
+
+    node = unit.node
+    table, places = node.input[0], node.input[1]
+    weight = inserter.constants.describe(table)
+    if weight is None:
+        raise KeyError(table)
+    stored, steps, lows = (inserter.fresh.make(table, name) for name in ("rows", "steps", "lows"))
+    if table in inserter.tables:
+        stored, steps, lows = inserter.tables[table]
+    else:
+        inserter.tables[table] = (stored, steps, lows)
+        rows = inserter.constants.read(table).reshape(weight.dims[0], -1)
+        value_range(rows, table)
+        low, high = rows.min(axis=1), rows.max(axis=1)
+        step = ((high.astype(np.float64) - low) / 255).astype(np.float32)
+        step[step == 0] = 1
+        inserter.constants.add(Weight(stored, UINT8, weight.dims, RowSource(weight, step, low)))
+        shape = (weight.dims[0],) + (1,) * (len(weight.dims) - 1)
+        inserter.constants.add_array(steps, step.reshape(shape))
+        inserter.constants.add_array(lows, low.reshape(shape))
+    names = [inserter.fresh.make(unit.output, part) for part in ("numbers", "cast", "step", "low", "scaled")]
+    numbers, cast, step_name, low_name, scaled = names
+    inserter.add(helper.make_node("Gather", [stored, places], [numbers]))
+    inserter.add(helper.make_node("Cast", [numbers], [cast], to=FLOAT))
+    inserter.add(helper.make_node("Gather", [steps, places], [step_name]))
+    inserter.add(helper.make_node("Gather", [lows, places], [low_name]))
+    inserter.add(helper.make_node("Mul", [cast, step_name], [scaled]))
+    for name in names:
+        inserter.note(name, UINT8 if name == numbers else FLOAT, None)
+    inserter.finish(unit, helper.make_node("Add", [scaled, low_name], [unit.output]))

@@ -1,0 +1,170 @@
+"""Reports of a compilation that a user asks for with an option, and where they go.
+
+Text goes to the logger ``qaic.compiler.report``. Its level lets reports through whatever the level of the
+root logger: they were asked for. A process that has not set up logging gets them on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.log_tap import is_handled, tapped
+from qaic.compiler.diagnostics.pass_timing import PassLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.compiler.frontend.specialization import Variant
+    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.quantization.precision_classes import PrecisionClass
+    from qaic.options.models import CompileOptions
+
+_log = logging.getLogger("qaic.compiler")
+_report = logging.getLogger("qaic.compiler.report")
+_report.setLevel(logging.INFO)
+
+#: below the output directory, with `enable_debug`
+DEBUG_FOLDER: Final = "compiler-debug"
+DEBUG_LOG: Final = "compile.log"
+
+#: options that need the passes to run; with one of them a container from the cache is not enough
+_OPTIONS: Final = ("aic_perf_metrics", "aic_perf_warnings", "enable_debug", "time_passes")
+
+
+def are_wanted(options: CompileOptions) -> bool:
+    """Whether the options ask for something that only a compilation can tell."""
+    return any(getattr(options, name) for name in _OPTIONS)
+
+
+def publish(title: str, text: str) -> None:
+    """Hand a report to the user."""
+    message = f"{title}\n{text}"
+    if is_handled(_report.name):
+        _report.info("%s", message)
+    elif logging.lastResort is not None:
+        # Its own level would hold the report back; `emit` is what it does after the comparison of levels.
+        record = _report.makeRecord(_report.name, logging.INFO, "", 0, message, (), None)
+        logging.lastResort.emit(record)
+
+
+def publish_hints(
+    options: CompileOptions,
+    form: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    classes: Mapping[str, PrecisionClass],
+) -> None:
+    """Publish what keeps a program from being fast on a card, if ``aic_perf_warnings`` asks for it.
+
+    Parameters
+    ----------
+    options : CompileOptions
+        Compile options.
+    form : onnx.ModelProto
+        The model as the user gave it, with inferred shapes.
+    weights : mapping
+        Its weights that are not in the graph.
+    classes : mapping
+        What nodes compute in, by the names of their first outputs; the others in what the model says.
+    """
+    if options.aic_perf_warnings:
+        from qaic.compiler.reports import perf_warnings
+
+        found = perf_warnings.hints(form, weights, classes)
+        publish("performance warnings", "\n".join(found) or "none")
+
+
+def publish_metrics(
+    options: CompileOptions,
+    forms: Sequence[onnx.ModelProto],
+    variants: Sequence[Variant],
+    model: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+) -> None:
+    """Publish what the program costs, if ``aic_perf_metrics`` asks for it.
+
+    Parameters
+    ----------
+    options : CompileOptions
+        Compile options.
+    forms : sequence of onnx.ModelProto
+        The model with inferred shapes, once for each set of sizes.
+    variants : sequence of Variant
+        What the sets are called; empty where there is one.
+    model, weights
+        The program as it is stored.
+    """
+    if options.aic_perf_metrics:
+        from qaic.compiler.reports import perf_metrics
+
+        names = [variant.name for variant in variants] or [""] * len(forms)
+        works = [perf_metrics.work_of(form, name) for form, name in zip(forms, names, strict=False)]
+        publish("performance metrics", perf_metrics.table(works, perf_metrics.parameters_of(model, weights)))
+
+
+@contextlib.contextmanager
+def watched(options: CompileOptions, output_dir: Path | None) -> Iterator[PassLog | None]:
+    """Watch the passes of one compilation, and publish their times when it succeeds.
+
+    Parameters
+    ----------
+    options : CompileOptions
+        ``time_passes`` and ``enable_debug`` decide what is watched.
+    output_dir : Path or None
+        Existing folder; graphs and the log of the compiler go to ``compiler-debug`` in it.
+
+    Yields
+    ------
+    PassLog or None
+        To be told about passes; None when nobody wants to know.
+    """
+    if not (options.time_passes or options.enable_debug):
+        yield None
+        return
+    with contextlib.ExitStack() as until_the_end:
+        folder = None
+        if options.enable_debug:
+            folder = _debug_folder(output_dir)
+            if folder is not None:
+                until_the_end.enter_context(_logged_to(folder / DEBUG_LOG))
+        passes = PassLog(folder)
+        yield passes
+        passes.enter("")
+    if options.time_passes:
+        publish("passes of the compiler", passes.table())
+
+
+def _debug_folder(output_dir: Path | None) -> Path | None:
+    if output_dir is None:
+        _log.warning(
+            "enable_debug writes its files to the output directory; without output_dir there are none"
+        )
+        return None
+    folder = output_dir / DEBUG_FOLDER
+    # What an earlier compilation left there must not be taken for results of this one.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+@contextlib.contextmanager
+def _logged_to(path: Path) -> Iterator[None]:
+    """Write everything that is logged meanwhile to a file as well, debug messages included."""
+    logger = logging.getLogger("qaic")
+    level = logger.level
+    with path.open("w", encoding="utf-8") as file:
+
+        def write(record: logging.LogRecord) -> None:
+            file.write(f"{record.levelname.lower()} {record.name}: {record.getMessage()}\n")
+
+        with tapped(write):
+            logger.setLevel(logging.DEBUG)
+            try:
+                yield
+            finally:
+                logger.setLevel(level)

@@ -1,0 +1,163 @@
+"""Which operators a compiler for the card takes: the list that is shipped, or one the user has.
+
+The list that is shipped is an estimate (`operator_estimate`). A file that the vendor's tool wrote has one
+operator a line and takes its place with ``aic_operator_list``; so does a file in the form of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+from qaic.errors import OptionError
+
+#: what `-operators-supported=onnx` writes
+TEXT_NAME: Final = "OnnxSupportedOperators.txt"
+
+_SHIPPED: Final = "aic_operators.json"
+_FORMAT: Final = 1
+#: of a file; the lists there are have a few KiB
+_LARGEST_BYTES: Final = 4 << 20
+_LINE: Final = re.compile(r"(?:([\w.-]+)\.)?([A-Za-z]\w*)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One entry of a list."""
+
+    domain: str
+    name: str
+    first_opset: int = 1
+    #: None: no later version changed it
+    last_opset: int | None = None
+    #: element types; empty: not said
+    dtypes: tuple[str, ...] = ()
+    note: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorList:
+    """Operators by domain and name."""
+
+    operators: dict[tuple[str, str], Operator]
+    is_estimate: bool
+
+    def complaint(self, domain: str, name: str, opset: int) -> str | None:
+        """Say why an operator is not on the list; None when it is."""
+        found = self.operators.get(("" if domain in STANDARD_DOMAINS else domain, name))
+        if found is None:
+            return "not on the list of operators"
+        if opset < found.first_opset:
+            return f"operator set {opset}; the list begins with {found.first_opset}"
+        if found.last_opset is not None and opset > found.last_opset:
+            return f"operator set {opset}; the list ends with {found.last_opset}"
+        return None
+
+    def text(self) -> str:
+        """Write the list with one operator a line; a first line says where it is from."""
+        origin = "# estimated by openqaic; the vendor publishes no list\n" if self.is_estimate else ""
+        names = sorted(f"{o.domain}.{o.name}" if o.domain else o.name for o in self.operators.values())
+        return origin + "".join(f"{name}\n" for name in names)
+
+
+@lru_cache(maxsize=1)
+def shipped() -> OperatorList:
+    """Return the list of this package."""
+    text = Path(__file__).with_name(_SHIPPED).read_text(encoding="utf-8")
+    return _from_json(json.loads(text), _SHIPPED)
+
+
+def read(path: Path) -> OperatorList:
+    """Read a list from a file: JSON in the form of ours, else one operator a line.
+
+    Raises
+    ------
+    OptionError
+        The content is no such list; the message says where.
+    OSError
+        The file cannot be read.
+    """
+    with path.open("rb") as file:
+        content = file.read(_LARGEST_BYTES + 1)
+    if len(content) > _LARGEST_BYTES:
+        raise _wrong(path, f"found more than {_LARGEST_BYTES} bytes, expected a list of operators")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _wrong(path, f"found bytes that are no UTF-8 at {error.start}, expected text") from error
+    if text.lstrip().startswith("{"):
+        try:
+            return _from_json(json.loads(text), str(path))
+        except (ValueError, RecursionError) as error:
+            raise _wrong(path, f"found {error}, expected JSON") from error
+    return _from_lines(text, path)
+
+
+def _from_lines(text: str, path: Path) -> OperatorList:
+    operators: dict[tuple[str, str], Operator] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        word = line.strip()
+        if not word or word.startswith("#"):
+            continue
+        found = _LINE.fullmatch(word)
+        if found is None:
+            raise _wrong(path, f"found {word[:80]!r} in line {number}, expected the name of an operator")
+        domain, name = found[1] or "", found[2]
+        operators[domain, name] = Operator(domain, name)
+    if not operators:
+        raise _wrong(path, "found no operator, expected one a line")
+    return OperatorList(operators, is_estimate=False)
+
+
+def _from_json(value: Any, where: str) -> OperatorList:
+    rows = value.get("operators") if isinstance(value, dict) else None
+    if not isinstance(rows, list) or value.get("format") != _FORMAT:
+        raise _wrong(where, f'found other keys, expected {{"format": {_FORMAT}, "operators": [...]}}')
+    operators: dict[tuple[str, str], Operator] = {}
+    for number, row in enumerate(rows, 1):
+        operator = _operator(row)
+        if operator is None:
+            raise _wrong(
+                where, f"found {str(row)[:80]!r} as operator {number}, expected an entry as in {_SHIPPED}"
+            )
+        operators[operator.domain, operator.name] = operator
+    return OperatorList(operators, is_estimate=value.get("origin") == "estimate")
+
+
+def _operator(row: Any) -> Operator | None:
+    if not isinstance(row, dict) or not isinstance(row.get("operator"), str):
+        return None
+    last = row.get("last_opset")
+    dtypes = row.get("dtypes", [])
+    fits = (
+        all(isinstance(row.get(key, ""), str) for key in ("domain", "note", "source"))
+        and type(row.get("first_opset", 1)) is int
+        and (last is None or type(last) is int)
+        and isinstance(dtypes, list)
+        and all(isinstance(dtype, str) for dtype in dtypes)
+    )
+    if not fits:
+        return None
+    return Operator(
+        row.get("domain", ""),
+        row["operator"],
+        row.get("first_opset", 1),
+        last,
+        tuple(dtypes),
+        row.get("note", ""),
+        row.get("source", ""),
+    )
+
+
+def _wrong(where: Path | str, problem: str) -> OptionError:
+    return OptionError(
+        f"aic_operator_list {str(where)!r}: {problem}",
+        code="option.operator_list",
+        context={"options": ["aic_operator_list"]},
+    )

@@ -1,0 +1,209 @@
+"""What a program costs, before it runs: parameters, multiply-accumulates, weight bytes, activation memory.
+
+Everything follows from shapes. Multiply-accumulates are those of matrix products, convolutions and recurrent
+layers; the rest of a network does not weigh in. Activation memory is what the values need that are alive at
+one time when the nodes run in their order, each in memory of its own: an upper bound of what an allocator
+that reuses memory needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
+from qaic.compiler.ir.graph_walk import subgraphs
+from qaic.compiler.ir.value_info import collect_shapes, collect_types
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from qaic.compiler.ir.weights import Weight
+
+_MATMULS: Final = frozenset(
+    {
+        "MatMul",
+        "MatMulInteger",
+        "QLinearMatMul",
+        "FusedMatMul",
+        "MatMulIntegerToFloat",
+        "DynamicQuantizeMatMul",
+    }
+)
+_CONVOLUTIONS: Final = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
+#: recurrent layers -> gates
+_RECURRENT: Final = {"GRU": 3, "LSTM": 4, "RNN": 1}
+#: where the second operand of the quantized forms is
+_SECOND: Final = {"QLinearMatMul": 3, "QLinearConv": 3}
+
+_Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Cost of one inference with one set of shapes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the set of shapes; empty where there is only one.
+    macs : Counter
+        Multiply-accumulates by operator.
+    unknown : int
+        Nodes whose cost cannot be told, because a shape is not known before the program runs or the node
+        repeats a body.
+    peak_bytes : int
+        Memory of the values alive at one time, weights not included.
+    """
+
+    name: str
+    macs: Counter[str]
+    unknown: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Weights of a program.
+
+    Parameters
+    ----------
+    count : int
+        Elements.
+    stored_bytes : Counter
+        Bytes by the format they are stored in.
+    """
+
+    count: int
+    stored_bytes: Counter[str]
+
+
+def work_of(form: onnx.ModelProto, name: str = "") -> Work:
+    """Measure a graph whose shapes were inferred, its weights among its inputs or initializers."""
+    shapes, types = collect_shapes(form), collect_types(form)
+    macs: Counter[str] = Counter()
+    unknown = 0
+    for node in form.graph.node:
+        if any(True for _ in subgraphs(node)):
+            unknown += 1
+            continue
+        cost = macs_of(node, shapes)
+        if cost is None:
+            unknown += 1
+        elif cost:
+            macs[node.op_type] += cost
+    return Work(name, macs, unknown, _peak(form.graph, shapes, types))
+
+
+def parameters_of(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> Parameters:
+    """Count the weights of a program: those stored apart and those in its graph."""
+    count, stored = 0, Counter[str]()
+    for weight in weights.values():
+        count += math.prod(weight.dims)
+        stored[_format(weight)] += weight.source.nbytes
+    for tensor in model.graph.initializer:
+        if tensor.name not in weights and TABLE.get(tensor.data_type, ("", 0))[1]:
+            count += math.prod(tensor.dims)
+            stored[type_name(tensor.data_type)] += tensor_bytes(tensor.data_type, tensor.dims)
+    return Parameters(count, stored)
+
+
+def table(works: Sequence[Work], parameters: Parameters) -> str:
+    """Write the figures for people."""
+    lines = [f"parameters        {parameters.count:,}"]
+    total = sum(parameters.stored_bytes.values())
+    formats = ", ".join(f"{kind} {size:,}" for kind, size in sorted(parameters.stored_bytes.items()))
+    lines.append(f"weight bytes      {total:,}" + (f" ({formats})" if formats else ""))
+    for work in works:
+        label = f" [{work.name}]" if work.name else ""
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(work.macs.items()))
+        lines.append(
+            f"MACs{label}  ".ljust(18) + f"{sum(work.macs.values()):,}" + (f" ({kinds})" if kinds else "")
+        )
+        lines.append(f"activations{label}  ".ljust(18) + f"{work.peak_bytes:,} bytes at one time (estimate)")
+        if work.unknown:
+            lines.append(
+                f"not counted{label}  ".ljust(18) + f"{work.unknown} nodes of unknown shape or in loops"
+            )
+    return "\n".join(lines)
+
+
+def _format(weight: Weight) -> str:
+    blocks = getattr(weight, "blocks", None)
+    return type_name(weight.elem_type) if blocks is None else str(blocks.encoding)
+
+
+def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
+    """Multiply-accumulates of a node; 0 for kinds that are not counted, None when a shape is missing."""
+    kind = node.op_type
+    counted = kind in _MATMULS or kind in _CONVOLUTIONS or kind in _RECURRENT
+    if not (counted or kind in {"ConvTranspose", "Gemm", "Einsum"}):
+        return 0
+    first = shapes.get(node.input[0]) if node.input else None
+    at = _SECOND.get(kind, 1)
+    second = shapes.get(node.input[at]) if at < len(node.input) else None
+    result = shapes.get(node.output[0]) if node.output and node.output[0] else None
+    if first is None or second is None or (result is None and kind not in _RECURRENT):
+        return None
+    if kind == "Einsum":
+        return _einsum(node, [shapes.get(name) for name in node.input])
+    if kind in _RECURRENT and len(first) == 3 and len(second) == 3:
+        directions, rows, inputs = second
+        hidden = rows // _RECURRENT[kind]
+        return first[0] * first[1] * directions * rows * (inputs + hidden)
+    if not (first and second) or result is None:
+        return None
+    if kind in _MATMULS:
+        return math.prod(result) * first[-1]
+    if kind == "Gemm":
+        is_transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+        return math.prod(result) * first[0 if is_transposed else -1]
+    # Every output of a convolution sees one kernel; every input of a transposed one is spread over one.
+    return math.prod(first if kind == "ConvTranspose" else result) * math.prod(second[1:])
+
+
+def _einsum(node: onnx.NodeProto, shapes: Sequence[_Shape | None]) -> int | None:
+    """Every index of the equation is a loop."""
+    equation = next((a.s.decode("ascii", "replace") for a in node.attribute if a.name == "equation"), "")
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if "." in equation or len(terms) != len(shapes):
+        return None
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        if shape is None or len(term) != len(shape):
+            return None
+        sizes.update(zip(term, shape, strict=True))
+    return math.prod(sizes.values())
+
+
+def _peak(graph: onnx.GraphProto, shapes: Mapping[str, _Shape], types: Mapping[str, int]) -> int:
+    """Add up the values alive while each node runs, and return the largest sum."""
+    last: dict[str, int] = {}
+    for number, node in enumerate(graph.node):
+        # A nested graph reads values of the outer one by name.
+        inner = {name for graph in subgraphs(node) for child in graph.node for name in child.input}
+        for name in (*node.input, *inner):
+            last[name] = number
+    end = len(graph.node)
+    for value in graph.output:
+        last[value.name] = end
+    ends: dict[int, list[str]] = {}
+    made = {name for node in graph.node for name in node.output if name}
+    for name in made:
+        ends.setdefault(last.get(name, -1), []).append(name)
+
+    def size(name: str) -> int:
+        code = types.get(name, 0)
+        return tensor_bytes(code, shapes[name]) if name in shapes and code in TABLE else 0
+
+    alive = peak = 0
+    for number, node in enumerate(graph.node):
+        alive += sum(size(name) for name in node.output if name)
+        peak = max(peak, alive)
+        alive -= sum(size(name) for name in ends.get(number, ()))
+        alive -= sum(size(name) for name in node.output if name and name not in last)
+    return peak

@@ -1,0 +1,246 @@
+"""What a compiler for the card would say about a model that the CPU device runs (compile-options §7).
+
+Level 1, what no target can take, is refused where it is found. This module finds level 2: what a card is
+unlikely to take. It is looked for in the model as the user gave it, so that messages name the user's nodes,
+and is a warning, or with ``strict_aic`` an error; never more than an estimate.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.elem_types import TABLE, type_name
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
+from qaic.compiler.ir.precision_ops import SHAPE_READERS
+from qaic.compiler.reports import operator_list
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    import onnx
+
+    from qaic.compiler.reports.operator_list import OperatorList
+    from qaic.options.models import CompileOptions
+
+_log = logging.getLogger("qaic.compiler")
+
+#: functions of this domain are operators of the card; what their bodies are made of does not matter
+_CARD_DOMAIN: Final = "com.qualcomm.cloud"
+_TRAINING_DOMAIN: Final = "ai.onnx.preview.training"
+
+#: operators -> the operands that must be constants, because the shape of the result depends on them
+_CONSTANT_OPERANDS: Final[dict[str, tuple[int, ...]]] = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+}
+
+#: operators that carry what they select from to the end of a detector, or compare it
+_AFTER_DETECTION: Final = frozenset(
+    (
+        *("Add", "Cast", "Concat", "Div", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+        *("Identity", "Mul", "Reshape", "Shape", "Slice", "Split", "Squeeze", "Sub", "TopK", "Transpose"),
+        *("Unsqueeze", "Where"),
+    )
+)
+
+#: element types that no card computes with, besides bfloat16 on the first generation
+_FOREIGN_TYPES: Final = frozenset(TABLE) - {1, 2, 3, 5, 6, 7, 9, 10, 16}
+_BFLOAT16: Final = 16
+#: unsigned integers are common as indices and masks, and have integer types of the card to become; uint4 is
+#: what the card's own CastToUInt4 makes of packed weights
+_TOLERATED_TYPES: Final = frozenset({4, 12, 13, 21})
+
+
+@dataclass(slots=True)
+class Survey:
+    """Findings of level 2: what was found, then the nodes or values it was found at."""
+
+    findings: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, what: str, where: str) -> None:
+        """Add one finding."""
+        self.findings.setdefault(what, []).append(where)
+
+
+def survey_operators(
+    model: onnx.ModelProto,
+    constants: Collection[str],
+    operators: OperatorList,
+    survey: Survey,
+    *,
+    custom: Collection[str] = (),
+) -> None:
+    """Look at the operators of a model and at what decides the sizes of their results.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model before its functions are expanded.
+    constants : collection of str
+        Its weights that are not in the graph.
+    operators : OperatorList
+        What a card takes.
+    survey : Survey
+        Receives the findings.
+    custom : collection of str
+        Operators that the user has described with `register_custom_op`.
+    """
+    opsets = {("" if s.domain in STANDARD_DOMAINS else s.domain): s.version for s in model.opset_import}
+    functions = {(f.domain, f.name) for f in model.functions}
+    bodies = [model.graph.node]
+    bodies += [f.node for f in model.functions if f.domain != _CARD_DOMAIN]
+    # Graphs have thousands of nodes of a few kinds.
+    reasons: dict[tuple[str, str], str | None] = {}
+    for nodes in bodies:
+        for node in all_nodes(nodes):
+            kind = (node.domain, node.op_type)
+            if kind not in reasons:
+                is_known = kind in functions or node.domain == _CARD_DOMAIN or node.op_type in custom
+                reasons[kind] = None if is_known else _complaint(kind, opsets, operators)
+            reason = reasons[kind] or _about_training(node)
+            if reason:
+                survey.note(f"{_operator_name(node)} ({reason})", _where(node))
+    # The operands of a function are only known where it is called.
+    _survey_operands(model.graph, set(constants), survey)
+    _survey_detections(model.graph, survey)
+
+
+def survey_types(types: Mapping[str, int], options: CompileOptions, survey: Survey) -> None:
+    """Look at the element types of the values of a model.
+
+    Parameters
+    ----------
+    types : mapping
+        Element type of every value by name.
+    options : CompileOptions
+        The version of the hardware decides about bfloat16.
+    survey : Survey
+        Receives the findings.
+    """
+    has_bfloat16 = options.aic_hw_version == "ai200"
+    for name, code in types.items():
+        if code in _FOREIGN_TYPES - _TOLERATED_TYPES:
+            survey.note(f"type {type_name(code)}", name)
+        elif code == _BFLOAT16 and not has_bfloat16:
+            survey.note("type bfloat16 (with aic_hw_version ai100)", name)
+
+
+def choose_list(options: CompileOptions) -> OperatorList:
+    """Return the list that the options name, or the one that is shipped."""
+    chosen = options.aic_operator_list
+    return operator_list.shipped() if chosen is None else operator_list.read(chosen.path)
+
+
+def report(survey: Survey, options: CompileOptions) -> None:
+    """Warn of what was found, once for all of it.
+
+    Raises
+    ------
+    CompileError
+        Something was found and ``strict_aic`` is set.
+    """
+    if not survey.findings:
+        return
+    parts = [f"{what} at {listing(where, 3)}" for what, where in sorted(survey.findings.items())]
+    text = "; ".join(parts)
+    if options.strict_aic:
+        raise refuse(
+            "the model",
+            code="card_support",
+            found=f"what a card is unlikely to take: {text}",
+            expected="operators and types of the list (strict_aic is set)",
+            fix="change the model, name your compiler's list with aic_operator_list, or leave strict_aic out",
+            context={"findings": dict(survey.findings)},
+        )
+    _log.warning("a compiler for the card is unlikely to take this model: %s", text)
+
+
+def _complaint(kind: tuple[str, str], opsets: Mapping[str, int], operators: OperatorList) -> str | None:
+    domain = "" if kind[0] in STANDARD_DOMAINS else kind[0]
+    reason = operators.complaint(domain, kind[1], opsets.get(domain, 1))
+    return "training" if reason is None and domain == _TRAINING_DOMAIN else reason
+
+
+def _about_training(node: onnx.NodeProto) -> str | None:
+    if node.op_type != "BatchNormalization":
+        return None
+    is_training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+    return "training" if is_training else None
+
+
+def _survey_operands(graph: onnx.GraphProto, constant: set[str], survey: Survey) -> None:
+    """Follow constants through a graph, then through the graphs nested in it."""
+    local = constant | {tensor.name for tensor in graph.initializer}
+    local |= {tensor.values.name for tensor in graph.sparse_initializer}
+    for node in graph.node:
+        nested = list(subgraphs(node)) if node.attribute else []
+        if node.op_type in SHAPE_READERS or (not nested and local.issuperset(filter(None, node.input))):
+            local.update(node.output)
+        elif node.op_type in _CONSTANT_OPERANDS or node.op_type == "If":
+            _check_operands(node, local, survey)
+        for inner in nested:
+            _survey_operands(inner, local, survey)
+
+
+def _check_operands(node: onnx.NodeProto, constant: set[str], survey: Survey) -> None:
+    if node.domain not in STANDARD_DOMAINS:
+        return
+    if node.op_type == "If" and node.input[0] not in constant:
+        survey.note("If with a condition that is not constant", _where(node))
+    for position in _CONSTANT_OPERANDS.get(node.op_type, ()):
+        if position < len(node.input) and node.input[position] and node.input[position] not in constant:
+            survey.note(f"{node.op_type} with operand {position} not constant", _where(node))
+            break
+
+
+def _survey_detections(graph: onnx.GraphProto, survey: Survey) -> None:
+    """Find each NonMaxSuppression whose boxes are computed with afterwards."""
+    found = [node for node in graph.node if node.op_type == "NonMaxSuppression"]
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node if found else ():
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for node in found:
+        other = next(_followers(node, readers), None)
+        if other is not None:
+            what = f"NonMaxSuppression before the end of the model ({other.op_type} reads its result)"
+            survey.note(what, _where(node))
+
+
+def _followers(
+    start: onnx.NodeProto, readers: Mapping[str, list[onnx.NodeProto]]
+) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes below another that do more than carry its results to the end."""
+    pending, seen = [start], {id(start)}
+    while pending:
+        for name in pending.pop().output:
+            for node in readers.get(name, ()):
+                if id(node) in seen:
+                    continue
+                seen.add(id(node))
+                if node.op_type not in _AFTER_DETECTION:
+                    yield node
+                pending.append(node)
+
+
+def _operator_name(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}.{node.op_type}"
+
+
+def _where(node: onnx.NodeProto) -> str:
+    return str(node.name) or node_key(node)
