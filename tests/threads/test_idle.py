@@ -7,7 +7,7 @@ import pytest
 import session_models
 from child_process import run_script
 
-#: Context switches of each thread but the main one before and after that one waits, after inferences of all kinds.
+#: Context switches of each thread but the main one before and after that one waits, after inferences.
 IDLE = """
 import json, sys, threading
 from pathlib import Path
