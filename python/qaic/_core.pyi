@@ -628,9 +628,15 @@ class Inference:
     """An inference with copies of its inputs."""
 
     def report_to(self, completions: Completions, token: int) -> None:
-        """Let ``completions`` report its end. Before it is started, and once."""
-    def start(self, wait: bool = True) -> bool:
-        """Start it; False when no exec object is free and ``wait`` is false. Blocking with ``wait``."""
+        """Let ``completions`` report its end. Once."""
+    def start(self, wait: bool = True, completions: Completions | None = None, token: int = 0) -> bool:
+        """Start it; False when no exec object is free and ``wait`` is false. Blocking with ``wait``.
+
+        ``completions`` then reports ``token`` when it ends, unless it has ``ended_in_start``.
+        """
+    @property
+    def ended_in_start(self) -> bool:
+        """Whether it ran to its end on the thread that started it, in the call; that end is not reported."""
     def result(self) -> dict[str, NDArray[Any]]:
         """Outputs, once. Blocking until it ends."""
     def done(self) -> bool: ...

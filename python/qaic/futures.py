@@ -105,6 +105,11 @@ class InferenceFuture(Future["Outputs"]):
             self._inference = None
             self._end(lambda: self.set_result(outputs))
 
+    def finish_here(self) -> None:
+        """:meth:`finish` of an inference whose end no other thread hears of."""
+        self._forget()
+        self.finish()
+
     def fail(self, error: BaseException) -> None:
         """End with an exception, unless it has ended."""
         self._inference = None
@@ -167,16 +172,21 @@ class Collector:
         token = next(self._tokens)
         future = InferenceFuture(inference, lambda: self._forget(token))
         with self._lock:
-            self._ensure_thread()
             self._pending[token] = future
         try:
-            inference.report_to(self._completions, token)
-            started = (wait or not self._waiting) and inference.start(wait)
+            is_started = (wait or not self._waiting) and inference.start(wait, self._completions, token)
+            if inference.ended_in_start:
+                self._finish(token)
+                return future
+            with self._lock:
+                self._ensure_thread()
+            if not is_started:
+                inference.report_to(self._completions, token)
         except BaseException:
             self._forget(token)
             inference.revoke()
             raise
-        if not started:
+        if not is_started:
             self._waiting.append(future)
             self._completions.wake()
         return future
@@ -237,8 +247,11 @@ class Collector:
             future = self._waiting[0]
             inference = future._inference  # noqa: SLF001 (a friend)
             try:
-                if inference is not None and not inference.start(wait=False):
-                    return
+                if inference is not None:
+                    if not inference.start(wait=False):
+                        return
+                    if inference.ended_in_start:
+                        future.finish_here()
             except BaseException as error:  # noqa: BLE001 (it belongs to who asks for the result)
                 future.fail(error)
             self._waiting.popleft()

@@ -33,9 +33,12 @@ impl Completions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks after `flight` from now on, and reports `token` when it ends.
+    /// Looks after `flight` from now on, until it ends. One that has ended is reported already.
     pub(super) fn expect(&self, token: u64, flight: &Arc<Flight>) {
         let mut state = self.state();
+        if flight.set().is_none() {
+            return;
+        }
         state.awaited.insert(token, Arc::clone(flight));
         let look = next_look(Instant::now(), flight);
         if state.next_look.is_none_or(|next| look < next) {

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use qaic_mem::{ForeignMemory, Storage};
@@ -47,6 +48,9 @@ struct State {
     // Threads that are taking it back. An end that comes meanwhile is not reported at once.
     revokers: u32,
     is_untold: bool,
+    // The thread that is starting it. An end on that thread, in the call, is not reported.
+    starter: Option<ThreadId>,
+    has_ended_in_start: bool,
 }
 
 impl Flight {
@@ -71,6 +75,8 @@ impl Flight {
                 parting: None,
                 revokers: 0,
                 is_untold: false,
+                starter: None,
+                has_ended_in_start: false,
             }),
             ended: EventCount::new(),
             report: OnceLock::new(),
@@ -89,11 +95,26 @@ impl Flight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells `completions` of the end, by `token`. Once, before it is started.
+    /// Reports the end to `completions`, by `token`. Once.
     pub(super) fn report_to(self: &Arc<Self>, completions: &Arc<Completions>, token: u64) {
         if self.report.set((Arc::clone(completions), token)).is_ok() {
             completions.expect(token, self);
         }
+    }
+
+    /// [`Flight::start`] of an inference whose end is then reported to `completions`, by `token`.
+    pub(super) fn start_reported(
+        self: &Arc<Self>,
+        set: &InferenceSet,
+        handle: HandleId,
+        completions: &Arc<Completions>,
+        token: u64,
+    ) -> Result<(), RuntimeError> {
+        let _ = self.report.set((Arc::clone(completions), token));
+        self.start(set, handle)?;
+        // An inference that has ended is not expected.
+        completions.expect(token, self);
+        Ok(())
     }
 
     /// When it has to have ended.
@@ -107,7 +128,8 @@ impl Flight {
     }
 
     /// Starts the inference on `handle`, which the caller has acquired of its `set`. When it has ended already (it was
-    /// cancelled, or its time was up, before it could start), the handle goes back. Never blocks.
+    /// cancelled, or its time was up, before it could start), the handle goes back. An end on this thread, before
+    /// this returns, is not reported. Never blocks.
     pub(super) fn start(self: &Arc<Self>, set: &InferenceSet, handle: HandleId) -> Result<(), RuntimeError> {
         {
             let mut state = self.state();
@@ -122,17 +144,22 @@ impl Flight {
                 set.put_completed(handle)?;
                 return Err(error);
             }
+            state.starter = Some(thread::current().id());
         }
         // A thread that waits for a future does not run its inference meanwhile. Not under the lock: a short inference ends
         // before this returns.
         let is_eager = self.report.get().is_some();
-        set.submit_with(handle, Arc::clone(self) as Arc<dyn Completion>, is_eager).inspect_err(|_| {
-            let mut state = self.state();
+        let submitted = set.submit_with(handle, Arc::clone(self) as Arc<dyn Completion>, is_eager);
+        let mut state = self.state();
+        state.starter = None;
+        if let Err(error) = submitted {
             state.handle = None;
             let unbound = set.exec_obj(handle).and_then(|exec| exec.bind(|bindings| state.unbind(bindings)));
             // It keeps its place where it cannot be unbound.
             let _ = unbound.and_then(|()| set.put_completed(handle));
-        })
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
@@ -250,6 +277,16 @@ impl Flight {
         }
     }
 
+    /// Whether it ended in [`Flight::start`], on the thread of that call.
+    pub(super) fn has_ended_in_start(&self) -> bool {
+        self.state().has_ended_in_start
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn outcome(&self) -> Option<Result<(), RuntimeError>> {
+        self.state().outcome.clone()
+    }
+
     /// Whether it has ended, well or not.
     pub(super) fn has_ended(&self) -> bool {
         // To ask the exec object has a thread wait for a device that works by itself.
@@ -298,6 +335,8 @@ impl Completion for Flight {
         let was_known = state.outcome.is_some();
         let is_silent = was_known || state.revokers > 0;
         state.is_untold = !was_known && state.revokers > 0;
+        let is_in_start = !is_silent && state.starter == Some(thread::current().id());
+        state.has_ended_in_start = is_in_start;
         let outcome = set.outcome(handle);
         if let Ok(exec) = set.exec_obj(handle) {
             // It has just ended, so it can be bound.
@@ -313,7 +352,7 @@ impl Completion for Flight {
             // Whoever is told next may want to find the cores free.
             drop(set);
         }
-        if is_silent {
+        if is_silent || is_in_start {
             self.ended.notify_all();
             self.forget();
         } else {

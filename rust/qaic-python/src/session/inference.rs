@@ -50,18 +50,25 @@ impl PyInference {
 
 #[pymethods]
 impl PyInference {
-    /// Lets `completions` report `token` when the inference ends. Before it is started, and once.
+    /// Lets `completions` report `token` when the inference ends. Once.
     fn report_to(&self, py: Python<'_>, completions: &PyCompletions, token: u64) -> PyResult<()> {
         self.check_process(py)?;
         self.flight.report_to(completions.shared(), token);
         Ok(())
     }
 
-    /// Starts the inference; false when no exec object is free and `wait` is false. One that ended before is not started.
+    /// Starts the inference; false when no exec object is free and `wait` is false. One that ended before is not started. Then
+    /// `completions` reports `token` when it ends, unless it has `ended_in_start`.
     ///
     /// Blocking with `wait`, without the interpreter lock, until an exec object is free.
-    #[pyo3(signature = (wait = true))]
-    fn start(&self, py: Python<'_>, wait: bool) -> PyResult<bool> {
+    #[pyo3(signature = (wait = true, completions = None, token = 0))]
+    fn start(
+        &self,
+        py: Python<'_>,
+        wait: bool,
+        completions: Option<&PyCompletions>,
+        token: u64,
+    ) -> PyResult<bool> {
         self.check_process(py)?;
         let Some(set) = self.flight.set().map(Reaped::new) else { return Ok(true) };
         let handle = match set.try_acquire() {
@@ -73,8 +80,18 @@ impl PyInference {
             }
             None => return Ok(false),
         };
-        self.flight.start(&set, handle).map_err(|error| from_runtime(py, error))?;
-        Ok(true)
+        let started = match completions {
+            Some(completions) => self.flight.start_reported(&set, handle, completions.shared(), token),
+            None => self.flight.start(&set, handle),
+        };
+        started.map(|()| true).map_err(|error| from_runtime(py, error))
+    }
+
+    /// Whether it ran to its end on the thread that started it, in the call. Its end is not reported then.
+    #[getter]
+    fn ended_in_start(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check_process(py)?;
+        Ok(self.flight.has_ended_in_start())
     }
 
     /// The outputs, once.
@@ -82,7 +99,10 @@ impl PyInference {
     /// Blocking, without the interpreter lock: until the inference ends; when its time is up it is cancelled.
     fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(py)?;
-        py.detached(|| self.flight.wait(signal_pending))?;
+        match self.flight.outcome() {
+            Some(Ok(())) if self.flight.set().is_none() => {}
+            _ => py.detached(|| self.flight.wait(signal_pending))?,
+        }
         let storages = self.flight.take_outputs();
         if storages.len() != self.tensors.outputs.len() {
             let text = "the result of this inference was fetched before";
