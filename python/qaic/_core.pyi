@@ -360,7 +360,7 @@ class RtContext:
     def _dispatcher(self) -> Dispatcher: ...
 
 @final
-class RtMailbox:
+class RtChannel:
     """Where callbacks of a context are put."""
 
     def post(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> bool: ...

@@ -1,9 +1,9 @@
-"""The thread that runs the callbacks of a context (architecture-anchors §3.6).
+"""The thread that runs the callbacks of a context.
 
-Data-path threads never run Python code of a client. They put a letter into the mailbox of the context, and
-one thread per context takes letters out and makes the calls, in order. It starts with the first registration
-and ends when nobody is left who could post, or with the interpreter, after the letters that are there. A
-forked child gets a thread and an empty mailbox of its own.
+Data-path threads never run Python code of a client. They put a message into the channel of the context, and
+one thread per context takes messages out and makes the calls, in order. It starts with the first registration
+and ends with the last sender, or with the interpreter, after the messages that are there. A
+forked child gets a thread and an empty channel of its own.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Dispatcher:
 
     Parameters
     ----------
-    mailbox
+    channel
         Where the callbacks are put.
     """
 
-    def __init__(self, mailbox: _core.RtMailbox) -> None:
-        self._mailbox = mailbox
+    def __init__(self, channel: _core.RtChannel) -> None:
+        self._channel = channel
         self._runner: _Runner | None = None
 
     def start(self) -> None:
         """Start the thread if it does not run yet."""
-        receiver = self._mailbox.claim()
+        receiver = self._channel.claim()
         if receiver is not None:
             self._runner = _Runner(receiver)
             self._runner.start()
@@ -59,7 +59,7 @@ class Dispatcher:
             Whether it will be; not when the interpreter is about to end.
         """
         self.start()
-        return self._mailbox.post(callback, arguments)
+        return self._channel.post(callback, arguments)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything posted so far was called. Blocking.
@@ -78,7 +78,7 @@ class Dispatcher:
 
 
 class _Runner:
-    """One dispatcher thread and the mailbox it empties."""
+    """One dispatcher thread and the channel it empties."""
 
     def __init__(self, receiver: _core.RtReceiver) -> None:
         self._receiver = receiver
@@ -102,9 +102,9 @@ class _Runner:
 
     def _serve(self) -> None:
         try:
-            while (letter := self._receiver.take()) is not None:
-                self._call(*letter)
-                del letter  # whatever it owns must not wait for the next one
+            while (message := self._receiver.take()) is not None:
+                self._call(*message)
+                del message  # whatever it owns must not wait for the next one
         finally:
             _RUNNING.discard(self)
 

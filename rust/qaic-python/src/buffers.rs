@@ -1,9 +1,9 @@
 //! The buffer protocol in both directions; the only part of this crate with unsafe code.
 //!
 //! Arrays come in as [`Exports`] and go out as [`OutputBuffer`] or [`BytesView`]. numpy's own structures are never read, so
-//! any numpy works (architecture-anchors §3.7).
+//! any numpy works.
 
-mod held;
+mod export;
 mod qbuffer;
 
 use std::ffi::{CStr, CString, c_int};
@@ -20,7 +20,7 @@ use qaic_mem::{FileBytes, HostSlice, HostSliceMut, Storage};
 use qaic_runtime::binding::Argument;
 use qaic_runtime::image::Image;
 
-pub(crate) use held::{Held, release_dropped};
+pub(crate) use export::{BufferExport, release_dropped};
 pub(crate) use qbuffer::{Backing, PyQBuffer, ReleaseDropped};
 
 /// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.
@@ -276,21 +276,21 @@ pub(crate) fn array_over<'py>(
 ///
 /// # Safety
 ///
-/// [`KeptBytes::bytes`] gives the same memory at each call, and nobody writes to it while the owner lives.
-pub(crate) unsafe trait KeptBytes: Send + Sync {
+/// [`ImmutableBytes::bytes`] gives the same memory at each call, which nothing writes to while the owner lives.
+pub(crate) unsafe trait ImmutableBytes: Send + Sync {
     /// All of them.
     fn bytes(&self) -> &[u8];
 }
 
 // SAFETY: an image never lets go of its bytes, which are a private mapping or its own memory.
-unsafe impl KeptBytes for Image {
+unsafe impl ImmutableBytes for Image {
     fn bytes(&self) -> &[u8] {
         self.bytes()
     }
 }
 
-/// Memory that nobody writes any more.
-pub(crate) enum Frozen {
+/// Memory that nothing writes any more.
+pub(crate) enum ReadOnlyBytes {
     /// A file.
     File(FileBytes),
     /// A Python `bytes`, which is never written to.
@@ -300,7 +300,7 @@ pub(crate) enum Frozen {
 }
 
 // SAFETY: none of them moves or is written to while it is kept.
-unsafe impl KeptBytes for Frozen {
+unsafe impl ImmutableBytes for ReadOnlyBytes {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::File(bytes) => bytes,
@@ -313,7 +313,7 @@ unsafe impl KeptBytes for Frozen {
 /// Read-only view of bytes of a container or stats buffer. Keeps its owner, mapped as it is.
 #[pyclass(frozen, module = "qaic._core")]
 pub(crate) struct BytesView {
-    owner: Arc<dyn KeptBytes>,
+    owner: Arc<dyn ImmutableBytes>,
     start: usize,
     layout: Arc<ArrayLayout>,
     len: usize,
@@ -321,7 +321,7 @@ pub(crate) struct BytesView {
 
 impl BytesView {
     /// View of all that `owner` keeps.
-    pub(crate) fn whole<T: KeptBytes + 'static>(owner: T) -> Self {
+    pub(crate) fn whole<T: ImmutableBytes + 'static>(owner: T) -> Self {
         let len = owner.bytes().len();
         // No allocation is larger than that.
         let shape = [isize::try_from(len).unwrap_or(isize::MAX)];
@@ -329,7 +329,10 @@ impl BytesView {
     }
 
     /// View of `range` of the owner's bytes; `None` when it does not lie inside.
-    pub(crate) fn new<T: KeptBytes + 'static>(owner: &Arc<T>, range: std::ops::Range<usize>) -> Option<Self> {
+    pub(crate) fn new<T: ImmutableBytes + 'static>(
+        owner: &Arc<T>,
+        range: std::ops::Range<usize>,
+    ) -> Option<Self> {
         let len = owner.bytes().get(range.clone())?.len();
         let shape = [isize::try_from(len).ok()?];
         Some(Self {

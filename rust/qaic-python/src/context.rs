@@ -22,7 +22,7 @@ use qaic_runtime::process::fork;
 use crate::card_facts;
 use crate::emu_control;
 use crate::errors::{Raise, from_runtime};
-use crate::gil::Door;
+use crate::gil::Detach;
 
 /// The devices of this process. Reads `QAIC_DEVICE` and the other variables that decide them when it is made
 /// (docs/guide/running.md).
@@ -45,7 +45,7 @@ impl PyContext {
     }
 
     /// A context with one `cpu` device of its own, whatever the environment says: the compiler runs models there without
-    /// taking cores from anybody.
+    /// taking cores from other programs.
     #[staticmethod]
     fn own_cpu(py: Python<'_>) -> PyResult<Self> {
         let options = RegistryOptions {
@@ -86,7 +86,7 @@ impl PyContext {
         facts.map(|facts| card_facts::card(py, &facts)).transpose()
     }
 
-    /// Resets a device with everything that is on it, whoever uses it.
+    /// Resets a device with everything that is on it, also of other processes.
     ///
     /// Blocking, without the interpreter lock: until the reset has begun.
     fn reset(&self, py: Python<'_>, dev_id: u32) -> PyResult<()> {
@@ -138,7 +138,7 @@ fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'p
     Ok(entry)
 }
 
-/// Tells the runtime of every fork made from Python, first of all hooks of this package.
+/// Reports every fork made from Python, first of all hooks of this package.
 pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
     let keywords = PyDict::new(py);
     for (moment, hook) in [
@@ -212,7 +212,7 @@ fn kernel() -> KernelOptions {
     }
 }
 
-/// Makes the directory in which processes of this user meet, or checks that nobody else can use it.
+/// Makes the directory in which processes of this user meet, or checks that no other user can use it.
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub(crate) fn open_user_directory(py: Python<'_>, path: Option<PathBuf>) -> PyResult<PathBuf> {

@@ -1,4 +1,4 @@
-//! `_core.EmuControl`: the hand on an emulated card, for tests and for those who want to see what a card goes through.
+//! `_core.EmuControl`: controls an emulated card, for tests, and shows what a card goes through.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use qaic_runtime::error::{ErrorDetail, InputError};
 
 use crate::context::open_context;
 use crate::errors::from_runtime;
-use crate::gil::{Door, signal_pending};
+use crate::gil::{Detach, signal_pending};
 
 /// Between two looks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
@@ -163,7 +163,7 @@ impl PyEmuControl {
         Ok(self.control.calls(*request).into_pyobject(py)?.into_any())
     }
 
-    /// Transfers that ended with another status than 0. Nobody else is told of them (device-kmd §2.8).
+    /// Transfers that ended with another status than 0. The driver reports them to no caller.
     fn dma_errors(&self, py: Python<'_>) -> PyResult<u64> {
         py.detached(|| Ok(self.control.dma_errors()))
     }
@@ -191,7 +191,7 @@ impl PyEmuControl {
         Ok(books)
     }
 
-    /// What is not as it was when nobody had used the card, a line each; empty when all is.
+    /// What is not as it was before the card was used, a line each; empty when all is.
     fn invariants(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         py.detached(|| Ok(self.control.invariants()))
     }

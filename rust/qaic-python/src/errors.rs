@@ -364,7 +364,7 @@ fn from_card(py: Python<'_>, error: RuntimeError) -> PyErr {
     }
 }
 
-/// What a refusal of a card's firmware is: something is used up, the memory is, or another failure (device-kmd §2.7).
+/// What a refusal of a card's firmware is: something is used up, the memory is, or another failure.
 const fn firmware_class(status: i32) -> &'static str {
     match status {
         -15..=-12 => "DeviceBusyError",

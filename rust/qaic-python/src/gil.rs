@@ -18,7 +18,7 @@ use qaic_runtime::process::{CancellationToken, Deadline as Limit, ForkGuard, Wai
 use crate::errors;
 
 /// Extension of the interpreter token.
-pub(crate) trait Door<'py> {
+pub(crate) trait Detach<'py> {
     /// Runs `work` without the interpreter lock on the calling thread.
     ///
     /// For work that ends by itself within milliseconds, or that asks [`signal_pending`] while it waits.
@@ -62,7 +62,7 @@ pub(crate) struct Reaped<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Reaped<T> {
-    /// An object whose teardown nobody watches.
+    /// An object whose teardown is not waited for.
     pub(crate) fn new(object: Arc<T>) -> Self {
         Self { object: Some(object), teardown: None, fork_guard: ForkGuard::new() }
     }
@@ -128,7 +128,7 @@ pub(crate) fn await_teardown(py: Python<'_>, seconds: f64) -> PyResult<bool> {
     })
 }
 
-/// The teardown of a loaded program, to wait for when nobody uses it any more. It does not keep the program.
+/// The teardown of a loaded program, to wait for after its last use. It does not keep the program.
 #[pyclass(frozen, name = "Teardown", module = "qaic._core")]
 pub(crate) struct PyTeardown {
     teardown: Arc<Teardown>,
@@ -142,7 +142,7 @@ impl PyTeardown {
 
 #[pymethods]
 impl PyTeardown {
-    /// Waits until the program is torn down, if its last reference is gone; a minute at most unless told otherwise.
+    /// Waits until the program is torn down, if its last reference is gone; a minute at most by default.
     ///
     /// Blocking, without the interpreter lock. After Ctrl-C, and after `seconds`, the teardown goes on.
     #[pyo3(signature = (seconds = None))]
@@ -195,7 +195,7 @@ impl Deadline {
     }
 }
 
-impl<'py> Door<'py> for Python<'py> {
+impl<'py> Detach<'py> for Python<'py> {
     fn detached<T: Ungil + Send>(
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
@@ -295,7 +295,7 @@ pub(crate) fn take_signal() -> Option<PyErr> {
     PENDING.take()
 }
 
-/// Whether a signal handler raised on this thread. For waits inside [`Door::detached`].
+/// Whether a signal handler raised on this thread. For waits inside [`Detach::detached`].
 pub(crate) fn signal_pending() -> bool {
     // Taking the interpreter lock for nothing, thousands of waiting threads would keep it from those that work.
     if known_main() == Some(false) {

@@ -74,9 +74,9 @@ mod _core {
         module.add("RtContext", module.py().get_type::<super::rt::context::RtContext>())?;
         module.add("RtQBuffer", module.py().get_type::<super::buffers::PyQBuffer>())?;
         module.add("RtBufferDimensionsVecRef", module.py().get_type::<super::rt::dims::PyDims>())?;
-        module.add("RtMailbox", module.py().get_type::<super::rt::dispatch::RtMailbox>())?;
+        module.add("RtChannel", module.py().get_type::<super::rt::callback_channel::RtChannel>())?;
         module.add("RtQpc", module.py().get_type::<super::rt::qpc::RtQpc>())?;
-        module.add("RtReceiver", module.py().get_type::<super::rt::dispatch::RtReceiver>())?;
+        module.add("RtReceiver", module.py().get_type::<super::rt::callback_channel::RtReceiver>())?;
         module.add("RtExecObj", module.py().get_type::<super::rt::exec_obj::PyExecObj>())?;
         module.add("RtProgram", module.py().get_type::<super::rt::program::PyProgram>())?;
         module.add("RtQueue", module.py().get_type::<super::rt::queue::PyQueue>())?;

@@ -11,7 +11,7 @@ use qaic_runtime::error::RuntimeError;
 
 use crate::context::open_context;
 use crate::errors::from_runtime;
-use crate::gil::{Door, signal_pending};
+use crate::gil::{Detach, signal_pending};
 
 /// The hand on the `noop` device with this id.
 #[pyclass(frozen, name = "NoopControl", module = "qaic._core")]

@@ -23,9 +23,9 @@ use qaic_stats::sample::HostSample;
 use qaic_stats::trace::write_host_trace;
 use qaic_stats::trace::{HostSide, Part, TraceOptions, write_trace};
 
-use crate::buffers::{BytesView, Frozen};
+use crate::buffers::{BytesView, ReadOnlyBytes};
 use crate::errors::from_stats;
-use crate::gil::{Deadline, Door, signal_pending};
+use crate::gil::{Deadline, Detach, signal_pending};
 use crate::rt::inference_set::PyQaicInferenceSet;
 use crate::rt::program::PyProgram;
 use crate::session::PyInferenceSet;
@@ -305,7 +305,7 @@ impl PySamples {
             sample.encode(&mut bytes);
         }
         let end = bytes.len();
-        let owner = Arc::new(Frozen::Owned(bytes.into()));
+        let owner = Arc::new(ReadOnlyBytes::Owned(bytes.into()));
         let fields: Vec<_> = HostSample::FIELDS.iter().map(|field| (field.name, field.code)).collect();
         let numpy = py.import("numpy")?;
         let keywords = PyDict::new(py);

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{Raise, from_qpc, from_qpc_file, from_runtime};
-use crate::gil::Door;
+use crate::gil::Detach;
 
 /// An opened container.
 #[pyclass(frozen, name = "Qpc", module = "qaic._core")]

@@ -1,9 +1,9 @@
 //! `_core.InferenceSet`: dictionaries of arrays in, dictionaries of arrays out.
 
 mod completions;
-mod flight;
 mod inference;
 mod inputs;
+mod pending;
 mod state;
 mod tensors;
 
@@ -25,7 +25,7 @@ use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use crate::buffers::{ExportId, Exports};
 use crate::context::{PyContext, cancellable_load};
 use crate::errors::from_runtime;
-use crate::gil::{Deadline, Door, PyTeardown, Reaped, signal_pending};
+use crate::gil::{Deadline, Detach, PyTeardown, Reaped, signal_pending};
 use crate::qpc::PyQpc;
 use inputs::Inputs;
 use tensors::{Tensor, Tensors, check_keys, writable};
@@ -159,7 +159,7 @@ impl PyInferenceSet {
         self.set.handle_count()
     }
 
-    /// Its teardown, which begins when nobody uses it any more.
+    /// Its teardown, which begins after its last use.
     fn teardown(&self) -> PyTeardown {
         PyTeardown::new(&self.teardown)
     }

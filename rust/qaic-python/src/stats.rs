@@ -41,7 +41,7 @@ impl PyStatsDescriptor {
         Ok(found.map(|(ops, fingerprint)| Self { ops: Arc::new(ops), fingerprint }))
     }
 
-    /// What a layout is told of the program.
+    /// What a layout needs to know of the program.
     fn program(&self) -> Program<'_> {
         Program { descriptor: self.ops(), fingerprint: self.fingerprint }
     }

@@ -21,9 +21,9 @@ use qaic_stats::report::summary::{SummaryOptions, write_summary};
 use qaic_stats::sample::HostSample;
 use qaic_stats::trace::{HostSide, HostTrace, Part, TraceFormat, TraceOptions, push_trace, write_trace};
 
-use crate::buffers::{BytesView, Frozen, copied_bytes};
+use crate::buffers::{BytesView, ReadOnlyBytes, copied_bytes};
 use crate::errors::{Raise, from_stats};
-use crate::gil::{Door, signal_pending};
+use crate::gil::{Detach, signal_pending};
 use crate::profiling::PySamples;
 use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
 
@@ -68,7 +68,7 @@ impl ProgressObserver for Progress<'_> {
     }
 }
 
-/// The summary of an inference (stats-profiling §4).
+/// The summary of an inference.
 ///
 /// Blocking, without the interpreter lock: reads every record.
 #[pyfunction]
@@ -127,7 +127,7 @@ struct Shown {
     cores: Option<Vec<u16>>,
 }
 
-/// The trace of devices and host (stats-profiling §5), in memory that views may share: it can be large.
+/// The trace of devices and host, in memory that views may share: it can be large.
 ///
 /// Blocking, without the interpreter lock: reads every record.
 #[pyfunction]
@@ -150,7 +150,7 @@ pub(crate) fn stats_trace<'py>(
     let format = format.to_owned();
     let shown = Shown { format, merge_thread_groups, flow_events, barrier_events, cores };
     let bytes = trace(py, Target::Memory, &parts, &shown, host_trace, host_samples)?;
-    Ok(BytesView::whole(Frozen::Owned(bytes.into_boxed_slice())))
+    Ok(BytesView::whole(ReadOnlyBytes::Owned(bytes.into_boxed_slice())))
 }
 
 /// Writes the trace of devices and host to a file, which is replaced when the trace is complete.
@@ -288,7 +288,7 @@ fn write_whole(path: &Path, work: impl FnOnce(&mut dyn Write) -> io::Result<()>)
     let written = work(&mut file).and_then(|()| file.flush());
     let finished = written.and_then(|()| fs::rename(&unfinished, path));
     if finished.is_err() {
-        // The error on its way says what went wrong; if this fails too, there is nobody to tell.
+        // The error on its way says what went wrong; a failure of this is not reported.
         let _ = fs::remove_file(&unfinished);
     }
     finished

@@ -46,7 +46,7 @@ struct Segment {
 impl Drop for State {
     fn drop(&mut self) {
         if !self.finished {
-            // Nothing half-written may stay; if even that fails there is nobody to tell.
+            // Nothing half-written may stay; a failure of that is not reported.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -128,7 +128,7 @@ impl PyQpcWriter {
 
     /// Checks that every segment is complete and closes the file.
     ///
-    /// It does not wait for the disk: a container can be compiled again, and CRCs tell if one was cut off by a crash.
+    /// It does not wait for the disk: a container can be compiled again, and CRCs show if one was cut off by a crash.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let mut guard = self.lock();
         let state = open_state(py, &mut guard)?;

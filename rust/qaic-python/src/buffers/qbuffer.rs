@@ -1,4 +1,4 @@
-//! `qaicrt.QBuffer`: memory for one binding (python-api §B.8.1).
+//! `qaicrt.QBuffer`: memory for one binding.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyType};
 use qaic_mem::{DmaBuf, ForeignMemory, ForeignMemoryMut, HostSlice, Owner, Storage};
 use qaic_runtime::binding::BufferFacts;
 
-use super::held::{Held, release_dropped};
+use super::export::{BufferExport, release_dropped};
 use crate::errors::from_runtime;
 
 /// The code of memory from the heap.
@@ -25,14 +25,14 @@ const DMA_BUF: u32 = 1;
 /// Copies of at least this many bytes let other Python threads run.
 const DETACH_FROM_BYTES: usize = 64 << 10;
 
-/// Memory that a binding can be wired to, kept alive by whoever has a reference: the caller's objects, and an inference
+/// Memory that a binding can be bound to, kept alive by every reference: the caller's objects, and an inference
 /// under way.
 pub(crate) struct Backing {
     // Invariant: the keeper keeps `len` bytes at `address`.
     address: *mut u8,
     len: usize,
     readonly: bool,
-    keeper: Keeper,
+    keeper: Sender,
 }
 
 // SAFETY: the keepers may be sent, and their memory be reached from any thread.
@@ -41,11 +41,11 @@ unsafe impl Send for Backing {}
 unsafe impl Sync for Backing {}
 
 /// What `memory` belongs to.
-enum Keeper {
+enum Sender {
     #[allow(dead_code)] // kept, never looked at
     Storage(Storage),
     #[allow(dead_code)] // kept, never looked at
-    Array(Held),
+    Array(BufferExport),
     /// No memory of the host: there is nothing at the address.
     DmaBuf(Arc<DmaBuf>),
 }
@@ -64,20 +64,20 @@ impl Backing {
 
     fn of_storage(storage: Storage) -> Arc<Self> {
         let (address, len) = (storage.as_mut_ptr(), storage.memory().len());
-        Arc::new(Self { address, len, readonly: false, keeper: Keeper::Storage(storage) })
+        Arc::new(Self { address, len, readonly: false, keeper: Sender::Storage(storage) })
     }
 
     /// The memory of an array, from its first element on; none where elements lie before that.
-    pub(crate) fn over(array: Held) -> Arc<Self> {
+    pub(crate) fn over(array: BufferExport) -> Arc<Self> {
         let memory = array.memory().unwrap_or(HostSlice::empty());
         let (address, len) = (memory.as_ptr().cast_mut(), memory.len());
         let readonly = array.argument().is_readonly;
-        Arc::new(Self { address, len, readonly, keeper: Keeper::Array(array) })
+        Arc::new(Self { address, len, readonly, keeper: Sender::Array(array) })
     }
 
     /// Memory behind a descriptor.
     fn behind(memory: DmaBuf) -> Arc<Self> {
-        let keeper = Keeper::DmaBuf(Arc::new(memory));
+        let keeper = Sender::DmaBuf(Arc::new(memory));
         Arc::new(Self { address: ptr::null_mut(), len: 0, readonly: false, keeper })
     }
 
@@ -103,8 +103,8 @@ impl Backing {
     /// What the bytes lie behind, if that is a descriptor.
     pub(crate) fn dma_buf(&self) -> Option<&Arc<DmaBuf>> {
         match &self.keeper {
-            Keeper::DmaBuf(memory) => Some(memory),
-            Keeper::Storage(_) | Keeper::Array(_) => None,
+            Sender::DmaBuf(memory) => Some(memory),
+            Sender::Storage(_) | Sender::Array(_) => None,
         }
     }
 
@@ -142,7 +142,7 @@ pub(crate) struct ReleaseDropped;
 
 impl Drop for ReleaseDropped {
     fn drop(&mut self) {
-        // Without an interpreter there is nobody to give them back to.
+        // Without an interpreter nothing takes them back.
         let _ = Python::try_attach(release_dropped);
     }
 }
@@ -153,7 +153,7 @@ impl PyQBuffer {
         Self { backing, kind, _last: ReleaseDropped }
     }
 
-    /// What to wire.
+    /// What to bind.
     pub(crate) fn backing(&self) -> &Arc<Backing> {
         &self.backing
     }
@@ -174,7 +174,7 @@ impl PyQBuffer {
     fn py_new(py: Python<'_>, data: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         release_dropped(py);
         let Some(data) = data else { return Ok(Self::new(Backing::zeroed(py, 0)?)) };
-        let array = Held::take(data).map_err(|error| {
+        let array = BufferExport::take(data).map_err(|error| {
             let found = data.get_type();
             let refusal = PyTypeError::new_err(format!(
                 "QBuffer takes bytes or an array, not {}",
@@ -246,10 +246,10 @@ impl PyQBuffer {
         };
         let os = py.import("os")?;
         let own: i32 = os.call_method1("dup", (fd,))?.extract()?;
-        // SAFETY: `dup` has just opened it, and nobody else knows it.
+        // SAFETY: `dup` has just opened it, and nothing else has it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(own) };
         let len: u64 = os.call_method1("fstat", (own,))?.getattr("st_size")?.extract()?;
-        // Some kernels do not tell the size of a DMA buffer; importing it finds out.
+        // Some kernels do not say the size of a DMA buffer; importing it finds out.
         if len > 0 && u64::from(offset).checked_add(size).is_none_or(|end| end > len) {
             return Err(PyValueError::new_err(format!(
                 "{size} bytes from {offset} on reach beyond the {len} bytes of the descriptor"

@@ -10,14 +10,14 @@ use qaic_runtime::error::RuntimeError;
 
 use super::arrays::{Lent, array as array_of, pieces};
 use super::refused;
-use crate::gil::Door;
+use crate::gil::Detach;
 
 const MAX_BINS: usize = 65_536;
 
 /// How the values of a tensor are distributed.
 #[pyclass(frozen, name = "TensorHistogram", module = "qaic._core")]
 pub(crate) struct PyTensorHistogram {
-    // Held only without the interpreter lock, or for copies.
+    // BufferExport only without the interpreter lock, or for copies.
     histogram: Mutex<Histogram>,
 }
 

@@ -10,7 +10,7 @@ use qaic_runtime::error::RuntimeError;
 use super::arrays::{Lent, PIECE, array as array_of};
 use super::{named, refused};
 use crate::buffers::with_bytes;
-use crate::gil::Door;
+use crate::gil::Detach;
 
 // A piece of a long row must end where a block ends.
 const _: () = assert!(PIECE.is_multiple_of(BLOCK));

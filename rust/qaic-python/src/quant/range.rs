@@ -6,7 +6,7 @@ use qaic_quant::range::{Precision, Schema, quant_params};
 
 use super::arrays::Lent;
 use super::{named, refused};
-use crate::gil::Door;
+use crate::gil::Detach;
 
 /// The schema of this name.
 pub(super) fn schema(py: Python<'_>, name: &str) -> PyResult<Schema> {

@@ -10,7 +10,7 @@ use qaic_quant::tensor::{Channels, Quantized, dequantize, quantize};
 
 use super::arrays::{Lent, array, map_pieces, numbers};
 use super::{range, refused};
-use crate::gil::Door;
+use crate::gil::Detach;
 
 /// Parameters given as one scale and offset, or as one of each per index along `axis`.
 fn channels(

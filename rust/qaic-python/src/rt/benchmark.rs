@@ -8,9 +8,9 @@ use pyo3::types::PyList;
 use qaic_runtime::context::Context;
 use qaic_runtime::inference_set::{BenchmarkProgress, HandleId};
 
+use super::argument::{Refused, buffers};
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
-use super::given::{Refused, buffers};
 use super::inference_set::{PyQaicInferenceSet, SetCore};
 use super::status::{Origin, QStatus, outcome, refusal, refusal_as};
 use crate::buffers::{Backing, release_dropped};
@@ -58,26 +58,26 @@ impl PyBenchmark {
         let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let ended = ended.map(|ended| ended.clone().unbind());
         let set = self.core.set();
-        let wired = self.core.places().iter().try_for_each(|place| {
+        let bound = self.core.places().iter().try_for_each(|place| {
             // The run before this one has leased it.
-            place.wires().wire_anew();
-            place.wires().replace_all(&self.backings, None)
+            place.bound().bind_again();
+            place.bound().replace_all(&self.backings, None)
         });
-        if let Err(error) = wired {
+        if let Err(error) = bound {
             let Refused { status, error } = error.into();
             return Ok((refusal_as(py, &self.context, Origin::InferenceSet, status, &error)?, 0, 0));
         }
         // What `ended` raised: nothing more begins then.
         let raised: Mutex<Option<PyErr>> = Mutex::default();
         let has_raised = || raised.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        let tell = |HandleId(handle)| {
+        let count_one = |HandleId(handle)| {
             let Some(ended) = &ended else { return };
             if let Err(error) = Python::attach(|py| ended.call1(py, (handle,)).map(drop)) {
                 raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         };
         let measured = outcome(py, || {
-            set.benchmark(count, limit, &progress, |_, _| {}, tell, || has_raised() || signal_pending())
+            set.benchmark(count, limit, &progress, |_, _| {}, count_one, || has_raised() || signal_pending())
         })?;
         if let Some(error) = raised.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
@@ -109,7 +109,7 @@ impl PyBenchmark {
     /// Unique id of the program of a handle.
     fn program_id(&self, py: Python<'_>, handle: u32) -> PyResult<u32> {
         let place = self.core.place(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
-        Ok(place.wires().exec().program().unique_id())
+        Ok(place.bound().exec().program().unique_id())
     }
 }
 

@@ -13,7 +13,7 @@ use qaic_runtime::error::{DeviceError, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::process::log::Level;
 
-use super::dispatch::{RtMailbox, Voice};
+use super::callback_channel::{CallbackSink, RtChannel};
 use super::numbers::whole;
 use super::qpc::RtQpc;
 use super::status::{Origin, QStatus, invalid, outcome, refusal};
@@ -29,7 +29,7 @@ pub(crate) struct RtContext {
     context: Arc<Context>,
     devices: Vec<DeviceId>,
     // What runs callbacks, once there is something to call.
-    dispatcher: PyOnceLock<(Py<RtMailbox>, Py<PyAny>)>,
+    dispatcher: PyOnceLock<(Py<RtChannel>, Py<PyAny>)>,
 }
 
 impl RtContext {
@@ -43,18 +43,23 @@ impl RtContext {
         &self.devices
     }
 
-    fn mailbox(&self, py: Python<'_>) -> PyResult<&(Py<RtMailbox>, Py<PyAny>)> {
+    fn channel(&self, py: Python<'_>) -> PyResult<&(Py<RtChannel>, Py<PyAny>)> {
         self.dispatcher.get_or_try_init(py, || {
-            let mailbox = Py::new(py, RtMailbox::new(&self.context))?;
+            let channel = Py::new(py, RtChannel::new(&self.context))?;
             let class = py.import("qaicrt.dispatch")?.getattr("Dispatcher")?;
-            let dispatcher = class.call1((&mailbox,))?.unbind();
-            Ok((mailbox, dispatcher))
+            let dispatcher = class.call1((&channel,))?.unbind();
+            Ok((channel, dispatcher))
         })
     }
 
     /// Sends log lines and failures to callbacks. A callback that refers to the context keeps it alive for good: an
     /// object that logs late must not find its callback gone.
-    fn tell(&self, py: Python<'_>, log: Option<Py<PyAny>>, error: Option<Py<PyAny>>) -> PyResult<()> {
+    fn set_callbacks(
+        &self,
+        py: Python<'_>,
+        log: Option<Py<PyAny>>,
+        error: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         for (name, callback) in [("logCallback", &log), ("errorHandler", &error)] {
             if let Some(callback) = callback
                 && !callback.bind(py).is_callable()
@@ -64,10 +69,10 @@ impl RtContext {
             }
         }
         if log.is_some() || error.is_some() {
-            let (mailbox, dispatcher) = self.mailbox(py)?;
-            let voice = Voice::new(mailbox.get(), self.context.id(), log, error);
+            let (channel, dispatcher) = self.channel(py)?;
+            let sink = CallbackSink::new(channel.get(), self.context.id(), log, error);
             dispatcher.call_method0(py, "start")?;
-            self.context.logger().set_sink(Some(Arc::new(voice)));
+            self.context.logger().set_sink(Some(Arc::new(sink)));
         }
         Ok(())
     }
@@ -104,7 +109,7 @@ impl RtContext {
             return Err(construction_failed(py, Origin::Context.name(), error));
         }
         let this = Self { context, devices: chosen, dispatcher: PyOnceLock::new() };
-        this.tell(py, logCallback, errorHandler)?;
+        this.set_callbacks(py, logCallback, errorHandler)?;
         if mask != 0 {
             let logger = this.context.logger();
             logger.error(|| {
@@ -164,7 +169,7 @@ impl RtContext {
 
     /// The `qaicrt.dispatch.Dispatcher` that runs callbacks of this context.
     fn _dispatcher(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.mailbox(py)?.1.clone_ref(py))
+        Ok(self.channel(py)?.1.clone_ref(py))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `qaicrt.BufferDimensionsVecRef`: element size and dims of every binding (python-api §B.8.2).
+//! `qaicrt.BufferDimensionsVecRef`: element size and dims of every binding.
 
 use std::sync::{Mutex, PoisonError};
 

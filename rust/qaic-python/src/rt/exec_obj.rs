@@ -1,4 +1,4 @@
-//! `qaicrt.ExecObj`: carries one inference at a time (python-api §B.8).
+//! `qaicrt.ExecObj`: carries one inference at a time.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use pyo3::types::{PyInt, PyList, PyTuple};
 use qaic_runtime::context::Context;
 use qaic_runtime::request::ExecObj;
 
+use super::argument::{self, Answer, BufferArgument, Refused};
+use super::bound_buffers::BoundBuffers;
 use super::context::RtContext;
 use super::dims::{self, PyDims};
-use super::given::{self, Answer, Given, Refused};
 use super::numbers::refused;
 use super::program::PyProgram;
 use super::slicing::{PySlicing, PySlicingSpec};
 use super::status::{Origin, QStatus, outcome, refusal_as, reply};
-use super::wires::Wires;
 use super::{construction_reported, missing};
 use crate::buffers::{Backing, PyQBuffer, ReleaseDropped, release_dropped};
 use crate::gil::{Reaped, signal_pending};
 
-/// The property that loads and activates the program (device-kmd §5.3).
+/// The property that loads and activates the program.
 const AUTO_LOAD_ACTIVATE: u32 = 4;
 
 /// Carries one inference at a time through a program.
 #[pyclass(frozen, name = "ExecObj", module = "qaicrt", weakref)]
 pub(crate) struct PyExecObj {
-    wires: Reaped<Wires>,
+    bound: Reaped<BoundBuffers>,
     context: Arc<Context>,
     // Whether the devices of its program were chosen here.
     is_placed_freely: bool,
@@ -37,14 +37,14 @@ pub(crate) struct PyExecObj {
 
 impl PyExecObj {
     /// One that an inference set made.
-    pub(crate) fn of(wires: Arc<Wires>, parent: Py<RtContext>) -> Self {
-        let context = Arc::clone(wires.exec().program().context());
-        let wires = Reaped::new(wires);
-        Self { wires, context, is_placed_freely: false, _parent: parent, _last: ReleaseDropped }
+    pub(crate) fn of(bound: Arc<BoundBuffers>, parent: Py<RtContext>) -> Self {
+        let context = Arc::clone(bound.exec().program().context());
+        let bound = Reaped::new(bound);
+        Self { bound, context, is_placed_freely: false, _parent: parent, _last: ReleaseDropped }
     }
 
     pub(crate) fn exec(&self) -> &Arc<ExecObj> {
-        self.wires.exec()
+        self.bound.exec()
     }
 
     /// Whether the client named no device for its program.
@@ -59,38 +59,45 @@ impl PyExecObj {
         }
     }
 
-    fn wire(&self, py: Python<'_>, data: &Bound<'_, PyAny>, dims: Option<&Bound<'_, PyAny>>) -> Answer<()> {
-        let wires = &self.wires;
-        let given = match given::read(data)? {
+    fn bind_data(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        dims: Option<&Bound<'_, PyAny>>,
+    ) -> Answer<()> {
+        let bound = &self.bound;
+        let given = match argument::read(data)? {
             Ok(given) => given,
             Err(refused) => return Ok(Err(refused)),
         };
         match (given, dims) {
-            (Given::All(backings), None) => Ok(wires.replace_all(&backings, None).map_err(Refused::from)),
-            (Given::All(backings), Some(given)) => {
+            (BufferArgument::All(backings), None) => {
+                Ok(bound.replace_all(&backings, None).map_err(Refused::from))
+            }
+            (BufferArgument::All(backings), Some(given)) => {
                 // Borrowed where it can be: this is the path of every step of a decoder.
                 let outcome = match given.cast::<PyDims>() {
-                    Ok(dims) => dims.get().with(|dims| wires.replace_all(&backings, Some(dims))),
-                    Err(_) => wires.replace_all(&backings, Some(&dims::entries(given)?)),
+                    Ok(dims) => dims.get().with(|dims| bound.replace_all(&backings, Some(dims))),
+                    Err(_) => bound.replace_all(&backings, Some(&dims::entries(given)?)),
                 };
                 Ok(outcome.map_err(Refused::from))
             }
-            (Given::Some(_), Some(_)) => {
+            (BufferArgument::Some(_), Some(_)) => {
                 Ok(Err(refused("dims go with a list of buffers; arrays bring their own".to_owned()).into()))
             }
-            (Given::Some(pairs), None) => {
+            (BufferArgument::Some(pairs), None) => {
                 let mut listed = Vec::with_capacity(pairs.len());
                 for (index, value) in pairs {
-                    let index = match wires.specs().position(index) {
+                    let index = match bound.specs().position(index) {
                         Ok(index) => index,
                         Err(error) => return Ok(Err(error.into())),
                     };
-                    match given::listed(wires.specs(), index, value.bind(py))? {
+                    match argument::listed(bound.specs(), index, value.bind(py))? {
                         Ok(entry) => listed.push(entry),
                         Err(refused) => return Ok(Err(refused)),
                     }
                 }
-                Ok(wires.replace_some(&listed, Vec::new()).map_err(Refused::from))
+                Ok(bound.replace_some(&listed, Vec::new()).map_err(Refused::from))
             }
         }
     }
@@ -102,8 +109,8 @@ impl PyExecObj {
         spec: &PySlicingSpec,
         parameters: Vec<(String, i64)>,
     ) -> Answer<PySlicing> {
-        let wires = &self.wires;
-        if !spec.is_of(wires.specs()) {
+        let bound = &self.bound;
+        if !spec.is_of(bound.specs()) {
             let what = "the slicing specification was made for another program".to_owned();
             return Ok(Err(refused(what).into()));
         }
@@ -112,23 +119,23 @@ impl PyExecObj {
             Err(_) => PyList::new(py, data.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
         };
         let (mut listed, mut windows) = (Vec::new(), Vec::new());
-        for (index, value) in given::pairs(&items)? {
+        for (index, value) in argument::pairs(&items)? {
             let value = value.bind(py);
-            let index = match wires.specs().position(index) {
+            let index = match bound.specs().position(index) {
                 Ok(index) => index,
                 Err(error) => return Ok(Err(error.into())),
             };
             let outcome = if spec.cuts(index) {
                 spec.window(index, value, &parameters)?.map(|window| windows.push(window))
             } else {
-                given::listed(wires.specs(), index, value)?.map(|entry| listed.push(entry))
+                argument::listed(bound.specs(), index, value)?.map(|entry| listed.push(entry))
             };
             if let Err(refused) = outcome {
                 return Ok(Err(refused));
             }
         }
         let count = windows.len();
-        let outcome = wires.replace_some(&listed, windows).map_err(Refused::from);
+        let outcome = bound.replace_some(&listed, windows).map_err(Refused::from);
         Ok(outcome.map(|()| PySlicing::new(count, parameters)))
     }
 }
@@ -169,10 +176,10 @@ impl PyExecObj {
             return Err(failed(refused(what)));
         }
         let exec = this.loading(py, || ExecObj::new(this.inner(), automatic))?.map_err(failed)?;
-        let wires = Arc::new(Wires::new(exec, Arc::clone(this.specs())));
+        let bound = Arc::new(BoundBuffers::new(exec, Arc::clone(this.specs())));
         let is_placed_freely = this.is_chosen();
         Ok(Self {
-            wires: Reaped::new(wires),
+            bound: Reaped::new(bound),
             context: runtime,
             is_placed_freely,
             _parent: this.context().clone_ref(py),
@@ -192,8 +199,8 @@ impl PyExecObj {
         data: &Bound<'_, PyAny>,
         bufDims: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let outcome = self.wire(py, data, bufDims);
-        // What was replaced, or was not wired in the end.
+        let outcome = self.bind_data(py, data, bufDims);
+        // What was replaced, or was not bound in the end.
         release_dropped(py);
         self.answer(py, outcome?)
     }
@@ -229,9 +236,9 @@ impl PyExecObj {
     #[pyo3(signature = (qbuffers = None))]
     fn run(&self, py: Python<'_>, qbuffers: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         if let Some(data) = qbuffers {
-            let wired = self.wire(py, data, None);
+            let bound = self.bind_data(py, data, None);
             release_dropped(py);
-            if let Err(refused) = wired? {
+            if let Err(refused) = bound? {
                 return self.answer(py, Err(refused));
             }
         }
@@ -251,7 +258,7 @@ impl PyExecObj {
     /// (status, list of ``QBuffer`` by binding index); what was never set has no bytes.
     #[pyo3(name = "getData")]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let backings = self.wires.backings().into_iter();
+        let backings = self.bound.backings().into_iter();
         let buffers = backings
             .map(|backing| Ok(PyQBuffer::new(backing.map_or_else(|| Backing::zeroed(py, 0), Ok)?)))
             .collect::<PyResult<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! `qaicrt.InferenceHandle`: one exec object of an inference set, on loan to the caller (python-api §B.11).
+//! `qaicrt.InferenceHandle`: one exec object of an inference set, on loan to the caller.
 //!
 //! A handle does not keep its set alive. What is done with it after the set is gone is answered with a status.
 
@@ -11,14 +11,14 @@ use qaic_runtime::context::Context;
 use qaic_runtime::error::{RuntimeError, StateError};
 use qaic_runtime::inference_set::HandleId;
 
+use super::argument::{Refused, buffers};
+use super::bound_buffers::Listed;
 use super::call_failed;
 use super::dims::entries;
 use super::exec_obj::PyExecObj;
-use super::given::{Refused, buffers};
 use super::inference_set::{Place, SetCore};
 use super::numbers::refused;
 use super::status::{Origin, QStatus, invalid, refusal_as};
-use super::wires::Listed;
 use crate::buffers::{Backing, PyQBuffer};
 use crate::gil::Reaped;
 
@@ -90,7 +90,7 @@ impl PyInferenceHandle {
         let Some(set) = self.set() else {
             return (self.gone(py)?, py.None()).into_pyobject(py);
         };
-        let backings = set.place(self.number).map(|place| place.wires().backings()).unwrap_or_default();
+        let backings = set.place(self.number).map(|place| place.bound().backings()).unwrap_or_default();
         let buffers = PyList::empty(py);
         for backing in backings {
             let backing = backing.map_or_else(|| Backing::zeroed(py, 0), Ok)?;
@@ -149,7 +149,7 @@ impl PyInferenceHandle {
         match outcome {
             Ok(()) => QStatus::Success.member(py),
             Err(Refused { status, error }) => {
-                // Nobody but the caller has the handle: while its inference is under way the call is a mistake.
+                // Only the caller has the handle: while its inference is under way the call is a mistake.
                 let status = if status == QStatus::Busy { QStatus::Inval } else { status };
                 refusal_as(py, &self.context, Origin::InferenceSet, status, &error)
             }
@@ -171,8 +171,8 @@ impl PyInferenceHandle {
 }
 
 fn set_part(place: &Place, part: Part, backings: &[Arc<Backing>]) -> Result<(), RuntimeError> {
-    let wires = place.wires();
-    let (inputs, all) = (wires.specs().inputs().len(), wires.specs().len());
+    let bound = place.bound();
+    let (inputs, all) = (bound.specs().inputs().len(), bound.specs().len());
     let (first, end, what) = match part {
         Part::All => (0, all, "buffers"),
         Part::Inputs => (0, inputs, "inputs"),
@@ -181,7 +181,7 @@ fn set_part(place: &Place, part: Part, backings: &[Arc<Backing>]) -> Result<(), 
     if backings.len() != end - first {
         return Err(refused(format!("{} {what} given; the program has {}", backings.len(), end - first)));
     }
-    if wires.exec().is_in_flight() {
+    if bound.exec().is_in_flight() {
         return Err(StateError::InFlight.into());
     }
     let announced = &mut *place.announced();
@@ -192,7 +192,7 @@ fn set_part(place: &Place, part: Part, backings: &[Arc<Backing>]) -> Result<(), 
         return wire_part(place, first, backings, None);
     };
     // The others as they are: dims and buffers go together.
-    let mut together = wires.backings();
+    let mut together = bound.backings();
     together.resize(all, None);
     together.splice(first..end, backings.iter().cloned().map(Some));
     let together: Option<Vec<_>> = together.into_iter().collect();
@@ -212,8 +212,8 @@ fn set_part(place: &Place, part: Part, backings: &[Arc<Backing>]) -> Result<(), 
 }
 
 fn announce(place: &Place, dims: Vec<GivenShape>) -> Result<(), Refused> {
-    let wires = place.wires();
-    let count = wires.specs().len();
+    let bound = place.bound();
+    let count = bound.specs().len();
     if dims.len() != count {
         return Err(refused(format!(
             "{} element sizes and dims given for {count} bindings; one each is expected",
@@ -221,18 +221,18 @@ fn announce(place: &Place, dims: Vec<GivenShape>) -> Result<(), Refused> {
         ))
         .into());
     }
-    if wires.exec().is_in_flight() {
+    if bound.exec().is_in_flight() {
         return Err(RuntimeError::from(StateError::InFlight).into());
     }
     let announced = &mut *place.announced();
-    let at_hand = wires.backings().into_iter().collect::<Option<Vec<_>>>().filter(|all| all.len() == count);
+    let at_hand = bound.backings().into_iter().collect::<Option<Vec<_>>>().filter(|all| all.len() == count);
     // Buffers that do not have these dims are not the ones they are meant for.
     announced.waiting = at_hand.is_none_or(|backings| wire_all(place, announced, backings, &dims).is_err());
     announced.dims = Some(dims);
     Ok(())
 }
 
-/// Wires buffers with their dims. What has a dim of 0 is left out, and comes back with other dims.
+/// Binds buffers with their dims. What has a dim of 0 is left out, and comes back with other dims.
 fn wire_all(
     place: &Place,
     announced: &mut Announced,
@@ -250,26 +250,26 @@ fn wire_all(
             *kept = Some(std::mem::replace(backing, Arc::clone(place.nothing())));
         }
     }
-    place.wires().replace_all(&backings, Some(dims))?;
+    place.bound().replace_all(&backings, Some(dims))?;
     announced.left_out = left_out;
     Ok(())
 }
 
-/// Wires the buffers of the bindings from `first` on; without dims they have those that go with their sizes.
+/// Binds the buffers of the bindings from `first` on; without dims they have those that go with their sizes.
 fn wire_part(
     place: &Place,
     first: usize,
     backings: &[Arc<Backing>],
     dims: Option<&[GivenShape]>,
 ) -> Result<(), RuntimeError> {
-    let wires = place.wires();
-    if dims.is_none() && backings.len() == wires.specs().len() {
-        return wires.replace_all(backings, None);
+    let bound = place.bound();
+    if dims.is_none() && backings.len() == bound.specs().len() {
+        return bound.replace_all(backings, None);
     }
     let listed: Vec<_> = (first..)
         .zip(backings)
         .map(|(index, backing)| {
-            let specs = wires.specs();
+            let specs = bound.specs();
             let sized = || {
                 let bytes = specs.get(index).map_or(0, |spec| spec.tensor_bytes(backing.facts()));
                 specs.shape_of_size(index, bytes)
@@ -278,7 +278,7 @@ fn wire_part(
             Listed { index, shape, backing: Arc::clone(backing) }
         })
         .collect();
-    wires.replace_some(&listed, Vec::new())
+    bound.replace_some(&listed, Vec::new())
 }
 
 impl Announced {

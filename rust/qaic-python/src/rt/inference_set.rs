@@ -1,4 +1,4 @@
-//! `qaicrt.InferenceSet`: many inferences in flight, collected by id or as they come (python-api §B.11).
+//! `qaicrt.InferenceSet`: many inferences in flight, collected by id or as they come.
 //!
 //! The states of the handles and the waiting are the runtime's. Here a handle gets its buffers, and an outcome becomes a
 //! status with a line in the log.
@@ -16,9 +16,10 @@ use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::{CancellationToken, reaper};
 
+use super::argument::{Refused, buffers};
+use super::bound_buffers::BoundBuffers;
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
-use super::given::{Refused, buffers};
 use super::inference_handle::{Announced, PyInferenceHandle};
 use super::inference_vector::PyInferenceVector;
 use super::numbers::whole;
@@ -26,14 +27,13 @@ use super::program::{place_program, program_options};
 use super::qpc::RtQpc;
 use super::queue;
 use super::status::{Origin, QStatus, invalid, outcome, refusal, refusal_as, reply};
-use super::wires::Wires;
 use super::{construction_reported, missing};
 use crate::buffers::{Backing, ReleaseDropped, release_dropped};
-use crate::gil::{Door, Reaped, signal_pending};
+use crate::gil::{Detach, Reaped, signal_pending};
 
 const ORIGIN: Origin = Origin::InferenceSet;
 
-/// An inference set and what its handles are wired to. Handles refer to it weakly.
+/// An inference set and what its handles are bound to. Handles refer to it weakly.
 pub(crate) struct SetCore {
     // Dropped before the set: they share its exec objects.
     places: Vec<Place>,
@@ -42,7 +42,7 @@ pub(crate) struct SetCore {
 
 /// One handle's part of the set.
 pub(crate) struct Place {
-    wires: Arc<Wires>,
+    bound: Arc<BoundBuffers>,
     announced: Mutex<Announced>,
     /// Submitted, and not collected since.
     is_out: AtomicBool,
@@ -83,8 +83,8 @@ impl SetCore {
 }
 
 impl Place {
-    pub(crate) fn wires(&self) -> &Arc<Wires> {
-        &self.wires
+    pub(crate) fn bound(&self) -> &Arc<BoundBuffers> {
+        &self.bound
     }
 
     /// Dims given apart from buffers. No Python code may run while it is locked.
@@ -100,7 +100,7 @@ impl Place {
 
     /// The exec object, the same one each time.
     pub(crate) fn exec_obj(&self, py: Python<'_>) -> PyResult<Py<PyExecObj>> {
-        let make = || Py::new(py, PyExecObj::of(Arc::clone(&self.wires), self.parent.clone_ref(py)));
+        let make = || Py::new(py, PyExecObj::of(Arc::clone(&self.bound), self.parent.clone_ref(py)));
         self.exec_obj.get_or_try_init(py, make).map(|object| object.clone_ref(py))
     }
 }
@@ -119,7 +119,7 @@ pub(crate) struct PyQaicInferenceSet {
 }
 
 impl PyQaicInferenceSet {
-    /// The runtime's set and what its handles are wired to.
+    /// The runtime's set and what its handles are bound to.
     pub(crate) fn core(&self) -> &Arc<SetCore> {
         &self.core
     }
@@ -283,7 +283,7 @@ impl PyQaicInferenceSet {
         let Some(number) = handle.get().number_in(core) else { return self.foreign(py) };
         match core.set.put_completed(number) {
             Ok(()) => {
-                // Whoever waited for all inferences together never collected it.
+                // A wait for all inferences together does not collect it.
                 core.place(number).map(|place| place.is_out.store(false, Ordering::Relaxed)).ok();
                 QStatus::Success.member(py)
             }
@@ -332,8 +332,8 @@ impl PyQaicInferenceSet {
         let started = handle.and_then(|handle| {
             let place = core.place(handle)?;
             place.announced().clear();
-            let wired = place.wires.replace_all(&backings, None);
-            wired.and_then(|()| core.submit(handle, id)).inspect_err(|_| {
+            let outcome = place.bound.replace_all(&backings, None);
+            outcome.and_then(|()| core.submit(handle, id)).inspect_err(|_| {
                 // It was acquired here, so it can be put back.
                 let _ = core.set.put_completed(handle);
             })
@@ -374,7 +374,7 @@ impl PyQaicInferenceSet {
     }
 }
 
-/// Places of all handles, wired to nothing.
+/// Places of all handles, bound to nothing.
 fn places(
     context: &Bound<'_, RtContext>,
     set: &Arc<InferenceSet>,
@@ -393,7 +393,7 @@ fn places(
             what: format!("handle {} has no activation", number.0),
         })?;
         Ok(Place {
-            wires: Arc::new(Wires::new(exec, Arc::clone(specs))),
+            bound: Arc::new(BoundBuffers::new(exec, Arc::clone(specs))),
             announced: Mutex::default(),
             is_out: AtomicBool::new(false),
             exec_obj: PyOnceLock::new(),
@@ -404,7 +404,7 @@ fn places(
     Ok((0..u32::try_from(set.handle_count()).unwrap_or(u32::MAX)).map(place).collect())
 }
 
-/// A caller's id; `None` when it is a number beyond those that can be told apart.
+/// A caller's id; `None` when it is a number beyond those that can be distinguished.
 fn inference_id(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     match value.extract::<u64>() {
         Ok(id) => Ok(Some(id)),

@@ -1,4 +1,4 @@
-//! `qaicrt.InferenceVector`: a buffer for every binding, made and filled from what a container says (python-api §B.11).
+//! `qaicrt.InferenceVector`: a buffer for every binding, made and filled from what a container says.
 //!
 //! The buffers live in a Python list that the caller may change: what it holds when the vector is submitted counts. The
 //! C++ interface logs through a global logger here, because no context is at hand; so does this one.
@@ -17,7 +17,7 @@ use qaic_runtime::process::log;
 use super::status::QStatus;
 use super::{call_failed, construction_failed, construction_failed_by, missing};
 use crate::buffers::{Backing, PyQBuffer};
-use crate::gil::Door;
+use crate::gil::Detach;
 
 const OBJECT: &str = "InferenceVector";
 
@@ -48,7 +48,7 @@ struct Slot {
 }
 
 /// Why files could not become inputs.
-enum Misfit {
+enum FileError {
     /// A file cannot be read.
     Unreadable(RuntimeError),
     /// The number of files, or the size of one.
@@ -113,8 +113,8 @@ impl PyInferenceVector {
             FILESET => {
                 let read = py.detached(|| Ok(read_files(&slots, &files)))?;
                 let contents = read.map_err(|misfit| match misfit {
-                    Misfit::Unreadable(error) => call_failed(py, error.code(), &error.to_string()),
-                    Misfit::Wrong(what) => {
+                    FileError::Unreadable(error) => call_failed(py, error.code(), &error.to_string()),
+                    FileError::Wrong(what) => {
                         failed(RuntimeError::from(ErrorDetail::Input(InputError::Argument { what })))
                     }
                 })?;
@@ -166,11 +166,11 @@ impl PyInferenceVector {
         // Nothing changes unless all of it can.
         let contents = match py.detached(|| Ok(read_files(&self.slots, &files)))? {
             Ok(contents) => contents,
-            Err(Misfit::Unreadable(error)) => {
+            Err(FileError::Unreadable(error)) => {
                 say(|| error.to_string());
                 return QStatus::Error.member(py);
             }
-            Err(Misfit::Wrong(what)) => {
+            Err(FileError::Wrong(what)) => {
                 say(|| what);
                 return QStatus::Error.member(py);
             }
@@ -322,10 +322,10 @@ fn paths(files: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
 }
 
 /// Contents of one file per input.
-fn read_files(slots: &[Slot], files: &[PathBuf]) -> Result<Vec<Vec<u8>>, Misfit> {
+fn read_files(slots: &[Slot], files: &[PathBuf]) -> Result<Vec<Vec<u8>>, FileError> {
     let inputs = inputs_of(slots);
     if files.len() != inputs.len() && files.len() != slots.len() {
-        return Err(Misfit::Wrong(format!(
+        return Err(FileError::Wrong(format!(
             "{} files given; one for each of the {} inputs is expected, or one for each of all {} buffers",
             files.len(),
             inputs.len(),
@@ -335,9 +335,9 @@ fn read_files(slots: &[Slot], files: &[PathBuf]) -> Result<Vec<Vec<u8>>, Misfit>
     slots[inputs].iter().zip(files).map(|(slot, file)| read_file(slot, file)).collect()
 }
 
-fn read_file(slot: &Slot, path: &Path) -> Result<Vec<u8>, Misfit> {
+fn read_file(slot: &Slot, path: &Path) -> Result<Vec<u8>, FileError> {
     let unreadable = |source: std::io::Error| {
-        Misfit::Unreadable(RuntimeError::from(ErrorDetail::Io {
+        FileError::Unreadable(RuntimeError::from(ErrorDetail::Io {
             path: path.to_owned(),
             source: Arc::new(source),
         }))
@@ -351,7 +351,7 @@ fn read_file(slot: &Slot, path: &Path) -> Result<Vec<u8>, Misfit> {
         return Ok(bytes);
     }
     let found = if bytes.len() > slot.len_bytes { "more".to_owned() } else { bytes.len().to_string() };
-    Err(Misfit::Wrong(format!(
+    Err(FileError::Wrong(format!(
         "{} has {found} bytes; input `{}` has {}",
         path.display(),
         slot.name,

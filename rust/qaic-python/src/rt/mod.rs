@@ -1,13 +1,14 @@
-//! The classes of `qaicrt`: the vendor's names over the runtime, with its convention of statuses (python-api §0.1).
+//! The classes of `qaicrt`: the vendor's names over the runtime, with its convention of statuses.
 //!
 //! Calls answer with a `QStatus` ([`status`]); constructors raise. What failed is said in the context's log.
 
+pub(crate) mod argument;
 pub(crate) mod benchmark;
+pub(crate) mod bound_buffers;
+pub(crate) mod callback_channel;
 pub(crate) mod context;
 pub(crate) mod dims;
-pub(crate) mod dispatch;
 pub(crate) mod exec_obj;
-pub(crate) mod given;
 pub(crate) mod inference_handle;
 pub(crate) mod inference_set;
 pub(crate) mod inference_vector;
@@ -17,7 +18,6 @@ pub(crate) mod qpc;
 pub(crate) mod queue;
 pub(crate) mod slicing;
 pub(crate) mod status;
-pub(crate) mod wires;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};

@@ -1,5 +1,4 @@
-//! Whole numbers of callers. One that is too large or too small is a mistake with a name, not an overflow of a type that
-//! nobody sees.
+//! Whole numbers of callers. One that is too large or too small is a mistake with a name, not a silent overflow of a type.
 
 use std::ops::RangeInclusive;
 

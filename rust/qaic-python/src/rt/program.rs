@@ -1,4 +1,4 @@
-//! `qaicrt.Program`: a container on a device (python-api §B.6).
+//! `qaicrt.Program`: a container on a device.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::qpc::RtQpc;
 use super::slicing::PySlicingSpec;
 use super::status::{Origin, QStatus, invalid, outcome, refusal_as, reply};
 use super::{construction_reported, missing};
-use crate::gil::{Door, Reaped};
+use crate::gil::{Detach, Reaped};
 
 /// One instance of a container on one device, or on several as one.
 #[pyclass(frozen, name = "Program", module = "qaicrt", weakref)]

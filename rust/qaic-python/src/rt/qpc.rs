@@ -14,7 +14,7 @@ use super::status::QStatus;
 use super::{call_failed, construction_failed_by};
 use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{from_qpc_file, from_runtime, os_error};
-use crate::gil::Door;
+use crate::gil::Detach;
 
 /// Name of the container in the directory of a compiled program.
 const FILE_NAME: &str = "programqpc.bin";
@@ -135,7 +135,7 @@ fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Im
     };
     let shown = path.display().to_string();
     let opened = py.detached(|| match path.metadata() {
-        // Opening a pipe would wait for somebody to write.
+        // Opening a pipe would wait for a writer.
         Ok(found) if !found.is_file() && !found.is_dir() => {
             Err(RuntimeError::from(ErrorDetail::Input(InputError::Argument {
                 what: format!("{shown} is no regular file; a container is needed, or a directory with one"),

@@ -1,4 +1,4 @@
-//! `qaicrt.Queue`: starts inferences (python-api §B.7).
+//! `qaicrt.Queue`: starts inferences.
 //!
 //! Threads belong to programs, so that their inferences keep their order whichever queue they come through. A queue checks
 //! that the device is its own, and its properties say how many threads a program that goes through it has: with several

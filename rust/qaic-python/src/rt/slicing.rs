@@ -1,12 +1,12 @@
-//! Windows of device tensors: which binding is cut where (python-api §B.10).
+//! Windows of device tensors: which binding is cut where.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use qaic_runtime::binding::{BindingSpecs, SlicingError, SlicingSpec, Window, WindowArray};
 
-use super::given::{Answer, held, in_c_order};
-use crate::buffers::{Backing, Held};
+use super::argument::{Answer, held, in_c_order};
+use crate::buffers::{Backing, BufferExport};
 
 /// How the bindings of a program are cut; made by `Program.createSlicingSpecHandle`.
 #[pyclass(frozen, name = "SlicingSpecHandle", module = "qaicrt")]
@@ -51,7 +51,7 @@ impl PySlicingSpec {
         Arc::ptr_eq(&self.specs, specs)
     }
 
-    /// Whether the binding is cut; the others are wired whole.
+    /// Whether the binding is cut; the others are bound whole.
     pub(crate) fn cuts(&self, index: usize) -> bool {
         self.slicing.cuts(index)
     }
@@ -73,7 +73,7 @@ impl PySlicingSpec {
             Err(error) => return Ok(Err(error.into())),
         };
         // Not in place where elements lie before the first one in memory.
-        let array = if array.memory().is_some() { array } else { Held::take(&in_c_order(value)?)? };
+        let array = if array.memory().is_some() { array } else { BufferExport::take(&in_c_order(value)?)? };
         let argument = array.argument();
         let extent = argument.shape.iter().map(|&dim| dim.unsigned_abs()).collect();
         let (item_bytes, strides) = (argument.item_bytes, argument.strides.to_vec());

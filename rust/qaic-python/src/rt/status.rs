@@ -7,9 +7,9 @@ use qaic_runtime::context::Context;
 use qaic_runtime::error::{CardError, DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 use qaic_runtime::process::log::ErrorType;
 
-use crate::gil::{self, Door};
+use crate::gil::{self, Detach};
 
-/// The statuses (python-api §B.2).
+/// The statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QStatus {
     Success,
@@ -70,7 +70,7 @@ impl QStatus {
         ALL.get(self as usize).unwrap_or(&ALL[0]).1
     }
 
-    /// What a caller is told about `error`.
+    /// The status of `error`.
     pub(crate) fn of(error: &RuntimeError) -> Self {
         match error.detail() {
             ErrorDetail::Input(
@@ -87,7 +87,7 @@ impl QStatus {
                 | StateError::UnknownInference { .. }
                 | StateError::NothingSubmitted,
             ) => Self::Inval,
-            // Cores that restart come back (device-kmd §2.7).
+            // Cores that restart come back.
             ErrorDetail::State(StateError::QueueFull { .. })
             | ErrorDetail::Card(CardError::Firmware { status: -36, .. }) => Self::Again,
             ErrorDetail::Device(DeviceError::OutOfMemory { .. }) => Self::NoMem,
@@ -115,7 +115,7 @@ impl QStatus {
 }
 
 impl QStatus {
-    /// What a caller is told about an error of a driver's call (device-kmd §2.9).
+    /// The status of an error of a driver's call.
     const fn of_driver(errno: i32) -> Self {
         match errno {
             1 | 13 => Self::Perm,
@@ -186,7 +186,7 @@ pub(crate) fn outcome<T: Ungil + Send>(
 }
 
 /// The status of `error`, after saying why in the log. What the caller did wrong is only said there; what failed is
-/// told to the error handler too.
+/// reported to the error handler too.
 pub(crate) fn refusal(
     py: Python<'_>,
     context: &Context,

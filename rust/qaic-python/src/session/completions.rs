@@ -1,4 +1,4 @@
-//! Ends of inferences, collected for one thread that tells the futures.
+//! Ends of inferences, collected for the one thread that sets the futures.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use qaic_runtime::process::ForkGuard;
 use qaic_runtime::process::cancellation::CHECK_PERIOD;
 
-use super::flight::Flight;
-use crate::gil::{Door, Reaped};
+use super::pending::PendingInference;
+use crate::gil::{Detach, Reaped};
 
 /// Inferences that are awaited, and those that have ended and were not reported yet.
 pub(super) struct Completions {
@@ -21,11 +21,11 @@ pub(super) struct Completions {
 #[derive(Default)]
 struct State {
     // Kept until they have left the device, also when their time was up long before.
-    awaited: HashMap<u64, Arc<Flight>>,
+    awaited: HashMap<u64, Arc<PendingInference>>,
     ended: Vec<u64>,
     is_woken: bool,
-    // When somebody has to be looked after next.
-    next_look: Option<Instant>,
+    // When an inference has to be checked next.
+    next_check: Option<Instant>,
 }
 
 impl Completions {
@@ -33,16 +33,16 @@ impl Completions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks after `flight` from now on, until it ends. One that has ended is reported already.
-    pub(super) fn expect(&self, token: u64, flight: &Arc<Flight>) {
+    /// Looks after `inference` from now on, until it ends. One that has ended is reported already.
+    pub(super) fn expect(&self, token: u64, inference: &Arc<PendingInference>) {
         let mut state = self.state();
-        if flight.set().is_none() {
+        if inference.set().is_none() {
             return;
         }
-        state.awaited.insert(token, Arc::clone(flight));
-        let look = next_look(Instant::now(), flight);
-        if state.next_look.is_none_or(|next| look < next) {
-            state.next_look = Some(look);
+        state.awaited.insert(token, Arc::clone(inference));
+        let look = next_check(Instant::now(), inference);
+        if state.next_check.is_none_or(|next| look < next) {
+            state.next_check = Some(look);
             self.changed.notify_all();
         }
     }
@@ -68,24 +68,24 @@ impl Completions {
         self.changed.notify_all();
     }
 
-    /// Tokens of inferences that ended, in order; none after `limit`, or when somebody called `wake`.
+    /// Tokens of inferences that ended, in order; none after `limit`, or after `wake`.
     fn wait(&self, limit: Duration) -> Vec<u64> {
         let until = Instant::now().checked_add(limit);
         let mut state = self.state();
         loop {
             let now = Instant::now();
-            if state.next_look.is_some_and(|next| next <= now) {
-                let flights: Vec<_> =
-                    state.awaited.iter().map(|(token, flight)| (*token, Arc::clone(flight))).collect();
-                state.next_look = flights.iter().map(|(_, flight)| next_look(now, flight)).min();
+            if state.next_check.is_some_and(|next| next <= now) {
+                let inferences: Vec<_> =
+                    state.awaited.iter().map(|(token, inference)| (*token, Arc::clone(inference))).collect();
+                state.next_check = inferences.iter().map(|(_, inference)| next_check(now, inference)).min();
                 // What is found may be reported.
                 drop(state);
-                for (token, flight) in &flights {
-                    if !flight.look_after(now) {
+                for (token, inference) in &inferences {
+                    if !inference.check(now) {
                         self.forget(*token);
                     }
                 }
-                drop(flights);
+                drop(inferences);
                 state = self.state();
             }
             if !state.ended.is_empty() || state.is_woken {
@@ -96,7 +96,7 @@ impl Completions {
             if until.is_some_and(|until| rest(until).is_zero()) {
                 return Vec::new();
             }
-            let slice = until.into_iter().chain(state.next_look).map(rest).min().unwrap_or(CHECK_PERIOD);
+            let slice = until.into_iter().chain(state.next_check).map(rest).min().unwrap_or(CHECK_PERIOD);
             state = self.changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -104,16 +104,16 @@ impl Completions {
 
 impl State {
     /// Lets go of an inference that was reported, unless the device still has it.
-    fn leave(&mut self, token: u64) -> Option<Arc<Flight>> {
-        let is_gone = self.awaited.get(&token).is_some_and(|flight| flight.set().is_none());
+    fn leave(&mut self, token: u64) -> Option<Arc<PendingInference>> {
+        let is_gone = self.awaited.get(&token).is_some_and(|inference| inference.set().is_none());
         if is_gone { self.awaited.remove(&token) } else { None }
     }
 }
 
 /// When an inference has to be looked after: at its deadline, and now and then before and after.
-fn next_look(now: Instant, flight: &Flight) -> Instant {
+fn next_check(now: Instant, inference: &PendingInference) -> Instant {
     let soon = now + CHECK_PERIOD;
-    flight.deadline().filter(|deadline| deadline.at > now).map_or(soon, |deadline| deadline.at.min(soon))
+    inference.deadline().filter(|deadline| deadline.at > now).map_or(soon, |deadline| deadline.at.min(soon))
 }
 
 /// Ends of inferences that futures wait for. Made by `Session`.

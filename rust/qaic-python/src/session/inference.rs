@@ -8,13 +8,13 @@ use qaic_mem::{HostSlice, Storage};
 use qaic_runtime::inference_set::InferenceSet;
 
 use super::completions::PyCompletions;
-use super::flight::Flight;
 use super::inputs::Inputs;
 use super::limited;
+use super::pending::PendingInference;
 use super::tensors::Tensors;
 use crate::buffers::Exports;
 use crate::errors::{Raise, from_runtime};
-use crate::gil::{Deadline, Door, Reaped, signal_pending};
+use crate::gil::{Deadline, Detach, Reaped, signal_pending};
 
 /// Bytes from which copying takes long enough to let other Python threads run meanwhile.
 const COPY_DETACHED_BYTES: usize = 64 * 1024;
@@ -22,7 +22,7 @@ const COPY_DETACHED_BYTES: usize = 64 * 1024;
 /// An inference with copies of its inputs. Made by `InferenceSet.prepare`.
 #[pyclass(frozen, name = "Inference", module = "qaic._core")]
 pub(crate) struct PyInference {
-    flight: Reaped<Flight>,
+    inference: Reaped<PendingInference>,
     tensors: Arc<Tensors>,
     variant: usize,
 }
@@ -37,14 +37,14 @@ impl PyInference {
         deadline: Option<Deadline>,
     ) -> Self {
         Self {
-            flight: Reaped::new(Flight::new(set, variant, inputs, outputs, deadline)),
+            inference: Reaped::new(PendingInference::new(set, variant, inputs, outputs, deadline)),
             tensors: Arc::clone(tensors),
             variant,
         }
     }
 
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        self.flight.check_process().map_err(|error| from_runtime(py, error))
+        self.inference.check_process().map_err(|error| from_runtime(py, error))
     }
 }
 
@@ -53,7 +53,7 @@ impl PyInference {
     /// Lets `completions` report `token` when the inference ends. Once.
     fn report_to(&self, py: Python<'_>, completions: &PyCompletions, token: u64) -> PyResult<()> {
         self.check_process(py)?;
-        self.flight.report_to(completions.shared(), token);
+        self.inference.report_to(completions.shared(), token);
         Ok(())
     }
 
@@ -70,19 +70,19 @@ impl PyInference {
         token: u64,
     ) -> PyResult<bool> {
         self.check_process(py)?;
-        let Some(set) = self.flight.set().map(Reaped::new) else { return Ok(true) };
+        let Some(set) = self.inference.set().map(Reaped::new) else { return Ok(true) };
         let handle = match set.try_acquire() {
             Some(handle) => handle,
             None if wait => {
-                let deadline = self.flight.deadline();
+                let deadline = self.inference.deadline();
                 let until = deadline.map(|deadline| deadline.at);
                 py.detached(|| set.acquire(until, signal_pending).map_err(|error| limited(error, deadline)))?
             }
             None => return Ok(false),
         };
         let started = match completions {
-            Some(completions) => self.flight.start_reported(&set, handle, completions.shared(), token),
-            None => self.flight.start(&set, handle),
+            Some(completions) => self.inference.start_reported(&set, handle, completions.shared(), token),
+            None => self.inference.start(&set, handle),
         };
         started.map(|()| true).map_err(|error| from_runtime(py, error))
     }
@@ -91,7 +91,7 @@ impl PyInference {
     #[getter]
     fn ended_in_start(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
-        Ok(self.flight.has_ended_in_start())
+        Ok(self.inference.has_ended_in_start())
     }
 
     /// The outputs, once.
@@ -99,11 +99,11 @@ impl PyInference {
     /// Blocking, without the interpreter lock: until the inference ends; when its time is up it is cancelled.
     fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(py)?;
-        match self.flight.outcome() {
-            Some(Ok(())) if self.flight.set().is_none() => {}
-            _ => py.detached(|| self.flight.wait(signal_pending))?,
+        match self.inference.outcome() {
+            Some(Ok(())) if self.inference.set().is_none() => {}
+            _ => py.detached(|| self.inference.wait(signal_pending))?,
         }
-        let storages = self.flight.take_outputs();
+        let storages = self.inference.take_outputs();
         if storages.len() != self.tensors.outputs.len() {
             let text = "the result of this inference was fetched before";
             return Err(Raise::new(py, "StateError", "inference.fetched", text).build());
@@ -120,21 +120,21 @@ impl PyInference {
     /// Whether the inference has ended.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
-        Ok(self.flight.has_ended())
+        Ok(self.inference.has_ended())
     }
 
     /// Whether the device has it.
     fn running(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
-        Ok(self.flight.is_running())
+        Ok(self.inference.is_running())
     }
 
     /// Takes the inference back if the device does not have it yet; false when it is too late.
     fn revoke(&self, py: Python<'_>) -> PyResult<bool> {
         // Without the interpreter lock, as what ends here may be the last that kept the program.
         py.detached(|| {
-            self.flight.check_process()?;
-            Ok(self.flight.revoke())
+            self.inference.check_process()?;
+            Ok(self.inference.revoke())
         })
     }
 
@@ -142,8 +142,8 @@ impl PyInference {
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         // As in `revoke`.
         py.detached(|| {
-            self.flight.check_process()?;
-            self.flight.cancel();
+            self.inference.check_process()?;
+            self.inference.cancel();
             Ok(())
         })
     }

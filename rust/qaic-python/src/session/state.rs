@@ -13,7 +13,7 @@ use super::PyInferenceSet;
 use super::tensors::{decode_array, encode_array, layout, numpy_type};
 use crate::buffers::{Exports, array_over};
 use crate::errors::from_runtime;
-use crate::gil::{Door, signal_pending};
+use crate::gil::{Detach, signal_pending};
 
 impl PyInferenceSet {
     /// Finds a state; with `sequence`, the part at this index of its first dimension.

@@ -21,9 +21,9 @@ use qaic_stats::error::StatsError;
 use qaic_stats::model::{Run, StatsModel};
 
 use super::{PyStatsDescriptor, kind, run, section};
-use crate::buffers::{BytesView, Frozen, KeptBytes, copied_bytes};
+use crate::buffers::{BytesView, ImmutableBytes, ReadOnlyBytes, copied_bytes};
 use crate::errors::from_stats;
-use crate::gil::Door;
+use crate::gil::Detach;
 
 /// In this time some ten megabytes of a file are read.
 const LET_GO_PERIOD: Duration = Duration::from_millis(5);
@@ -32,7 +32,7 @@ static LAYOUTS: LazyLock<Registry> = LazyLock::new(Registry::default);
 
 /// Where the records of a section lie.
 struct Place {
-    owner: Arc<Frozen>,
+    owner: Arc<ReadOnlyBytes>,
     range: Range<usize>,
     stride: usize,
 }
@@ -46,7 +46,7 @@ pub(crate) struct PyStatsBuffer {
     descriptor: Option<Py<PyStatsDescriptor>>,
     any_program: bool,
     /// The buffer and the layout asked for; nothing where the records came one by one.
-    whole: Option<(Arc<Frozen>, Option<String>)>,
+    whole: Option<(Arc<ReadOnlyBytes>, Option<String>)>,
     path: Option<String>,
     checked: OnceLock<Result<Vec<String>, StatsError>>,
 }
@@ -67,7 +67,7 @@ impl PyStatsBuffer {
     /// Says that these bytes are not needed soon, if they are some of a mapped file.
     pub(crate) fn let_go(&self, part: &[u8]) {
         if let Some((owner, _)) = &self.whole
-            && let Frozen::File(file) = &**owner
+            && let ReadOnlyBytes::File(file) = &**owner
         {
             file.let_go(part);
         }
@@ -76,7 +76,7 @@ impl PyStatsBuffer {
     /// Reads every record; of a large mapped file, what was read does not stay in memory.
     fn read_records(&self, descriptor: Option<&PyStatsDescriptor>) -> Result<Vec<String>, StatsError> {
         let Some((owner, _)) = &self.whole else { return self.read_whole(descriptor) };
-        let Frozen::File(file) = &**owner else { return self.read_whole(descriptor) };
+        let ReadOnlyBytes::File(file) = &**owner else { return self.read_whole(descriptor) };
         if !file.is_let_go() {
             return self.read_whole(descriptor);
         }
@@ -84,7 +84,7 @@ impl PyStatsBuffer {
             let (done, ended) = mpsc::channel();
             let reader = scope.spawn(move || {
                 let result = self.read_whole(descriptor);
-                // Nobody listens any more only when the scope has ended, which waits for this thread.
+                // The receiver is gone only when the scope has ended, which waits for this thread.
                 let _ = done.send(());
                 result
             });
@@ -110,7 +110,7 @@ impl PyStatsBuffer {
 
 #[pymethods]
 impl PyStatsBuffer {
-    /// Opens a file or takes bytes; other buffers than `bytes` are copied, as somebody may write to them.
+    /// Opens a file or takes bytes; other buffers than `bytes` are copied, as they may be written to.
     #[new]
     #[pyo3(signature = (source, descriptor = None, *, layout = None, any_program = false))]
     fn new(
@@ -136,9 +136,11 @@ impl PyStatsBuffer {
                 Some(start) => {
                     Place { owner: Arc::clone(&owner), range: start..start + records.len(), stride }
                 }
-                None => {
-                    Place { owner: Arc::new(Frozen::Owned(records.into())), range: 0..records.len(), stride }
-                }
+                None => Place {
+                    owner: Arc::new(ReadOnlyBytes::Owned(records.into())),
+                    range: 0..records.len(),
+                    stride,
+                },
             };
             Some((kind, place))
         };
@@ -169,7 +171,7 @@ impl PyStatsBuffer {
         for (name, records) in sections {
             let (kind, bytes, stride) = section(py, &name, &records)?;
             let range = 0..bytes.len();
-            places.push((kind, Place { owner: Arc::new(Frozen::Owned(bytes.into())), range, stride }));
+            places.push((kind, Place { owner: Arc::new(ReadOnlyBytes::Owned(bytes.into())), range, stride }));
         }
         let (warnings, path, checked) = (Vec::new(), None, OnceLock::new());
         let made = Self { run, places, warnings, descriptor, any_program, whole: None, path, checked };
@@ -214,7 +216,7 @@ impl PyStatsBuffer {
         let filled = filled.ok_or_else(|| PyKeyError::new_err(names.clone()))?;
         let views = filled.into_iter().map(|bytes| {
             let range = 0..bytes.len();
-            BytesView::new(&Arc::new(Frozen::Owned(bytes.into_boxed_slice())), range)
+            BytesView::new(&Arc::new(ReadOnlyBytes::Owned(bytes.into_boxed_slice())), range)
         });
         Ok(views.flatten().collect())
     }
@@ -273,13 +275,13 @@ impl PyStatsBuffer {
 }
 
 /// Memory that stays as it is, and the file it is of.
-fn freeze(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<(Frozen, Option<String>)> {
+fn freeze(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<(ReadOnlyBytes, Option<String>)> {
     if source.is_instance_of::<PyBytes>() {
-        return Ok((Frozen::Python(source.extract::<PyBackedBytes>()?), None));
+        return Ok((ReadOnlyBytes::Python(source.extract::<PyBackedBytes>()?), None));
     }
     if let Ok(path) = source.extract::<PathBuf>() {
         let bytes = py.detached(|| Ok(FileBytes::open(&path, true)?))?;
-        return Ok((Frozen::File(bytes), Some(path.display().to_string())));
+        return Ok((ReadOnlyBytes::File(bytes), Some(path.display().to_string())));
     }
-    Ok((Frozen::Owned(copied_bytes(source)?.into_boxed_slice()), None))
+    Ok((ReadOnlyBytes::Owned(copied_bytes(source)?.into_boxed_slice()), None))
 }

@@ -1,7 +1,7 @@
 //! An inference that a caller has started and will ask about later.
 //!
-//! A [`Flight`] owns copies of its inputs and the memory of its outputs, so nothing of the caller's has to stay as it was.
-//! Whichever thread ends the inference gives the exec object back at once; a result nobody has fetched yet keeps none
+//! A [`PendingInference`] owns copies of its inputs and the memory of its outputs, so nothing of the caller's has to stay as it was.
+//! Whichever thread ends the inference gives the exec object back at once; a result that was not fetched yet keeps none
 //! from working.
 
 use std::fmt;
@@ -23,7 +23,7 @@ use super::completions::Completions;
 use crate::gil::Deadline;
 
 /// One inference, from its preparation to the fetching of its result.
-pub(super) struct Flight {
+pub(super) struct PendingInference {
     state: Mutex<State>,
     ended: EventCount,
     report: OnceLock<(Arc<Completions>, u64)>,
@@ -32,7 +32,7 @@ pub(super) struct Flight {
 }
 
 struct State {
-    // Until the inference has ended: who keeps a result keeps no cores.
+    // Until the inference has ended: a kept result keeps no cores.
     set: Option<Arc<InferenceSet>>,
     handle: Option<HandleId>,
     variant: usize,
@@ -41,19 +41,19 @@ struct State {
     // `None` where the output is not wanted.
     outputs: Vec<Option<Storage>>,
     outcome: Option<Result<(), RuntimeError>>,
-    // Threads that speak to its exec object. Until they have done, nobody else gets it: what they ask would meet another
+    // Threads that speak to its exec object. Until they have done, it carries no other: what they ask would meet another
     // inference.
     pins: u32,
     parting: Option<(Arc<InferenceSet>, HandleId)>,
     // Threads that are taking it back. An end that comes meanwhile is not reported at once.
     revokers: u32,
-    is_untold: bool,
+    is_unreported: bool,
     // The thread that is starting it. An end on that thread, in the call, is not reported.
     starter: Option<ThreadId>,
     has_ended_in_start: bool,
 }
 
-impl Flight {
+impl PendingInference {
     /// An inference that is not started. Inputs come with the number of bytes that were given.
     pub(super) fn new(
         set: &Arc<InferenceSet>,
@@ -74,7 +74,7 @@ impl Flight {
                 pins: 0,
                 parting: None,
                 revokers: 0,
-                is_untold: false,
+                is_unreported: false,
                 starter: None,
                 has_ended_in_start: false,
             }),
@@ -90,7 +90,7 @@ impl Flight {
         self.fork_guard.check()
     }
 
-    // Held for a few assignments only; `start` and `cancel` call what never blocks.
+    // BufferExport for a few assignments only; `start` and `cancel` call what never blocks.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,7 +102,7 @@ impl Flight {
         }
     }
 
-    /// [`Flight::start`] of an inference whose end is then reported to `completions`, by `token`.
+    /// [`PendingInference::start`] of an inference whose end is then reported to `completions`, by `token`.
     pub(super) fn start_reported(
         self: &Arc<Self>,
         set: &InferenceSet,
@@ -163,7 +163,7 @@ impl Flight {
     }
 
     /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
-    /// reported: who takes it back knows.
+    /// reported: the caller knows it.
     pub(super) fn revoke(&self) -> bool {
         {
             let mut state = self.state();
@@ -179,18 +179,18 @@ impl Flight {
             }
             state.revokers += 1;
         }
-        // Where it succeeds, the exec object tells its end before it returns.
+        // Where it succeeds, the exec object reports its end before it returns.
         let is_mine = self.with_exec_obj(ExecObj::revoke).unwrap_or(false);
         let mut state = self.state();
         state.revokers -= 1;
         if is_mine {
-            state.is_untold = false;
+            state.is_unreported = false;
         }
         // It ended by itself in between and was not reported for our sake.
-        let has_to_tell = state.revokers == 0 && mem::take(&mut state.is_untold);
+        let has_to_report = state.revokers == 0 && mem::take(&mut state.is_unreported);
         drop(state);
-        if has_to_tell {
-            self.tell();
+        if has_to_report {
+            self.report_end();
         }
         is_mine
     }
@@ -202,8 +202,8 @@ impl Flight {
         }
     }
 
-    /// Ends it where its time is up; true as long as somebody has to look again.
-    pub(super) fn look_after(&self, now: Instant) -> bool {
+    /// Ends it where its time is up; true as long as it has to be checked again.
+    pub(super) fn check(&self, now: Instant) -> bool {
         let late = self.deadline.filter(|deadline| now >= deadline.at);
         let (ends_now, goes_on) = {
             let mut state = self.state();
@@ -211,11 +211,11 @@ impl Flight {
             if let Some(deadline) = ends_now {
                 state.settle(Err(deadline.error("an inference")));
             }
-            // An inference that was told to end is told again until it has.
+            // An inference that was asked to end is asked again until it has.
             (ends_now.is_some(), state.set.is_some())
         };
         if ends_now {
-            self.tell();
+            self.report_end();
         }
         self.with_exec_obj(|exec| {
             if late.is_some() {
@@ -226,7 +226,7 @@ impl Flight {
     }
 
     /// Speaks to the exec object that carries the inference; `None` before it was started and after its end. Not under
-    /// the lock: an inference that has not begun tells its end at once.
+    /// the lock: an inference that has not begun reports its end at once.
     fn with_exec_obj<T>(&self, speak: impl FnOnce(&ExecObj) -> T) -> Option<T> {
         let exec = {
             let mut state = self.state();
@@ -277,7 +277,7 @@ impl Flight {
         }
     }
 
-    /// Whether it ended in [`Flight::start`], on the thread of that call.
+    /// Whether it ended in [`PendingInference::start`], on the thread of that call.
     pub(super) fn has_ended_in_start(&self) -> bool {
         self.state().has_ended_in_start
     }
@@ -311,15 +311,15 @@ impl Flight {
         mem::take(&mut self.state().outputs)
     }
 
-    /// Nobody needs to look after it any more.
+    /// It needs no more checks.
     fn forget(&self) {
         if let Some((completions, token)) = self.report.get() {
             completions.forget(*token);
         }
     }
 
-    /// Tells whoever waits or is to be told.
-    fn tell(&self) {
+    /// Reports the end to the threads that wait and to the completions.
+    fn report_end(&self) {
         self.ended.notify_all();
         if let Some((completions, token)) = self.report.get() {
             completions.add(*token);
@@ -327,14 +327,14 @@ impl Flight {
     }
 }
 
-impl Completion for Flight {
+impl Completion for PendingInference {
     fn completed(&self, handle: HandleId) {
         let mut state = self.state();
         let Some(set) = state.set.take() else { return };
         state.handle = None;
         let was_known = state.outcome.is_some();
         let is_silent = was_known || state.revokers > 0;
-        state.is_untold = !was_known && state.revokers > 0;
+        state.is_unreported = !was_known && state.revokers > 0;
         let is_in_start = !is_silent && state.starter == Some(thread::current().id());
         state.has_ended_in_start = is_in_start;
         let outcome = set.outcome(handle);
@@ -349,14 +349,14 @@ impl Completion for Flight {
         } else {
             drop(state);
             put_back(&set, handle);
-            // Whoever is told next may want to find the cores free.
+            // A thread that hears of the end may want to find the cores free.
             drop(set);
         }
         if is_silent || is_in_start {
             self.ended.notify_all();
             self.forget();
         } else {
-            self.tell();
+            self.report_end();
         }
     }
 }
@@ -418,8 +418,11 @@ impl State {
     }
 }
 
-impl fmt::Debug for Flight {
+impl fmt::Debug for PendingInference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Flight").field("fork_guard", &self.fork_guard).finish_non_exhaustive()
+        formatter
+            .debug_struct("PendingInference")
+            .field("fork_guard", &self.fork_guard)
+            .finish_non_exhaustive()
     }
 }

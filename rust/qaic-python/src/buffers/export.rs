@@ -1,4 +1,4 @@
-//! Arrays that stay exported for as long as anybody uses their memory.
+//! Arrays that stay exported for as long as their memory is used.
 //!
 //! An export is let go on whichever thread uses it last, which may be one that runs inferences, or one that holds a lock.
 //! Giving a buffer back runs Python code, so a dropped export only goes onto a list; the next call that comes from Python
@@ -16,7 +16,7 @@ use qaic_runtime::binding::Argument;
 use super::entries;
 
 /// The memory of an array, by the buffer protocol, with any strides.
-pub(crate) struct Held {
+pub(crate) struct BufferExport {
     node: NonNull<Node>,
 }
 
@@ -27,14 +27,14 @@ struct Node {
 }
 
 // SAFETY: the structure is filled before it is shared, only read then, and released by an attached thread.
-unsafe impl Send for Held {}
+unsafe impl Send for BufferExport {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Held {}
+unsafe impl Sync for BufferExport {}
 
-/// Exports that nobody uses any more, newest first.
+/// Exports that are not used any more, newest first.
 static DROPPED: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
 
-impl Held {
+impl BufferExport {
     /// Takes the buffer of `value`, read-only or not as the value has it. Its element format is not asked for: only the
     /// size of an element counts here, and types without a format may come.
     pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -82,14 +82,14 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BufferExport {
     fn drop(&mut self) {
         let node = self.node.as_ptr();
         let mut head = DROPPED.load(Ordering::Relaxed);
         loop {
             // SAFETY: until it is on the list the node belongs to this value alone.
             unsafe { (*node).next = head };
-            // Release: whoever takes the list sees the node as it was left.
+            // Release: the thread that takes the list sees the node as it was left.
             match DROPPED.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(current) => head = current,

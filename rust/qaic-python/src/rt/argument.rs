@@ -1,4 +1,4 @@
-//! Reads what a client passes to `setData`: buffers for all bindings, or arrays for some (python-api §B.8).
+//! Reads what a client passes to `setData`: buffers for all bindings, or arrays for some.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use pyo3::types::{PyList, PyTuple};
 use qaic_runtime::binding::{BindingSpec, BindingSpecs, GivenShape};
 use qaic_runtime::error::{ErrorDetail, RuntimeError, StateError};
 
+use super::bound_buffers::Listed;
 use super::numbers::{refused, whole};
 use super::status::QStatus;
-use super::wires::Listed;
-use crate::buffers::{Backing, Held, PyQBuffer};
+use crate::buffers::{Backing, BufferExport, PyQBuffer};
 
 /// A call that changes nothing and answers with a status.
 pub(crate) struct Refused {
@@ -23,7 +23,7 @@ pub(crate) struct Refused {
 impl From<RuntimeError> for Refused {
     fn from(error: RuntimeError) -> Self {
         let status = match error.detail() {
-            // The wires of an inference under way cannot be touched; later they can.
+            // The bound of an inference under way cannot be touched; later they can.
             ErrorDetail::State(StateError::InFlight) => QStatus::Busy,
             _ => QStatus::of(&error),
         };
@@ -32,7 +32,7 @@ impl From<RuntimeError> for Refused {
 }
 
 /// What was passed.
-pub(crate) enum Given {
+pub(crate) enum BufferArgument {
     /// A buffer for every binding.
     All(Vec<Arc<Backing>>),
     /// Index and value of some bindings, in the order of the list.
@@ -43,14 +43,14 @@ pub(crate) enum Given {
 pub(crate) type Answer<T> = PyResult<Result<T, Refused>>;
 
 /// Reads the first argument of `setData`.
-pub(crate) fn read(data: &Bound<'_, PyAny>) -> Answer<Given> {
+pub(crate) fn read(data: &Bound<'_, PyAny>) -> Answer<BufferArgument> {
     let items = match data.cast::<PyList>() {
         Ok(list) => list.clone(),
         Err(_) => listed_otherwise(data)?,
     };
     match items.get_item(0) {
-        Ok(first) if first.is_instance_of::<PyTuple>() => Ok(Ok(Given::Some(pairs(&items)?))),
-        _ => Ok(buffers(&items)?.map(Given::All)),
+        Ok(first) if first.is_instance_of::<PyTuple>() => Ok(Ok(BufferArgument::Some(pairs(&items)?))),
+        _ => Ok(buffers(&items)?.map(BufferArgument::All)),
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<Backing>>> {
                 found.name()?
             )));
         };
-        match wired(buffer.get(), index) {
+        match backing_of(buffer.get(), index) {
             Ok(backing) => backings.push(backing),
             Err(refused) => return Ok(Err(refused)),
         }
@@ -105,7 +105,7 @@ pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<Backing>>> {
     Ok(Ok(backings))
 }
 
-fn wired(buffer: &PyQBuffer, index: usize) -> Result<Arc<Backing>, Refused> {
+fn backing_of(buffer: &PyQBuffer, index: usize) -> Result<Arc<Backing>, Refused> {
     if buffer.is_what_it_says() {
         return Ok(Arc::clone(buffer.backing()));
     }
@@ -125,7 +125,7 @@ pub(crate) fn listed(specs: &BindingSpecs, index: usize, value: &Bound<'_, PyAny
         Err(error) => return Ok(Err(error.into())),
     };
     if let Ok(buffer) = value.cast::<PyQBuffer>() {
-        return Ok(wired(buffer.get(), index).map(|backing| {
+        return Ok(backing_of(buffer.get(), index).map(|backing| {
             let shape = specs.shape_of_size(index, spec.tensor_bytes(backing.facts()));
             Listed { index, backing, shape }
         }));
@@ -139,13 +139,13 @@ pub(crate) fn listed(specs: &BindingSpecs, index: usize, value: &Bound<'_, PyAny
     {
         return Ok(Err(error.into()));
     }
-    let array = if argument.is_contiguous() { array } else { Held::take(&in_c_order(value)?)? };
+    let array = if argument.is_contiguous() { array } else { BufferExport::take(&in_c_order(value)?)? };
     Ok(Ok(Listed { index, backing: Backing::over(array), shape }))
 }
 
 /// The exported buffer of an array.
-pub(crate) fn held(spec: &BindingSpec, value: &Bound<'_, PyAny>) -> PyResult<Held> {
-    Held::take(value).map_err(|cause| {
+pub(crate) fn held(spec: &BindingSpec, value: &Bound<'_, PyAny>) -> PyResult<BufferExport> {
+    BufferExport::take(value).map_err(|cause| {
         let found = value.get_type();
         let name = found.name().map_or_else(|_| String::new(), |name| name.to_string());
         let refusal =

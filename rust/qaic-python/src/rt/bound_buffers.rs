@@ -1,4 +1,4 @@
-//! Wires the bindings of an exec object to the caller's memory, and remembers to what (python-api §B.8, §B.9).
+//! Binds the bindings of an exec object to the caller's memory, and remembers to what.
 //!
 //! Everything is checked before anything changes: a refused call leaves the exec object as it was. The memory of a
 //! binding is kept until another takes its place, which cannot happen while an inference uses it.
@@ -16,15 +16,15 @@ use qaic_runtime::request::ExecObj;
 use super::numbers::refused;
 use crate::buffers::Backing;
 
-/// An exec object and what it is wired to.
-pub(crate) struct Wires {
+/// An exec object and what it is bound to.
+pub(crate) struct BoundBuffers {
     exec: Arc<ExecObj>,
     specs: Arc<BindingSpecs>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Per binding; `None` where nothing was wired.
+    /// Per binding; `None` where nothing was bound.
     backings: Vec<Option<Arc<Backing>>>,
     /// Per binding; `None` where nothing takes part in the choice of shapes.
     shapes: Vec<Option<GivenShape>>,
@@ -40,7 +40,7 @@ pub(crate) struct Listed {
     pub(crate) shape: Option<GivenShape>,
 }
 
-impl Wires {
+impl BoundBuffers {
     pub(crate) fn new(exec: Arc<ExecObj>, specs: Arc<BindingSpecs>) -> Self {
         let count = specs.len();
         let state = State { backings: vec![None; count], shapes: vec![None; count], by_size: false };
@@ -55,13 +55,13 @@ impl Wires {
         &self.specs
     }
 
-    /// What binding each is wired to; `None` where nothing was wired.
+    /// What each binding is bound to; `None` where nothing was bound.
     pub(crate) fn backings(&self) -> Vec<Option<Arc<Backing>>> {
         self.state().backings.clone()
     }
 
-    /// Has the next call wire everything, because the runtime has let go of it: a lease ends so.
-    pub(crate) fn wire_anew(&self) {
+    /// Has the next call bind everything, because the runtime has let go of it: a lease ends so.
+    pub(crate) fn bind_again(&self) {
         self.state().by_size = false;
     }
 
@@ -69,7 +69,7 @@ impl Wires {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces every wire. Without `dims` the buffers have the compiled shapes, or those that go with their sizes.
+    /// Replaces every buffer. Without `dims` the buffers have the compiled shapes, or those that go with their sizes.
     pub(crate) fn replace_all(
         &self,
         backings: &[Arc<Backing>],
@@ -126,7 +126,7 @@ impl Wires {
         })
     }
 
-    /// Wires the listed bindings and leaves the others as they are; adds windows for the next execution.
+    /// Binds the listed bindings and leaves the others as they are; adds windows for the next execution.
     pub(crate) fn replace_some(&self, listed: &[Listed], windows: Vec<Window>) -> Result<(), RuntimeError> {
         for entry in listed {
             let spec = self.specs.get(entry.index)?;
@@ -166,7 +166,7 @@ impl Wires {
         })?
     }
 
-    /// Whether these very buffers are wired already, as is usual when the same ones are submitted again and again. Drops
+    /// Whether these very buffers are bound already, as is usual when the same ones are submitted again and again. Drops
     /// the windows if so.
     fn has_all(&self, backings: &[Arc<Backing>]) -> Result<bool, RuntimeError> {
         self.exec.bind(|bindings| {
@@ -174,7 +174,7 @@ impl Wires {
             let mut pairs = state.backings.iter().zip(backings);
             let same = state.by_size
                 && state.backings.len() == backings.len()
-                && pairs.all(|(wired, given)| wired.as_ref().is_some_and(|wired| Arc::ptr_eq(wired, given)));
+                && pairs.all(|(bound, given)| bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, given)));
             if same {
                 bindings.windows.clear();
             }
@@ -182,7 +182,7 @@ impl Wires {
         })
     }
 
-    /// Refuses outputs that share memory: which of them would win, nobody could say.
+    /// Refuses outputs that share memory: which of them would win is not defined.
     fn check_apart(&self, outputs: Vec<HostSlice<'_>>) -> Result<(), RuntimeError> {
         let ranges = outputs.into_iter().map(|memory| {
             let start = memory.as_ptr().addr();
@@ -206,21 +206,21 @@ impl Wires {
         let inputs = self.specs.inputs().len();
         if let Some(memory) = backing.dma_buf() {
             let memory = Arc::clone(memory);
-            if let Some(wire) = bindings.inputs.get_mut(index) {
-                *wire = InputBinding::DmaBuf { memory };
-            } else if let Some(wire) = bindings.outputs.get_mut(index - inputs) {
-                *wire = OutputBinding::DmaBuf { memory };
+            if let Some(binding) = bindings.inputs.get_mut(index) {
+                *binding = InputBinding::DmaBuf { memory };
+            } else if let Some(binding) = bindings.outputs.get_mut(index - inputs) {
+                *binding = OutputBinding::DmaBuf { memory };
             }
             return;
         }
-        if let Some(wire) = bindings.inputs.get_mut(index) {
-            *wire = match backing.len() {
+        if let Some(binding) = bindings.inputs.get_mut(index) {
+            *binding = match backing.len() {
                 0 => InputBinding::Retained,
                 _ => InputBinding::Memory(backing.input()),
             };
-        } else if let Some(wire) = bindings.outputs.get_mut(index - inputs) {
+        } else if let Some(binding) = bindings.outputs.get_mut(index - inputs) {
             // Read-only memory of an output was refused.
-            *wire = match backing.output().filter(|_| backing.len() > 0) {
+            *binding = match backing.output().filter(|_| backing.len() > 0) {
                 None => OutputBinding::Dropped,
                 Some(memory) => OutputBinding::Memory(memory),
             };
@@ -239,7 +239,7 @@ fn set_shape(slot: &mut Option<GivenShape>, given: Option<&GivenShape>) {
     }
 }
 
-/// What an inference is told of the combination that was found.
+/// What an inference needs to know of the combination that was found.
 fn chosen(found: Result<usize, ShapeError>) -> Shapes {
     match found {
         Ok(variant) => Shapes::Variant(variant),
@@ -251,8 +251,8 @@ fn chosen(found: Result<usize, ShapeError>) -> Shapes {
 fn check_windows(windows: &[Window], listed: &[Listed], state: &State) -> Result<(), RuntimeError> {
     let unseen = windows.iter().find(|window| {
         let at_hand = listed.iter().find(|entry| entry.index == window.binding).map(|entry| &entry.backing);
-        let wired = state.backings.get(window.binding).and_then(Option::as_ref);
-        at_hand.or(wired).is_some_and(|backing| backing.dma_buf().is_some())
+        let bound = state.backings.get(window.binding).and_then(Option::as_ref);
+        at_hand.or(bound).is_some_and(|backing| backing.dma_buf().is_some())
     });
     match unseen {
         None => Ok(()),
