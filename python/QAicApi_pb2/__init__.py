@@ -2,7 +2,7 @@
 
 Nothing here is generated: the descriptor is built when the module is imported, with whatever version of
 protobuf is installed, in a pool of its own so that no other definition of the same messages gets in the way.
-Fields and codes are those of qpc-format §7.1.
+Fields and codes are those of the messages in a container.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ __all__ = [
     "stats",
 ]
 
-# Loaded on first use, so that `import qaic` costs little more than numpy (design.md §5).
+# Loaded on first use, so that `import qaic` costs little more than numpy.
 _HOMES = {
     "InferenceBenchmarkSet": "qaicrt",
     "Qpc": "qaic.qpc",

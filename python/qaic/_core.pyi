@@ -132,9 +132,9 @@ class Qpc:
         """Inputs and outputs as arrays."""
     def network_desc_json(self) -> str: ...
     def program_info_json(self) -> str:
-        """Program info, user and DMA buffer mappings, constants infos (qpc-format §4, §6)."""
+        """Program info, user and DMA buffer mappings, constants infos."""
     def constants_json(self) -> str:
-        """``descriptor`` and ``static_size``, where ``constants.bin`` splits (qpc-format §1.6, §5.1)."""
+        """``descriptor`` and ``static_size``, where ``constants.bin`` splits."""
     def metadata_json(self) -> str | None:
         """``section``, ``section_size``, ``encoding`` and ``fields`` of the metadata; ``None`` without it."""
     def io_desc(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What a session measures of its own inferences, and how it is asked for it (python-api §A.3, §A.6).
+"""What a session measures of its own inferences, and how it is asked for it.
 
 The base of :class:`qaic.Session`, which records; here is what its users read.
 """

@@ -1,4 +1,4 @@
-"""What a session measured: latencies and call profiles of its ``run`` calls (python-api §A.3)."""
+"""What a session measured: latencies and call profiles of its ``run`` calls."""
 
 from __future__ import annotations
 

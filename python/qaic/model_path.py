@@ -1,4 +1,4 @@
-"""From what a user calls a model to the file that holds it (python-api §A.1)."""
+"""From what a user calls a model to the file that holds it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from qaic.errors import OptionError
 
 QPC_MAGIC = bytes.fromhex("7ccda100")
-"""First four bytes of a container (qpc-format §1.1)."""
+"""First four bytes of a container."""
 
 QPC_FILE_NAME = "programqpc.bin"
 """Name of the container inside a program directory."""

@@ -29,7 +29,7 @@ _FORMATS: Final = ("json", "perfetto")
 #: endings of file names by which viewers know the second format
 _PERFETTO_SUFFIXES: Final = frozenset({".perfetto-trace", ".pftrace", ".pb"})
 
-#: part of an inference -> what it is called for people, and the times it lies between (stats-profiling §6.3)
+#: part of an inference -> what it is called for people, and the times it lies between
 _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "waiting": ("enqueued_ns", "begun_ns"),
     "inputs": ("begun_ns", "inputs_ready_ns"),

@@ -1,4 +1,4 @@
-"""What files with profiles are called (stats-profiling §3.1, §6), by whomever they are written or read.
+"""What files with profiles are called, by whomever they are written or read.
 
 Programs, activations and inferences count from 0; inferences by program.
 """
@@ -10,7 +10,7 @@ from typing import Final
 #: what a file name begins with where nothing else is asked for
 PREFIX: Final = "aic-profiling"
 #: output binding with the stats buffer, which no tensor of a model may be called as; of several devices each
-#: has one, whose name goes on with an underscore (stats-profiling §2.1)
+#: has one, whose name goes on with an underscore
 STATS_OUTPUT: Final = "aiccyclecounts"
 
 _NOT_IN_NAMES: Final = str.maketrans("/\\\0", "___")

@@ -1,4 +1,4 @@
-"""How often profiles take samples, and how often streams report (stats-profiling §6.1, §6.5)."""
+"""How often profiles take samples, and how often streams report."""
 
 from __future__ import annotations
 

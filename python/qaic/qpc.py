@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PLAN_SECTION: Final = "openqaic_plan"
 GRAPH_SECTION: Final = "openqaic_graph"
 
-#: size of the header, which holds the size of the container in bytes 8 to 16 (qpc-format §1.1)
+#: size of the header, which holds the size of the container in bytes 8 to 16
 _HEADER_BYTES: Final = 40
 #: bytes read from a pipe at a time
 _PIECE_BYTES: Final = 1 << 20
@@ -42,14 +42,14 @@ EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]
 
 
 class IoType(IntEnum):
-    """Role of a buffer (qpc-format §6.1)."""
+    """Role of a buffer."""
 
     INPUT = 1
     OUTPUT = 2
 
 
 class DataType(IntEnum):
-    """Element type of a buffer (qpc-format §2.1)."""
+    """Element type of a buffer."""
 
     FLOAT32 = 0
     FLOAT16 = 1
@@ -90,7 +90,7 @@ class ConstantsInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProgramInfo:
-    """Facts about the program (qpc-format §4)."""
+    """Facts about the program."""
 
     name: str
     program_index: int
@@ -141,7 +141,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constants:
-    """The constants and how they are split (qpc-format §1.6)."""
+    """The constants and how they are split."""
 
     descriptor: dict[str, int]
     """Contents of ``constantsdesc.bin``: what the device reserves, which may be more than the payload."""
@@ -152,7 +152,7 @@ class Constants:
 
 
 class Slices(Mapping[str, "Qpc"]):
-    """Segment name -> the container in it, one per device (qpc-format §8.1)."""
+    """Segment name -> the container in it, one per device."""
 
     def __init__(self, container: _core.Qpc, names: Sequence[str]) -> None:
         self._container = container
@@ -245,7 +245,7 @@ class Qpc:
 
     @property
     def header(self) -> dict[str, int]:
-        """Header fields (qpc-format §1.1); ``images`` is the position of the segment table."""
+        """Header fields; ``images`` is the position of the segment table."""
         return self._core.header
 
     @property
@@ -335,22 +335,22 @@ class Qpc:
 
     @property
     def buffer_mappings(self) -> tuple[BufferMapping, ...]:
-        """The caller's buffers: inputs, then outputs (qpc-format §6.2)."""
+        """The caller's buffers: inputs, then outputs."""
         return self.program_info.buffer_mappings
 
     @property
     def buffer_mappings_dma(self) -> tuple[BufferMapping, ...]:
-        """The DMA buffers (qpc-format §6.3)."""
+        """The DMA buffers."""
         return self.program_info.buffer_mappings_dma
 
     @cached_property
     def network_descriptor(self) -> dict[str, Any]:
-        """``networkdesc.bin`` with the names of the format; zero values are left out (qpc-format §2)."""
+        """``networkdesc.bin`` with the names of the format; zero values are left out."""
         return _decode(self._core.network_desc_json())
 
     @cached_property
     def io_desc(self) -> dict[str, Any]:
-        """``IoDesc`` with the names of the format; zero values are left out (qpc-format §7)."""
+        """``IoDesc`` with the names of the format; zero values are left out."""
         return _decode(self._core.io_desc_json())
 
     @property

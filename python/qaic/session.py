@@ -1,4 +1,4 @@
-"""``qaic.Session``: compile if needed, load when needed, run (python-api §A)."""
+"""``qaic.Session``: compile if needed, load when needed, run."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class ShapeDict(dict[str, tuple[tuple[int, ...], "np.dtype[Any]"]]):
     """Name -> ``(shape, dtype)``, in binding order.
 
     Public code uses ``model_input_shape_dict`` both as an attribute and as a method, so calling the
-    dictionary returns it (python-api §A.2.1).
+    dictionary returns it.
     """
 
     @classmethod
@@ -40,7 +40,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
 
     Called for values that are not already exactly that. Casts when numpy calls it ``same_kind``, when both
     types are integers (a narrowing cast checks the range) or both are floats; ``bool`` and ``int8`` are
-    interchangeable (python-api §A.2.2). A shape with the right number of elements is reshaped.
+    interchangeable. A shape with the right number of elements is reshaped.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A benchmark that keeps an inference set busy (python-api §B.12).
+"""A benchmark that keeps an inference set busy.
 
 The inferences run in the compiled module without any Python work between them, unless a completion callback
 asks for some. Callbacks run on the dispatcher thread of the context; live reports come from a thread of the

@@ -1,4 +1,4 @@
-"""What a container says about its programs, buffers and constants (python-api §B.5)."""
+"""What a container says about its programs, buffers and constants."""
 
 from __future__ import annotations
 

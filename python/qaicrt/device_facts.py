@@ -1,4 +1,4 @@
-"""From what a device says to the structures of the interface (python-api §B.13, device-kmd §5.4)."""
+"""From what a device says to the structures of the interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qaicrt.enums import QDevStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What a real card reports where a virtual one has nothing of its own (device-kmd §2.6).
+# What a real card reports where a virtual one has nothing of its own.
 _CLOCKS_HZ: Final = {
     "nspFrequencyHz": 825_000_000,
     "ddrFrequencyHz": 2_133_000_000,
@@ -159,7 +159,7 @@ def _pci(card: Mapping[str, Any]) -> QPciInfo:
     domain, bus, device, function = card["address"]
     pci = card["pci"]
     if pci is None:
-        # A device derived from a card has no place on the bus (device-kmd §1.5).
+        # A device derived from a card has no place on the bus.
         return QPciInfo()
     return QPciInfo(
         domain=domain,

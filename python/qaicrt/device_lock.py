@@ -1,4 +1,4 @@
-"""Advisory locks of devices among the processes of one user (python-api §B.13, ``lockDevice``).
+"""Advisory locks of devices among the processes of one user (``lockDevice``).
 
 A lock is a locked file in the user's own directory, so the system gives it back when its process ends,
 however that happens. Each lock is an open file of its own: threads of one process exclude each other too.

@@ -1,4 +1,4 @@
-"""What a device says about itself (python-api §B.13)."""
+"""What a device says about itself."""
 
 from __future__ import annotations
 

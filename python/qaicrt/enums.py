@@ -1,4 +1,4 @@
-"""Enumerations of the low-level interface (python-api §B.2).
+"""Enumerations of the low-level interface.
 
 Members behave as clients of the vendor binding expect: ``value``, ``name``, ``int(member)``, use as an index,
 and the ``repr`` ``<QStatus.QS_SUCCESS: 0>``. They are not integers: ``QStatus.QS_SUCCESS == 0`` is false.
@@ -79,7 +79,7 @@ class BufferDataTypeEnum(CodedEnum):
     BUFFER_DATA_TYPE_INT64I = 7
     BUFFER_DATA_TYPE_INT8 = 8
     BUFFER_DATA_TYPE_INVAL = 9
-    # Beyond the documented list: containers may hold it, with the code of IoDesc (qpc-format §7.1).
+    # Beyond the documented list: containers may hold it, with the code of IoDesc.
     BUFFER_DATA_TYPE_BFLOAT16 = 11
 
 
@@ -113,7 +113,7 @@ class QAicOpStatsFormatEnum(CodedEnum):
 
 
 class QAicProfilingTypeEnum(CodedEnum):
-    """What a profile reports (python-api §B.14); the codes are ours."""
+    """What a profile reports; the codes are ours."""
 
     QAIC_PROFILING_INFERENCE_LATENCY_TYPE = 0
     QAIC_PROFILING_INFERENCE_TRACE_TYPE = 1

@@ -1,4 +1,4 @@
-"""What constructors and the few calls without a status raise (python-api §B.15)."""
+"""What constructors and the few calls without a status raise."""
 
 from qaic._core import QaicError
 

@@ -1,4 +1,4 @@
-"""Profiles of some inferences, or of all between two calls (python-api §B.14, stats-profiling §6.5)."""
+"""Profiles of some inferences, or of all between two calls."""
 
 from __future__ import annotations
 

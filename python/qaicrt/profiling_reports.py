@@ -1,4 +1,4 @@
-"""What profiles come out as: texts for callbacks, files for folders (stats-profiling §6)."""
+"""What profiles come out as: texts for callbacks, files for folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles that go on, with a report in every period (python-api §B.14, stats-profiling §6.5)."""
+"""Profiles that go on, with a report in every period."""
 
 from __future__ import annotations
 

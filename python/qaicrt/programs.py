@@ -1,4 +1,4 @@
-"""What programs and exec objects say about themselves (python-api §B.6, §B.12)."""
+"""What programs and exec objects say about themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Property structures: plain attributes with the documented defaults (python-api §B.6 to §B.14).
+"""Property structures: plain attributes with the documented defaults.
 
 An attribute that does not exist is refused on assignment, as a misspelt time limit must not pass in silence.
 Values are checked by the object they are given to.

@@ -1,4 +1,4 @@
-"""``QpcFile``: the bytes of a container file (python-api §B.5)."""
+"""``QpcFile``: the bytes of a container file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences with the names and the ``repr`` of the vendor's binding (python-api §B.3, §B.12)."""
+"""Sequences with the names and the ``repr`` of the vendor's binding."""
 
 from __future__ import annotations
 

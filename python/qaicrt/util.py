@@ -1,4 +1,4 @@
-"""``Util``: what a client asks about devices and about this package (python-api §B.13)."""
+"""``Util``: what a client asks about devices and about this package."""
 
 from __future__ import annotations
 

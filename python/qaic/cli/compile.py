@@ -87,7 +87,7 @@ def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
     if resolved.session.model_path is None:
         return _misused(f"no model; -m=MODEL.onnx is expected by {name}", name)
     dumped = [path for path in (getattr(options, dump) for dump in _DUMPS) if path is not None]
-    # The tool is known to end after it has written a profile; for the others that is our decision (§3).
+    # The tool is known to end after it has written a profile; for the others that is our decision.
     only_dumps = options.dump_profile is not None or (bool(dumped) and options.output_dir is None)
     if options.output_dir is None and not (only_dumps or runs):
         return _misused("no directory for the container; -aic-binary-dir=DIR is expected", name)

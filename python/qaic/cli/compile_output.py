@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_replaceable(folder: Path, target: str) -> None:
-    """Refuse a directory whose content a compilation might destroy (compile-options §1 row 5).
+    """Refuse a directory whose content a compilation might destroy.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``qaic-opstats``: stats buffers of devices as summaries and traces (python-api §D.4).
+"""``qaic-opstats``: stats buffers of devices as summaries and traces.
 
 ``qaic-opstats report`` says what they mean.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qaic.cli.opstats_files import StatsFile
     from qaic.stats import Descriptor, StatsBuffer
 
-#: the first level with figures of operations (stats-profiling §1.1)
+#: the first level with figures of operations
 _OP_LEVEL: Final = 70
 #: oddities of one file that are shown without --verbose
 _SHOWN_WARNINGS: Final = 3

@@ -1,4 +1,4 @@
-"""``qaic-qpc info | list | extract | validate | diff``: look into a program container (python-api §D.5)."""
+"""``qaic-qpc info | list | extract | validate | diff``: look into a program container."""
 
 from __future__ import annotations
 

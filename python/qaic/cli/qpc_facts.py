@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _Json = dict[str, Any]
 
-#: element type codes (qpc-format §2.1); quantized ones show their scale and offset, not a name of their own
+#: element type codes; quantized ones show their scale and offset, not a name of their own
 _TYPES: Final = {
     0: "float32",
     1: "float16",
@@ -136,7 +136,7 @@ def _bindings(qpc: Qpc, side: str, plan: _Json) -> list[_Json]:
     edges = plan.get(side)
     rows = []
     for index, binding in enumerate(qpc.network_descriptor.get(side, ())):
-        # The caller's side is the start of an input's sequence, the end of an output's (qpc-format §2.2).
+        # The caller's side is the start of an input's sequence, the end of an output's.
         tensor = binding.get("io_initial" if incoming else "io_transformed", {})
         dtype = _type_name(tensor)
         if isinstance(edges, list) and index < len(edges) and isinstance(edges[index], dict):
@@ -164,7 +164,7 @@ def _type_name(tensor: _Json) -> str:
 
 
 def _bytes(tensor: _Json) -> int | None:
-    """Size of a tensor; dims of 0 do not count in this format (qpc-format §6.2)."""
+    """Size of a tensor; dims of 0 do not count in this format."""
     size = _WIDTHS.get(_type_name(tensor))
     for dim in tensor.get("dims", ()):
         if size is None or dim < 0:

@@ -1,4 +1,4 @@
-"""The file of ``--aic-batch-json-input``: files and shapes of each inference (python-api §D.2.1).
+"""The file of ``--aic-batch-json-input``: files and shapes of each inference.
 
 An input that is not listed is taken from the device when the program keeps its value, and an output that the
 program keeps for an input is then not copied to the host. ``dims`` of ``[0]`` says the same explicitly.
@@ -248,7 +248,7 @@ def _dims(entry: dict[str, Any], where: str) -> tuple[int, ...] | None:
     )
     if not proper or prod(dims) > _LARGEST_DIM:
         _refuse(where, f'"dims" is {str(dims)[:200]}; a list of up to {_MOST_DIMS} sizes is expected')
-    # A scalar is written as one element (python-api §B.8.2).
+    # A scalar is written as one element.
     return tuple(dims) or (1,)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def writable_folder(name: str) -> Path:
-    """Make a folder in one that exists, or take it as it is (python-api §D.2).
+    """Make a folder in one that exists, or take it as it is.
 
     Raises
     ------

@@ -221,5 +221,5 @@ def _properties(options: argparse.Namespace, ids: list[int]) -> qaicrt.Inference
 def _stats_line(count: int, elapsed_ns: int, batch: int) -> str:
     microseconds = elapsed_ns // 1000
     rate = count * 1e6 / max(1, microseconds) * batch
-    # The form is the vendor's; scripts take the last line that contains "Inf/Sec" (python-api §D.2).
+    # The form is the vendor's; scripts take the last line that contains "Inf/Sec".
     return f"InferenceCnt {count} TotalDuration {microseconds}us BatchSize {batch} Inf/Sec {rate:.3f}"

@@ -12,7 +12,7 @@ from qaic.profile_names import STATS_OUTPUT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: an output of this name keeps its value for the input without the suffix (python-api §B.9)
+#: an output of this name keeps its value for the input without the suffix
 _RETAINED_SUFFIX = "_RetainedState"
 SKIPPED = (0,)
 

@@ -1,4 +1,4 @@
-"""The command line of ``qaic-runner`` (python-api §D.2): spellings, ranges, and what does not go together."""
+"""The command line of ``qaic-runner``: spellings, ranges, and what does not go together."""
 
 from __future__ import annotations
 

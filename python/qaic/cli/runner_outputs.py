@@ -89,7 +89,7 @@ class Comparer:
     """
 
     def __init__(self, network: Network, files: Sequence[str] | None) -> None:
-        # What a device measures is different in each inference (device-kmd §6.2).
+        # What a device measures is different in each inference.
         outputs = [binding for binding in network.outputs if not binding.is_statistics]
         self._files: dict[int, Path] = {}
         if files is not None:

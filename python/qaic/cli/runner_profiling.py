@@ -1,4 +1,4 @@
-"""What ``qaic-runner`` records of a run, and the files that come of it (stats-profiling §6.1, §6.3, §6.4).
+"""What ``qaic-runner`` records of a run, and the files that come of it.
 
 Samples wait in the compiled module until they are fetched. Those with buffers of the device are fetched while
 the program runs and become files at once, so that memory does not grow with their number; the others are
@@ -207,7 +207,7 @@ class DeviceMetrics:
         samples = self._profiler.drain()
         if not samples.device_kpis(0):
             return []
-        # The form is the vendor's, blanks at the ends of lines included (stats-profiling §6.2).
+        # The form is the vendor's, blanks at the ends of lines included.
         return ["Device Performance: ", *device_report(samples, 0).splitlines()]
 
 
@@ -325,7 +325,7 @@ class Recording:
         stop_s = None if duration_s is None else time.monotonic() + duration_s
         active = list(self._recorders)
         while True:
-            # Reports come at multiples of the period on the clock (stats-profiling §6.5).
+            # Reports come at multiples of the period on the clock.
             left_s = period_s - time.time() % period_s
             if stop_s is not None:
                 left_s = min(left_s, max(0.0, stop_s - time.monotonic()))

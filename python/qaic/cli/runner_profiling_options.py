@@ -1,4 +1,4 @@
-"""What the command line of ``qaic-runner`` says about profiling (stats-profiling §6.1)."""
+"""What the command line of ``qaic-runner`` says about profiling."""
 
 from __future__ import annotations
 

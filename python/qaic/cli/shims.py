@@ -1,7 +1,7 @@
 """``python -m qaic shims install | remove``: our tools at the paths where vendor tools are looked for.
 
 Scripts call ``/opt/qti-aic/exec/qaic-runner`` and take the existence of ``/opt/qti-aic/tools/qaic-util`` as a
-sign of an installed SDK (python-api §0.2). A shim is a short script that starts the tool with the interpreter
+sign of an installed SDK. A shim is a short script that starts the tool with the interpreter
 that installed it. Nothing that is not a shim of ours is ever replaced or removed.
 """
 

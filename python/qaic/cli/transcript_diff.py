@@ -168,7 +168,7 @@ def _bytes(a: Line, b: Line, *, ignores_padding: bool) -> Iterator[tuple[str, An
 
 @dataclass
 class _OpenRuntime:
-    """Where the open runtime makes other calls than an upstream kernel wants (device-kmd §0)."""
+    """Where the open runtime makes other calls than an upstream kernel wants."""
 
     known: Counter[str]
     #: bytes of our buffer objects

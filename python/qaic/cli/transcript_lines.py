@@ -1,6 +1,6 @@
 """Transcripts of system calls as they are in files, and what of them says something about one run only.
 
-A transcript is written by ``QAIC_KMD_TRANSCRIPT``: one JSON object a line (device-kmd §7.5; the form is
+A transcript is written by ``QAIC_KMD_TRANSCRIPT``: one JSON object a line (the form is
 described in docs/guide/card.md). It may also come from somebody else, so nothing in it is trusted.
 """
 

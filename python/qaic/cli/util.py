@@ -1,4 +1,4 @@
-"""``qaic-util``: which devices there are and how they are (python-api §D.1)."""
+"""``qaic-util``: which devices there are and how they are."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _chosen(arguments: argparse.Namespace, source: Source) -> tuple[list[Device]
     """Query the devices asked for; the exit code tells when some do not exist, which has been said then."""
     devices, unknown = source.query(arguments.aic_device_id)
     for number in unknown:
-        # The text is the vendor's (python-api §D.1); scripts look for it.
+        # The text is the vendor's; scripts look for it.
         sys.stderr.write(f"Device {number} invalid\n")
     code = DEVICE if unknown else SUCCESS
     if arguments.filter is None or not devices:

@@ -1,4 +1,4 @@
-"""What ``qaic-util`` shows of a device: one list of facts for text, JSON and filter (device-kmd §6.1)."""
+"""What ``qaic-util`` shows of a device: one list of facts for text, JSON and filter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     import qaicrt
 
-#: device-kmd §2.6; a number outside is "Invalid", as 0 is
+#: hardware models by number; a number outside is "Invalid", as 0 is
 _SKUS = (
     "Invalid",
     "M.2",
@@ -23,7 +23,7 @@ _SKUS = (
     "PCIe 080",
     "PCIe Ultra 080",
 )
-#: PCIe generation codes (device-kmd §5.4)
+#: PCIe generation codes
 _LINK_SPEEDS = {1: "2.5", 2: "5", 3: "8", 4: "16", 5: "32", 6: "64"}
 _STATUS_WORDS = ("Initializing", "Ready", "Error")
 #: clients look for so many devices with one serial number, for a program over several
@@ -240,7 +240,7 @@ def _board_serial(card: Mapping[str, Any]) -> str:
 
 
 def _telemetry(card: Mapping[str, Any]) -> Iterator[Fact]:
-    # Sensors of a board are read from its PCI device (device-kmd §1.3); what cannot be read is shown as 0.00.
+    # Sensors of a board are read from its PCI device; what cannot be read is shown as 0.00.
     yield _real("SoC temperature(degree C)", (card.get("soc_temperature_millicelsius") or 0) / 1e3)
     yield _real("Board power(Watts)", (card.get("board_power_microwatts") or 0) / 1e6)
     yield _real("TDP Cap(Watts)", (card.get("tdp_cap_microwatts") or 0) / 1e6)

@@ -1,4 +1,4 @@
-"""The table of ``qaic-util -t``: a whole screen until Ctrl-C, once where there is none (device-kmd §6.1)."""
+"""The table of ``qaic-util -t``: a whole screen until Ctrl-C, once where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiler: ONNX and options in, a program container out (design §3, §4).
+"""The compiler: ONNX and options in, a program container out.
 
 ``compile_resolved`` is the door, ``compile_model`` that of the CPU device. Importing this package is cheap;
 onnx is loaded only when a model is not in the cache.

@@ -39,7 +39,7 @@ PROGRAM_NAME: Final = "programqpc.bin"
 #: changes when the meaning of cached files changes without a change of version
 _FORMAT: Final = 5
 
-#: position of the u64 container size in the header, qpc-format §1.1
+#: position of the u64 container size in the header
 _SIZE_AT: Final = 8
 
 

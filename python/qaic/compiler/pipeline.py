@@ -355,7 +355,7 @@ def _measure(
 
 
 def _lower_precision(draft: _Draft, floats: precision.PreparedFloats, profile: Profile | None) -> None:
-    """Choose what nodes compute in, and write it into the graph (compile-options §4.1)."""
+    """Choose what nodes compute in, and write it into the graph."""
     draft.enter("precision")
     floats.decide(profile)
     compress_weights(floats)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qaic.compiler")
 
-#: switches that are in no document, for the vendor's compiler (compile-options §1.2)
+#: switches that are in no document, for the vendor's compiler
 EXTRA_OPTIONS: Final = "QAIC_COMPILER_OPTS_UNSUPPORTED"
 
 
@@ -56,6 +56,6 @@ def compile_resolved(
         _log.debug("%s is for the vendor's compiler: ignored for the target cpu", EXTRA_OPTIONS)
     set_options = dict(resolved.set_compile)
     if resolved.run_step.aic_profiling_type:
-        # An option of the run, that asks the compiler for statistics too (stats-profiling §2.1).
+        # An option of the run, that asks the compiler for statistics too.
         set_options["aic_profiling_type"] = list(resolved.run_step.aic_profiling_type)
     return compile_model(model, options, set_options, output_dir=options.output_dir)

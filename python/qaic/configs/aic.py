@@ -1,4 +1,4 @@
-"""``AicConfigHelper``: configurations of the AIC back end to the dictionary of its tools and back (§6.2)."""
+"""``AicConfigHelper``: configurations of the AIC back end to the dictionary of its tools and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``AicCompilerConfig`` and ``AicRuntimeConfig``, made of the option table (compile-options §6.1).
+"""``AicCompilerConfig`` and ``AicRuntimeConfig``, made of the option table.
 
 What type checkers and editors see is ``aic_models.pyi``, which `qaic.configs.stubs` writes from the same
 rows.

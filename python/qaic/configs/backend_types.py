@@ -1,4 +1,4 @@
-"""The back ends that QAIRT knows by name (compile-options §6.3)."""
+"""The back ends that QAIRT knows by name."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 else:
 
     class OpenModel(BaseModel):
-        """Base of configurations that are kept as given: any keyword is a field (compile-options §6.5)."""
+        """Base of configurations that are kept as given: any keyword is a field."""
 
         model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
 

@@ -1,4 +1,4 @@
-"""``CompileConfig``: one compilation in the words of the QAIRT Python API (compile-options §6.3)."""
+"""``CompileConfig``: one compilation in the words of the QAIRT Python API."""
 
 from __future__ import annotations
 

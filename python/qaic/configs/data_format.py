@@ -1,6 +1,6 @@
 """The data format of inputs and outputs as ``CompileConfig`` has it: MX for some, as they are for the others.
 
-The file is that of the tools (compile-options §3.9): graphs, each with tensors and their format. MX of a
+The file is that of the tools: graphs, each with tensors and their format. MX of a
 buffer is the precision ``mxint8`` of a custom I/O file, and that is the option it becomes.
 """
 

@@ -1,7 +1,7 @@
 """Back-end extension files: reading them safely, and their sections for the back ends kept as data.
 
 The tools take the options of a back end as one JSON object. For AIC it is flat; for HTP it has sections. A
-further file may stand before it and name it (compile-options §6.3).
+further file may stand before it and name it.
 """
 
 from __future__ import annotations

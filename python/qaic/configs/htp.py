@@ -1,4 +1,4 @@
-"""Configurations of the HTP back end, kept as data (compile-options §6.5).
+"""Configurations of the HTP back end, kept as data.
 
 No field has a definition or a default of ours: what is given is what the JSON holds. Two names differ
 between the two forms, and one graph of the JSON file may stand for several configurations.

@@ -1,4 +1,4 @@
-"""Configurations of the HTP MCP back end, kept as data (compile-options §6.5)."""
+"""Configurations of the HTP MCP back end, kept as data."""
 
 from __future__ import annotations
 

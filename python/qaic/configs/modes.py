@@ -1,4 +1,4 @@
-"""Named settings for a whole configuration, and the functions that apply them (compile-options §6.3)."""
+"""Named settings for a whole configuration, and the functions that apply them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text form of a target SoC, such as ``chipset:SM8550;dsp_arch:v73;soc_model:43`` (compile-options §6.5).
+"""The text form of a target SoC, such as ``chipset:SM8550;dsp_arch:v73;soc_model:43``.
 
 There is no data base of SoCs here: what the text says is known, and nothing else.
 """

@@ -1,4 +1,4 @@
-"""The options dictionary that the vendor's tools read beside a model (compile-options §6.3)."""
+"""The options dictionary that the vendor's tools read beside a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options as command line arguments, and back (compile-options §1.2).
+"""Options as command line arguments, and back.
 
 One dash and ``=`` before the value is the documented form; two dashes and the value as the next argument are
 taken too. Both directions come from the option table, so that what one writes the other reads.

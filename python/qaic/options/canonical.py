@@ -1,7 +1,7 @@
 """Options as plain JSON values: what the container records and the cache is keyed by.
 
 *Set* options are what the user asked for, *effective* ones what it amounts to. Only options that can change
-the container count; a file is its digest, so that the bytes depend on no path (compile-options §2 rule 10).
+the container count; a file is its digest, so that the bytes depend on no path.
 """
 
 from __future__ import annotations

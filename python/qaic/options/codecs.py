@@ -1,6 +1,6 @@
 """Value types of options: from what the user wrote to one typed value.
 
-A codec takes every documented form of a value (compile-options §2 rules 5-8): a Python object from a keyword
+A codec takes every documented form of a value: a Python object from a keyword
 argument, or text from a YAML file or a command line, where everything is text. A row of the option table
 names a codec; no row needs code of its own.
 """
@@ -126,7 +126,7 @@ class Codec(ABC, Generic[T]):
         raise ValueMismatchError("a value that can be written as a flag", shown(value))
 
     def rebase(self, value: T, directory: Path) -> T:
-        """Make relative paths in the value relative to ``directory`` (compile-options §2 rule 9)."""
+        """Make relative paths in the value relative to ``directory``."""
         del directory
         return value
 

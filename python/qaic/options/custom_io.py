@@ -1,4 +1,4 @@
-"""The option that gives inputs and outputs of a program another layout or precision (compile-options §3.2).
+"""The option that gives inputs and outputs of a program another layout or precision.
 
 The file is a YAML sequence of mappings; every complaint names the line and the key.
 """

@@ -1,7 +1,7 @@
 """Options whose value is the content of a file that a later stage reads.
 
 The container and its place in the cache depend on what the file holds and not on where it lies, so the file
-is digested when the options are resolved (compile-options §2 rule 10).
+is digested when the options are resolved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Options as the user gave them: key, raw value and where they came from.
 
 The origin travels with the value to the last check, so that an error names the option the way the user wrote
-it (compile-options §8).
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules between options: compile-options §1.3 and the requirements in the rows of §1."""
+"""The rules between options, which the options reference lists."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The option table as typed values: what `qaic.options.resolve` returns.
 
 The rows are declared in `rows`, a module for each section; these classes put the sections together. Names and
-defaults are those of compile-options §1.
+defaults are those of the option table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RuntimeOptions(RuntimeRows):
     """Options of loading and running."""
 
     def backend_options(self) -> dict[str, object]:
-        """Return the values that `update` may change, by canonical name (python-api §A.2.4)."""
+        """Return the values that `update` may change, by canonical name."""
         return {spec.name: getattr(self, spec.name) for spec in specs_of(RuntimeOptions) if spec.updatable}
 
     def update(self, **changes: object) -> RuntimeOptions:

@@ -1,7 +1,7 @@
 """Spelling of option names.
 
 One option is written in many ways: ``aic_num_cores`` in Python, ``aic-num-cores`` in a YAML file,
-``-aic-num-cores`` on a command line. This module brings all of them to one key (compile-options §1.1) and
+``-aic-num-cores`` on a command line. This module brings all of them to one key and
 finds the name a typing error was meant to be.
 """
 
@@ -31,7 +31,7 @@ def normalise(key: str) -> str:
     Returns
     -------
     str
-        Lower case, words joined by ``_``, without leading dashes (compile-options §1.1).
+        Lower case, words joined by ``_``, without leading dashes.
     """
     return key.strip().lstrip("-").replace("-", "_").replace(" ", "_").lower()
 

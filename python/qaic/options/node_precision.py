@@ -1,4 +1,4 @@
-"""The option that puts single nodes on fp16 or fp32 (compile-options §3.3).
+"""The option that puts single nodes on fp16 or fp32.
 
 The file is a YAML mapping of two lists of names.
 """

@@ -1,4 +1,4 @@
-"""Names of operator kinds: those of ONNX and those of the card's compiler (compile-options §1)."""
+"""Names of operator kinds: those of ONNX and those of the card's compiler."""
 
 from __future__ import annotations
 

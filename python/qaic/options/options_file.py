@@ -1,4 +1,4 @@
-"""Reading of a YAML options file (compile-options §2): one flat mapping, no option in it twice."""
+"""Reading of a YAML options file: one flat mapping, no option in it twice."""
 
 from __future__ import annotations
 

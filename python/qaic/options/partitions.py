@@ -1,4 +1,4 @@
-"""The option that spreads a program over several devices (compile-options §3.6)."""
+"""The option that spreads a program over several devices."""
 
 from __future__ import annotations
 

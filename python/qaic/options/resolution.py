@@ -1,4 +1,4 @@
-"""From keyword arguments and an options file to typed options (compile-options §2, §8).
+"""From keyword arguments and an options file to typed options.
 
 Order of work: name every option, type every value, merge by precedence, then check the rules between
 options. Each step collects all it finds wrong before it raises, and nothing has been done when it does.
@@ -46,7 +46,7 @@ class ResolvedOptions:
         Typed values, one attribute per option.
     set_compile
         JSON form of the compile options that were given and can change the container, by canonical name
-        (compile-options §2 rule 10). Part of the container and of the cache key.
+       . Part of the container and of the cache key.
     origins
         Where each option that was given came from, by canonical name.
     as_given
@@ -318,8 +318,8 @@ def _refuse_values(wrong: Sequence[tuple[OptionSpec, str, ValueMismatchError]]) 
 def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:
     """Keep one value per option: a keyword argument wins over the file; two in one place are a conflict.
 
-    Two spellings of one keyword argument are accepted while they agree (compile-options §1.1); in a file
-    they are not (§2 rule 2).
+    Two spellings of one keyword argument are accepted while they agree; in a file
+    they are not.
     """
     merged: dict[str, _Typed] = {}
     conflicts: list[tuple[str, str]] = []

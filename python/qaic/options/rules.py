@@ -1,4 +1,4 @@
-"""What a rule between options is, and the two common kinds of them (compile-options §1.3).
+"""What a rule between options is, and the two common kinds of them.
 
 Rules see the merged values after typing, and are all checked before any work starts, so that one error can
 list everything that is wrong. The rules themselves are in `matrix`.

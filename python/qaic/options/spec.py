@@ -1,4 +1,4 @@
-"""What the option table says about one option (compile-options §8).
+"""What the option table says about one option.
 
 A row is a field of one of the classes in `rows`, declared with `option`; everything else - parsing,
 precedence, errors, command lines, JSON keys, the reference page - is derived from it.
@@ -40,7 +40,7 @@ class Effect(enum.Enum):
 
 
 class FlagForm(enum.Enum):
-    """How a value is written on a command line (compile-options §1.2)."""
+    """How a value is written on a command line."""
 
     SWITCH = "switch"  # -flag, -flag=false
     VALUE = "value"  # -flag=value
@@ -107,7 +107,7 @@ class JsonForm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AicField:
-    """Field of ``AicCompilerConfig`` or ``AicRuntimeConfig`` (compile-options §6).
+    """Field of ``AicCompilerConfig`` or ``AicRuntimeConfig``.
 
     Parameters
     ----------
@@ -153,11 +153,11 @@ class OptionSpec:
     flag
         Command line flag, None when there is none.
     in_container
-        Whether the value can change the bytes of the container (compile-options §2 rule 10).
+        Whether the value can change the bytes of the container.
     updatable
-        Whether `RuntimeOptions.update` may change it (python-api §A.2.4).
+        Whether `RuntimeOptions.update` may change it.
     ours
-        Not an option of the vendor's tools (compile-options §1.5).
+        Not an option of the vendor's tools.
     sdk_only
         Needs the vendor's compiler: refused for the target ``cpu``.
     keyword

@@ -1,4 +1,4 @@
-"""The option that gives a program several sets of shapes (compile-options §3.1)."""
+"""The option that gives a program several sets of shapes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Value types with an inner structure: symbol maps, descriptions of model inputs, device ids.
 
 Kept apart from the plain types of `codecs` because their text forms are little grammars of their own
-(compile-options §2 rule 7, §1 row 7).
+.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qaic.stats.reports.op_facts import OpFacts
     from qaic.stats.reports.reading import Reading, ThreadSums
 
-# Flags of OP records, stats-profiling §8.3.
+# Flags of OP records.
 _ASYNC, _NESTED = 4, 8
 _SYNC, _BARRIER, _OUT_BYTES = 16, 32, 64
 

@@ -1,6 +1,6 @@
 """A Chrome trace as a timeline: those of ``qaic-opstats``, of the runtime, and others of the same form.
 
-Traces of hundreds of megabytes have one event per line (stats-profiling §5.6), and are read so; the memory
+Traces of hundreds of megabytes have one event per line, and are read so; the memory
 used is that of the boxes, not of the text.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # A trace that is not written line by line is read whole; one of this size takes a gigabyte then.
 _LARGEST_WHOLE_BYTES: Final = 256 << 20
 _CORE = re.compile(r"^(?P<group>.*_Core_\d+)(?:_(?P<row>.+))?$", re.DOTALL)
-# Process of the host in traces of the runtime (stats-profiling §5.2).
+# Process of the host in traces of the runtime.
 _HOST: Final = "HOST_PROC"
 # What may stand before the first event in its line.
 _BEGIN: Final = re.compile(r'^\s*(?:\{\s*"traceEvents"\s*:\s*)?(?:\[\s*)?')
@@ -175,7 +175,7 @@ class _Reader:
         label = self._label_of.get(key)
         if label is None:
             size = _number(args.get("opOutputSize"))
-            # Tokens may stand before the name (stats-profiling §5.4).
+            # Tokens may stand before the name.
             tokens = operation.rsplit(maxsplit=1)
             label = self._label_of[key] = self._labels.add(
                 tokens[-1] if tokens else name,
@@ -216,7 +216,7 @@ class _Reader:
         return timeline
 
     def _names(self, key: tuple[Any, Any]) -> tuple[str, str, str]:
-        """Group, name and role of a row; threads of cores are named as in stats-profiling §5.2."""
+        """Group, name and role of a row; threads of cores are named as traces name them."""
         process, thread = self._processes.get(key[0], ""), self._threads.get(key, "")
         core = _CORE.match(thread)
         if core:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qaic.stats.descriptor import Descriptor
     from qaic.stats.model import Model
 
-#: bits of `Run.flags` (stats-profiling §8.1)
+#: bits of `Run.flags`
 _COMPLETE: Final = 1
 _OPS_TRUNCATED: Final = 2
 _PCYCLES_ESTIMATED: Final = 4
@@ -164,7 +164,7 @@ class StatsBuffer:
         return tuple(self.compiled.warnings)
 
     def has(self, section: str) -> bool:
-        """Whether the device wrote a section: ``"OP"`` and the other names of stats-profiling §8.2.
+        """Whether the device wrote a section: ``"OP"`` and the other names of sections.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class StatsBuffer:
         self.compiled.let_go(section, start, stop)
 
     def check(self) -> None:
-        """Read every record and check it (stats-profiling §8.5). Blocking; the answer is kept.
+        """Read every record and check it. Blocking; the answer is kept.
 
         Raises
         ------
@@ -193,7 +193,7 @@ class StatsBuffer:
     # --- texts and traces -----------------------------------------------------------------------------------
 
     def summary(self, *, cores: Sequence[int] | None = None) -> str:
-        """Return the summary: per core its kinds of operations, threads and ports (stats-profiling §4).
+        """Return the summary: per core its kinds of operations, threads and ports.
 
         Blocking, without the interpreter lock; the records are checked first.
 
@@ -224,7 +224,7 @@ class StatsBuffer:
         cores: Sequence[int] | None = None,
         host_trace: Buffer | None = None,
     ) -> None:
-        """Write what the device did over time, for ``chrome://tracing`` and Perfetto (stats-profiling §5).
+        """Write what the device did over time, for ``chrome://tracing`` and Perfetto.
 
         Blocking, without the interpreter lock; the records are checked first, and the file is replaced when
         it is complete.
@@ -291,7 +291,7 @@ class StatsBuffer:
         Parameters
         ----------
         section
-            ``"OP"`` and the other names of stats-profiling §8.2.
+            ``"OP"`` and the other names of sections.
         names
             Fields; all when not given.
         start, stop

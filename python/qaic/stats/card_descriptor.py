@@ -1,4 +1,4 @@
-"""Operations as newer vendor SDKs describe them: segment ``*opstatsdesc.bin`` (stats-profiling §2.2).
+"""Operations as newer vendor SDKs describe them: segment ``*opstatsdesc.bin``.
 
 It is a protobuf message whose schema is not public, and none is part of this package. Whoever has the schema,
 as a serialized ``FileDescriptorSet``, can have the segment read with it. Fields are found by their names.

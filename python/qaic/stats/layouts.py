@@ -1,4 +1,4 @@
-"""Layouts of somebody else: how their bytes become records (stats-profiling §8.6).
+"""Layouts of somebody else: how their bytes become records.
 
 A layout is an object with a name, a guess and a decoder. It is registered by :func:`register_layout`, or by
 an installed package under the entry point group ``qaic.stats_layouts``.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qaic.stats.descriptor import OpColumns
 
 _ENGINES: Final = {0: "HVX", 1: "HMX", 2: "DMAIssue", 3: "Scalar", 16: "CPU"}
-# Flags of the records, stats-profiling §8.3.
+# Flags of the records.
 _ACTIVATION_VALID: Final = 1
 _THREAD_PCYCLES_VALID: Final = 2
 _DDR_VALID: Final = 1

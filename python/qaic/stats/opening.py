@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Source = str | os.PathLike[str] | Buffer
 
-#: names of stats files (stats-profiling §3.1)
+#: names of stats files
 FILE_NAME: Final = re.compile(
     r"(?P<prefix>.+)-program-(?P<program>\d+)(?:-activation-(?P<activation>\d+))?-inf-(?P<inference>\d+)"
     r"-(?P<network>.+?)-(?P<buffer>aiccyclecounts(?:_.+_)?)\.bin",

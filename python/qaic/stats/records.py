@@ -23,5 +23,5 @@ def _dtype(section: str) -> np.dtype[Any]:
     return np.dtype(fields)
 
 
-#: section -> type of its records: little-endian, no padding (stats-profiling §8.7)
+#: section -> type of its records: little-endian, no padding
 RECORDS: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType({name: _dtype(name) for name in _SECTIONS})

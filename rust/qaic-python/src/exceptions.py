@@ -1,4 +1,4 @@
-"""The exception tree of openqaic (design.md §6).
+"""The exception tree of openqaic.
 
 Every exception carries a stable ``code`` (a slug such as ``"qpc.segment_overlap"``), a ``context`` dictionary with the
 figures behind the message, and ``hints``, what the user may do. Texts may change between versions, codes do not.

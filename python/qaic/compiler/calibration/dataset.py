@@ -112,7 +112,7 @@ class ObjectSource:
 
 
 class FileSource:
-    """Samples in files, one line of a text file for each (compile-options §3.8).
+    """Samples in files, one line of a text file for each.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Quantization made elsewhere: a profile, or encodings as AIMET and QAIRT write them (compile-options §3.5).
+"""Quantization made elsewhere: a profile, or encodings as AIMET and QAIRT write them.
 
 Encodings count q from 0 and add a negative offset; here q is signed and the offset is subtracted, so an
 8-bit offset ``o`` of theirs is ``-o - 128`` of ours. The versions of the file differ in form alone, and all

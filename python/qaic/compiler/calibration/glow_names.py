@@ -1,6 +1,6 @@
 """Names of tensors in a profile file: the producing node's, made of letters, digits and underscores.
 
-(compile-options §3.4.) Two nodes may have one name after that; the later ones get ``__1``, ``__2``, ... in
+Two nodes may have one name after that; the later ones get ``__1``, ``__2``, ... in
 the order of the graph, so that writing and reading give each tensor the same key.
 """
 

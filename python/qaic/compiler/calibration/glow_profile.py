@@ -1,4 +1,4 @@
-"""Profile files: three YAML documents, as Glow writes them (compile-options §3.4).
+"""Profile files: three YAML documents, as Glow writes them.
 
 Large files are usual (512 numbers for each tensor) and YAML parsers are slow, so a reader for the plain shape
 that these files have in practice comes first; what it does not know goes to PyYAML.

@@ -1,6 +1,6 @@
 """A 64-bit identity of a graph: operators, attributes, shapes and constants, but no names.
 
-A profile belongs to one graph (compile-options §3.4). Names do not count, because the entries carry them
+A profile belongs to one graph. Names do not count, because the entries carry them
 anyway; a graph whose names changed loses entries and not its identity.
 """
 

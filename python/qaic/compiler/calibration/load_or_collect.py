@@ -1,4 +1,4 @@
-"""A profile from where the options say: a file, or samples that are run now (compile-options §3.4, §3.5)."""
+"""A profile from where the options say: a file, or samples that are run now."""
 
 from __future__ import annotations
 

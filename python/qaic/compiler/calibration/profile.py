@@ -1,4 +1,4 @@
-"""What is known about the values of a model's tensors (compile-options §3.4).
+"""What is known about the values of a model's tensors.
 
 A tensor has either a measured range with a histogram, or parameters that a file fixed. Keys are the names of
 tensors in the float graph, that is before anything is lowered.

@@ -1,4 +1,4 @@
-"""Custom operators: where each has its implementation (`register_custom_op`, compile-options §3.9).
+"""Custom operators: where each has its implementation (`register_custom_op`).
 
 A description names implementations for several targets; here the one for the interpreter counts, an engine
 library with custom operators. Without one, a function of the model under the operator's name serves.

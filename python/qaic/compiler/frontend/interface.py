@@ -31,7 +31,7 @@ class Edge:
     model: Edge | None = None
     #: scale and offset of a quantized edge: real = scale x (q - offset)
     quantized: tuple[float, int] | None = None
-    #: the last dim of a tensor whose bytes are MXINT8 blocks (compile-options §5.4)
+    #: the last dim of a tensor whose bytes are MXINT8 blocks
     mxint8: int | None = None
 
     @property

@@ -1,7 +1,7 @@
 """Programs with several sets of input shapes: the shapes of each, and the graph that serves all of them.
 
 The graph exists once. A dimension that differs between the sets stays symbolic in it, so weights and prepared
-kernels are shared; only the dims of inputs and outputs are written down per set (compile-options §3.1).
+kernels are shared; only the dims of inputs and outputs are written down per set.
 """
 
 from __future__ import annotations

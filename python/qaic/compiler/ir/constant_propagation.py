@@ -1,6 +1,6 @@
 """Which nodes compute constants, and which of them must be folded before anything is rounded.
 
-Constant sub-expressions are folded in fp32 and then rounded (compile-options §5.2). So a node that computes
+Constant sub-expressions are folded in fp32 and then rounded. So a node that computes
 on constants only is left as it is, and its result is rounded where it enters the rest of the graph. Once
 shapes are fixed, the results of Shape and Size are constants too: index arithmetic must not be rounded.
 """

@@ -68,7 +68,7 @@ NARROW_FLOATS: Final = {
 
 CODES: Final[dict[str, int]] = {name: code for code, (name, _) in TABLE.items()}
 
-#: types a buffer of the card can have (qpc-format §2.1); everything else may only live inside the graph
+#: types a buffer of the card can have; everything else may only live inside the graph
 EDGE_TYPES: Final = frozenset({FLOAT, FLOAT16, INT8, UINT8, INT16, INT32, INT64, BOOL})
 
 

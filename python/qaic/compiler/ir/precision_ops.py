@@ -1,4 +1,4 @@
-"""What is known about operators when floats are rounded to a coarser grid (compile-options §5.2).
+"""What is known about operators when floats are rounded to a coarser grid.
 
 A grid is the set of values of float16 or bfloat16, named by its element type.
 """

@@ -1,4 +1,4 @@
-"""Results of inner operators as further outputs (compile-options §6.3, ``set_output_tensors`` and the like).
+"""Results of inner operators as further outputs (``set_output_tensors`` and the like).
 
 The model keeps its outputs in front, under their names and in their order; so a program with further
 outputs serves whoever uses the one without.

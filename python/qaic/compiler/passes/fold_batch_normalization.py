@@ -1,6 +1,6 @@
 """Folding BatchNormalization into the Conv in front of it, so that the unit has one rounding.
 
-That is what compile-options §5.2 asks for. The folded constants are computed in fp32 and rounded afterwards
+A compiler for the card does so too. The folded constants are computed in fp32 and rounded afterwards
 like any other constant.
 """
 

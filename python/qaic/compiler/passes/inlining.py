@@ -1,4 +1,4 @@
-"""Expanding the functions of a model; node names tell where they came from (compile-options §1 row 10)."""
+"""Expanding the functions of a model; node names tell where they came from."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def inline_functions(
 
 
 def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Expand the functions that the card's compiler expands (compile-options §3.6).
+    """Expand the functions that the card's compiler expands.
 
     Those have fewer than 100 nodes and are none that the card has an implementation of.
     """

@@ -1,6 +1,6 @@
 """Partition files and the nodes of a model: whether they fit, and what a template lists.
 
-The CPU device runs the graph whole, so this finds what a card would stumble over (compile-options §3.6). A
+The CPU device runs the graph whole, so this finds what a card would stumble over. A
 node without a name goes by its first result.
 """
 

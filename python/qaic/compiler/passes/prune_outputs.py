@@ -1,4 +1,4 @@
-"""Cutting a model back to the outputs that are wanted (`output_node_names`, compile-options §1 row 6)."""
+"""Cutting a model back to the outputs that are wanted (`output_node_names`)."""
 
 from __future__ import annotations
 

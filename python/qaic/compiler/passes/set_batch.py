@@ -1,4 +1,4 @@
-"""Giving a model another batch size (`batchsize`, compile-options §1 row 11).
+"""Giving a model another batch size (`batchsize`).
 
 Exporters leave the batch of the example they traced in the inputs and in the constant shapes of Reshape
 nodes. Both are rewritten; whether the result is the same model for more samples is then read off the shapes

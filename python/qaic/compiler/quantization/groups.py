@@ -1,6 +1,6 @@
 """Nodes that are quantized as one: an operator, what is added to its result, and the bounds on that.
 
-What lies inside a unit is never rounded, as in the fused units of compile-options §5.2. Quantizing is
+What lies inside a unit is never rounded, as in the fused units of the card. Quantizing is
 monotone, so bounds can be applied to the stored integers instead of the real numbers; where they are the
 bounds of the integers themselves, nothing is left to do.
 """

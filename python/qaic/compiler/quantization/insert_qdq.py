@@ -1,4 +1,4 @@
-"""Rewriting the float graph so that chosen nodes work on integers (compile-options §4.3).
+"""Rewriting the float graph so that chosen nodes work on integers.
 
 Every value of a quantized node lies between a QuantizeLinear and a DequantizeLinear; the value behind the
 latter keeps the name of the float one, so that float nodes, nested graphs and outputs read on as before. The

@@ -1,4 +1,4 @@
-"""Which kinds of operators can be quantized, and which of their operands take part (compile-options §4.1)."""
+"""Which kinds of operators can be quantized, and which of their operands take part."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ QUANTIZABLE: Final = SAME_PARAMETERS | _COMPUTING
 #: the same of other domains
 _OTHER_DOMAINS: Final = frozenset({("com.microsoft", "Gelu")})
 
-#: operators with a weight and a bias, which have rules of their own (§4.5, §4.6)
+#: operators with a weight and a bias, which have rules of their own
 WEIGHTED: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 #: operators all of whose inputs are operands; of the others it is the first one

@@ -1,4 +1,4 @@
-"""Scale and offset of tensors, from its profile or values and the options (compile-options §4.2, §4.4)."""
+"""Scale and offset of tensors, from its profile or values and the options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class QuantParams:
     """How a tensor of activations is quantized: real = scale x (q - offset), q of a signed type.
 
     The engine's fast kernels on x86 want unsigned activations beside signed weights, so int8 is stored as
-    uint8, shifted by 128 (compile-options §4.3).
+    uint8, shifted by 128.
     """
 
     scale: float
@@ -96,7 +96,7 @@ class Parameters:
         return name in self._tensors
 
     def activation(self, name: str, precision: str, *, scalar: bool) -> QuantParams:
-        """Choose for a profiled tensor; a scalar is never calibrated (§4.4)."""
+        """Choose for a profiled tensor; a scalar is never calibrated."""
         key = (name, precision)
         if key not in self._known:
             self._known[key] = self._choose(name, precision, scalar=scalar)
@@ -127,13 +127,13 @@ class Parameters:
         return found if found is not None and found.is_fixed and found.bits == _BITS[precision] else None
 
     def constant(self, low: float, high: float, precision: str) -> tuple[float, int]:
-        """Choose scale and offset for the range of a constant, bias included (§4.5)."""
+        """Choose scale and offset for the range of a constant, bias included."""
         return _core.quant_range(low, high, self._constants, precision)
 
     def channels(
         self, lows: npt.NDArray[np.float32], highs: npt.NDArray[np.float32], precision: str
     ) -> tuple[npt.NDArray[np.float32], int]:
-        """Choose a scale per channel of a weight and the one offset that they share (§4.6).
+        """Choose a scale per channel of a weight and the one offset that they share.
 
         Kernels have one zero point for all channels. Where the schema gives channels different ones, all
         channels are quantized as by the schema `symmetric`.

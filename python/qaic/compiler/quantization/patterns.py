@@ -2,8 +2,8 @@
 
 Exporters spell HardSwish, Gelu, Softmax and LayerNormalization as a handful of elementary operators.
 Rounding each of them to 8 bits would make the result useless where the operator itself loses little. They
-are therefore taken together again: a function of one value is one unit (compile-options §5.2), and a
-normalization stays in float like the operator of that name (§4.1).
+are therefore taken together again: a function of one value is one unit, and a
+normalization stays in float like the operator of that name.
 """
 
 from __future__ import annotations

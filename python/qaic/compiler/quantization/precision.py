@@ -109,7 +109,7 @@ class PreparedFloats:
         """Make one node of a convolution and its normalization, so that both have one range.
 
         Which kinds have which precision makes no difference, because a profile must fit whatever is asked of
-        it later; single nodes are the same when a profile is made and when it is used (compile-options §3.3).
+        it later; single nodes are the same when a profile is made and when it is used.
         """
         lists = self.options.node_precision_info_file
         named = set() if lists is None else {*lists.fp16, *lists.fp32}

@@ -1,4 +1,4 @@
-"""Which precision each node computes in (compile-options §4.1).
+"""Which precision each node computes in.
 
 The options speak of all nodes, of kinds of operators, and of single nodes; the later ones win. The passes
 that quantize and that round floats act on what is decided here and look at no option about precision.

@@ -1,4 +1,4 @@
-"""Rows of a constant table that is gathered from, each stored with its own step (compile-options §4.6)."""
+"""Rows of a constant table that is gathered from, each stored with its own step."""
 
 from __future__ import annotations
 

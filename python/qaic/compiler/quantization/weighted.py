@@ -1,6 +1,6 @@
 """Convolutions and matrix products with a constant weight: the operators that integers make fast.
 
-A weight has one scale, or one per output channel (compile-options §4.6); the bias follows §4.5. A matrix
+A weight has one scale, or one per output channel; the bias is quantized after it. A matrix
 product with a bias becomes a Gemm, for which the engine has a kernel that adds the bias to the sums; data of
 more than two dimensions are folded to two and back, as integers.
 """

@@ -3,7 +3,7 @@
 ``python -m qaic.compiler.reports.operator_estimate > python/qaic/compiler/reports/aic_operators.json``
 
 An operator is listed when the engine has a kernel for it in a type that the card computes with, or ONNX
-defines it by others; unless it is of a kind that compilers for the card do not take (compile-options §7):
+defines it by others; unless it is of a kind that compilers for the card do not take:
 control flow, results whose size depends on data, random numbers, text, classical machine learning, training.
 """
 
@@ -21,7 +21,7 @@ _DOMAINS: Final = ("",)
 #: the engine's name for "no later version is known"
 _OPEN: Final = 2**31 - 1
 
-#: element types the card computes with or moves, by the engine's names (compile-options §7)
+#: element types the card computes with or moves, by the engine's names
 _CARD_TYPES: Final = {
     "float": "float32",
     "float16": "float16",

@@ -1,4 +1,4 @@
-"""Hints about what keeps a program from being fast on a card: level 3 of compile-options §7.
+"""Hints about what keeps a program from being fast on a card: level 3 of the warnings.
 
 They are printed when asked for and never more than hints.
 """

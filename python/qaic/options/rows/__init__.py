@@ -1,4 +1,4 @@
-"""The rows of the option table, one module per section of compile-options §1.
+"""The rows of the option table, one module per section of the options reference.
 
 Each module declares one dataclass whose fields are rows; `qaic.options.models` composes them. The modules are
 kept apart because the whole table is too long for one, and by section because that is how people look for an

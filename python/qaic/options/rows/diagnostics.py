@@ -1,4 +1,4 @@
-"""Options about statistics, checks and messages (compile-options §1 E)."""
+"""Options about statistics, checks and messages."""
 
 # `option` makes an immutable row, as `dataclasses.field` does
 

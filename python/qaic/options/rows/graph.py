@@ -1,4 +1,4 @@
-"""Options about the model, the interface of the program and the container (compile-options §1 A)."""
+"""Options about the model, the interface of the program and the container."""
 
 # ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
 

@@ -1,4 +1,4 @@
-"""Options about the precision of computation and weights (compile-options §1 B)."""
+"""Options about the precision of computation and weights."""
 
 # ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
 

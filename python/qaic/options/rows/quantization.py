@@ -1,4 +1,4 @@
-"""Options about quantization and its calibration (compile-options §1 C)."""
+"""Options about quantization and its calibration."""
 
 # ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
 

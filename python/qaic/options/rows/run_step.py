@@ -1,7 +1,4 @@
-"""Options of the run that `qaic-exec` makes after compiling, and actions of the command line tools.
-
-Rows 13, 28, 76, 89, 90 and 100 of compile-options §1.
-"""
+"""Options of the run that `qaic-exec` makes after compiling, and actions of the command line tools."""
 
 # ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
 

@@ -1,4 +1,4 @@
-"""Options of loading and running (compile-options §1 F)."""
+"""Options of loading and running."""
 
 # `option` makes an immutable row, as `dataclasses.field` does
 

@@ -1,4 +1,4 @@
-"""Options about cores, memory, scheduling and partitioning (compile-options §1 D).
+"""Options about cores, memory, scheduling and partitioning.
 
 Most of them steer hardware that the CPU device has not: they are checked and recorded.
 """

@@ -1,4 +1,4 @@
-"""Reports over what devices measured: the questions of stats-profiling §7 and their answers.
+"""Reports over what devices measured: questions and their answers.
 
 A report is a function from a :class:`Capture` to a :class:`Report`; text, CSV, JSON and the page are made
 from that value.

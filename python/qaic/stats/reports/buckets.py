@@ -1,6 +1,6 @@
 """Which kind of work an operation is: one table for the kinds of the card and those of the CPU engine.
 
-The buckets are those of stats-profiling §7, so that files of both devices can be compared.
+The buckets are those of cards, so that files of both devices can be compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUCKETS: Final = (
     SYNC, BARRIER, SEMAPHORE, FLUSH, CONTROL, OTHER,
 )  # fmt: skip
 
-#: what is no work of the model (stats-profiling §4.4)
+#: what is no work of the model
 BOOKKEEPING: Final = frozenset({SEMAPHORE, FLUSH})
 
 # The first expression that matches decides. Kinds are compared in lower case: those of the card have `aic` in

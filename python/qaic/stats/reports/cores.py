@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qaic.stats.reports.reading import Reading
     from qaic.stats.reports.table import Cell
 
-# Thresholds of stats-profiling §7.
+# Thresholds of the findings.
 _STRAGGLER: Final = 1.5
 _CRITICAL: Final = 3.0
 

@@ -111,7 +111,7 @@ def _figures(readings: list[Reading], core: int, engine: str) -> tuple[Cell, ...
 
 
 def _of_pcycles(threads: list[ThreadSums]) -> float | None:
-    """Processor cycles of the operations, of those of the threads (stats-profiling §4.3)."""
+    """Processor cycles of the operations, of those of the threads."""
     both = [
         (thread.op_pcycles, thread.pcycles)
         for thread in threads

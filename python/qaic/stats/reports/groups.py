@@ -1,7 +1,7 @@
 """Sums over operations that have something in common, as medians over the samples.
 
 Each device is summed for itself, the median over its samples taken, and the devices added: a sum over devices
-or cores is work, never a latency (stats-profiling §7).
+or cores is work, never a latency.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qaic.stats.reports.groups import Group
     from qaic.stats.reports.table import Cell
 
-# Rules of thumb of stats-profiling §7.
+# Rules of thumb.
 _GOOD: Final = 75.0
 _PROBLEM: Final = 50.0
 

@@ -25,7 +25,7 @@ _LOWERED: Final = re.compile(r"/__\d+$")
 
 
 def node_path(op_name: str) -> str:
-    """Path of the node of an operation: the last token without ``/__<number>`` (stats-profiling §5.4)."""
+    """Path of the node of an operation: the last token without ``/__<number>``."""
     tokens = op_name.split()
     return _LOWERED.sub("", tokens[-1]) if tokens else ""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: executions looked at together: 12 MB of records
 PIECE: Final = 1 << 18
 
-# Flags of the records, stats-profiling §8.3.
+# Flags of the records.
 THREAD_PCYCLES: Final = 2
 CORE_DDR, CORE_MULTICAST, CORE_PCYCLES = 1, 2, 4
 OP_BOOKKEEPING, OP_ASYNC, OP_NESTED = 2, 4, 8
@@ -34,7 +34,7 @@ OP_PCYCLES, OP_SYNC, OP_BARRIER, OP_OUT_BYTES = 8, 16, 32, 64
 
 
 class Measured(Protocol):
-    """What reports need of a stats buffer: numpy arrays of records (stats-profiling §8.3)."""
+    """What reports need of a stats buffer: numpy arrays of records."""
 
     @property
     def run(self) -> Any:
@@ -74,8 +74,8 @@ class Measured(Protocol):
 class OpSums:
     """Per operation of the program (see ``OpFacts``) what its executions sum up to, in ticks.
 
-    An operation that runs on several threads of a group counts once, with its largest thread (stats-profiling
-    §4.2). Times are own times: what ran inside another operation is not in the outer one.
+    An operation that runs on several threads of a group counts once, with its largest
+    thread. Times are own times: what ran inside another operation is not in the outer one.
     """
 
     def __init__(self, count: int) -> None:

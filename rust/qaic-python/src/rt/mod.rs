@@ -91,7 +91,7 @@ pub(crate) fn call_failed(py: Python<'_>, code: &str, text: &str) -> PyErr {
     raise(py, "ExceptionRuntime", None, code, text, None)
 }
 
-/// One of the exceptions of python-api §B.15, with the figures and hints of its cause.
+/// One of the exceptions of `qaicrt`, with the figures and hints of its cause.
 fn raise(
     py: Python<'_>,
     class: &str,

@@ -1,4 +1,4 @@
-"""Compiling for a card: the vendor's compiler is run with the options that were set (compile-options §1.2).
+"""Compiling for a card: the vendor's compiler is run with the options that were set.
 
 Ours is never used in its place. What it makes becomes visible as a whole: it works in a folder of its own,
 and its container takes its place only after our reader has opened it.

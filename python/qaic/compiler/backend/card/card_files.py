@@ -63,7 +63,7 @@ def write_files(resolved: ResolvedOptions, folder: Path) -> dict[str, Path]:
 
 
 def specializations_text(entries: Sequence[Specialization], *, flat: bool = False) -> str:
-    """Write sets of sizes: with names, or flat as older compilers read them (compile-options §3.1)."""
+    """Write sets of sizes: with names, or flat as older compilers read them."""
     listed: list[Json] = []
     for entry in entries:
         # Numbers are text in the files there are.
@@ -73,7 +73,7 @@ def specializations_text(entries: Sequence[Specialization], *, flat: bool = Fals
 
 
 def custom_io_text(entries: Iterable[CustomIo]) -> str:
-    """Write a custom I/O file (compile-options §3.2)."""
+    """Write a custom I/O file."""
     lines = []
     for entry in entries:
         fields = {
@@ -90,7 +90,7 @@ def custom_io_text(entries: Iterable[CustomIo]) -> str:
 
 
 def node_precision_text(lists: NodePrecision) -> str:
-    """Write a node precision file (compile-options §3.3)."""
+    """Write a node precision file."""
     parts = []
     for key, names in (("FP16NodeInstanceNames", lists.fp16), ("FP32NodeInstanceNames", lists.fp32)):
         if names:

@@ -1,4 +1,4 @@
-"""The network descriptor and the metadata of a CPU program (qpc-format §2, §5.4; design §4)."""
+"""The network descriptor and the metadata of a CPU program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qaic.compiler.backend.op_profiling.settings import StatsSettings
     from qaic.compiler.frontend.specialization import Variant
 
-#: ONNX element type -> (buffer type code, scale, offset), qpc-format §2.1
+#: ONNX element type -> (buffer type code, scale, offset)
 _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
     FLOAT: (0, 0.0, 0),
     FLOAT16: (1, 0.0, 0),
@@ -49,7 +49,7 @@ _VTCM_BYTES: Final = 8 << 20
 _L2TCM_BYTES: Final = 1 << 20
 
 
-#: threads of a core of a card, as in containers of the vendor (qpc-format §1.9)
+#: threads of a core of a card, as in containers of the vendor
 _CARD_THREADS: Final[dict[str, object]] = {
     "num_threads": 6,
     "num_hvx_threads": 4,
@@ -57,7 +57,7 @@ _CARD_THREADS: Final[dict[str, object]] = {
     "thread_group_issue_count": 3,
     "thread_group_names": ["HVX", "HMX", "DMAIssue"],
 }
-#: what is measured of one: the engine tells only of the thread that calls it (stats-profiling §9.4)
+#: what is measured of one: the engine tells only of the thread that calls it
 _CPU_THREADS: Final[dict[str, object]] = {
     "num_threads": 1,
     "num_hvx_threads": 0,

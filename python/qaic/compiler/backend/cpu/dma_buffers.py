@@ -1,4 +1,4 @@
-"""Where the tensors of a program lie in DMA buffers, and how a card moves these (qpc-format §3, §5.4).
+"""Where the tensors of a program lie in DMA buffers, and how a card moves these.
 
 It moves whole buffers: those of the inputs to its memory, then those of the outputs back. One semaphore tells
 the cores that all inputs are there, another one lets the outputs go.
@@ -97,8 +97,8 @@ class DmaBuffers:
                 # Behind the transfer, and only when that has ended.
                 made[-1]["semaphoreOps"] = [{"semNum": _INPUTS_THERE, "semOp": _INCREMENT, "inSyncFence": 1}]
             else:
-                # The driver repeats what is before a transfer for each piece of memory that the buffer is in
-                # (device-kmd §3), so what is before must not count.
+                # The driver repeats what is before a transfer for each piece of memory that the buffer is in,
+                # so what is before must not count.
                 made[0]["semaphoreOps"] = [
                     {
                         "semNum": _OUTPUTS_THERE,
@@ -156,7 +156,7 @@ def dma_buffers(
 def place(edges: Sequence[Edge], first_buffer: int, *, combine: bool) -> Placement:
     """Lay out the tensors of one direction in DMA buffers.
 
-    No buffer is empty: a card has none of that kind (device-kmd §0, T4).
+    No buffer is empty: a card has none of that kind.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Writing a lowered program as a container (design §4, qpc-format §1.5 variant A).
+"""Writing a lowered program as a container.
 
 The same model, options and version give the same bytes: messages are serialized deterministically, nothing
 depends on paths, times or the order of a hash table. Constants are streamed; the rest is small and built in
@@ -258,7 +258,7 @@ def _write(
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),
         "metadata_fb.crc": struct.pack("<I", zlib.crc32(metadata)),
         "network.elf": bytes(elf),
-        # It covers what would be loaded on a card (qpc-format §1.8): nothing, here.
+        # It covers what would be loaded on a card: nothing, here.
         "network.elf.crc": struct.pack("<I", zlib.crc32(b"")),
         "networkdesc.bin": bytes(network),
     }

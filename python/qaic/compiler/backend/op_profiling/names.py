@@ -1,6 +1,6 @@
 """Names of the nodes of an instrumented program, and which nodes of the user's model they go back to.
 
-The engine reports times by the names of nodes, and writes these names unescaped (stats-profiling §9.2): so
+The engine reports times by the names of nodes, and writes these names unescaped: so
 each needs one, no two may be the same, and a quotation mark or backslash would break the report. Passes of
 the compiler replace nodes and add others; what these compute for the user's is found as it is found for the
 engine's nodes.

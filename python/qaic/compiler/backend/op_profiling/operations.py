@@ -1,4 +1,4 @@
-"""The operations of a program, for segment ``opstatsdesc.open`` (stats-profiling §8.6).
+"""The operations of a program, for segment ``opstatsdesc.open``.
 
 The engine is asked for its optimized graph with the settings of a load, and its nodes are the operations.
 Their numbers are their places: those of a nested graph follow the node that has it. Another engine, or
@@ -30,7 +30,7 @@ _log = logging.getLogger("qaic.compiler")
 
 #: what a loop is taken to repeat where that is not known before it runs; who repeats more gets the begin
 _UNKNOWN_TRIPS: Final = 100
-#: the engine stops to report after as many events of a run (stats-profiling §9.3)
+#: the engine stops to report after as many events of a run
 _MOST_EXECUTIONS: Final = 1_000_000
 #: further executions of an engine that adds nodes which this one does not
 _SPARE: Final = 16
@@ -238,7 +238,7 @@ class _Table:
         return ", ".join(types[code] for code in sorted(types) if types[code])
 
     def _operands(self, node: onnx.NodeProto) -> list[str]:
-        """Describe operands in the form of stats-profiling §5.4."""
+        """Describe operands in the form that traces have."""
         found = []
         for direction, names in (("in", node.input), ("out", node.output)):
             for number, name in enumerate(names):

@@ -2,7 +2,7 @@
 
 The engine keeps the names of the values that survive. What an engine's node computes is then what lies
 between the values it gives and the values it gets in the graph it was made from; the names of the nodes,
-which are made up in many ways, decide only where a value has got a new name (stats-profiling §9.2).
+which are made up in many ways, decide only where a value has got a new name.
 """
 
 from __future__ import annotations

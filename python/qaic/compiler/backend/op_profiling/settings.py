@@ -1,4 +1,4 @@
-"""What a program is told to measure, and how much room that takes (stats-profiling §1, §2.1, §8.6).
+"""What a program is told to measure, and how much room that takes.
 
 The level decides what is measured. Whether somebody *asked* decides what callers see: a level that is only
 the default gets its buffer, and no binding that one would have to pass memory for.
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from qaic.options.models import CompileOptions
 
-#: the levels, each of which adds to those below (stats-profiling §1.1)
+#: the levels, each of which adds to those below
 INFERENCES: Final = 40
 PORTS: Final = 50
 OPS: Final = 70
 EXTENDED_PMU: Final = 100
 
-#: ticks a millisecond (stats-profiling §8.4)
+#: ticks a millisecond
 _UCYCLES_PER_MS: Final = 19_200
 #: room for what the device says of itself, in bytes of JSON
 _META_BYTES: Final = 4096
@@ -40,7 +40,7 @@ class OpsTable:
     Parameters
     ----------
     ops : sequence
-        Entries of the descriptor, the place of one is its number (stats-profiling §8.6).
+        Entries of the descriptor, the place of one is its number.
     executions : int
         How often a run can execute them, all together.
     """
@@ -64,7 +64,7 @@ class StatsSettings:
     counts_ddr : bool
         Whether the traffic with DDR is to be counted.
     pmu_events : sequence of int
-        Events to count; empty for those of a recipe, which are not public (stats-profiling §1.4).
+        Events to count; empty for those of a recipe, which are not public.
     has_pmu : bool
         Whether hardware events are to be counted.
     table : OpsTable or None
@@ -90,7 +90,7 @@ class StatsSettings:
         return self.level if self.measures_ops else 0
 
     def capacity(self) -> dict[str, int]:
-        """Return the records there is room for, by section (stats-profiling §8.2).
+        """Return the records there is room for, by section.
 
         There is none for rings, because no input is pipelined, nor for the events of single operations, which
         the engine cannot tell.
@@ -109,7 +109,7 @@ class StatsSettings:
         return _core.stats_capacity(self.capacity())
 
     def message(self, buffer: int) -> dict[str, object]:
-        """Make ``Stats`` of the network descriptor (qpc-format §2.2); zero values may be left out of it.
+        """Make ``Stats`` of the network descriptor; zero values may be left out of it.
 
         Parameters
         ----------
@@ -134,7 +134,7 @@ class StatsSettings:
         return message
 
     def operations(self, network: str) -> dict[str, object] | None:
-        """Make the content of segment ``opstatsdesc.open``; None without a table (stats-profiling §8.6).
+        """Make the content of segment ``opstatsdesc.open``; None without a table.
 
         Parameters
         ----------

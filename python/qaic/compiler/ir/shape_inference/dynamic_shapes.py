@@ -1,4 +1,4 @@
-"""Inputs of any size up to a bound (`dynamic_shape_input`, compile-options §1 row 9).
+"""Inputs of any size up to a bound (`dynamic_shape_input`).
 
 A container lists the shapes it allows, so every size becomes one set of shapes, the largest first. Where the
 shapes of the outputs follow from the symbols by name, nothing is inferred per set.

@@ -1,7 +1,7 @@
 """What the caller's tensors are, where the options want something else than the model says.
 
 The border of a program gets the type and the layout that were asked for; just inside, a conversion restores
-what the model was written for (compile-options §3.2, §5.4).
+what the model was written for.
 """
 
 from qaic.compiler.passes.custom_io.interface import change_edges

@@ -163,7 +163,7 @@ def _compressed(
 def _unequal(
     wanted: Mapping[str, CustomIo], pairs: Sequence[tuple[str, str]], edges: Mapping[str, Edge]
 ) -> Iterable[str]:
-    """Say which outputs would not be what the input they feed is (compile-options §3.2)."""
+    """Say which outputs would not be what the input they feed is."""
     for pair in pairs:
         if wanted.keys().isdisjoint(pair):
             continue

@@ -1,4 +1,4 @@
-"""The template of a custom I/O file: every input and output as the model has it (compile-options §3.2)."""
+"""The template of a custom I/O file: every input and output as the model has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounding floats to the grid their nodes compute on, exactly where the card would (compile-options §5.2).
+"""Rounding floats to the grid their nodes compute on, exactly where the card would.
 
 Kernels stay in fp32. A value is put on the grid by a pair of casts, float to float16 or bfloat16 and back;
 the engine keeps such pairs. One pass in topological order decides for each value whether it needs a pair: not
@@ -40,7 +40,7 @@ _GRIDS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 #: the first operator set with Where, which clipping needs
 _WHERE: Final = 9
 
-#: element types whose values are rounded; float64 is treated as float32 (§5.2)
+#: element types whose values are rounded; float64 is treated as float32
 ROUNDED: Final = frozenset({FLOAT, DOUBLE})
 
 

@@ -1,4 +1,4 @@
-"""Rounding to MXINT8 inside a graph, and the size of what is stored in it (compile-options §5.3).
+"""Rounding to MXINT8 inside a graph, and the size of what is stored in it.
 
 The operators do what storing and reading would, bit for bit, and nothing depends on how the engine rounds a
 division or a logarithm: the power of two below a magnitude comes from exact double arithmetic, and a float32

@@ -1,4 +1,4 @@
-"""Constant weights of matrix products in the block format MXFP6 (compile-options §5.3, §5.4).
+"""Constant weights of matrix products in the block format MXFP6.
 
 The container keeps the blocks, which take 6.25 bits per element; the device decodes them when it loads the
 program. So a product computes with what is left of its weights, and nothing else changes. Blocks lie along

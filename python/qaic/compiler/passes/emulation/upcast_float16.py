@@ -1,4 +1,4 @@
-"""Models of type float16 or bfloat16: fp32 kernels with explicit rounding (compile-options §4.1, §5.1).
+"""Models of type float16 or bfloat16: fp32 kernels with explicit rounding.
 
 The engine computes most float16 operators in fp32 and does not round between them, and has few for bfloat16.
 So such a tensor of the model becomes a float32 one that is put on the grid of its type. Only tensors that
