@@ -282,7 +282,7 @@ class Context:
 
 @final
 class EmuControl:
-    """The hand on an emulated card, for tests and for those who want to see what a card goes through."""
+    """Controls an emulated card, for tests, and shows what a card goes through."""
 
     def __new__(cls, device: int = 0) -> EmuControl: ...
     @staticmethod
@@ -310,7 +310,7 @@ class EmuControl:
     def ledger(self) -> dict[str, Any]:
         """What the firmware has given out."""
     def invariants(self) -> list[str]:
-        """What is not as it was when nobody had used the card."""
+        """What is not as it was before the card was used."""
 
 @final
 class NoopControl:
@@ -590,7 +590,7 @@ class InferenceSet:
     @property
     def handle_count(self) -> int: ...
     def teardown(self) -> Teardown:
-        """Return its teardown, which begins when nobody uses it any more."""
+        """Return its teardown, which begins after its last use."""
 
     def input_shapes(self) -> list[list[list[int]]]:
         """Shapes of the inputs in every permitted combination, in order of the inputs."""

@@ -94,7 +94,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     with _log_level(request.log_level), _writable(request.binary(resolved.compile.output_dir)) as target:
         path = compile_resolved(content, resolved)
         if target is not None:
-            # A copy, not a link: who edits the copy must not edit the cache.
+            # A copy, not a link: an edit of the copy must not edit the cache.
             write_replacing(target, lambda aside: _copy(path, aside))
         qpc = Qpc(path if target is None else target)
         if request.is_aic and "convert_to_fp16" not in resolved.set_compile:

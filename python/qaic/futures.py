@@ -44,7 +44,7 @@ class InferenceFuture(Future["Outputs"]):
 
     def __init__(self, inference: _core.Inference, forget: Callable[[], object]) -> None:
         super().__init__()
-        # None once it has ended: who keeps a future keeps no program.
+        # None once it has ended: a future that is kept keeps no program.
         self._inference: _core.Inference | None = inference
         self._forget = forget
 
@@ -53,7 +53,7 @@ class InferenceFuture(Future["Outputs"]):
         inference = self._inference
         if inference is None or not inference.revoke():
             return self.cancelled()
-        # From here on nobody else ends this future.
+        # From here on no other thread ends this future.
         self._inference = None
         self._forget()
         super().cancel()
@@ -99,7 +99,7 @@ class InferenceFuture(Future["Outputs"]):
             return
         try:
             outputs = inference.result()
-        except BaseException as error:  # noqa: BLE001 (whatever it is belongs to who asks for the result)
+        except BaseException as error:  # noqa: BLE001 (whatever it is belongs to the caller of result)
             self.fail(error)
         else:
             self._inference = None
@@ -198,7 +198,7 @@ class Collector:
         """
         with self._lock:
             self._ensure_thread()
-            # Nobody waits for the token.
+            # No future has the token.
             inference.report_to(self._completions, next(self._tokens))
 
     def _ensure_thread(self) -> None:
@@ -252,7 +252,7 @@ class Collector:
                         return
                     if inference.ended_in_start:
                         future.finish_here()
-            except BaseException as error:  # noqa: BLE001 (it belongs to who asks for the result)
+            except BaseException as error:  # noqa: BLE001 (it belongs to the caller of result)
                 future.fail(error)
             self._waiting.popleft()
 
@@ -268,7 +268,7 @@ class Collector:
         )
 
     def _part(self) -> None:
-        """Let the interpreter end: nobody is left who could wait for these results."""
+        """Let the interpreter end: no thread is left that could wait for these results."""
         while True:
             with self._lock:
                 if not self._pending:

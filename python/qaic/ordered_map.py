@@ -54,7 +54,7 @@ def ordered_map(
                         if grounded is None:
                             has_more = False
                             break
-                    # With results to give, nobody waits for exec objects that others use.
+                    # With results to give, this does not wait for exec objects that others use.
                     if not grounded.start(not flying):
                         break
                     flying.append(grounded)
@@ -70,7 +70,7 @@ def ordered_map(
         if failure is not None:
             raise failure
     finally:
-        # Who keeps an exception keeps this frame; that must not keep the cores of what never started.
+        # A kept exception keeps this frame; that must not keep the cores of what never started.
         failure = None
         if grounded is not None:
             flying.append(grounded)

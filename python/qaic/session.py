@@ -272,7 +272,7 @@ class Session(Measurements):
             timeout = self._submit_limit
         if self._runtime.enable_metrics or self._runtime.enable_profiling:
             return self._run_recorded(input_dict, out, output_names, timeout)
-        # No local variable for the loaded program, here and below: who keeps an exception keeps this frame,
+        # No local variable for the loaded program, here and below: a kept exception keeps this frame,
         # and that must not keep the cores after reset().
         return (self._loaded or self._ensure_loaded()).run(input_dict, out, output_names, timeout)
 

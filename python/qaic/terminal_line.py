@@ -54,5 +54,5 @@ def open_line() -> TerminalLine:
 
 
 def has_terminal() -> bool:
-    """Whether somebody could see the line."""
+    """Whether the line could be seen."""
     return sys.stderr is not None and sys.stderr.isatty()

@@ -1,6 +1,6 @@
 """Files as a whole.
 
-The one place where they are written aside, then renamed, for whoever reads a file while it is replaced must
+The one place where they are written aside, then renamed, for a reader of a file that is being replaced must
 get the old one or the new one.
 """
 
@@ -55,9 +55,9 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
     Raises
     ------
     OSError
-        The file cannot be read, or is a pipe or a device: nobody knows when those end.
+        The file cannot be read, or is a pipe or a device, which have no known end.
     """
-    # A pipe that nobody writes to would not even be opened.
+    # A pipe without a writer would not even be opened.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

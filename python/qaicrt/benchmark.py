@@ -110,7 +110,7 @@ class InferenceBenchmarkSet:
         self._program_name = program.name
         self._batch_size = program.batchSize
         self._runner: _core.RtBenchmark | None = None
-        # Held while something runs; nobody waits for it.
+        # Held while something runs; no thread waits for it.
         self._busy = threading.Lock()
         self._completion: CompletionCallback | None = None
         self._handles: _core.RtInferenceSet | None = None
@@ -216,7 +216,7 @@ class InferenceBenchmarkSet:
         return QStatus.QS_SUCCESS
 
     def disableExecObjCompletionCallback(self) -> None:
-        """Call nobody after an inference, from the next run on."""
+        """Make no call after an inference, from the next run on."""
         self._completion = None
 
     def enableOpStatsCallback(
@@ -357,7 +357,7 @@ class InferenceBenchmarkSet:
         return reporter
 
     def _profiler(self) -> _core.Profiler | None:
-        """Make what takes the samples of a run whose operator statistics somebody wants."""
+        """Make what takes the samples of a run whose operator statistics are wanted."""
         if self._op_stats is None or self._handles is None:
             return None
         _, first, count, _ = self._op_stats
@@ -418,7 +418,7 @@ class _Courier:
         self._runner = runner
         self._infos = infos
         self._room = threading.Semaphore(_UNDELIVERED)
-        # On the dispatcher's own thread nobody would make room.
+        # On the dispatcher's own thread nothing would make room.
         self._waits = not dispatcher.is_current()
 
     def completed(self, handle: int) -> None:

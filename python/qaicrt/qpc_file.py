@@ -38,7 +38,7 @@ class QpcFile:
         """
         try:
             if self._path.exists() and not self._path.is_file():
-                # Reading a pipe would wait for somebody to write.
+                # Reading a pipe would wait for a writer.
                 raise ExceptionInit(
                     f"Initialization Exception: in object: QpcFile {self._path} is no regular file",
                     code="file.io",

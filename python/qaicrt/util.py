@@ -108,7 +108,7 @@ class Util:
         lock
             Take it; ``False`` gives it back.
         block
-            Wait for whoever has it; ``False`` answers ``QS_BUSY`` at once.
+            Wait until it is free; ``False`` answers ``QS_BUSY`` at once.
         """
         if os.environ.get("QAIC_SERIALIZE_DEVICE") != "1":
             return QStatus.QS_UNSUPPORTED

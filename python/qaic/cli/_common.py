@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def about_unknown(self, arguments: Sequence[str]) -> str:
-        """Say which arguments nobody knows, and what was perhaps meant by the first."""
+        """Say which arguments are unknown, and what was perhaps meant by the first."""
         from difflib import get_close_matches
 
         wrong = next((text for text in arguments if text.startswith("-")), None)
@@ -124,7 +124,7 @@ def _nowhere() -> io.TextIOWrapper:
 
 def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """Run a tool: exceptions become lines on stderr and an exit code."""
-    # A stream that was closed by whoever started us, as with `>&-`, is None; what goes there is not wanted.
+    # A stream that the starting process closed, as with `>&-`, is None; what goes there is not wanted.
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -135,7 +135,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         code = tool(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone, for example `| head`; nothing is wrong and nobody is left to tell.
+        # The reader of our output has gone, for example `| head`; nothing is wrong, and no message is read.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     except KeyboardInterrupt as error:

@@ -46,7 +46,7 @@ def logged() -> Iterator[Callable[[int], None]]:
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
     words.setLevel(logging.INFO)
-    # Whoever calls the tool from a program of theirs would get everything twice.
+    # A program that calls the tool as a function would get everything twice.
     logger.propagate = False
 
     def set_verbosity(count: int) -> None:

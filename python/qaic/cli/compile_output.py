@@ -27,7 +27,7 @@ def check_replaceable(folder: Path, target: str) -> None:
         Directory for the container.
     target
         A container for the CPU device replaces only one that was made here. For a card any container is
-        replaced: those of the vendor's compiler do not say who has started it.
+        replaced: those of the vendor's compiler do not say what has started it.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def check_replaceable(folder: Path, target: str) -> None:
         return
     if not folder.is_dir():
         raise _refused(folder, "it is no directory")
-    # A compilation that failed leaves its graphs for whoever asked for them.
+    # A compilation that failed leaves the graphs that were asked for.
     held = sorted(path.name for path in folder.iterdir() if path.name != DEBUG_FOLDER)
     if not held:
         return

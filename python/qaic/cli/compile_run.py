@@ -63,7 +63,7 @@ def prepared(resolved: ResolvedOptions) -> argparse.Namespace:
 def tell_unused(resolved: ResolvedOptions, name: str) -> None:
     """Say which options are for a run that does not come; `compile_only` has a rule that says so.
 
-    Samples are told too where they are not measured: who gives them may have forgotten to ask for that.
+    Samples are told too where they are not measured: the option for that may have been forgotten.
     """
     if not (resolved.compile.convert_to_quantize or resolved.compile.dump_profile):
         # Of those in a file a rule has told already.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qaic.stats.descriptor import Descriptor
     from qaic.stats.reports import Capture, HostLatencies, Report
 
-#: what is shown when nobody says what
+#: what is shown by default
 _FIRST: Final = ("overview", "ops", "nodes")
 _PIPE_WIDTH: Final = 120
 
@@ -167,7 +167,7 @@ def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
     try:
         return HostLatencies.of_file(beside[0])
     except (StatsError, OSError) as error:
-        # Nobody asked for it.
+        # It was not asked for.
         complain(
             "warning", error.message if isinstance(error, StatsError) else f"{beside[0]}: {error.strerror}"
         )

@@ -34,7 +34,7 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
     if target is not None:
         suffix_of(target)
     if path.exists() and not path.is_file():
-        # Reading a pipe would wait for whoever writes it.
+        # Reading a pipe would wait for its writer.
         raise InputError(f"{path} is no regular file; {_EXPECTED}", code="plot.foreign")
     with path.open("rb") as opened:
         head = opened.read(_HEAD_BYTES)

@@ -17,7 +17,7 @@ _STATS_PERIOD_SECONDS = 1.0
 
 
 class Progress:
-    """State of a run. One thread counts; whoever reads sees a number a moment old at worst."""
+    """State of a run. One thread counts; a reader sees a number a moment old at worst."""
 
     def __init__(self) -> None:
         self.completed = 0
@@ -39,7 +39,7 @@ class Reporter:
             try:
                 self._report()
             except BrokenPipeError:
-                # Whoever read the reports has gone; the run goes on, and its last lines find that out too.
+                # The reader of the reports has gone; the run goes on, and its last lines find that out too.
                 return
 
     def __enter__(self) -> None:

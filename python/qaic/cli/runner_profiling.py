@@ -315,7 +315,7 @@ class Recording:
                 self._start()
             self._fetch_until_ended()
         except BrokenPipeError:
-            # Whoever read the lines has gone; the run goes on, and its last lines find that out too.
+            # The reader of the lines has gone; the run goes on, and its last lines find that out too.
             return
         except BaseException as error:  # noqa: BLE001  # raised where the run is
             self._progress.fault = error

@@ -115,7 +115,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    # Whoever starts the tool at this moment gets the old one or the new one.
+    # A process that starts the tool at this moment gets the old one or the new one.
     def write(aside: Path) -> None:
         aside.write_bytes(content)
         aside.chmod(mode)

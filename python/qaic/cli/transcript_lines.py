@@ -1,7 +1,7 @@
 """Transcripts of system calls as they are in files, and what of them says something about one run only.
 
 A transcript is written by ``QAIC_KMD_TRANSCRIPT``: one JSON object a line (the form is
-described in docs/guide/card.md). It may also come from somebody else, so nothing in it is trusted.
+described in docs/guide/card.md). It may also come from elsewhere, so nothing in it is trusted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read(path: str) -> list[Line]:
     """
     file = Path(path)
     if file.exists() and not file.is_file():
-        # Reading a pipe would wait for whoever writes it.
+        # Reading a pipe would wait for its writer.
         raise InputError(f"{path} is no regular file; a transcript is expected", code="transcript.form")
     lines: list[Line] = []
     with file.open("rb") as opened:

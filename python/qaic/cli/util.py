@@ -193,7 +193,7 @@ def _write_json(report: object, target: str) -> None:
         # A pipe or a device, as /dev/stdout: it cannot be replaced, only written to.
         path.write_text(text, encoding="utf-8")
     else:
-        # Whoever reads the file never sees a half of it.
+        # A reader of the file never sees a half of it.
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:

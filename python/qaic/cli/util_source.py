@@ -60,7 +60,7 @@ class Source:
         return self._context.kind(number) == "kmd"
 
     def reset(self, number: int) -> None:
-        """Reset a card with everything that is on it, whoever uses it.
+        """Reset a card with everything that is on it, also of other processes.
 
         Raises
         ------

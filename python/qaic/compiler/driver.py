@@ -74,7 +74,7 @@ def compile_model(
         if folder is None:
             return path
         target = folder / cache.PROGRAM_NAME
-        # A copy, not a link: who edits the copy must not edit the cache.
+        # A copy, not a link: an edit of the copy must not edit the cache.
         write_replacing(target, lambda temporary: _copy(path, temporary))
     return target
 

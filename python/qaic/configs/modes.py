@@ -51,7 +51,7 @@ class CompilerModeSetters:
         graph_names
             Graphs that share; those that have options already keep them. Without names all graphs of the
             configuration share. Where it has none it is marked (`CompileConfig.ensure_graphs`): its one graph
-            entry has no name, and whoever compiles fills in the names of the model.
+            entry has no name, and the compilation fills in the names of the model.
         soc_model, dsp_arch
             Target, as ``43`` and ``"v73"``. Without them the ones of ``soc_details``.
         hvx_threads, vtcm_size_in_mb, fp16

@@ -47,7 +47,7 @@ def read_options_file(path: Path) -> list[Given]:
     import yaml
 
     if path.is_fifo():
-        # Opening a pipe that nobody writes to would never end.
+        # Opening a pipe without a writer would never end.
         raise _error(path, None, "expected a file, found a pipe")
     with path.open("rb") as file:
         data = file.read(MOST_BYTES + 1)

@@ -70,7 +70,7 @@ class ParsedFile(Codec[T]):
             return value
         file = repr(str(value))
         try:
-            # Opening a pipe that nobody writes to would never end.
+            # Opening a pipe without a writer would never end.
             if value.is_fifo():
                 raise ValueMismatchError(f"a readable file {file}", "a pipe")
             with value.open("rb") as stream:

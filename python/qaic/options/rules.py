@@ -134,7 +134,7 @@ def needs(
     needed
         Canonical names of options of which one must be asked for.
     severity
-        Whether to warn that they have no effect, or to refuse them, because who asked for them relies on it.
+        Whether to warn that they have no effect, or to refuse them, because the caller relies on them.
     """
 
     def check(view: RuleView) -> str | None:

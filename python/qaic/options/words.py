@@ -100,7 +100,7 @@ class HexCodes(Codec[tuple[int, ...]]):
     """Codes as hexadecimal text, split at commas and white space.
 
     In a list, integers are the codes themselves.
-    One integer alone is refused: who writes 70 means the digits of the documents, which are hexadecimal.
+    One integer alone is refused: 70 stands for the digits of the documents, which are hexadecimal.
 
     Parameters
     ----------

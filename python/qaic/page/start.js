@@ -17,7 +17,7 @@ tables.enhance(document);
     const section = document.getElementById("timeline");
     try {
       const timeline = new Timeline(section, new TimelineModel(await payload.read(data)));
-      // Those who look for the data in the document find it once, in the model.
+      // A search for the data in the document finds it once, in the model.
       data.remove();
       const { samples, shown } = timeline.model.header;
       if (samples.length > 1) timeline.showSample(samples[shown]);

@@ -90,7 +90,7 @@ const tables = {
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
-      // Pages from a file may not use the clipboard object everywhere; the older way asks nobody.
+      // Pages from a file may not use the clipboard object everywhere; the older way needs no permission.
       const area = document.createElement("textarea");
       area.value = text;
       area.className = "silent";

@@ -1,7 +1,8 @@
 """Operations as newer vendor SDKs describe them: segment ``*opstatsdesc.bin``.
 
-It is a protobuf message whose schema is not public, and none is part of this package. Whoever has the schema,
-as a serialized ``FileDescriptorSet``, can have the segment read with it. Fields are found by their names.
+It is a protobuf message whose schema is not public, and none is part of this package. A caller that has the
+schema, as a serialized ``FileDescriptorSet``, can have the segment read with it. Fields are found by their
+names.
 """
 
 from __future__ import annotations

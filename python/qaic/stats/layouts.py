@@ -1,4 +1,4 @@
-"""Layouts of somebody else: how their bytes become records.
+"""Layouts that users register: how their bytes become records.
 
 A layout is an object with a name, a guess and a decoder. It is registered by :func:`register_layout`, or by
 an installed package under the entry point group ``qaic.stats_layouts``.
@@ -132,7 +132,7 @@ def sure_of(buffer: NDArray[np.uint8], descriptor: Descriptor | None) -> StatsLa
 def decode(
     layout: StatsLayout, buffer: NDArray[np.uint8], descriptor: Descriptor | None, *, force: bool
 ) -> _core.StatsBuffer:
-    """Decode a buffer in a layout of somebody else.
+    """Decode a buffer in a layout that a user registered.
 
     Raises
     ------

@@ -50,8 +50,8 @@ def open(  # noqa: A001 - as `gzip.open`, `tarfile.open`
     Parameters
     ----------
     source
-        A file, which is mapped, or the bytes: ``bytes`` are kept, other buffers are copied. Who shortens a
-        file in place while it is mapped ends the process, as with ``numpy.memmap``; a file that another
+        A file, which is mapped, or the bytes: ``bytes`` are kept, other buffers are copied. To shorten
+        a file in place while it is mapped ends the process, as with ``numpy.memmap``; a file that another
         replaces may be read on.
     qpc
         The container of the program that was running, opened or not, or its operations. Of several devices'

@@ -217,7 +217,7 @@ class _Run:
             try:
                 for number, sample, arrays in self._samples():
                     inference = programs.prepare(arrays)
-                    # Whoever makes the samples may use the memory of this one for the next.
+                    # The iterator of samples may use the memory of this one for the next.
                     inputs = {name: arrays[name].copy() for name in self._measured.inputs}
                     flying.append((pool.submit(self._fly, inference, number, sample, inputs), inference))
                     if len(flying) > workers:

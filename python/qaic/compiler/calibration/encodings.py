@@ -188,7 +188,7 @@ class _Encodings:
 
 
 def _by_spelling(names: Collection[str]) -> dict[str, str]:
-    """Map names, and their legalised forms where these belong to nobody, to the names."""
+    """Map names, and their legalised forms where these are not taken, to the names."""
     found = {legalise(name): name for name in reversed(list(names))}
     return found | {name: name for name in names}
 

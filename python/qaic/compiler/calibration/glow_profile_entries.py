@@ -1,4 +1,4 @@
-"""Entries of a profile file, checked one key after the other, whoever reads the text."""
+"""Entries of a profile file, checked one key after the other, by every reader of the text."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class SampleFiles:
 def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
     """Digest an input list and its files, from memory where nothing was touched since the last time.
 
-    A file that cannot be read gets a digest too: whoever reads the samples says what is wrong, and where.
+    A file that cannot be read gets a digest too: the reader of the samples says what is wrong, and where.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
 def _read(file: Path) -> tuple[_Seen, bytes] | None:
     """Digest one file; None when it is none that can be read."""
     try:
-        # A pipe must not wait for somebody to write into it.
+        # A pipe must not wait for a writer.
         with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
             found = os.fstat(stream.fileno())
             if not stat.S_ISREG(found.st_mode):

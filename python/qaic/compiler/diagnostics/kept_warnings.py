@@ -1,6 +1,6 @@
 """Warnings of a compilation, kept beside its container in the cache.
 
-Who compiles the same model again gets the container from the cache, and is to be warned all the same.
+A second compilation of a model takes the container from the cache, and warns all the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Looking at what the compiler logs, for as long as one compilation takes.
 
 A handler that is added to a logger changes what becomes of messages: where no other handler is, Python shows
-warnings on stderr, and stops doing so. A tap does that itself, so that nobody notices it.
+warnings on stderr, and stops doing so. A tap does that itself, so that it is not noticed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _taps() -> list[_Tap]:
 
 
 def is_handled(name: str) -> bool:
-    """Whether somebody else handles the messages of a logger."""
+    """Whether other handlers take the messages of a logger."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(not isinstance(handler, _Tap) for handler in logger.handlers):

@@ -127,7 +127,7 @@ def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
 
 
 def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> None:
-    """Refuse operators that nobody implements, all of them in one error.
+    """Refuse operators without an implementation, all of them in one error.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class Constness:
     constant: set[str] = field(default_factory=set)
     #: first outputs of the nodes that are folded in fp32
     folded: set[str] = field(default_factory=set)
-    #: constants that somebody reads unrounded: a folded or fp32 node, a parameter, a cast, an output
+    #: constants that are read unrounded: by a folded or fp32 node, a parameter, a cast, an output
     read_plain: set[str] = field(default_factory=set)
     #: values that some node reads rounded, with the grid
     read_rounded: set[tuple[str, int]] = field(default_factory=set)
@@ -86,7 +86,7 @@ def classify(
         for inner in subgraphs(node):
             classify(inner, local, rules, result)
     for node in reversed(constant_nodes):
-        # Who reads a constant unrounded reads what folding in fp32 gives.
+        # A reader of a constant unrounded reads what folding in fp32 gives.
         followed = any(
             node_key(reader) in result.folded or not rules.reads(reader, position)
             for name in node.output

@@ -1,7 +1,7 @@
 """Results of inner operators as further outputs (``set_output_tensors`` and the like).
 
 The model keeps its outputs in front, under their names and in their order; so a program with further
-outputs serves whoever uses the one without.
+outputs serves the users of the one without.
 """
 
 from __future__ import annotations

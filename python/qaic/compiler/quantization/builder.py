@@ -137,7 +137,7 @@ class NodeWriter:
         self.add(node)
 
     def reshaped(self, stored: Stored, name: str, shape: tuple[int, ...]) -> Stored:
-        """Add a Reshape of integers, one for all who want the same."""
+        """Add a Reshape of integers, one for all readers of the same shape."""
         import numpy as np
         from onnx import helper
 

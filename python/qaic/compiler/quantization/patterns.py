@@ -162,7 +162,7 @@ class Composites:
         return [found[place] for place in sorted(found)]
 
     def _is_shape(self, name: str) -> bool:
-        """Whether a value is of integers: sizes for Reshape and Expand, which nobody quantizes."""
+        """Whether a value is of integers: sizes for Reshape and Expand, which are not quantized."""
         return self.facts.types.get(name) in {6, 7}
 
     def _is_closed(self, nodes: list[onnx.NodeProto]) -> bool:

@@ -121,7 +121,7 @@ def watched(options: CompileOptions, output_dir: Path | None) -> Iterator[PassLo
     Yields
     ------
     PassLog or None
-        To be told about passes; None when nobody wants to know.
+        Takes the times of passes; None where they are not wanted.
     """
     if not (options.time_passes or options.enable_debug):
         yield None

@@ -225,7 +225,7 @@ class Reading:
         return engine_name(int(record["engine"]))
 
     def _window(self, core: int) -> tuple[int, int]:
-        """Return what the core ran in, to which waits are clipped: one begun before belongs to nobody."""
+        """Return what the core ran in, to which waits are clipped: one begun before belongs to none."""
         for facts in self.cores:
             if facts.core == core:
                 return facts.start_u, facts.end_u

@@ -1,4 +1,4 @@
-"""Who waits, for how long, before what, and for whom."""
+"""Which operation waits, for how long, before what, and for which other."""
 
 from __future__ import annotations
 

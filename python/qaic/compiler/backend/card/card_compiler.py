@@ -140,7 +140,7 @@ def compile_for_card(
             return _cached(compiler, model, source, resolved)
         with writable_folder(folder), _aside(folder) as work:
             made = _compile(compiler, model, source, resolved, work)
-            # The container last: whoever sees it sees what belongs to it.
+            # The container last: a process that sees it sees what belongs to it.
             for path in sorted(made.parent.iterdir(), key=lambda path: path == made):
                 _replace(path, folder / path.name)
             return folder / cache.PROGRAM_NAME

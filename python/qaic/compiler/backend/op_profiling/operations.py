@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qaic.compiler")
 
-#: what a loop is taken to repeat where that is not known before it runs; who repeats more gets the begin
+#: what a loop is taken to repeat where that is not known before it runs; a longer one gets the begin
 _UNKNOWN_TRIPS: Final = 100
 #: the engine stops to report after as many events of a run
 _MOST_EXECUTIONS: Final = 1_000_000

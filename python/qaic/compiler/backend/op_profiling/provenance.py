@@ -87,14 +87,14 @@ class Origins:
             for name in read_by(node):
                 readers.setdefault(name, []).append(place)
         found: list[list[str]] = [[] for _ in nodes]
-        # Those who read a result before the one who makes it.
+        # The readers of a result before its producer.
         for place in reversed(range(len(nodes))):
             node = nodes[place]
             values = [name for name in node.output if name]
             made = [renamed.get(name, name) for name in values]
             names = self._without_inputs(self._between([name for name in made if name in self._makers]))
             if not names:
-                # A helper, as one that changes the layout, works for the first who reads its result.
+                # A helper, as one that changes the layout, works for the first reader of its result.
                 beside = (found[reader] for value in values for reader in readers.get(value, ()))
                 names = next((others for others in beside if others), [])
             chief = self._named(node, names)

@@ -156,7 +156,7 @@ def compress_weights(floats: PreparedFloats) -> int:
 
 
 class _Compressor:
-    """Makes the blocks of each weight once, whoever reads them."""
+    """Makes the blocks of each weight once for all readers."""
 
     def __init__(self, floats: PreparedFloats) -> None:
         graph = floats.model.graph
@@ -220,7 +220,7 @@ class _Compressor:
             name = maker.input[0]
 
     def drop_dead(self) -> None:
-        """Remove the nodes between a constant and its products that nobody needs any more."""
+        """Remove the nodes between a constant and its products that are not needed any more."""
         graph = self.floats.model.graph
         count = uses(graph)
         dead = []
