@@ -304,8 +304,9 @@ class Session(Measurements):
         """Start one inference and return its future.
 
         Blocking only while all exec objects are busy. Inputs are copied, so their arrays may be used again at
-        once. The future ends on a thread of the session, which also runs its callbacks; ``cancel`` succeeds
-        until the device has the inference.
+        once. A short inference may have ended when this returns, and so has its future. Other futures end on a
+        thread of the session, which also runs their callbacks; ``cancel`` succeeds until the device has the
+        inference.
 
         Parameters
         ----------
