@@ -304,8 +304,8 @@ class Session(Measurements):
         """Start one inference and return its future.
 
         Blocking only while all exec objects are busy. Inputs are copied, so their arrays may be used again at
-        once. A short inference may have ended when this returns, and so has its future. Other futures end on a
-        thread of the session, which also runs their callbacks; ``cancel`` succeeds until the device has the
+        once. A short inference may have ended when this returns, and so has its future. Other futures end on
+        a thread of the session, which also runs their callbacks; ``cancel`` succeeds until the device has the
         inference.
 
         Parameters

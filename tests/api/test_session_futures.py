@@ -77,6 +77,19 @@ def test_every_future_has_the_result_of_run(path, count, set_size, activations):
             np.testing.assert_array_equal(future.result(SOON)["y"], other)
 
 
+@pytest.mark.virtual_card("a card takes an inference and returns before it has ended")
+def test_future_of_a_short_inference_has_ended_when_submit_returns(path):
+    def ends_at_once():
+        with qaic.Session(path) as session:
+            for number in range(50):
+                session.run(batch(number))
+            future = session.submit(batch(1))
+            return future.done() and not futures_threads()
+
+    # An inference that the system holds up is no short one, and ends on the thread of the futures.
+    assert any(ends_at_once() for _ in range(20))
+
+
 def test_inputs_may_be_used_again_at_once(session):
     buffer = np.empty((2, 4), np.float32)
     futures = []
