@@ -53,12 +53,14 @@ def path(tmp_path):
 
 
 def seen_during(control, faults, tear_down):
-    """System calls that a second Python thread saw blocked while ``tear_down`` ran; it ends them."""
+    """Whether a second Python thread saw a system call blocked while ``tear_down`` ran; it ends them.
+
+    Beside the call that gives something back, another thread may wait for an inference that was left.
+    """
     seen = []
 
     def watch():
-        if control.wait_waiters(1, timeout=30):
-            seen.append(control.waiters())
+        seen.append(control.wait_waiters(1, timeout=30))
         control.set_faults("")
         control.reset()
         control.hurry()
@@ -70,7 +72,7 @@ def seen_during(control, faults, tear_down):
     watcher.join()
     # A reset card forgets what was on it, so what is left is only what this process keeps.
     assert emulated_cards.left_for_good() == []
-    return seen
+    return seen == [True]
 
 
 def loaded(model, **options):
@@ -158,7 +160,7 @@ SESSION = [
 @pytest.mark.parametrize("scene", SESSION)
 def test_session_torn_down_lets_other_threads_run(control, model, never_preempted, scene):
     tear_down = scene(model)
-    assert seen_during(control, DEACTIVATE, tear_down) == [1]
+    assert seen_during(control, DEACTIVATE, tear_down)
 
 
 def program_dropped(path):
@@ -254,7 +256,7 @@ QAICRT = [
 @pytest.mark.parametrize("scene", QAICRT)
 def test_qaicrt_object_torn_down_lets_other_threads_run(control, path, never_preempted, scene):
     faults, tear_down = scene(path)
-    assert seen_during(control, faults, tear_down) == [1]
+    assert seen_during(control, faults, tear_down)
 
 
 # --- what waits for a teardown, and what does not ---------------------------------------------------------
