@@ -9,8 +9,8 @@ import qaicrt
 import session_models
 from qaic import _core
 from qaic.compiler import compile_model
+from qaic.options.files.specializations import Specialization
 from qaic.options.models import CompileOptions
-from qaic.options.specializations import Specialization
 
 S = qaicrt.QStatus
 

@@ -6,14 +6,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from qaic import __version__
-from qaic.cli import _common
+from qaic.cli import console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def _parser() -> _common.Parser:
-    parser = _common.Parser(prog="python -m qaic", description="Open user-space stack for Cloud AI 100.")
+def _parser() -> console.Parser:
+    parser = console.Parser(prog="python -m qaic", description="Open user-space stack for Cloud AI 100.")
     parser.add_argument("--version", action="version", version=f"openqaic {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="versions, the engine found, devices and free cores")
@@ -79,4 +79,4 @@ def _front_door(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_common.run(_front_door, None))
+    sys.exit(console.run(_front_door, None))

@@ -219,7 +219,7 @@ def _compile(
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.frontend.files import onnx_file
     from qaic.compiler.pipeline import lower
-    from qaic.options.canonical import effective_options
+    from qaic.options.normalize import effective_options
 
     content = model.SerializeToString(deterministic=True)
     with onnx_file.open_bytes(content) as source, Progress("compiling model") as progress:

@@ -18,7 +18,7 @@ from qaic.errors import CompileError, InputTypeError, OptionConflictError, Optio
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.options import resolve
 from qaic.qpc import DataType, Qpc
-from qaic.whole_file import write_replacing
+from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

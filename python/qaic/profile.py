@@ -9,10 +9,9 @@ import numpy as np
 
 from qaic import _core
 from qaic.errors import OptionError, StateError
-from qaic.metrics import PERCENTILES, summarize
-from qaic.profile_names import buffer_name, latency_name, trace_name
-from qaic.profile_rates import SAMPLING_RATES
-from qaic.whole_file import replace_bytes
+from qaic.runtime.latency import PERCENTILES, summarize
+from qaic.support.atomic_io import replace_bytes
+from qaic.support.profiling_types import SAMPLING_RATES, buffer_name, latency_name, trace_name
 
 if TYPE_CHECKING:
     import os
@@ -268,7 +267,7 @@ class Profile:
         """Make one of the reports of ``qaic-opstats report``.
 
         Its ``verdict`` are sentences, its ``tables`` hold the figures;
-        ``qaic.stats.reports.render_text.to_text(report)`` is the text.
+        ``qaic.stats.reports.render.text.to_text(report)`` is the text.
 
         Raises
         ------

@@ -14,13 +14,13 @@ import numpy as np
 
 from qaic import _core
 from qaic.errors import DeviceTimeoutError, OptionConflictError, OptionError
-from qaic.measurements import Measurements
-from qaic.metrics import CallProfile
 from qaic.model_path import find_model
 from qaic.options import resolve
 from qaic.options.resolution import parse_updates
-from qaic.ordered_map import MapProgress, ordered_map
-from qaic.shapes import ShapeDict, coerce
+from qaic.runtime.imap import MapProgress, ordered_map
+from qaic.runtime.latency import CallProfile
+from qaic.runtime.metrics import Measurements
+from qaic.runtime.shapes import ShapeDict, coerce
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from qaic.futures import Collector
     from qaic.options import ResolvedOptions, RuntimeOptions
     from qaic.options.keywords import SessionKeywords
+    from qaic.runtime.futures import Collector
 
 _logger = logging.getLogger(__name__)
 
@@ -456,7 +456,7 @@ class Session(Measurements):
     def _ensure_collector(self) -> Collector:
         collector = self._collector
         if collector is None:
-            from qaic.futures import Collector
+            from qaic.runtime.futures import Collector
 
             with self._lock:
                 collector = self._collector = self._collector or Collector()

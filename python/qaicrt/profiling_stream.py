@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from qaic import _core
-from qaic.profile_rates import REPORTING_RATES_MS, SAMPLING_RATES
+from qaic.support.profiling_types import REPORTING_RATES_MS, SAMPLING_RATES
 from qaicrt import profiling_reports as reports
 from qaicrt.enums import QStatus
 from qaicrt.profiling import checked_callback, checked_program, checked_type, init_failed

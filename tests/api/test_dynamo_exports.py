@@ -15,7 +15,7 @@ import pytest
 from onnxruntime import __version__ as engine_version
 
 import qaic
-from qaic.cli import compile as qaic_compile
+from qaic.cli import compile as compile_tool
 
 FOLDER = Path(__file__).parents[1] / "data" / "dynamo"
 EXPORTS = json.loads((FOLDER / "exports.json").read_text())
@@ -83,7 +83,7 @@ def compiled_by_tool(name, folder, *flags):
         path = folder / "specializations.json"
         path.write_text(json.dumps({"specializations": entries}))
         words.append(f"-network-specialization-config={path}")
-    assert qaic_compile.main(words) == 0
+    assert compile_tool.main(words) == 0
     return folder / "binaries" / "programqpc.bin"
 
 

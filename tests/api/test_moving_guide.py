@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import qaic
-from qaic.cli import compile as qaic_compile
+from qaic.cli import compile as compile_tool
 from qaic.cli import compile_and_run, shims
 from qaic.errors import DeviceError, OptionError, QaicError
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
@@ -169,7 +169,7 @@ BATCH = "-onnx-define-symbol=batch,3"
 
 def test_compile_only_is_accepted_without_effect(model, tmp_path):
     words = [f"-m={model}", BATCH, f"-aic-binary-dir={tmp_path / 'a'}"]
-    assert qaic_compile.main([*words, "-compile-only"]) == 0
+    assert compile_tool.main([*words, "-compile-only"]) == 0
     assert (tmp_path / "a" / "programqpc.bin").is_file()
 
 
@@ -192,13 +192,13 @@ def test_both_forms_of_the_specialization_file_are_read(model, tmp_path, is_name
 
 def test_encryption_is_refused(model, tmp_path, capsys):
     words = [f"-m={model}", BATCH, f"-aic-binary-dir={tmp_path / 'a'}", "-io-encrypt=key"]
-    assert qaic_compile.main(words) == 2
+    assert compile_tool.main(words) == 2
     assert "io-encrypt" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
 
 
 def test_an_unknown_flag_is_wrong_usage(model, capsys):
-    assert qaic_compile.main([f"-m={model}", "-aic-no-such-flag"]) == 2
+    assert compile_tool.main([f"-m={model}", "-aic-no-such-flag"]) == 2
     assert "-aic-no-such-flag" in capsys.readouterr().err
 
 

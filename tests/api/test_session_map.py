@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import emulated_cards
 import qaic
 import session_models
-from qaic import ordered_map
 from qaic.errors import DeviceTimeoutError, InferenceError, InputError, InputShapeError, OptionError
+from qaic.runtime import imap
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch):
     """A clock that goes on by a quarter of a second with every look."""
     ticks = itertools.count(0, 0.25)
-    monkeypatch.setattr(ordered_map.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(imap.time, "monotonic", lambda: next(ticks))
 
 
 @pytest.mark.parametrize("sized", [True, False])

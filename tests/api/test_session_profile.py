@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import qaic
 from qaic import stats
 from qaic.errors import OptionError, StateError
-from qaic.measurements import Measurements
+from qaic.runtime.metrics import Measurements
 from session_models import affine, model, save
 
 X = {"x": np.ones((2, 4), np.float32)}

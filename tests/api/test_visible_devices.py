@@ -14,7 +14,7 @@ import qaicrt
 import session_models
 from qaic import __main__ as front_door
 from qaic import _core
-from qaic.cli import _common
+from qaic.cli import console
 from qaic.cli.util import main as qaic_util
 from qaic.errors import DeviceNotFoundError, QaicError
 from qaicrt import QStatus
@@ -145,7 +145,7 @@ def test_tools_show_and_take_what_is_seen(four, container, capfd):
             assert "Device 0 invalid; there are 1, 3" in captured.err
         else:
             assert f"Device: {device or 1}" in captured.out
-    assert _common.run(front_door._front_door, ["info", "--json"]) == 0
+    assert console.run(front_door._front_door, ["info", "--json"]) == 0
     assert [device["id"] for device in json.loads(capfd.readouterr().out)["devices"]] == [1, 3]
 
 

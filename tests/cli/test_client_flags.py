@@ -13,7 +13,7 @@ import pytest
 
 import qaic
 from decoder_model import decoder, specializations
-from qaic.cli import compile as tool
+from qaic.cli import compile as compile_tool
 
 SLICES = {
     "connections": [{"devices": [0, 1], "type": "p2p"}],
@@ -106,7 +106,7 @@ def compiled(arguments):
     """Compile as the clients do; returns the recorded options."""
     specialized = "-network-specialization-config=specializations.json"
     extra = () if specialized in arguments else (specialized,)
-    code = tool.main(["-m=decoder.onnx", *arguments, *extra, "-aic-binary-dir=qpc"])
+    code = compile_tool.main(["-m=decoder.onnx", *arguments, *extra, "-aic-binary-dir=qpc"])
     assert code == 0
     return qaic.Qpc("qpc/programqpc.bin").options
 

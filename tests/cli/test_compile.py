@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper
 
 import qaic
-from qaic.cli import compile as tool
+from qaic.cli import compile as compile_tool
 from qaic.cli import compile_and_run
 
 
@@ -50,7 +50,7 @@ BATCH = "-onnx-define-symbol=batch,3"
 
 def test_flags_reach_the_container(model, out, capsys):
     argv = [f"-m={model}", BATCH, "-convert-to-fp16", "--aic-num-cores=4", "-compile-only"]
-    assert tool.main([*argv, f"-aic-binary-dir={out}"]) == 0
+    assert compile_tool.main([*argv, f"-aic-binary-dir={out}"]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
         f"reading {model}",
@@ -84,7 +84,7 @@ def test_repeated_flags_and_switches_that_are_off(model, out, tmp_path):
     config = tmp_path / "specializations.json"
     config.write_text(json.dumps({"specializations": [{"batch": "1"}, {"batch": "2"}]}))
     argv = ["-m", str(model), f"-network-specialization-config={config}", "-convert-to-fp16=false"]
-    assert tool.main([*argv, "-aic-binary-dir", str(out)]) == 0
+    assert compile_tool.main([*argv, "-aic-binary-dir", str(out)]) == 0
     with qaic.Session(out) as session:
         for batch in (1, 2):
             assert session.run({"x": np.ones((batch, 4), np.float32)})["y"].shape == (batch, 4)
@@ -105,7 +105,7 @@ def test_repeated_flags_and_switches_that_are_off(model, out, tmp_path):
 )
 def test_wrong_usage_is_said_before_anything_is_done(argv, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert tool.main(argv) == 2
+    assert compile_tool.main(argv) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: ")
     assert message in printed.err
@@ -120,7 +120,7 @@ def test_wrong_flags_and_values_are_all_named(model, out, capsys):
         ("-convert-to-fp17", "-convert-to-fp16"),
         ("-dump-profile=p -load-profile=p", "load-profile"),
     ]:
-        assert tool.main([f"-m={model}", f"-aic-binary-dir={out}", *flag.split()]) == 2
+        assert compile_tool.main([f"-m={model}", f"-aic-binary-dir={out}", *flag.split()]) == 2
         printed = capsys.readouterr()
         assert message in printed.err
         assert printed.out == ""
@@ -128,37 +128,37 @@ def test_wrong_flags_and_values_are_all_named(model, out, capsys):
 
 
 def test_symbol_without_a_size(model, out, capsys):
-    assert tool.main([f"-m={model}", f"-aic-binary-dir={out}"]) != 0
+    assert compile_tool.main([f"-m={model}", f"-aic-binary-dir={out}"]) != 0
     assert "batch" in capsys.readouterr().err
     assert not out.exists()
 
 
 def test_missing_model(tmp_path, out, capsys):
-    assert tool.main([f"-m={tmp_path / 'missing.onnx'}", f"-aic-binary-dir={out}"]) == 1
+    assert compile_tool.main([f"-m={tmp_path / 'missing.onnx'}", f"-aic-binary-dir={out}"]) == 1
     assert "missing.onnx" in capsys.readouterr().err
 
 
 def test_a_container_is_no_model(model, out, capsys):
-    assert tool.main([f"-m={model}", BATCH, f"-aic-binary-dir={out}"]) == 0
-    assert tool.main([f"-m={out / 'programqpc.bin'}", f"-aic-binary-dir={out}2"]) == 2
+    assert compile_tool.main([f"-m={model}", BATCH, f"-aic-binary-dir={out}"]) == 0
+    assert compile_tool.main([f"-m={out / 'programqpc.bin'}", f"-aic-binary-dir={out}2"]) == 2
     assert "is a compiled container" in capsys.readouterr().err
 
 
 def test_a_model_in_text_form(tmp_path, out, capsys):
     path = tmp_path / "doubled.onnxtxt"
     path.write_text(text_format.MessageToString(doubled()))
-    assert tool.main([f"-m={path}", BATCH, f"-aic-binary-dir={out}"]) == 0
+    assert compile_tool.main([f"-m={path}", BATCH, f"-aic-binary-dir={out}"]) == 0
     with qaic.Session(out) as session:
         assert session.run({"x": np.ones((3, 4), np.float32)})["y"].tolist() == [[2.0] * 4] * 3
     for content in (b"graph {", b"\xff", b"{" * 100_000):
         path.write_bytes(content)
-        assert tool.main([f"-m={path}", f"-aic-binary-dir={out}"]) == 2
+        assert compile_tool.main([f"-m={path}", f"-aic-binary-dir={out}"]) == 2
         assert "is no model in the text form" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["-h", "-help", "--help", "--usage", "-u"])
 def test_help_wins_over_everything(flag, capsys):
-    assert tool.main(["-no-such-flag", flag]) == 0
+    assert compile_tool.main(["-no-such-flag", flag]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("usage: qaic-compile ")
     assert printed.err == ""
@@ -168,7 +168,7 @@ def test_help_lists_every_flag(capsys):
     from qaic.options.spec import Stage
     from qaic.options.table import SPECS
 
-    assert tool.main(["-h"]) == 0
+    assert compile_tool.main(["-h"]) == 0
     words = capsys.readouterr().out.replace("=", " ").replace("[", " ").split()
     for spec in SPECS:
         if spec.flag is not None and spec.stage is Stage.COMPILE and spec.flag.text != "v":
@@ -184,7 +184,8 @@ Compile an ONNX model to a program container{}.
 
 
 @pytest.mark.parametrize(
-    ("module", "words"), [(tool, ("qaic-compile", "")), (compile_and_run, ("qaic-exec", " and run it"))]
+    ("module", "words"),
+    [(compile_tool, ("qaic-compile", "")), (compile_and_run, ("qaic-exec", " and run it"))],
 )
 def test_help_is_the_golden_one(module, words, capsys):
     flags = Path(__file__).parents[2] / "docs" / "reference" / "flags.txt"
@@ -200,7 +201,7 @@ def tool_help(module, capsys):
 
 
 def compiled(model, out, *flags):
-    return tool.main([f"-m={model}", BATCH, f"-aic-binary-dir={out}", *flags])
+    return compile_tool.main([f"-m={model}", BATCH, f"-aic-binary-dir={out}", *flags])
 
 
 def test_our_own_container_is_replaced(model, out, capsys):
@@ -239,7 +240,7 @@ def test_what_is_not_ours_is_left_alone(model, out, content, capsys):
 def test_a_failed_compilation_keeps_the_container_that_was_there(model, out, tmp_path):
     assert compiled(model, out) == 0
     before = (out / "programqpc.bin").read_bytes()
-    assert tool.main([f"-m={model}", f"-aic-binary-dir={out}"]) == 1
+    assert compile_tool.main([f"-m={model}", f"-aic-binary-dir={out}"]) == 1
     assert (out / "programqpc.bin").read_bytes() == before
     assert names_in(out) == ["programqpc.bin"]
 
@@ -312,18 +313,18 @@ def test_warnings_come_each_time(tmp_path, out, capsys):
     path = tmp_path / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     for _ in range(2):
-        assert tool.main([f"-m={path}", f"-aic-binary-dir={out}"]) == 0
+        assert compile_tool.main([f"-m={path}", f"-aic-binary-dir={out}"]) == 0
         assert capsys.readouterr().err == (
             "warning: a compiler for the card is unlikely to take this model: "
             "NonZero (not on the list of operators) at 'select'\n"
         )
-    assert tool.main([f"-m={path}", f"-aic-binary-dir={out}2", "-strict-aic"]) == 1
+    assert compile_tool.main([f"-m={path}", f"-aic-binary-dir={out}2", "-strict-aic"]) == 1
     assert not (tmp_path / "binaries2").exists()
 
 
 def test_the_list_of_operators(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert tool.main(["-operators-supported=onnx"]) == 0
+    assert compile_tool.main(["-operators-supported=onnx"]) == 0
     lines = (tmp_path / "OnnxSupportedOperators.txt").read_text().splitlines()
     assert "estimate" in capsys.readouterr().out
     assert lines[0].startswith("# estimated")
@@ -331,14 +332,17 @@ def test_the_list_of_operators(tmp_path, monkeypatch, capsys):
     assert lines[1:] == sorted(lines[1:])
     mine = tmp_path / "mine.txt"
     mine.write_text("Zeta\nAlpha\n")
-    assert tool.main(["-operators-supported=onnx", f"-aic-operator-list={mine}", "-aic-binary-dir=sub"]) == 0
+    assert (
+        compile_tool.main(["-operators-supported=onnx", f"-aic-operator-list={mine}", "-aic-binary-dir=sub"])
+        == 0
+    )
     assert (tmp_path / "sub" / "OnnxSupportedOperators.txt").read_text() == "Alpha\nZeta\n"
 
 
 @pytest.mark.parametrize("flag", ["-mdp-dump-partition-config", "-dump-custom-IO-config-template"])
 def test_files_about_a_model_without_a_container(model, out, tmp_path, flag, capsys):
     written = tmp_path / "written"
-    assert tool.main([f"-m={model}", BATCH, f"{flag}={written}"]) == 0
+    assert compile_tool.main([f"-m={model}", BATCH, f"{flag}={written}"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"wrote {written}"
     assert written.exists()
     written.unlink()

@@ -3,7 +3,7 @@
 import pytest
 
 from qaic import errors
-from qaic.cli import _common
+from qaic.cli import console
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_every_kind_of_error_has_its_exit_code(error, code, capsys):
     def tool(_argv):
         raise error
 
-    assert _common.run(tool, []) == code
+    assert console.run(tool, []) == code
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "error: " in printed.err
@@ -35,22 +35,22 @@ def test_hints_follow_the_error(capsys):
     def tool(_argv):
         raise errors.StateError("nothing there", code="x", hints=("do this", "or that"))
 
-    assert _common.run(tool, []) == 1
+    assert console.run(tool, []) == 1
     assert capsys.readouterr().err == "error: nothing there\nhint: do this\nhint: or that\n"
 
 
 def test_success_passes_the_code_of_the_tool(capsys):
-    assert _common.run(len, ["a", "b"]) == 2
+    assert console.run(len, ["a", "b"]) == 2
     assert capsys.readouterr().err == ""
 
 
 def test_wrong_usage_exits_with_2(capsys):
     with pytest.raises(SystemExit) as caught:
-        _common.Parser(prog="tool").parse_args(["--nope"])
+        console.Parser(prog="tool").parse_args(["--nope"])
     assert caught.value.code == 2
     assert "hint: tool --help" in capsys.readouterr().err
 
 
 def test_table_aligns_numbers_to_the_right():
-    text = _common.table([["a", 1], ["long", 100]], header=["name", "n"])
+    text = console.table([["a", 1], ["long", 100]], header=["name", "n"])
     assert text == "name    n\na       1\nlong  100"

@@ -8,8 +8,8 @@ import pytest
 
 import qaic
 from qaic import __main__ as front_door
-from qaic.cli import _common, demo
-from qaic.cli.filetype_model import FileTypeModel
+from qaic.cli import console, demo
+from qaic.cli.demo.filetype_model import FileTypeModel
 from qaic.errors import StateError
 
 SOURCE = (
@@ -18,7 +18,7 @@ SOURCE = (
 
 
 def run(*argv):
-    return _common.run(front_door._front_door, list(argv))
+    return console.run(front_door._front_door, list(argv))
 
 
 def test_info_names_versions_engine_and_devices(capsys):

@@ -8,7 +8,7 @@ import pytest
 
 import stats_buffers
 from qaic import __main__ as front_door
-from qaic.cli import _common
+from qaic.cli import console
 
 LATENCY = """\
 Inference latency
@@ -30,7 +30,7 @@ METRICS = {
 
 
 def run(*argv):
-    return _common.run(front_door._front_door, ["plot", *map(str, argv)])
+    return console.run(front_door._front_door, ["plot", *map(str, argv)])
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ import pytest
 
 import qaicrt
 from qaic import _core
-from qaic.cli import util_facts
-from qaic.cli.util import main
-from qaic.cli.util_table import Table, device_lines
+from qaic.cli.util import device_info, main
+from qaic.cli.util.table import Table, device_lines
 
 ORDER = [
     "Status",
@@ -351,7 +350,7 @@ def device(**changes):
         for step in path:
             target = getattr(target, step)
         setattr(target, last, value)
-    return util_facts.describe(info, card={"firmware": None})
+    return device_info.describe(info, card={"firmware": None})
 
 
 def test_a_device_that_is_not_ready_shows_what_is_known():

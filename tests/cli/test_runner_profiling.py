@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import qaic
 from qaic import stats
-from qaic.cli import compile_and_run, runner_files, runner_profiling_options
-from qaic.cli.runner_profiling_options import COUNTED, STREAMED
-from qaic.profile_rates import SAMPLING_RATES
+from qaic.cli import compile_and_run
+from qaic.cli.runner import files, profiling_options
+from qaic.cli.runner.profiling_options import COUNTED, STREAMED
+from qaic.support.profiling_types import SAMPLING_RATES
 from runner_support import compiled, doubling
 from session_models import save
 
@@ -395,7 +396,7 @@ def test_a_file_that_cannot_be_written_ends_the_run(tool, measured, monkeypatch,
     def full(path, write):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("qaic.cli.runner_profiling.replace_content", full)
+    monkeypatch.setattr("qaic.cli.runner.profiling.replace_content", full)
     code, _, err = tool("-t", measured, "--time", "600", "--aic-profiling-type", "raw_device_stats")
     assert code == 1
     assert "No space left on device" in err
@@ -411,7 +412,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        runner_files.replace(path, half)
+        files.replace(path, half)
     assert names(tmp_path) == ["report.txt"]
     assert path.read_text() == "before"
 
@@ -462,7 +463,7 @@ def test_exec_records_from_the_second_inference_on(tmp_path, monkeypatch, capsys
 
 def parsed(argv):
     made = argparse.ArgumentParser()
-    runner_profiling_options.add_arguments(made, lambda _least: int)
+    profiling_options.add_arguments(made, lambda _least: int)
     return made.parse_args(argv)
 
 
@@ -485,10 +486,8 @@ def test_every_option_is_used_or_said_to_be_unused(kinds, details):
     argv = [f"--aic-profiling-type={kind}" for kind in kinds]
     argv += [f"--aic-profiling-{name}={value}" for name, value in details.items()]
     options = parsed(argv)
-    wanted = runner_profiling_options.profiling_of(options)
-    unused = {
-        name.removeprefix("--aic-profiling-") for name in runner_profiling_options.without_effect(options)
-    }
+    wanted = profiling_options.profiling_of(options)
+    unused = {name.removeprefix("--aic-profiling-") for name in profiling_options.without_effect(options)}
     if not kinds:
         assert wanted is None
         assert unused == details.keys()

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from qaic import __main__ as front_door
-from qaic.cli import _common, shims
+from qaic.cli import console, shims
 
 PLACES = ["exec/qaic-compile", "exec/qaic-exec", "exec/qaic-runner", "tools/qaic-util", "tools/qaic-qpc"]
 
 
 def run(*argv):
-    return _common.run(front_door._front_door, ["shims", *argv])
+    return console.run(front_door._front_door, ["shims", *argv])
 
 
 @pytest.fixture

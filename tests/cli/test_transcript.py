@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import session_models
 from child_process import run_script
 from qaic import __main__ as front_door
-from qaic.cli import _common
-from qaic.cli.transcript_diff import compare
-from qaic.cli.transcript_lines import VOLATILE, Line, normalised, read
+from qaic.cli import console
+from qaic.cli.transcript.diff import compare
+from qaic.cli.transcript.lines import VOLATILE, Line, normalised, read
 
 SAMPLE = Path(__file__).parents[1] / "data" / "transcripts" / "run.jsonl"
 HEADER = {"seq": 0, "name": "HEADER", "fields": {"version": 1}, "errno": None}
@@ -23,7 +23,7 @@ SEM = {"val": 0, "index": 0, "presync": 0, "cmd": 0, "flags": 0, "pad": 0}
 
 
 def run(*argv):
-    return _common.run(front_door._front_door, ["transcript", *map(str, argv)])
+    return console.run(front_door._front_door, ["transcript", *map(str, argv)])
 
 
 @pytest.fixture

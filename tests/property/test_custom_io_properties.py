@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from qaic import _core
-from qaic.options.custom_io import CustomIoList
+from qaic.options.files.custom_io import CustomIoList
 from rt_programs import Client, compiled
 from session_models import model
 

@@ -11,8 +11,8 @@ from test_fp16_properties import COMPUTING, FLOAT, SELECTING, SIZE, half, half_c
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.pipeline import lower
+from qaic.options.files.node_precision import NodePrecision
 from qaic.options.models import CompileOptions
-from qaic.options.node_precision import NodePrecision
 
 
 @st.composite

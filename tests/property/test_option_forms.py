@@ -15,13 +15,7 @@ from qaic.compiler import compile_model
 from qaic.errors import CompileError, OptionConflictError, OptionError
 from qaic.options import resolve
 from qaic.options.argv import read_argv, to_argv
-from qaic.options.codecs import Bool, Enum, FilePath, Float, Int, ListOf, Str
-from qaic.options.file_content import FileContent
-from qaic.options.parsed_file import ParsedFile
-from qaic.options.spec import FlagForm, Stage
-from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
-from qaic.options.table import SPECS
-from qaic.options.words import (
+from qaic.options.codecs.enumerations import (
     CompilationTarget,
     HardwareVersion,
     HexCodes,
@@ -29,6 +23,12 @@ from qaic.options.words import (
     RandomInputData,
     Samples,
 )
+from qaic.options.codecs.scalars import Bool, Enum, FilePath, Float, Int, ListOf, Str
+from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.files.file_content import FileContent
+from qaic.options.files.parsed_file import ParsedFile
+from qaic.options.spec import FlagForm, Stage
+from qaic.options.table import SPECS
 
 # Values as they stand in a file or in a list; the text of a flag has no surrounding blanks and no separators.
 # In a file an unquoted null or none is no value.

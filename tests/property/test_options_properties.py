@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import resolve
-from qaic.options.codecs import (
+from qaic.options.codecs.scalars import (
     Bool,
     Codec,
     Enum,
@@ -25,9 +25,9 @@ from qaic.options.codecs import (
     Str,
     ValueMismatchError,
 )
+from qaic.options.codecs.structures import ModelInputs, SymbolMap
+from qaic.options.files.options_file import read_options_file
 from qaic.options.names import nearest, normalise, respell
-from qaic.options.options_file import read_options_file
-from qaic.options.structures import ModelInputs, SymbolMap
 from qaic.options.table import SPECS, find, nearest_name
 
 CODECS: list[Codec[object]] = [

@@ -20,15 +20,15 @@ LAYERS = [
     ["cli", "__main__"],
     ["backend"],
     ["session"],
-    ["measurements", "profile"],
+    ["runtime", "profile"],
     ["compat", "compilation"],
     ["configs"],
     ["page"],
     ["stats"],
-    ["qpc", "qpc_extract", "qpc_initializers", "metrics", "shapes", "model_path", "futures", "ordered_map"],
+    ["qpc", "qpc_extract", "qpc_initializers", "model_path"],
     ["compiler"],
     ["options"],
-    ["errors", "error_docs", "profile_names", "profile_rates", "terminal_line", "whole_file"],
+    ["errors", "error_docs", "support"],
     ["_core"],
 ]
 RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
@@ -75,7 +75,7 @@ def imported_layers(path: Path) -> set[str]:
 
 # The low-level interface stands on the compiled module; of `qaic` only the front ends know of it.
 LOW_LEVEL = ROOT / "python" / "qaicrt"
-BELOW_LOW_LEVEL = {"_core", "errors", "profile_names", "profile_rates", "whole_file"}
+BELOW_LOW_LEVEL = {"_core", "errors", "support"}
 MAY_USE_LOW_LEVEL = {"cli", "__main__"}
 
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import qaic
-from qaic.cli import compile as tool
+from qaic.cli import compile as compile_tool
 from qaic.compiler import compile_resolved
 from qaic.compiler.backend.card import card_compiler
 from qaic.errors import CompileError, OptionError, QaicError
@@ -324,7 +324,7 @@ def test_compilers_that_end_after_a_dump_are_run_again(model, fake, calls, tmp_p
     assert ["-dump-profile" in " ".join(argv) for argv in calls()] == [True, False]
     # The tool stops after it, as the vendor's does.
     argv = [f"-m={model}", "--target=card", f"-dump-profile={profile}"]
-    assert tool.main(argv) == 0
+    assert compile_tool.main(argv) == 0
     assert len(calls()) == 3
 
 
@@ -363,7 +363,7 @@ def test_the_places_are_listed_when_there_is_none(tmp_path, model, capsys):
     assert caught.value.code == "compile.card_compiler_missing"
     for place in ("QAIC_SDK_COMPILER", str(tmp_path / "opt"), str(tmp_path / "path")):
         assert place in str(caught.value)
-    assert tool.main([f"-m={model}", "--target", "card", f"-aic-binary-dir={tmp_path / 'out'}"]) == 1
+    assert compile_tool.main([f"-m={model}", "--target", "card", f"-aic-binary-dir={tmp_path / 'out'}"]) == 1
     assert "expected the vendor's compiler" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -405,15 +405,15 @@ def test_the_tool_shows_the_output_of_the_compiler(model, fake, tmp_path, capsys
     fake("print('Compiling...'); sys.stderr.write('careful\\n'); write()")
     out = tmp_path / "out"
     argv = [f"-m={model}", "-aic-hw", "-aic-hw-version=ai100", "-target=card", f"-aic-binary-dir={out}"]
-    assert tool.main(argv) == 0
+    assert compile_tool.main(argv) == 0
     printed = capsys.readouterr()
     assert "compiling for the card, 1 core" in printed.out
     assert "Compiling..." in printed.out.splitlines()
     assert "careful" in printed.err.splitlines()
     # The result of the vendor's compiler may be replaced by another.
-    assert tool.main(argv) == 0
+    assert compile_tool.main(argv) == 0
     # One for the CPU takes no place of a card's.
-    assert tool.main([f"-m={model}", "-onnx-define-symbol=batch,1", f"-aic-binary-dir={out}"]) == 2
+    assert compile_tool.main([f"-m={model}", "-onnx-define-symbol=batch,1", f"-aic-binary-dir={out}"]) == 2
 
 
 def test_a_session_compiles_and_cannot_load(model, fake, tmp_path):

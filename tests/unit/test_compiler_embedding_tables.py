@@ -11,7 +11,7 @@ from onnx import TensorProto
 from qaic.compiler.ir.weights import read_all
 from qaic.compiler.passes.embedding_tables import find_tables, write_tables
 from qaic.errors import CompileError
-from qaic.options.file_content import InputFileContent
+from qaic.options.files.file_content import InputFileContent
 
 LARGE = np.arange(3000, dtype=np.float32).reshape(1000, 3)
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnxruntime import __version__ as engine_version
 
-from qaic.options.specializations import Specialization
+from qaic.options.files.specializations import Specialization
 
 INT64 = TensorProto.INT64
 

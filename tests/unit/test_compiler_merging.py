@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 import decoder_model
 from qaic.compiler.passes.cse import merge_equal
-from qaic.options.specializations import Specializations
+from qaic.options.files.specializations import Specializations
 
 
 def merged(model, shapes=None):

@@ -5,7 +5,7 @@ from compiler_oracle import info, model_of, node
 from onnx import helper
 
 from qaic.compiler.passes.partition_config import check_partitions, node_names, write_template
-from qaic.options.partitions import Partitions
+from qaic.options.files.partitions import Partitions
 
 
 def folding():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.errors import CompileError
-from qaic.options.specializations import Specialization
+from qaic.options.files.specializations import Specialization
 
 SIZES = {"batch": 3, "seq_len": 7, "s0": 5, "past.len": 11}
 

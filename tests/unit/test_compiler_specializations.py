@@ -8,15 +8,15 @@ from compiler_oracle import info, lowered, model_of, node, run, run_fp16, whole
 from onnx import TensorProto
 
 from qaic import _core
-from qaic.cli.qpc_facts import facts
-from qaic.cli.qpc_text import info_text
+from qaic.cli.qpc.info_text import info_text
+from qaic.cli.qpc.qpc_info import facts
 from qaic.compiler import compile_model
 from qaic.errors import CompileError, OptionError
-from qaic.options.codecs import ValueMismatchError
+from qaic.options.codecs.scalars import ValueMismatchError
+from qaic.options.codecs.structures import ModelInput
+from qaic.options.files.partitions import Partitions
+from qaic.options.files.specializations import Specializations
 from qaic.options.models import CompileOptions
-from qaic.options.partitions import Partitions
-from qaic.options.specializations import Specializations
-from qaic.options.structures import ModelInput
 from qaic.qpc import Qpc
 
 

@@ -6,7 +6,7 @@ from compiler_oracle import info, lowered, model_of, node, run, whole
 from onnx import TensorProto, helper
 
 from qaic.errors import CompileError, OptionError
-from qaic.options.structures import ModelInput
+from qaic.options.codecs.structures import ModelInput
 
 
 def symbolic(**changes):

@@ -11,9 +11,9 @@ import qaic
 from qaic import _core
 from qaic.compiler import compile_model
 from qaic.errors import CompileError, OptionError
-from qaic.options.custom_io import CustomIo, CustomIoList
+from qaic.options.files.custom_io import CustomIo, CustomIoList
+from qaic.options.files.specializations import Specialization
 from qaic.options.models import CompileOptions
-from qaic.options.specializations import Specialization
 from session_models import model, save
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from llm_exports import require
-from qaic.cli import compile as tool
+from qaic.cli import compile as compile_tool
 from qaic.errors import CompileError
-from qaic.options.node_precision import NodePrecision
+from qaic.options.files.node_precision import NodePrecision
 
 SETS = [helper.make_opsetid("", 17), helper.make_opsetid("layers", 1)]
 X = np.float32([300, 0.1])
@@ -345,5 +345,5 @@ def test_the_list_of_an_export_with_functions(of_bodies, tmp_path, capsys):
     file.write_text(yaml.safe_dump({"FP32NodeInstanceNames": names}))
     assert len(names) > 50
     out = f"-aic-binary-dir={tmp_path / 'qpc'}"
-    assert tool.main([*export.flags, f"-node-precision-info={file}", out]) == 0
+    assert compile_tool.main([*export.flags, f"-node-precision-info={file}", out]) == 0
     assert "node_precision_info_file" not in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import resolve
 from qaic.options.argv import read_argv, to_argv, without_flag
-from qaic.options.structures import ModelInput
+from qaic.options.codecs.structures import ModelInput
 from qaic.options.table import nearest_flag
 
 

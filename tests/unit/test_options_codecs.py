@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 
-from qaic.options.codecs import (
+from qaic.options.codecs.scalars import (
     Bool,
     Codec,
     Enum,
@@ -20,8 +20,8 @@ from qaic.options.codecs import (
     Str,
     ValueMismatchError,
     plain,
-    shown,
 )
+from qaic.support.text import format_value
 
 CALIBRATION = Enum("None", "KLMinimization", "Percentile")
 
@@ -244,10 +244,10 @@ def test_json_form_of_an_unknown_type_is_a_defect_not_a_guess():
 
 
 def test_shown_is_short_and_never_fails():
-    assert shown(None) == "nothing"
-    assert shown("a") == "'a'"
-    assert len(shown("x" * 1000)) == 60
-    assert shown(10**5000) == "a huge int"
+    assert format_value(None) == "nothing"
+    assert format_value("a") == "'a'"
+    assert len(format_value("x" * 1000)) == 60
+    assert format_value(10**5000) == "a huge int"
 
 
 def test_plain_leaves_types_and_ordinary_values_alone():

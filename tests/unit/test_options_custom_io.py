@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from qaic.options.codecs import ValueMismatchError
-from qaic.options.custom_io import CustomIo, CustomIoList
+from qaic.options.codecs.scalars import ValueMismatchError
+from qaic.options.files.custom_io import CustomIo, CustomIoList
 
 CODEC = CustomIoList()
 

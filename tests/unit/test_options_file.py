@@ -7,8 +7,8 @@ import os
 import pytest
 
 from qaic.errors import OptionConflictError, OptionError
-from qaic.options.given import Source
-from qaic.options.options_file import MOST_BYTES, read_options_file
+from qaic.options.files.options_file import MOST_BYTES, read_options_file
+from qaic.options.raw_option import Source
 
 
 @pytest.fixture

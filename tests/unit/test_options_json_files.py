@@ -4,9 +4,9 @@ import pytest
 
 from qaic.errors import OptionError
 from qaic.options import resolve
-from qaic.options.codecs import ValueMismatchError
-from qaic.options.partitions import Partitions
-from qaic.options.specializations import Specialization, Specializations
+from qaic.options.codecs.scalars import ValueMismatchError
+from qaic.options.files.partitions import Partitions
+from qaic.options.files.specializations import Specialization, Specializations
 
 NAMED = [
     {"name": "Prefill", "symbols": {"batch_size": "1", "seq_len": "8"}},

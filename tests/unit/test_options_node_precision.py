@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from qaic.errors import OptionError
 from qaic.options import resolve
-from qaic.options.codecs import ValueMismatchError
-from qaic.options.node_precision import NodePrecision, NodePrecisionLists
+from qaic.options.codecs.scalars import ValueMismatchError
+from qaic.options.files.node_precision import NodePrecision, NodePrecisionLists
 
 
 def read(tmp_path, text):

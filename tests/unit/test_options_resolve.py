@@ -10,8 +10,8 @@ import pytest
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import CompileOptions, ModelInput, RuntimeOptions, SessionOptions, resolve
-from qaic.options.canonical import recorded_only
-from qaic.options.given import Source
+from qaic.options.normalize import recorded_only
+from qaic.options.raw_option import Source
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pytest
 from qaic.errors import OptionError
 from qaic.options import resolve
 from qaic.options.argv import read_argv
-from qaic.options.custom_io import CustomIo
-from qaic.options.file_content import InputFileContent
-from qaic.options.node_precision import NodePrecision
-from qaic.options.partitions import Partition, PartitionConfig
+from qaic.options.codecs.structures import ModelInput
+from qaic.options.files.custom_io import CustomIo
+from qaic.options.files.file_content import InputFileContent
+from qaic.options.files.node_precision import NodePrecision
+from qaic.options.files.partitions import Partition, PartitionConfig
+from qaic.options.files.specializations import Specialization
 from qaic.options.spec import Effect, Flag, FlagForm, JsonForm, Stage
-from qaic.options.specializations import Specialization
-from qaic.options.structures import ModelInput
 from qaic.options.table import SPECS, find
 
 BY_NAME = {spec.name: spec for spec in SPECS}

@@ -10,7 +10,7 @@ import pytest
 from qaic.errors import OptionConflictError
 from qaic.options import resolve
 from qaic.options.argv import read_argv
-from qaic.options.matrix import RULES
+from qaic.options.conflicts import RULES
 from qaic.options.rules import Severity
 
 MDP = {"partitions": [{"name": "P", "devices": [{"deviceId": 0}, {"deviceId": 1}]}]}

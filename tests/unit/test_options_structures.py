@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from qaic.options.codecs import ValueMismatchError
-from qaic.options.structures import DeviceIds, ModelInput, ModelInputs, SymbolMap
+from qaic.options.codecs.scalars import ValueMismatchError
+from qaic.options.codecs.structures import DeviceIds, ModelInput, ModelInputs, SymbolMap
 
 IMAGE = ModelInput("data", "float32", (1, 3, 8, 8))
 

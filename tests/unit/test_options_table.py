@@ -13,7 +13,7 @@ import pytest
 
 import qaic.options
 from qaic.options import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, keyword_types, schema
-from qaic.options.codecs import Int
+from qaic.options.codecs.scalars import Int
 from qaic.options.docs import render
 from qaic.options.help_text import render_help
 from qaic.options.keywords import CompileKeywords

@@ -7,7 +7,7 @@ from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, ru
 from onnx import helper
 
 from qaic import _core
-from qaic.options.partitions import Partitions
+from qaic.options.files.partitions import Partitions
 
 RNG = np.random.default_rng(11)
 

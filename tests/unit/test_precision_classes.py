@@ -9,9 +9,9 @@ from qaic.compiler.ir.value_info import ValueFacts, collect_types, common_shapes
 from qaic.compiler.quantization import precision
 from qaic.compiler.quantization.precision_classes import PrecisionClass, classify
 from qaic.errors import CompileError
+from qaic.options.codecs.op_types import KIND_ALIASES
+from qaic.options.files.node_precision import NodePrecision
 from qaic.options.models import CompileOptions
-from qaic.options.node_precision import NodePrecision
-from qaic.options.operator_kinds import KIND_ALIASES
 
 BFLOAT = onnx.TensorProto.BFLOAT16
 FP32, FP16, BF16, INT8, INT16 = PrecisionClass

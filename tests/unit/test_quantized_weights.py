@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import qaic
 from qaic.errors import CompileError
-from qaic.options.node_precision import NodePrecision
+from qaic.options.files.node_precision import NodePrecision
 
 DOMAIN = "com.qti.aisw.onnx"
 

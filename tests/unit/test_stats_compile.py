@@ -251,14 +251,14 @@ def test_a_profile_of_the_run_asks_for_statistics(model, tmp_path, given, has_bi
 
 
 def test_options_of_the_run_reach_the_compiler(model, tmp_path, capfd):
-    from qaic.cli import compile as tool
+    from qaic.cli import compile as compile_tool
 
     out = tmp_path / "out"
     flags = [f"-m={model}", f"-aic-binary-dir={out}", "-aic-profiling-type=raw_device_stats"]
-    assert tool.main(flags) == 0
+    assert compile_tool.main(flags) == 0
     assert output_names(qaic.Qpc(out)) == ["y", "aiccyclecounts"]
     assert qaic.Qpc(out).options == {"aic_profiling_type": ["raw_device_stats"]}
-    assert tool.main([*flags[:1], f"-aic-binary-dir={out}2", "-stats-level=0", flags[2]]) == 0
+    assert compile_tool.main([*flags[:1], f"-aic-binary-dir={out}2", "-stats-level=0", flags[2]]) == 0
     assert output_names(qaic.Qpc(f"{out}2")) == ["y"]
     capfd.readouterr()
 

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 import qaic
 from decoder_model import decoder, specializations
 from qaic.compiler import compile_model
+from qaic.options.files.specializations import Specialization
 from qaic.options.models import CompileOptions
-from qaic.options.specializations import Specialization
 
 RNG = np.random.default_rng(5)
 

@@ -12,14 +12,14 @@ import stats_captures as made
 from qaic import _core, stats
 from qaic.errors import StatsError
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
-from qaic.stats.reports import reading as reading_module
-from qaic.stats.reports import timeline as timeline_module
-from qaic.stats.reports.cores import findings
-from qaic.stats.reports.overhead import calibration
-from qaic.stats.reports.path import walk
-from qaic.stats.reports.render_csv import to_csv
-from qaic.stats.reports.render_text import to_text
-from qaic.stats.reports.timeline import activity
+from qaic.stats.reports.capture import trace_reader
+from qaic.stats.reports.hardware.cores import findings
+from qaic.stats.reports.render.csv import to_csv
+from qaic.stats.reports.render.text import to_text
+from qaic.stats.reports.time import timeline
+from qaic.stats.reports.time.overhead import calibration
+from qaic.stats.reports.time.path import walk
+from qaic.stats.reports.time.timeline import activity
 from stats_captures import buffer, capture, cpu_program, in_row
 
 
@@ -492,8 +492,8 @@ def test_the_critical_path_goes_back_in_time(made_capture):
 def test_what_is_read_in_pieces_is_what_is_read_at_once(made_capture):
     whole = made_capture.each()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading_module, "PIECE", 2)
-        patch.setattr(timeline_module, "PIECE", 2)
+        patch.setattr(trace_reader, "PIECE", 2)
+        patch.setattr(timeline, "PIECE", 2)
         in_pieces = Capture(made_capture.buffers).each()
         for one, other in zip(whole, in_pieces, strict=True):
             for field in vars(one.ops):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from qaic.whole_file import read_regular, replace_bytes, write_replacing
+from qaic.support.atomic_io import read_regular, replace_bytes, write_replacing
 
 
 def test_a_file_is_replaced(tmp_path):

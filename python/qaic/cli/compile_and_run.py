@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from qaic.cli import _common
+from qaic.cli import console
 from qaic.cli.compile import tool
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns its exit code."""
-    return _common.run(lambda arguments: tool(arguments, name="qaic-exec", runs=True), argv)
+    return console.run(lambda arguments: tool(arguments, name="qaic-exec", runs=True), argv)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from qaic import __version__, _core
-from qaic.cli._common import show, show_json, table
+from qaic.cli.console import show, show_json, table
 from qaic.errors import DeviceError
 
 

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli._common import complain, show, table
+from qaic.cli.console import complain, show, table
 from qaic.errors import InputError
 from qaic.page.drawing import suffix_of
 
 if TYPE_CHECKING:
-    from qaic.page.distribution import Distribution
+    from qaic.page.latency.distribution import Distribution
     from qaic.page.timeline import Timeline
     from qaic.stats.reports import Capture, Report
 
@@ -44,7 +44,7 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
         metrics = _metrics(path, head)
         if metrics is None:
             return _plot_trace(path, target)
-        from qaic.page.distribution import Distribution
+        from qaic.page.latency.distribution import Distribution
 
         return _plot_latencies(path, target, Distribution.of_metrics(metrics), [])
     if b"totalRoundtripTimeUs" in head:
@@ -67,7 +67,7 @@ def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
 def _plot_report(path: Path, target: Path | None) -> int:
     import numpy as np
 
-    from qaic.page.distribution import Distribution
+    from qaic.page.latency.distribution import Distribution
     from qaic.stats.reports import REPORTS, Capture, HostLatencies
 
     latencies = HostLatencies.of_file(path)
@@ -81,7 +81,7 @@ def _plot_latencies(
     path: Path, target: Path | None, distribution: Distribution, reports: list[Report]
 ) -> int:
     if target is None:
-        from qaic.page.latency_text import latency_text
+        from qaic.page.latency.terminal import latency_text
 
         show(latency_text(distribution, width=_width()))
         _show_reports(reports)
@@ -92,7 +92,7 @@ def _plot_latencies(
 
 
 def _plot_trace(path: Path, target: Path | None) -> int:
-    from qaic.page.trace_tracks import timeline_of_trace
+    from qaic.page.timeline.trace_tracks import timeline_of_trace
 
     timeline = timeline_of_trace(path)
     if target is None:
@@ -118,14 +118,14 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
         from qaic import page
 
         return _say(page.write(capture, [make(capture) for make in REPORTS.values()], target))
-    from qaic.page.capture_tracks import timeline_of
     from qaic.page.drawing import draw_timeline
+    from qaic.page.timeline.capture_tracks import timeline_of
 
     return _say(draw_timeline(timeline_of(capture), target, title=path.name))
 
 
 def _show_timeline(timeline: Timeline) -> None:
-    from qaic.page.timeline_rows import kind_rows, track_rows
+    from qaic.page.timeline.summary_rows import kind_rows, track_rows
 
     rows = track_rows(timeline)
     show(table(rows[:_SHOWN_ROWS], header=["row", "events", "busy us", "from us", "to us"]))
@@ -139,7 +139,7 @@ def _show_timeline(timeline: Timeline) -> None:
 
 
 def _show_reports(reports: list[Report]) -> None:
-    from qaic.stats.reports.render_text import to_text
+    from qaic.stats.reports.render.text import to_text
 
     for report in reports:
         show()

@@ -13,8 +13,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from qaic.cli._common import FAILURE, SUCCESS, complain, show
-from qaic.whole_file import write_replacing
+from qaic.cli.console import FAILURE, SUCCESS, complain, show
+from qaic.support.atomic_io import write_replacing
 
 VENDOR_PREFIX = "/opt/qti-aic"
 #: place below the prefix -> module that is the tool

@@ -27,7 +27,7 @@ from qaic import _core
 from qaic.compiler.backend.cpu.qpc_writer import canonical_json
 from qaic.compiler.digest import DigestIndex
 from qaic.errors import QpcError
-from qaic.whole_file import write_replacing
+from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -16,8 +16,8 @@ from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
-from qaic.options.canonical import effective_options, recorded_only
-from qaic.whole_file import write_replacing
+from qaic.options.normalize import effective_options, recorded_only
+from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

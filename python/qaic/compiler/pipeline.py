@@ -44,7 +44,7 @@ from qaic.compiler.reports import emit_report, support_report
 from qaic.compiler.reports.extra_artifacts import SideFile
 from qaic.compiler.reports.support_report import Survey
 from qaic.errors import QaicError
-from qaic.profile_names import STATS_OUTPUT
+from qaic.support.profiling_types import STATS_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from qaic.compiler.frontend.specialization import Interface, Variant
     from qaic.compiler.ir.float16_weights import Overflows
     from qaic.compiler.ir.weights import Weight
+    from qaic.options.files.specializations import Specialization
     from qaic.options.models import CompileOptions
-    from qaic.options.specializations import Specialization
 
 _log = logging.getLogger("qaic.compiler")
 

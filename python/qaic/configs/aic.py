@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from qaic.configs.aic_models import AicCompilerConfig, AicConfig, AicRuntimeConfig, annotation, fields_of
 from qaic.errors import OptionError
-from qaic.options.codecs import shown
 from qaic.options.spec import JsonForm
+from qaic.support.text import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,7 +157,8 @@ def _read(kind: Any, data: Mapping[str, Any], place: str) -> tuple[Any, dict[str
         wrong = {str(found["loc"][0]): found for found in reversed(error.errors())}
         keys = {name: key for key, name in by_key.items()}
         texts = [
-            f"{keys[name]}: {found['msg']}, found {shown(found['input'])}" for name, found in wrong.items()
+            f"{keys[name]}: {found['msg']}, found {format_value(found['input'])}"
+            for name, found in wrong.items()
         ]
         raise OptionError(
             f"{place}: {'; '.join(reversed(texts))}",

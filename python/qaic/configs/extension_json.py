@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qaic.configs import htp, htp_mcp
 from qaic.configs.backend_types import BackendType
 from qaic.errors import OptionError
-from qaic.options.json_text import parse_json
+from qaic.support.json import parse_json
 
 if TYPE_CHECKING:
     import os

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qaic.configs import aic
 from qaic.configs.backend_types import BackendType
 from qaic.errors import OptionError
-from qaic.whole_file import write_replacing
+from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
     import os

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from qaic.options.given import Given
+    from qaic.options.codecs.structures import ModelInput
     from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
+    from qaic.options.raw_option import Given
     from qaic.options.resolution import ResolvedOptions
-    from qaic.options.structures import ModelInput
 
 __all__ = [
     "CompileOptions",
@@ -41,7 +41,7 @@ _HOMES = {
     "RunStepOptions": "qaic.options.models",
     "RuntimeOptions": "qaic.options.models",
     "SessionOptions": "qaic.options.models",
-    "ModelInput": "qaic.options.structures",
+    "ModelInput": "qaic.options.codecs.structures",
     "ResolvedOptions": "qaic.options.resolution",
 }
 

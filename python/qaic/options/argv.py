@@ -10,9 +10,9 @@ import re
 from typing import TYPE_CHECKING
 
 from qaic.errors import OptionError
-from qaic.options.codecs import ListOf, ValueMismatchError
-from qaic.options.given import Given, Origin, Source
+from qaic.options.codecs.scalars import ListOf, ValueMismatchError
 from qaic.options.names import respell
+from qaic.options.raw_option import Given, Origin, Source
 from qaic.options.spec import Flag, FlagForm, Stage
 from qaic.options.table import SPECS, find
 

@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from qaic.options import schema
+from qaic.options.conflicts import RULES
 from qaic.options.help_text import render_help
-from qaic.options.matrix import RULES
 from qaic.options.names import normalise
 from qaic.options.rules import Rule, Severity
 from qaic.options.spec import Documented, Effect, FlagForm, OptionSpec, Stage

@@ -6,13 +6,13 @@ import textwrap
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from qaic.options.codecs import Bool, Codec, Enum, FilePath, Float, Int, ListOf
-from qaic.options.file_content import FileContent
-from qaic.options.parsed_file import ParsedFile
+from qaic.options.codecs.enumerations import HexCodes, MostCores, RandomInputData
+from qaic.options.codecs.scalars import Bool, Codec, Enum, FilePath, Float, Int, ListOf
+from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.files.file_content import FileContent
+from qaic.options.files.parsed_file import ParsedFile
 from qaic.options.spec import Effect, Flag, FlagForm, Stage
-from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
-from qaic.options.words import HexCodes, MostCores, RandomInputData
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,16 +11,7 @@ import sys
 from functools import singledispatch
 from typing import Any
 
-from qaic.options.codecs import Bool, Codec, Enum, FilePath, Float, Int, ListOf, Str
-from qaic.options.custom_io import CustomIoList
-from qaic.options.file_content import FileContent
-from qaic.options.node_precision import NodePrecisionLists
-from qaic.options.partitions import Partitions
-from qaic.options.spec import OptionSpec, Stage
-from qaic.options.specializations import Specializations
-from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
-from qaic.options.table import SPECS
-from qaic.options.words import (
+from qaic.options.codecs.enumerations import (
     CompilationTarget,
     HardwareVersion,
     HexCodes,
@@ -28,6 +19,15 @@ from qaic.options.words import (
     RandomInputData,
     Samples,
 )
+from qaic.options.codecs.scalars import Bool, Codec, Enum, FilePath, Float, Int, ListOf, Str
+from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.files.custom_io import CustomIoList
+from qaic.options.files.file_content import FileContent
+from qaic.options.files.node_precision import NodePrecisionLists
+from qaic.options.files.partitions import Partitions
+from qaic.options.files.specializations import Specializations
+from qaic.options.spec import OptionSpec, Stage
+from qaic.options.table import SPECS
 
 _HEAD = '''\
 """Types of the keyword arguments of `qaic.Session` and `qaic.compile`.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from qaic.options.structures import ModelInput
+    from qaic.options.codecs.structures import ModelInput
 
     _Path: TypeAlias = str | os.PathLike[str]
     _Names: TypeAlias = Sequence[str] | str

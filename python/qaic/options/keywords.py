@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from qaic.options.structures import ModelInput
+    from qaic.options.codecs.structures import ModelInput
 
     _Path: TypeAlias = str | os.PathLike[str]
     _Names: TypeAlias = Sequence[str] | str

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
-from qaic.options.canonical import effective_options, set_options
-from qaic.options.codecs import FilePath, Json, ValueMismatchError
-from qaic.options.given import Given, Origin, Source
-from qaic.options.matrix import broken
+from qaic.options.codecs.scalars import FilePath, Json, ValueMismatchError
+from qaic.options.conflicts import broken
+from qaic.options.files.options_file import read_options_file
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 from qaic.options.names import respell
-from qaic.options.options_file import read_options_file
+from qaic.options.normalize import effective_options, set_options
+from qaic.options.raw_option import Given, Origin, Source
 from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
 from qaic.options.table import SPECS, find, nearest_flag, nearest_name
@@ -69,7 +69,7 @@ class ResolvedOptions:
 
     @property
     def effective_compile(self) -> dict[str, Json]:
-        """JSON form of what the compile options amount to (`qaic.options.canonical.effective_options`)."""
+        """JSON form of what the compile options amount to (`qaic.options.normalize.effective_options`)."""
         return effective_options(self.compile)
 
 

@@ -10,13 +10,13 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.options.given import Source
+from qaic.options.raw_option import Source
 from qaic.options.table import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from qaic.options.given import Origin
+    from qaic.options.raw_option import Origin
 
 
 class Severity(enum.Enum):

@@ -11,14 +11,20 @@ import json
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from qaic.options.codecs import Bool, Codec, Enum, Float, Int, ListOf
-from qaic.options.custom_io import CustomIoList
+from qaic.options.codecs.enumerations import (
+    CompilationTarget,
+    HardwareVersion,
+    HexCodes,
+    MostCores,
+    RandomInputData,
+)
+from qaic.options.codecs.scalars import Bool, Codec, Enum, Float, Int, ListOf
+from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.files.custom_io import CustomIoList
+from qaic.options.files.node_precision import NodePrecisionLists
+from qaic.options.files.parsed_file import JsonFile
 from qaic.options.names import normalise
-from qaic.options.node_precision import NodePrecisionLists
-from qaic.options.parsed_file import JsonFile
-from qaic.options.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.table import SPECS
-from qaic.options.words import CompilationTarget, HardwareVersion, HexCodes, MostCores, RandomInputData
 
 if TYPE_CHECKING:
     from qaic.options.spec import OptionSpec

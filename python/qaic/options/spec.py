@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qaic.options.names import normalise
 
 if TYPE_CHECKING:
-    from qaic.options.codecs import Codec
+    from qaic.options.codecs.scalars import Codec
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -44,8 +44,8 @@ def write(capture: Capture, reports: Sequence[Report], path: str | os.PathLike[s
     OSError
         The file cannot be written.
     """
-    from qaic.page.capture_page import capture_page
     from qaic.page.document import write_bytes
+    from qaic.page.timeline.capture_page import capture_page
 
     return write_bytes(path, capture_page(capture, reports).encode())
 
@@ -83,8 +83,8 @@ def write_latency(
     OSError
         The file cannot be written.
     """
-    from qaic.page.distribution import Distribution
     from qaic.page.drawing import draw_latencies, suffix_of
+    from qaic.page.latency.distribution import Distribution
 
     suffix_of(path)
     return draw_latencies(Distribution.of(latencies, what=what), path, title=title)
@@ -124,7 +124,7 @@ def write_trace(
     from pathlib import Path
 
     from qaic.page.drawing import draw_timeline, suffix_of
-    from qaic.page.trace_tracks import timeline_of_trace
+    from qaic.page.timeline.trace_tracks import timeline_of_trace
 
     suffix_of(path)
     source = Path(trace)

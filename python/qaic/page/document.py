@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from qaic import __version__
 from qaic.page.text import escape
-from qaic.whole_file import replace_bytes
+from qaic.support.atomic_io import replace_bytes
 
 if TYPE_CHECKING:
     import os

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from qaic.page.distribution import Distribution
+    from qaic.page.latency.distribution import Distribution
     from qaic.page.timeline import Timeline
-    from qaic.stats.reports.table import Report
+    from qaic.stats.reports.render.table import Report
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
@@ -43,10 +43,10 @@ def draw_latencies(
 ) -> Path:
     """Write a picture of latencies; reports are shown on pages only. Blocking."""
     if suffix_of(path) == ".png":
-        from qaic.page.picture import latency_png
+        from qaic.page.png import latency_png
 
         return write_bytes(path, latency_png(distribution, title=title))
-    from qaic.page.latency_page import latency_page
+    from qaic.page.latency.page import latency_page
 
     return write_bytes(path, latency_page(distribution, title=title, reports=reports).encode())
 
@@ -54,9 +54,9 @@ def draw_latencies(
 def draw_timeline(timeline: Timeline, path: str | os.PathLike[str], *, title: str) -> Path:
     """Write a picture of a timeline. Blocking."""
     if suffix_of(path) == ".png":
-        from qaic.page.picture import timeline_png
+        from qaic.page.png import timeline_png
 
         return write_bytes(path, timeline_png(timeline, title=title))
-    from qaic.page.trace_page import trace_page
+    from qaic.page.timeline.trace_page import trace_page
 
     return write_bytes(path, trace_page(timeline, title=title).encode())

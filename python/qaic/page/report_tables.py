@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.page.text import escape
-from qaic.stats.reports.table import Column
+from qaic.stats.reports.render.table import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qaic.stats.reports.table import Cell, Report, Table
+    from qaic.stats.reports.render.table import Cell, Report, Table
 
 #: rows of a table that a page shows
 MOST_ROWS = 2000

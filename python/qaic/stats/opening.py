@@ -12,11 +12,11 @@ import numpy as np
 
 from qaic import _core
 from qaic.errors import StatsMismatchError, UnknownStatsLayoutError
-from qaic.profile_names import in_file_names
 from qaic.qpc import Qpc
 from qaic.stats import layouts
 from qaic.stats.buffer import StatsBuffer
 from qaic.stats.descriptor import Descriptor
+from qaic.support.profiling_types import in_file_names
 
 if TYPE_CHECKING:
     from typing import Any

@@ -18,7 +18,7 @@ from qaic.compiler.calibration.glow_profile import read_profile
 from qaic.compiler.calibration.glow_profile_entries import fixed
 from qaic.compiler.calibration.profile import Profile, TensorProfile
 from qaic.errors import OptionError
-from qaic.options.json_text import parse_json
+from qaic.support.json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.value_info import ValueFacts
     from qaic.compiler.ir.weights import Weight
     from qaic.compiler.quantization.precision import PreparedFloats
-    from qaic.options.specializations import Specialization
+    from qaic.options.files.specializations import Specialization
 
 #: operators whose first result holds exactly the values of the first input, each as often as before
 _REARRANGING: Final = frozenset(

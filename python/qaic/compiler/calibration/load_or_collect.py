@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qaic.compiler.calibration.dataset import Source
     from qaic.compiler.calibration.float_graph import FloatGraph, Measured
     from qaic.compiler.diagnostics.progress import Progress
-    from qaic.options.file_content import InputFileContent
+    from qaic.options.files.file_content import InputFileContent
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.log_tap import tapped
-from qaic.whole_file import write_replacing
+from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

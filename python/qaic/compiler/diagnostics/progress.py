@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from qaic.terminal_line import has_terminal, open_line
+from qaic.support.status_line import has_terminal, open_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.diagnostics.pass_timing import PassLog
     from qaic.compiler.ir.weights import Weight
-    from qaic.terminal_line import TerminalLine
+    from qaic.support.status_line import TerminalLine
 
 #: seconds before anything is shown, and between two updates
 _PATIENCE: Final = 1.0

@@ -15,14 +15,14 @@ from qaic import _core
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.errors import OptionError
-from qaic.options.yaml_text import PlainValues, YamlMistakeError, compose
+from qaic.support.yaml import PlainValues, YamlMistakeError, compose
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import onnx
 
-    from qaic.options.file_content import InputFileContent
+    from qaic.options.files.file_content import InputFileContent
 
 _OPTION: Final = "register_custom_op"
 

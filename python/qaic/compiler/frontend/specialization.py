@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.options.specializations import Specialization
+    from qaic.options.files.specializations import Specialization
 
 _OPTION = "network_specialization_config"
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.options.specializations import Specialization
-    from qaic.options.structures import ModelInput
+    from qaic.options.codecs.structures import ModelInput
+    from qaic.options.files.specializations import Specialization
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend.inlined_names import rename_values
 from qaic.compiler.quantization.precision_classes import has_node_options
-from qaic.options.node_precision import NodePrecision
+from qaic.options.files.node_precision import NodePrecision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.options.partitions import PartitionConfig
+    from qaic.options.files.partitions import PartitionConfig
 
 _log = logging.getLogger("qaic.compiler")
 

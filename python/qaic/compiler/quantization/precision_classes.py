@@ -18,7 +18,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.quantization.op_types import operands, quantizable, results
-from qaic.options.operator_kinds import operator_kind
+from qaic.options.codecs.op_types import operator_kind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.errors import OptionError
-from qaic.options.file_content import InputFileContent
-from qaic.whole_file import write_replacing
+from qaic.options.files.file_content import InputFileContent
+from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

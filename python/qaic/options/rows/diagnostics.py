@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qaic.options.codecs import Bool, Enum, Int
+from qaic.options.codecs.enumerations import HexCodes
+from qaic.options.codecs.scalars import Bool, Enum, Int
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
-from qaic.options.words import HexCodes
 
 _LARGEST = 2**31 - 1
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from qaic.options.codecs import Bool, Enum, FilePath, Int, ListOf, Str
-from qaic.options.custom_io import CustomIo, CustomIoList
-from qaic.options.file_content import FileContent, InputFileContent
+from qaic.options.codecs.enumerations import CompilationTarget, HardwareVersion
+from qaic.options.codecs.scalars import Bool, Enum, FilePath, Int, ListOf, Str
+from qaic.options.codecs.structures import ModelInput, ModelInputs, SymbolMap
+from qaic.options.files.custom_io import CustomIo, CustomIoList
+from qaic.options.files.file_content import FileContent, InputFileContent
+from qaic.options.files.specializations import Specialization, Specializations
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
-from qaic.options.specializations import Specialization, Specializations
-from qaic.options.structures import ModelInput, ModelInputs, SymbolMap
-from qaic.options.words import CompilationTarget, HardwareVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qaic.options.codecs import Bool, ListOf, Str
-from qaic.options.node_precision import NodePrecision, NodePrecisionLists
+from qaic.options.codecs.scalars import Bool, ListOf, Str
+from qaic.options.files.node_precision import NodePrecision, NodePrecisionLists
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
 
 

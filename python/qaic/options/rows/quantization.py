@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from qaic.options.codecs import Bool, Enum, FilePath, Float, Int
-from qaic.options.file_content import FileContent, InputFileContent
+from qaic.options.codecs.enumerations import RandomInputData, Samples
+from qaic.options.codecs.scalars import Bool, Enum, FilePath, Float, Int
+from qaic.options.files.file_content import FileContent, InputFileContent
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
-from qaic.options.words import RandomInputData, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from qaic.options.codecs import Enum, FilePath, Float, Int, ListOf
+from qaic.options.codecs.enumerations import Action
+from qaic.options.codecs.scalars import Enum, FilePath, Float, Int, ListOf
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
-from qaic.options.words import Action
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qaic.options.codecs import Bool, Int, Str
+from qaic.options.codecs.scalars import Bool, Int, Str
+from qaic.options.codecs.structures import DeviceIds
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
-from qaic.options.structures import DeviceIds
 
 #: The runtime keeps these numbers in 32 bits.
 _LARGEST = 2**31 - 1

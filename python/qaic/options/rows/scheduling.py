@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from qaic.options.codecs import Bool, FilePath, Float, Int, ListOf
-from qaic.options.file_content import FileContent, InputFileContent
-from qaic.options.partitions import PartitionConfig, Partitions
+from qaic.options.codecs.enumerations import MostCores
+from qaic.options.codecs.scalars import Bool, FilePath, Float, Int, ListOf
+from qaic.options.files.file_content import FileContent, InputFileContent
+from qaic.options.files.partitions import PartitionConfig, Partitions
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
-from qaic.options.words import MostCores
 
 if TYPE_CHECKING:
     from pathlib import Path

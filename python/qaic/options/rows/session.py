@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from qaic.options.codecs import Bool, Enum, FilePath
+from qaic.options.codecs.scalars import Bool, Enum, FilePath
 from qaic.options.spec import Effect, Flag, FlagForm, option
 
 if TYPE_CHECKING:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.stats.reports.groups import grouped, own_time_us
-from qaic.stats.reports.nodes import NO_OPERATIONS
-from qaic.stats.reports.table import Column, Report, Table
+from qaic.stats.reports.capture.groups import grouped, own_time_us
+from qaic.stats.reports.operations.nodes import NO_OPERATIONS
+from qaic.stats.reports.render.table import Column, Report, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.op_facts import Coded, OpFacts
-    from qaic.stats.reports.table import Cell
+    from qaic.stats.reports.capture.op_info import Coded, OpFacts
+    from qaic.stats.reports.render.table import Cell
 
 
 def _columns(name: str) -> tuple[Column, ...]:

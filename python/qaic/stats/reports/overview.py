@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from qaic.stats.reports.bound import Bound, bound_of
-from qaic.stats.reports.buckets import BUCKETS
 from qaic.stats.reports.capture import median
-from qaic.stats.reports.cores import findings, loads
-from qaic.stats.reports.groups import grouped, own_time_us, share
-from qaic.stats.reports.memory import residency
-from qaic.stats.reports.overhead import Calibration, calibration
-from qaic.stats.reports.table import NOT_MEASURED, Column, Report, Table
+from qaic.stats.reports.capture.groups import grouped, own_time_us, share
+from qaic.stats.reports.capture.op_categories import BUCKETS
+from qaic.stats.reports.hardware.cores import findings, loads
+from qaic.stats.reports.hardware.memory import residency
+from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
+from qaic.stats.reports.time.bottleneck import Bound, bound_of
+from qaic.stats.reports.time.overhead import Calibration, calibration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qaic.stats.reports.capture import Capture, Sample
-    from qaic.stats.reports.reading import Reading
-    from qaic.stats.reports.table import Cell
+    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.render.table import Cell
 
 _OPS_TRUNCATED: Final = 2
 #: longest inference over shortest, from which medians of parts need not fit together

@@ -9,19 +9,19 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qaic.options.partitions import Partitions
+from qaic.options.files.partitions import Partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import onnx
 
-    from qaic.options.codecs import Json
-    from qaic.options.custom_io import CustomIo
+    from qaic.options.codecs.scalars import Json
+    from qaic.options.files.custom_io import CustomIo
+    from qaic.options.files.node_precision import NodePrecision
+    from qaic.options.files.specializations import Specialization
     from qaic.options.models import CompileOptions
-    from qaic.options.node_precision import NodePrecision
     from qaic.options.resolution import ResolvedOptions
-    from qaic.options.specializations import Specialization
 
 _STATE = "_RetainedState"
 
@@ -104,7 +104,7 @@ def with_state_precision(options: CompileOptions, graph: onnx.GraphProto) -> tup
 
     The vendor's compiler has no flag for `mxint8_kv_cache`: it is asked for tensor by tensor.
     """
-    from qaic.options.custom_io import CustomIo
+    from qaic.options.files.custom_io import CustomIo
 
     entries = {entry.name: entry for entry in options.custom_io_list_file or ()}
     for output in graph.output:

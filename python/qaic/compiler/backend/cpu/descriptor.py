@@ -18,7 +18,7 @@ from qaic.compiler.ir.elem_types import (
     TABLE,
     UINT8,
 )
-from qaic.profile_names import STATS_OUTPUT
+from qaic.support.profiling_types import STATS_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import CODES
 from qaic.compiler.ir.weights import FileRange, read_all
-from qaic.options.json_text import parse_json
+from qaic.support.json import parse_json
 
 if TYPE_CHECKING:
     from qaic.compiler.ir.weights import InputFile

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.options.json_text import parse_json
+from qaic.support.json import parse_json
 
 if TYPE_CHECKING:
     from qaic.errors import CompileError

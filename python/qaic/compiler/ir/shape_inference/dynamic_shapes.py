@@ -17,7 +17,7 @@ from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.frontend.specialization import Edges
 from qaic.compiler.ir.shape_inference.inference import inferred
 from qaic.errors import OptionError
-from qaic.options.specializations import Specialization
+from qaic.options.files.specializations import Specialization
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

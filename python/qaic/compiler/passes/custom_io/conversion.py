@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.frontend.interface import Edge
-    from qaic.options.custom_io import CustomIo
+    from qaic.options.files.custom_io import CustomIo
 
 #: the permutation of `Transpose` from the border to the model, and back
 _TO_MODEL: Final = (0, 3, 1, 2)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.frontend.interface import Edge
     from qaic.compiler.ir.weights import Weight
-    from qaic.options.custom_io import CustomIo
+    from qaic.options.files.custom_io import CustomIo
     from qaic.options.models import CompileOptions
 
 #: dims of the model (NCHW) in the order of the border (NHWC)

@@ -11,7 +11,7 @@ from qaic.compiler.frontend.interface import BFLOAT16_HARDWARE
 from qaic.compiler.ir.elem_types import BFLOAT16, CODES, FLOAT, FLOAT16, INT8, UINT8
 from qaic.compiler.passes.retained_state import SUFFIX
 from qaic.errors import OptionError
-from qaic.options.custom_io import CONVERSIONS, CustomIo
+from qaic.options.files.custom_io import CONVERSIONS, CustomIo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,0 +1,62 @@
+"""What the compiler logs, as lines of a tool.
+
+Reports and the output of the vendor's compiler go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from qaic.cli.console import complain, show
+from qaic.compiler.backend.card.card_process import OUTPUT_LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_REPORTS: Final = "qaic.compiler.report"
+#: by the number of `v`
+_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+_KINDS: Final = {logging.INFO: "note", logging.DEBUG: "debug"}
+
+
+class _Lines(logging.Handler):
+    #: the logger may let more through, for the file that `enable_debug` writes
+    least = logging.WARNING
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.name == OUTPUT_LOGGER and record.levelno > logging.INFO:
+            sys.stderr.write(f"{text}\n")
+        elif record.name in {_REPORTS, OUTPUT_LOGGER}:
+            show(text)
+            sys.stdout.flush()
+        elif record.levelno >= self.least:
+            complain(_KINDS.get(record.levelno, record.levelname.lower()), text)
+
+
+@contextmanager
+def logged() -> Iterator[Callable[[int], None]]:
+    """Show what is logged for as long as the tool works; yields what sets how much, from 0 to 3."""
+    logger, words = logging.getLogger("qaic"), logging.getLogger(OUTPUT_LOGGER)
+    before = logger.level, words.level, logger.propagate
+    handler = _Lines()
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
+    words.setLevel(logging.INFO)
+    # A program that calls the tool as a function would get everything twice.
+    logger.propagate = False
+
+    def set_verbosity(count: int) -> None:
+        handler.least = _LEVELS[min(count, len(_LEVELS) - 1)]
+        logger.setLevel(handler.least)
+
+    try:
+        yield set_verbosity
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        words.setLevel(before[1])
+        logger.propagate = before[2]

@@ -1,0 +1,202 @@
+"""``python -m qaic demo``: the main job on real input, next to onnxruntime in the same run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qaic import Session
+from qaic.cli.console import complain, show, table
+from qaic.cli.demo.filetype_model import FileTypeModel
+from qaic.errors import InputError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+_SKIPPED_FOLDERS = {
+    ".git",
+    ".venv",
+    "target",
+    "__pycache__",
+    "node_modules",
+    ".hypothesis",
+    ".mypy_cache",
+    ".ruff_cache",
+}
+_MOST_FILES = 200
+_LATENCY_RUNS = 300
+_THROUGHPUT_ROUNDS = 5
+_THROUGHPUT_SECONDS = 0.4
+_TOLERANCE = 1e-4
+
+
+def demo(paths: Sequence[str], *, shown: int) -> int:
+    """Compile the model, classify files, measure, compare. Exit code 1 when the answers differ."""
+    model = FileTypeModel.installed()
+    files = _collect(paths or ["."])
+    features = {path: tokens for path in files if (tokens := model.features(path)) is not None}
+    if not features:
+        raise InputError(
+            f"{', '.join(paths or ['.'])}: no regular file with {model.smallest_file_bytes} bytes of content "
+            "or more was found",
+            code="demo.no_files",
+        )
+    if len(files) > len(features):
+        count = len(files) - len(features)
+        complain("note", f"{count} too short to classify (less than {model.smallest_file_bytes} bytes)")
+    show(f"model: {model.path} (Magika, a trained file-type classifier)")
+    threads = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="openqaic-demo-") as folder:
+        started = time.perf_counter()
+        session = _compile(model, features, folder, cores=1, activations=threads)
+        show(
+            f"compiled {model.path.name} ({model.path.stat().st_size / 1e6:.1f} MB) to programqpc.bin in "
+            f"{time.perf_counter() - started:.2f} s"
+        )
+        with session:
+            reference = _OnnxRuntime(model.path)
+            largest_difference = _classify(model, features, session, reference, shown)
+            _measure(next(iter(features.values())), session, reference, threads)
+    agree = largest_difference <= _TOLERANCE
+    show()
+    show(
+        f"answers {'agree' if agree else 'DIFFER'} on {len(features)} inputs: "
+        f"largest difference of a probability {largest_difference:.1e}"
+    )
+    return 0 if agree else 1
+
+
+def _collect(paths: Sequence[str]) -> list[Path]:
+    files: list[Path] = []
+    for name in paths:
+        path = Path(name)
+        if path.is_dir():
+            for folder, folders, names in os.walk(path):
+                folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
+                files += [Path(folder, name) for name in sorted(names)]
+        else:
+            # A file named on purpose must exist; stat() says so otherwise.
+            path.stat()
+            files.append(path)
+    regular = [path for path in files if path.is_file()]
+    if len(regular) > _MOST_FILES:
+        complain("note", f"{len(regular)} files found, the first {_MOST_FILES} are used")
+    return regular[:_MOST_FILES]
+
+
+def _compile(
+    model: FileTypeModel, features: dict[Path, NDArray[Any]], folder: str, *, cores: int, activations: int
+) -> Session:
+    (tokens,) = {tokens.shape for tokens in features.values()}
+    return Session(
+        model.path,
+        output_dir=folder,
+        model_inputs=[{"input_name": "bytes", "input_type": "int32", "input_shape": list(tokens)}],
+        aic_num_cores=cores,
+        num_activations=activations,
+        set_size=2,
+    )
+
+
+class _OnnxRuntime:
+    """The same model in onnxruntime's own session, with the same number of threads per inference."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise StateError(
+                f"onnxruntime cannot be imported for the comparison: {error}", code="demo.onnxruntime"
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(self, feeds: dict[str, NDArray[Any]]) -> NDArray[Any]:
+        """Run one inference."""
+        result: NDArray[Any] = self._session.run(None, feeds)[0]
+        return result
+
+
+def _classify(
+    model: FileTypeModel,
+    features: dict[Path, NDArray[Any]],
+    session: Session,
+    reference: _OnnxRuntime,
+    shown: int,
+) -> float:
+    (output,) = session.model_output_shape_dict
+    rows = []
+    largest_difference = 0.0
+    for path, tokens in features.items():
+        scores = session.run({"bytes": tokens})[output]
+        largest_difference = max(
+            largest_difference, float(np.abs(scores - reference.run({"bytes": tokens})).max())
+        )
+        best = int(scores[0].argmax())
+        rows.append([path, model.labels[best], f"{scores[0, best]:.1%}"])
+    show()
+    show(table(rows[:shown], header=["file", "label", "confidence"]))
+    if len(rows) > shown:
+        show(f"... and {len(rows) - shown} more")
+    return largest_difference
+
+
+def _measure(tokens: NDArray[Any], session: Session, reference: _OnnxRuntime, threads: int) -> None:
+    show()
+    show("measuring beside onnxruntime, a few seconds")
+    feeds = {"bytes": tokens}
+    ours: list[float] = []
+    theirs: list[float] = []
+    # In turns, so that whatever else the machine does falls on both.
+    for _ in range(_LATENCY_RUNS):
+        ours.append(_milliseconds(lambda: session.run(feeds)))
+        theirs.append(_milliseconds(lambda: reference.run(feeds)))
+    ours_per_second: list[float] = []
+    theirs_per_second: list[float] = []
+    for _ in range(_THROUGHPUT_ROUNDS):
+        ours_per_second.append(session.run_benchmark(inf_time=_THROUGHPUT_SECONDS, input_dict=feeds)[1])
+        theirs_per_second.append(_throughput(lambda: reference.run(feeds), threads))
+    rows = [
+        ["openqaic", *_percentiles(ours), f"{median(ours_per_second):.0f}"],
+        ["onnxruntime", *_percentiles(theirs), f"{median(theirs_per_second):.0f}"],
+    ]
+    show()
+    show(table(rows, header=["", "p50 ms", "p90 ms", "p99 ms", f"inferences/s on {threads} threads"]))
+
+
+def _milliseconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1e3
+
+
+def _percentiles(latencies_ms: list[float]) -> list[str]:
+    return [f"{value:.3f}" for value in np.percentile(latencies_ms, [50, 90, 99])]
+
+
+def _throughput(work: Callable[[], object], threads: int) -> float:
+    """Measure calls per second of ``threads`` threads."""
+    until = time.perf_counter() + _THROUGHPUT_SECONDS
+
+    def loop() -> int:
+        count = 0
+        while time.perf_counter() < until:
+            work()
+            count += 1
+        return count
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        done = sum(future.result() for future in [pool.submit(loop) for _ in range(threads)])
+    return done / (time.perf_counter() - started)

@@ -1,0 +1,269 @@
+"""``qaic-opstats``: stats buffers of devices as summaries and traces.
+
+``qaic-opstats report`` says what they mean.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic.cli import console
+from qaic.cli.console import FAILURE, SUCCESS, complain, show
+from qaic.errors import QaicError
+from qaic.support.atomic_io import read_regular
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from qaic.cli.opstats.files import StatsFile
+    from qaic.stats import Descriptor, StatsBuffer
+
+#: the first level with figures of operations
+_OP_LEVEL: Final = 70
+#: oddities of one file that are shown without --verbose
+_SHOWN_WARNINGS: Final = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; returns its exit code."""
+    return console.run(_tool, argv)
+
+
+def _tool(argv: Sequence[str]) -> int:
+    if argv and argv[0] == "report":
+        from qaic.cli.opstats.report import report
+
+        return report(argv[1:])
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if not (arguments.summary or arguments.trace):
+        parser.error("nothing to do: give --summary, --trace or both")
+    return _Run(arguments).run()
+
+
+def _parser() -> console.Parser:
+    parser = console.Parser(
+        prog="qaic-opstats",
+        description="Decode the stats buffers that devices wrote for inferences.",
+        epilog="qaic-opstats report --help shows the reports.",
+    )
+    parser.add_argument("-q", "--qpc", required=True, metavar="FILE", help="programqpc.bin that was running")
+    parser.add_argument("-i", "--input-dir", required=True, metavar="DIR", help="where the buffers are")
+    parser.add_argument(
+        "-o", "--output-dir", default=".", metavar="DIR", help="made if needed (current directory)"
+    )
+    parser.add_argument("--summary", action="store_true", help="write a text per buffer")
+    parser.add_argument("--trace", action="store_true", help="write a timeline per inference")
+    parser.add_argument(
+        "--host-trace", metavar="FILE", help="a Chrome trace of the host, shown beside the devices"
+    )
+    parser.add_argument("-c", "--select-cores", type=_numbers, metavar="LIST", help="as 0,5,1 (all)")
+    parser.add_argument(
+        "-d", "--select-devices", type=_numbers, metavar="LIST", help="by number in the program (all)"
+    )
+    for name, text in (
+        ("--merge-mq-traces", "one trace for all devices of a program (true)"),
+        ("--merge-thread-groups", "one track for all threads of a group (true)"),
+    ):
+        parser.add_argument(
+            name, type=_truth, nargs="?", const=True, default=True, metavar="true|false", help=text
+        )
+    parser.add_argument("--flow-events", choices=["none", "full"], default="none", help="dependencies (none)")
+    parser.add_argument(
+        "--show-barrier-events", action="store_true", help="tracks for the waits after operations"
+    )
+    parser.add_argument(
+        "--format",
+        choices=["json", "perfetto"],
+        default="json",
+        help="of traces: Chrome's or Perfetto's (json)",
+    )
+    parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, when none is sure")
+    parser.add_argument("--force", action="store_true", help="take buffers of another program, too")
+    parser.add_argument("--opstats-schema", metavar="FILE", help="FileDescriptorSet of opstatsdesc.bin")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what is read")
+    return parser
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a list as `0,5,1`."""
+    parts = text.replace(",", " ").split()
+    if not parts or not all(part.isascii() and part.isdigit() and int(part) < 1 << 16 for part in parts):
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text!r} is no list of numbers as 0,5,1")
+    return [int(part) for part in parts]
+
+
+def _truth(text: str) -> bool:
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in values:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text!r} is neither true nor false")
+    return values[text.lower()]
+
+
+class _Run:
+    """One call of the tool."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._output = Path(arguments.output_dir)
+        self._failed = False
+        self._hints: dict[str, None] = {}
+        self._host_trace: bytes | None = None
+        self._programs: list[Descriptor] = []
+        self._has_noted_level = False
+
+    def run(self) -> int:
+        """Decode what there is; returns the exit code."""
+        import qaic.stats
+        from qaic.cli.opstats import files as opstats_files
+
+        arguments = self._arguments
+        directory = Path(arguments.input_dir)
+        samples = opstats_files.samples(directory)
+        chosen = arguments.select_devices
+        known = opstats_files.devices(file for files in samples for file in files)
+        if chosen is not None and not set(chosen) & set(known):
+            complain(
+                "error",
+                f"{directory}: no buffer of {_some('device', chosen)}, only of {_some('device', known)}",
+            )
+            return FAILURE
+        self._programs = qaic.stats.descriptors(arguments.qpc, opstats_schema=arguments.opstats_schema)
+        if not self._programs and not arguments.force:
+            complain("error", f"{arguments.qpc}: the program was compiled without statistics")
+            complain("hint", f"compile it with -stats-level={_OP_LEVEL}; --force decodes without names")
+            return FAILURE
+        if arguments.trace and arguments.host_trace is not None:
+            self._host_trace = read_regular(arguments.host_trace)
+        self._output.mkdir(exist_ok=True)
+        expected = [number for number in known if chosen is None or number in chosen]
+        for files in samples:
+            self._sample([file for file in files if chosen is None or (file.slice or 0) in chosen], expected)
+        for hint in self._hints:
+            complain("hint", hint)
+        return FAILURE if self._failed else SUCCESS
+
+    def _sample(self, files: list[StatsFile], expected: list[int]) -> None:
+        """Decode the buffers of one inference."""
+        from qaic.cli.opstats import files as opstats_files
+
+        for number in sorted(set(expected) - set(opstats_files.devices(files))):
+            where = files[0].path if files else "an inference"
+            complain("warning", f"{where}: device {number} wrote no buffer for this inference")
+        opened = [(file, buffer) for file in files if (buffer := self._open(file)) is not None]
+        if self._arguments.summary:
+            paths = [path for file, buffer in opened if (path := self._summary(file, buffer)) is not None]
+            _show_generated("summary", paths)
+        if self._arguments.trace and opened:
+            groups = [opened] if self._arguments.merge_mq_traces else [[one] for one in opened]
+            paths = [path for group in groups if (path := self._trace(group)) is not None]
+            _show_generated("trace", paths)
+
+    def _open(self, file: StatsFile) -> StatsBuffer | None:
+        """Open and check a buffer; what is wrong with it is said."""
+        import qaic.stats
+
+        arguments = self._arguments
+        try:
+            buffer = qaic.stats.open(
+                file.path, qpc=self._programs, layout=arguments.layout, force=arguments.force, check=True
+            )
+        except (QaicError, OSError) as error:
+            self._fail(file.path, error)
+            return None
+        if arguments.verbose:
+            run = buffer.run
+            show(
+                f"{file.path}: layout {buffer.layout}, {run.device_name}, level {run.stats_level}, "
+                f"{run.cores} cores, {len(buffer.ops)} operations"
+            )
+        warnings = buffer.warnings if arguments.verbose else buffer.warnings[:_SHOWN_WARNINGS]
+        for text in warnings:
+            complain("warning", f"{file.path}: {text}")
+        if len(warnings) < len(buffer.warnings):
+            rest = len(buffer.warnings) - len(warnings)
+            complain("warning", f"{file.path}: {rest} more like these; --verbose shows them")
+        self._note_missing(file, buffer)
+        return buffer
+
+    def _note_missing(self, file: StatsFile, buffer: StatsBuffer) -> None:
+        if not buffer.has("OP") and not self._has_noted_level:
+            self._has_noted_level = True
+            level = buffer.run.stats_level
+            complain("note", f"{file.path}: level {level} has no operations, those need level {_OP_LEVEL}")
+        cores = self._arguments.select_cores
+        missing = sorted(set(cores or ()) - {int(core) for core in buffer.cores["core"]})
+        if missing:
+            complain("warning", f"{file.path}: there is no {_some('core', missing)}")
+
+    def _summary(self, file: StatsFile, buffer: StatsBuffer) -> Path | None:
+        from qaic.cli.opstats.files import summary_name
+
+        path = self._output / summary_name(file)
+        try:
+            buffer.write_summary(path, cores=self._arguments.select_cores)
+        except QaicError as error:
+            self._fail(file.path, error)
+            return None
+        return path
+
+    def _trace(self, group: list[tuple[StatsFile, StatsBuffer]]) -> Path | None:
+        from qaic import _core
+        from qaic.cli.opstats.files import trace_name
+
+        arguments = self._arguments
+        path = self._output / trace_name([file for file, _ in group], arguments.format)
+        parts = [
+            (
+                buffer.compiled,
+                None if buffer.descriptor is None else buffer.descriptor.compiled,
+                file.network,
+                file.slice,
+            )
+            for file, buffer in group
+        ]
+        try:
+            _core.write_stats_trace(
+                path,
+                parts,
+                format=arguments.format,
+                merge_thread_groups=arguments.merge_thread_groups,
+                flow_events=arguments.flow_events == "full",
+                barrier_events=arguments.show_barrier_events,
+                cores=arguments.select_cores,
+                host_trace=self._host_trace,
+            )
+        except QaicError as error:
+            foreign = error.code == "stats.host_trace"
+            self._fail(Path(arguments.host_trace) if foreign else group[0][0].path, error)
+            return None
+        return path
+
+    def _fail(self, path: Path, error: QaicError | OSError) -> None:
+        """Say what is wrong with one file; the others go on."""
+        from qaic.cli.opstats.files import hints_of
+
+        self._failed = True
+        if isinstance(error, QaicError):
+            text = error.message.removeprefix(f"{path}: ")
+            complain("error", f"{path}: {text} [{error.code}]")
+            self._hints.update(dict.fromkeys(hints_of(error)))
+        else:
+            complain("error", f"{path}: {error.strerror or error}")
+
+
+def _show_generated(what: str, paths: list[Path]) -> None:
+    if paths:
+        show(f"Generated {what} outputs:")
+        for path in paths:
+            show(f" {path}")
+
+
+def _some(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

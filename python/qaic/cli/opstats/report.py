@@ -1,0 +1,194 @@
+"""``qaic-opstats report``: what measured inferences say, as text, CSV, JSON or a page."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic.cli import console
+from qaic.cli.console import FAILURE, SUCCESS, complain, show
+from qaic.errors import QaicError, StatsError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from qaic.stats.descriptor import Descriptor
+    from qaic.stats.reports import Capture, HostLatencies, Report
+
+#: what is shown by default
+_FIRST: Final = ("overview", "ops", "nodes")
+_PIPE_WIDTH: Final = 120
+
+
+def report(argv: Sequence[str]) -> int:
+    """Run the sub-command with the arguments after its name; returns its exit code."""
+    from qaic.stats.reports import REPORTS, diff
+
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    names, files = _split(parser, arguments)
+    capture, failed = _capture(arguments, files, arguments.input_dir, arguments.qpc)
+    if capture is None:
+        return FAILURE
+    made: list[Report] = [REPORTS[name](capture) for name in names if name != "diff"]
+    if arguments.against is not None:
+        qpc = arguments.against_qpc or arguments.qpc
+        other, other_failed = _capture(arguments, [], arguments.against, qpc, option="--against-qpc")
+        failed |= other_failed
+        if other is None:
+            return FAILURE
+        made.append(diff(capture, other))
+    _put_out(arguments, capture, made)
+    return FAILURE if failed else SUCCESS
+
+
+def _parser() -> console.Parser:
+    from qaic.stats.reports import REPORTS
+
+    parser = console.Parser(
+        prog="qaic-opstats report",
+        description="Say what measured inferences tell: what bounds them, and where the time goes.",
+        epilog=f"NAME is one of {', '.join(REPORTS)}, diff, or all; without one: {', '.join(_FIRST)}"
+        " (all with --format json, csv or html)",
+    )
+    parser.add_argument("things", nargs="*", metavar="NAME|FILE", help="a report, or a stats buffer to read")
+    parser.add_argument("-q", "--qpc", metavar="FILE", help="programqpc.bin, for the names of operations")
+    parser.add_argument("-i", "--input-dir", metavar="DIR", help="read the stats buffers of this directory")
+    parser.add_argument(
+        "-a", "--against", metavar="PATH", help="compare: buffers of a directory, or a buffer"
+    )
+    parser.add_argument("--against-qpc", metavar="FILE", help="program of --against, when it is another")
+    parser.add_argument("--latency", metavar="FILE", help="latency report of qaic-runner, for host-latency")
+    parser.add_argument("--format", choices=["text", "csv", "json", "html"], default="text", help="text")
+    parser.add_argument("-o", "--output-dir", metavar="DIR", help="write files there; made if needed")
+    parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, when none is sure")
+    parser.add_argument("--force", action="store_true", help="read buffers of another program too")
+    parser.add_argument("--opstats-schema", metavar="FILE", help="FileDescriptorSet of opstatsdesc.bin")
+    return parser
+
+
+def _split(parser: console.Parser, arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
+    """Tell names of reports from files."""
+    from qaic.stats.reports import REPORTS
+
+    names: list[str] = []
+    files: list[Path] = []
+    known = [*REPORTS, "diff", "all"]
+    for thing in arguments.things:
+        if thing in known:
+            names += list(REPORTS) if thing == "all" else [thing]
+        elif Path(thing).exists() or "/" in thing or thing.endswith(".bin"):
+            files.append(Path(thing))
+        else:
+            near = get_close_matches(thing, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            parser.error(f"{thing} is neither a report nor a file{hint}")
+    if not files and arguments.input_dir is None and (arguments.latency is None or arguments.against):
+        parser.error("no stats buffer: give files, or a directory with --input-dir")
+    if "diff" in names and arguments.against is None:
+        parser.error("diff compares with --against PATH, which is missing")
+    if arguments.format == "html" and arguments.output_dir is None:
+        parser.error("--format html writes a file: --output-dir says where")
+    if not names and not arguments.against:
+        names = list(REPORTS) if arguments.format != "text" else list(_FIRST)
+    if not files and arguments.input_dir is None:
+        names = ["host-latency"]
+    return list(dict.fromkeys(names)), files
+
+
+def _capture(
+    arguments: argparse.Namespace,
+    files: list[Path],
+    place: str | None,
+    qpc: str | None,
+    *,
+    option: str = "--qpc",
+) -> tuple[Capture | None, bool]:
+    """Open all buffers; those that cannot be are told of, and whether there were such is returned."""
+    import qaic.stats
+    from qaic.cli.opstats.files import hints_of
+    from qaic.stats.reports import Capture
+
+    paths = [*files, *(_found(Path(place)) if place is not None else [])]
+    programs: list[Descriptor] | None = None
+    if qpc is not None:
+        programs = qaic.stats.descriptors(qpc, opstats_schema=arguments.opstats_schema)
+    buffers = []
+    failed = False
+    hints: dict[str, None] = {}
+    for path in paths:
+        try:
+            buffers.append(
+                qaic.stats.open(
+                    path, qpc=programs, layout=arguments.layout, force=arguments.force, check=True
+                )
+            )
+        except (QaicError, OSError) as error:
+            failed = True
+            _complain_of(path, error)
+            hints.update(dict.fromkeys(hints_of(error, option)))
+    for hint in hints:
+        complain("hint", hint)
+    host = _latencies(arguments.latency, place)
+    if not buffers and paths:
+        complain("error", f"none of {len(paths)} stats buffers could be read")
+        return None, True
+    return Capture(buffers, host=host, name=str(place or files[0]) if paths else ""), failed
+
+
+def _found(place: Path) -> list[Path]:
+    """Stats buffers of a directory by name, or the file itself."""
+    from qaic.cli.opstats.files import files_in
+
+    return [place] if place.is_file() else [file.path for file in files_in(place)]
+
+
+def _complain_of(path: Path, error: QaicError | OSError) -> None:
+    if isinstance(error, OSError) and not isinstance(error, QaicError):
+        complain("error", f"{path}: {error.strerror or error}")
+        return
+    where = "" if str(path) in error.message else f"{path}: "
+    complain("error", f"{where}{error.message} [{error.code}]")
+
+
+def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
+    """Read the latency report that was given, or the only one beside the buffers."""
+    from qaic.stats.reports import HostLatencies
+
+    if given is not None:
+        return HostLatencies.of_file(given)
+    beside = sorted(Path(place).glob("*-latency.txt")) if place is not None and Path(place).is_dir() else []
+    if len(beside) != 1:
+        return None
+    try:
+        return HostLatencies.of_file(beside[0])
+    except (StatsError, OSError) as error:
+        # It was not asked for.
+        complain(
+            "warning", error.message if isinstance(error, StatsError) else f"{beside[0]}: {error.strerror}"
+        )
+        return None
+
+
+def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Report]) -> None:
+    from qaic.stats.reports.render.files import rendered, write_files
+
+    if arguments.output_dir is None:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+        sys.stdout.write(rendered(reports, arguments.format, width=width))
+        return
+    folder = Path(arguments.output_dir)
+    folder.mkdir(exist_ok=True)
+    if arguments.format == "html":
+        from qaic import page
+
+        written = [page.write(capture, reports, folder / "report.html")]
+    else:
+        written = write_files(reports, arguments.format, folder)
+    show("Generated report outputs:")
+    for path in written:
+        show(f" {path}")

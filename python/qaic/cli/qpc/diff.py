@@ -1,0 +1,237 @@
+"""What differs between two program containers, as plain values.
+
+Every section holds only differences; one without any is empty. What is large is compared piece by piece over
+the mapped files. A part that cannot be read is named under ``problems`` and compared no further than by its
+bytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.cli.qpc.qpc_info import facts
+from qaic.errors import QpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from qaic.qpc import Qpc
+
+_Json = dict[str, Any]
+
+#: bytes of a constant or segment that are looked at at a time
+_PIECE: Final = 4 << 20
+#: facts of one value each
+_PROGRAM: Final = ("kind", "target", "producer", "name", "cores", "devices", "batch", "stats", "memory_bytes")
+#: of a binding; a place in a DMA buffer says nothing to a user, and `segments` tells of it
+_BINDING: Final = ("dtype", "shape", "bytes", "partial", "stages")
+#: of a weight in the plan; its place moves with every other weight
+_PLACES: Final = frozenset({"name", "offset", "size"})
+
+
+def differences(a: Qpc, b: Qpc) -> _Json:
+    """Compare two containers.
+
+    Returns
+    -------
+    dict
+        ``same`` and the sections. A change is the list ``[in a, in b]``; None is a missing one.
+    """
+    one, two = facts(a), facts(b)
+    problems = [f"{side}: {text}" for side, found in (("a", one), ("b", two)) for text in found["problems"]]
+    found: _Json = {
+        "program": _values({key: one.get(key) for key in _PROGRAM}, {key: two.get(key) for key in _PROGRAM}),
+        "options": {
+            "set": _values(one.get("options") or {}, two.get("options") or {}),
+            "effective": _values(_mapping(one, "effective_options"), _mapping(two, "effective_options")),
+        },
+        "bindings": {side: _bindings(one.get(side, []), two.get(side, [])) for side in ("inputs", "outputs")},
+        "shapes": _shapes(one.get("shapes", []), two.get("shapes", [])),
+        "metadata": _values(one.get("metadata") or {}, two.get("metadata") or {}),
+    }
+    found["constants"], found["graph"] = _contents(a, b, problems)
+    found["segments"] = _segments(a, b)
+    found["slices"] = _slices(a, b)
+    found["problems"] = problems
+    is_same = not any(_differs(section) for key, section in found.items() if key != "problems")
+    return {"a": one["file"], "b": two["file"], "same": is_same, **found}
+
+
+def _differs(section: object) -> bool:
+    if isinstance(section, dict):
+        return any(_differs(value) for value in section.values())
+    return bool(section)
+
+
+def _mapping(found: _Json, key: str) -> _Json:
+    value = found.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _values(a: Mapping[str, Any], b: Mapping[str, Any]) -> _Json:
+    """Keys whose values differ."""
+    keys = [*a, *(key for key in b if key not in a)]
+    return {key: [a.get(key), b.get(key)] for key in keys if a.get(key) != b.get(key)}
+
+
+def _named(a: Mapping[str, Any], b: Mapping[str, Any], compare: Callable[[Any, Any, str], _Json]) -> _Json:
+    """Names that only one side has, and what differs at those of both."""
+    changed = {}
+    for name in a:
+        if name in b and (differing := compare(a[name], b[name], name)):
+            changed[name] = differing
+    found = {
+        "removed": [name for name in a if name not in b],
+        "added": [name for name in b if name not in a],
+        "changed": changed,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _bindings(a: list[_Json], b: list[_Json]) -> _Json:
+    one, two = ({binding["name"]: binding for binding in side} for side in (a, b))
+    found = _named(
+        one,
+        two,
+        lambda x, y, _: _values({key: x[key] for key in _BINDING}, {key: y[key] for key in _BINDING}),
+    )
+    if not found and list(one) != list(two):
+        found["order"] = [list(one), list(two)]
+    return found
+
+
+def _shapes(a: list[_Json], b: list[_Json]) -> list[Any]:
+    """Both lists of the sets of shapes, where they are not the same."""
+    return [] if a == b else [a, b]
+
+
+def _segments(a: Qpc, b: Qpc) -> _Json:
+    def compare(x: Any, y: Any, _: str) -> _Json:
+        if x.size == y.size and _equal_bytes(x.data, y.data):
+            return {}
+        return {"bytes": [x.size, y.size], "crc32": [f"{_crc(side.data):08x}" for side in (x, y)]}
+
+    return _named(a.segments, b.segments, compare)
+
+
+def _slices(a: Qpc, b: Qpc) -> _Json:
+    found = {}
+    for name in a.slices:
+        if name in b.slices:
+            try:
+                inner = differences(a.slices[name], b.slices[name])
+            except QpcError as error:
+                inner = {"same": False, "problems": [error.message]}
+            if not inner["same"]:
+                found[name] = inner
+    return found
+
+
+def _contents(a: Qpc, b: Qpc, problems: list[str]) -> tuple[_Json, _Json]:
+    """Compare what our compiler wrote: weights and graph."""
+    from qaic.cli.qpc.diff_graph import graph_differences, graph_of, small_constants
+
+    graphs, weights = [], []
+    for side, qpc in (("a", a), ("b", b)):
+        try:
+            graph = graph_of(qpc)
+        except QpcError as error:
+            problems.append(f"{side}: graph: {error.message}")
+            graph = None
+        graphs.append(graph)
+        weights.append(_weights(qpc, small_constants(graph), side, problems))
+    found = _named(weights[0], weights[1], _Constants(problems).differ)
+    if graphs[0] is None or graphs[1] is None:
+        return found, {}
+    return found, graph_differences(graphs[0], graphs[1])
+
+
+def _weights(qpc: Qpc, small: Mapping[str, Any], side: str, problems: list[str]) -> _Json:
+    """Name -> (what the plan says about it, how to get its array)."""
+    weights: _Json = {
+        name: ({"dtype": str(array.dtype), "dims": list(array.shape)}, array) for name, array in small.items()
+    }
+    if not qpc.is_program:
+        return weights
+    try:
+        records = (qpc.plan or {}).get("initializers", [])
+        stored = qpc.initializers
+    except QpcError as error:
+        problems.append(f"{side}: constants: {error.message}")
+        return weights
+    for record in records:
+        name = record["name"]
+        told = {key: value for key, value in record.items() if key not in _PLACES}
+        weights[name] = (told, stored)
+    return weights
+
+
+class _Constants:
+    """Comparison of weights that remembers what it could not read."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self._problems = problems
+
+    def differ(self, a: Any, b: Any, name: str) -> _Json:
+        """Say what differs between two weights of one name."""
+        found = _values(a[0], b[0])
+        arrays = []
+        for side, (_, holder) in (("a", a), ("b", b)):
+            try:
+                arrays.append(holder if isinstance(holder, np.ndarray) else holder[name])
+            except QpcError as error:
+                self._problems.append(f"{side}: {error.message}")
+                return found
+        if {"dtype", "dims"} & found.keys():
+            return found
+        # One that is stored in another format may say the same, or nearly.
+        return {**found, **_content(arrays[0], arrays[1])}
+
+
+def _content(a: NDArray[Any], b: NDArray[Any]) -> _Json:
+    """Compare two arrays of one type and shape, piece by piece."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return {"stored": [f"{side.dtype} {list(side.shape)}" for side in (a, b)]}
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+    if a.dtype.hasobject:
+        count = int(np.count_nonzero(flat_a != flat_b))
+        return {"different": count, "of": a.size} if count else {}
+    step = max(_PIECE // max(a.itemsize, 1), 1)
+    different, largest, is_float = 0, 0.0, a.dtype.kind == "f" or a.dtype.name in {"bfloat16"}
+    for start in range(0, a.size, step):
+        x, y = flat_a[start : start + step], flat_b[start : start + step]
+        if np.array_equal(x.view(np.uint8), y.view(np.uint8)):
+            continue
+        unequal = (x.view(np.uint8).reshape(x.size, -1) != y.view(np.uint8).reshape(x.size, -1)).any(axis=1)
+        different += int(np.count_nonzero(unequal))
+        if is_float:
+            wide = np.abs(x[unequal].astype(np.float64) - y[unequal].astype(np.float64))
+            # Equal infinities subtract to nothing meaningful, and what is no number has no distance.
+            finite = wide[np.isfinite(wide)]
+            largest = max(largest, float(finite.max()) if finite.size else 0.0)
+    if not different:
+        return {}
+    found: _Json = {"different": different, "of": a.size}
+    if is_float:
+        found["max_abs_difference"] = largest
+    return found
+
+
+def _equal_bytes(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
+    return all(
+        np.array_equal(a[start : start + _PIECE], b[start : start + _PIECE])
+        for start in range(0, a.size, _PIECE)
+    )
+
+
+def _crc(data: NDArray[np.uint8]) -> int:
+    value = 0
+    for start in range(0, data.size, _PIECE):
+        # The stubs of numpy do not say that an array is a buffer.
+        value = zlib.crc32(data[start : start + _PIECE].data, value)
+    return value

@@ -1,0 +1,254 @@
+"""The facts about a container as text for people.
+
+Names come from files that are not trusted; what a terminal would obey instead of showing is escaped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qaic.cli.console import table
+from qaic.support.text import escape_unprintable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_Json = dict[str, Any]
+
+
+def human_bytes(count: int | None) -> str:
+    """Give a size in the unit people read best."""
+    if count is None:
+        return "unknown"
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def shape_text(dims: Sequence[int]) -> str:
+    """Write dims as ``1x3x8x8``."""
+    return "x".join(str(dim) for dim in dims) or "scalar"
+
+
+def info_text(facts: _Json) -> str:
+    """Everything ``qaic-qpc info`` shows."""
+    return "\n".join(_info_lines(facts))
+
+
+def segments_text(segments: Sequence[_Json]) -> str:
+    """Table of payloads."""
+    rows = [[escape_unprintable(s["name"]), s["bytes"], s["start"], _segment_note(s)] for s in segments]
+    return table(rows, header=["segment", "bytes", "start", ""])
+
+
+def summary_lines(facts: _Json) -> list[str]:
+    """Facts of one line each, aligned."""
+    pairs = list(_summary(facts))
+    width = max(len(key) for key, _ in pairs)
+    return [f"{key:<{width}}  {value}" for key, value in pairs]
+
+
+def _info_lines(facts: _Json) -> Iterator[str]:
+    yield from summary_lines(facts)
+    for text in facts["warnings"]:
+        yield f"warning: {escape_unprintable(text)}"
+    for text in facts["problems"]:
+        yield f"problem: {escape_unprintable(text)}"
+    if facts["kind"] == "program":
+        for side in ("inputs", "outputs"):
+            yield from _section(side, _bindings_text(facts[side]))
+        yield from _section("allowed shapes", _shapes_text(facts["shapes"]))
+        yield from _section("DMA buffers", _dma_text(facts["dma_buffers"]))
+        yield from _section("options", _options_text(facts["options"] or {}, facts["without_effect"]))
+    yield from _section("segments", segments_text(facts["segments"]))
+    for name, inner in facts.get("slices", {}).items():
+        yield ""
+        yield f"--- {escape_unprintable(name)}"
+        yield from _info_lines(inner)
+
+
+def _section(title: str, text: str) -> Iterator[str]:
+    if text:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in text.splitlines())
+
+
+def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
+    if facts["file"]:
+        yield "file", escape_unprintable(facts["file"])
+    size = human_bytes(facts["bytes"])
+    count = len(facts["segments"])
+    yield "size", f"{size}, {count} segment{'' if count == 1 else 's'}"
+    if facts["kind"] == "slices":
+        yield "kind", f"container of {len(facts['slices'])} containers, one per device"
+        return
+    yield "target", _target(facts)
+    yield "program", escape_unprintable(facts["name"]) or "(no name)"
+    yield "cores", str(facts["cores"])
+    if facts["devices"] > 1:
+        yield "devices", f"{facts['devices']}, used as one"
+    yield "batch", str(facts["batch"])
+    if facts["memory_bytes"]:
+        yield "memory", f"{human_bytes(facts['memory_bytes'])} on the device per activation"
+    if facts["constants"] is not None:
+        yield "constants", _constants_text(facts["constants"])
+    if facts["weights"]:
+        formats = (
+            f"{escape_unprintable(kind)} {human_bytes(size)}"
+            for kind, size in sorted(facts["weights"].items())
+        )
+        yield "weights", ", ".join(formats)
+    if facts["precision"]:
+        yield "precision", escape_unprintable(facts["precision"])
+    metadata = facts["metadata"]
+    if metadata is not None:
+        yield (
+            "metadata",
+            f"{metadata['encoding']} in {metadata['section']}, hardware version {metadata['hardware']}, "
+            f"{metadata['semaphores']} semaphores",
+        )
+    elif not any(problem.startswith("metadata:") for problem in facts["problems"]):
+        yield "metadata", "none"
+    yield "stats", _stats_text(facts["stats"])
+
+
+def _target(facts: _Json) -> str:
+    target = facts["target"]
+    if target is None:
+        return "unknown"
+    producer = f", compiled by {escape_unprintable(str(facts['producer']))}" if facts["producer"] else ""
+    return escape_unprintable(target) + producer
+
+
+def _constants_text(constants: _Json) -> str:
+    parts = [
+        f"{human_bytes(constants[f'{kind}_bytes'])} {kind}"
+        for kind in ("static", "dynamic")
+        if constants[f"{kind}_bytes"]
+    ]
+    if not parts:
+        return "none"
+    count = constants["initializers"]
+    weights = f" in {count} initializer{'' if count == 1 else 's'}" if count else ""
+    return ", ".join(parts) + weights
+
+
+def _stats_text(stats: _Json | None) -> str:
+    if stats is None:
+        return "none"
+    parts = [f"level {stats['level']}"]
+    if stats["operations"]:
+        parts.append(f"{stats['operations']} operations")
+    if stats["ddr"]:
+        parts.append("DDR traffic")
+    if stats["pmu_events"]:
+        parts.append(f"PMU events {','.join(stats['pmu_events'])}")
+    parts.append(f"{human_bytes(stats['bytes'])} in DMA buffer {stats['dma_buffer']}")
+    parts.append(
+        "no output of their own"
+        if stats["output"] is None
+        else f"output {escape_unprintable(stats['output'])}"
+    )
+    return ", ".join(parts)
+
+
+def _bindings_text(bindings: Sequence[_Json]) -> str:
+    if not bindings:
+        return ""
+    rows = [
+        [
+            escape_unprintable(binding["name"]) or "(no name)",
+            escape_unprintable(binding["dtype"]),
+            shape_text(binding["shape"]),
+            "?" if binding["bytes"] is None else binding["bytes"],
+            _place(binding),
+            ", ".join(_notes(binding)),
+        ]
+        for binding in bindings
+    ]
+    return table(rows, header=["name", "dtype", "shape", "bytes", "DMA buffer", ""])
+
+
+def _place(binding: _Json) -> str:
+    dma = binding["dma"]
+    return "none" if dma is None else f"{dma['buffer']} at {dma['offset']}"
+
+
+def _notes(binding: _Json) -> Iterator[str]:
+    if binding["partial"]:
+        yield "partial allowed"
+    if not binding["stages"]:
+        yield "optimized away"
+    for stage in binding["stages"]:
+        if stage["kind"] == "copy":
+            continue
+        text = f"{stage['kind']} to {stage['dtype']}" if stage["kind"] != "transpose" else "transpose"
+        if stage["kind"] == "quantize":
+            text += f" (scale {_number(stage['scale'])}, offset {stage['offset']})"
+        yield text
+
+
+def _number(value: float | None) -> str:
+    return "not a number" if value is None else f"{value:g}"
+
+
+def _shapes_text(shapes: Sequence[_Json]) -> str:
+    if not shapes:
+        return ""
+    # Programs have more bindings than combinations; those that are always the same are in the tables above.
+    rows = []
+    for name in shapes[0]:
+        cells = [shape_text(shape[name]) if name in shape else "-" for shape in shapes]
+        if len(set(cells)) > 1:
+            rows.append([escape_unprintable(name), *cells])
+    header = ["binding", *(f"#{number}" for number in range(1, len(shapes) + 1))]
+    return table(rows, header=header) if rows else ""
+
+
+def _dma_text(buffers: Sequence[_Json]) -> str:
+    if not buffers:
+        return ""
+    return table(
+        [
+            [b["index"], b["direction"], b["bytes"], b["holds"] if b["holds"] != "tensors" else ""]
+            for b in buffers
+        ],
+        header=["buffer", "dir", "bytes", ""],
+    )
+
+
+def _options_text(options: _Json, without_effect: Sequence[str]) -> str:
+    if not options:
+        return ""
+    rows = [
+        [
+            escape_unprintable(key),
+            escape_unprintable(value_text(value)),
+            "no effect on the cpu target" if key in without_effect else "",
+        ]
+        for key, value in options.items()
+    ]
+    return table(rows, header=["option", "value", ""])
+
+
+def value_text(value: object) -> str:
+    """Write a value of an option as an options file would."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case dict():
+            return ", ".join(f"{key}={value_text(item)}" for key, item in value.items())
+        case list():
+            return ", ".join(map(value_text, value))
+        case _:
+            return str(value)
+
+
+def _segment_note(segment: _Json) -> str:
+    if segment["name"] != "constants.bin" or segment["offset"] == segment["bytes"]:
+        return ""
+    return f"dynamic from {segment['offset']}"

@@ -1,0 +1,27 @@
+"""``qaic-runner``: run a program container with random or given inputs, measure, write and compare outputs.
+
+This module is the way in; what is loaded before the command line is understood stays small.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.cli import console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; returns its exit code."""
+    return console.run(_tool, argv)
+
+
+def _tool(argv: Sequence[str]) -> int:
+    from qaic.cli.runner.command_line import parse
+
+    options = parse(argv)
+    from qaic.cli.runner.flow import run
+
+    return run(options)

@@ -1,0 +1,58 @@
+"""Files that ``qaic-runner`` writes: their folder is made, each is whole or not there, and each is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.cli.console import show
+from qaic.support.atomic_io import write_replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def writable_folder(name: str) -> Path:
+    """Make a folder in one that exists, or take it as it is.
+
+    Raises
+    ------
+    OSError
+        It cannot be made or written.
+    """
+    folder = Path(name)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+    if not folder.is_dir():
+        raise NotADirectoryError(20, "Not a directory", str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(13, "Permission denied", str(folder))
+    return folder
+
+
+def replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file that is complete or not there, and tell of it. Blocking.
+
+    Parameters
+    ----------
+    path
+        Where it goes. The lines about it are the vendor's.
+    write
+        Writes to the path it is given.
+    """
+    if path.exists():
+        show(f"Deleting previous file: {path}")
+    show(f"Writing file:{path}")
+    write_replacing(path, write)
+
+
+def replace_content(path: Path, content: bytes) -> None:
+    """Write a file of bytes that are there, as `replace`."""
+    replace(path, lambda unfinished: unfinished.write_bytes(content))
+
+
+def safe_name(name: str) -> str:
+    """Name of a program or of one of its outputs as a part of a file name."""
+    return name.replace("/", "_").replace("\0", "_")

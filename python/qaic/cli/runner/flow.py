@@ -1,0 +1,225 @@
+"""What ``qaic-runner`` does once the command line is understood: open, place, load, run, report."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import qaicrt
+from qaic import _core
+from qaic.cli.console import DEVICE, SUCCESS, complain, show
+from qaic.cli.runner.input_sources import requests_of
+from qaic.cli.runner.live import Progress, latency_reporter, rate_reporter
+from qaic.cli.runner.loop import Loop
+from qaic.cli.runner.memory import InputMemory
+from qaic.cli.runner.network import Network
+from qaic.cli.runner.outputs import Comparer, Writer
+from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
+from qaic.errors import DeviceBusyError, DeviceError, OptionError, QaicError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.runner.requests import Request
+
+_LOG_LEVELS = (
+    qaicrt.QLogLevel.QL_ERROR,
+    qaicrt.QLogLevel.QL_WARN,
+    qaicrt.QLogLevel.QL_INFO,
+    qaicrt.QLogLevel.QL_DEBUG,
+)
+_MEGABYTE = 2**20
+
+
+class _Plan(NamedTuple):
+    """Everything a run needs, checked before a device is touched."""
+
+    qpc: qaicrt.Qpc
+    network: Network
+    requests: list[Request]
+    writer: Writer | None
+    comparer: Comparer | None
+    #: what explains the device's buffers, if the program has any
+    statistics: _core.StatsDescriptor | None
+    #: where profiles go, if any are recorded
+    profiles: Path | None
+    #: inferences; None when the run is limited by time
+    iterations: int | None
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the program; returns the exit code.
+
+    Raises
+    ------
+    QaicError
+        Anything that keeps the program from running to its end.
+    """
+    named, is_map = options.devices
+    if (code := _check_devices(named)) != SUCCESS:
+        return code
+    context = qaicrt.Context(qaicrt.QIDList(named))
+    level = options.verbose
+    context.setLogLevel(_LOG_LEVELS[level] if level < len(_LOG_LEVELS) else _LOG_LEVELS[0])
+    plan = _plan(options)
+    ids = named if is_map else _chosen(context, plan.qpc, named)
+    if not named and (code := _check_devices(ids)) != SUCCESS:
+        return code
+    if options.verbose:
+        show(f"Device: {':'.join(map(str, ids))}")
+        show(f"Program: {options.test_data}")
+    return _run_plan(plan, context, ids, options)
+
+
+def _plan(options: argparse.Namespace) -> _Plan:
+    qpc = qaicrt.Qpc(_container(options.test_data))
+    if options.pre_post_processing == "off":
+        from qaic.cli.runner.raw_buffers import require_plain_transfers
+
+        require_plain_transfers(options.test_data)
+    if options.unused_profiling:
+        what = "of this kind" if options.profiling else ""
+        complain(
+            "note",
+            f"{', '.join(options.unused_profiling)}: no effect without --aic-profiling-type {what}".rstrip(),
+        )
+    network = Network.of(qpc)
+    requests = requests_of(options, network)
+    count = options.num_iter or (len(requests) if options.time is None else None)
+    _check_range(options, count)
+    writer = Writer(options, network) if options.writes or options.dump_input_buffers else None
+    if options.compare_outputs and not any(part.paths for request in requests for part in request.outputs):
+        complain("note", "-c: there is no output file to compare with")
+    compares = options.output_file is not None or options.compare_outputs
+    comparer = Comparer(network, options.output_file) if compares else None
+    statistics = statistics_of(options.test_data)
+    profiles = checked_folder(options.profiling, statistics) if options.profiling else None
+    return _Plan(qpc, network, requests, writer, comparer, statistics, profiles, count)
+
+
+def _check_range(options: argparse.Namespace, count: int | None) -> None:
+    first, samples = options.write_output_start_iter, options.write_output_num_samples
+    if (options.writes or options.dump_input_buffers) and count is not None and first + samples > count:
+        raise OptionError(
+            f"--write-output-start-iter {first} and --write-output-num-samples {samples} end at inference "
+            f"{first + samples}, and {count} are run",
+            code="runner.write_range",
+        )
+
+
+def _container(path: str) -> str:
+    folder = Path(path)
+    if not folder.exists():
+        raise FileNotFoundError(2, "No such file or directory", path)
+    if folder.is_dir() and not (folder / "programqpc.bin").exists():
+        raise FileNotFoundError(2, "No such file or directory", str(folder / "programqpc.bin"))
+    return path
+
+
+def _check_devices(ids: list[int]) -> int:
+    util = qaicrt.Util()
+    status, known = util.getDeviceIds()
+    if status != qaicrt.QStatus.QS_SUCCESS:
+        raise DeviceError(f"the devices cannot be listed: {status.name}", code="device.list")
+    for number in ids:
+        if number not in known:
+            complain("error", f"Device {number} invalid; there are {', '.join(map(str, known))}")
+            return DEVICE
+        status, info = util.getDeviceInfo(number)
+        if status != qaicrt.QStatus.QS_SUCCESS or info.devStatus != qaicrt.QDevStatus.QDS_READY:
+            complain("error", f"device {number} is not ready")
+            complain("hint", f"qaic-util -q -d {number} shows its state")
+            return DEVICE
+    return SUCCESS
+
+
+def _chosen(context: qaicrt.Context, qpc: qaicrt.Qpc, ids: list[int]) -> list[int]:
+    """Devices for a program: of `ids` as many as it needs, of all without any."""
+    if len(ids) == 1:
+        return ids
+    chosen = _core.choose_devices(context, qpc)
+    return [_pick(context, qpc, ids)] if ids and len(chosen) == 1 else chosen
+
+
+def _pick(context: qaicrt.Context, qpc: qaicrt.Qpc, ids: list[int]) -> int:
+    status, chosen = context.findDevice(qpc)
+    if status != qaicrt.QStatus.QS_SUCCESS:
+        raise DeviceBusyError(
+            f"none of the devices {', '.join(map(str, ids))} has the cores and memory the program takes: "
+            f"{status.name}",
+            code="device.busy",
+        )
+    return int(chosen)
+
+
+def _run_plan(plan: _Plan, context: qaicrt.Context, ids: list[int], options: argparse.Namespace) -> int:
+    try:
+        inference_set = qaicrt.InferenceSet(
+            context,
+            plan.qpc,
+            ids[0] if len(ids) == 1 else None,
+            options.set_size,
+            options.aic_num_of_activations,
+            _properties(options, ids),
+        )
+    except (qaicrt.ExceptionInit, qaicrt.ExceptionNullPtr) as error:
+        # What kept it from being made says more, and has the exit code of its kind.
+        if isinstance(error.__cause__, QaicError):
+            raise error.__cause__ from None
+        raise
+    memory = InputMemory(plan.requests, options.aic_batch_max_memory * _MEGABYTE)
+    handles = options.set_size * options.aic_num_of_activations
+    batch = plan.network.batch
+    progress = Progress()
+    loop = Loop(
+        inference_set,
+        plan.requests,
+        memory,
+        activations=options.aic_num_of_activations,
+        most_in_flight=min(handles, plan.iterations or handles, memory.most_in_flight or handles),
+        progress=progress,
+        writer=plan.writer,
+        comparer=plan.comparer,
+    )
+    with ExitStack() as reporters:
+        if options.live_reporting:
+            reporters.enter_context(rate_reporter(progress, batch, options.live_reporting_period))
+        if options.stats:
+            reporters.enter_context(latency_reporter(inference_set))
+        metrics = DeviceMetrics(inference_set) if plan.statistics else None
+        if metrics is not None:
+            reporters.enter_context(metrics)
+        recording = None
+        if plan.profiles is not None:
+            recording = Recording(inference_set, options.profiling, plan.profiles, plan.statistics, progress)
+            reporters.enter_context(recording)
+        elapsed_ns = loop.run(plan.iterations, options.time)
+    if recording is not None:
+        recording.finish()
+    show(" ---- Stats ----")
+    show(_stats_line(progress.completed, elapsed_ns, batch))
+    for line in metrics.lines() if metrics else ():
+        show(line)
+    if options.verbose and plan.comparer is not None:
+        show(f"Outputs of {progress.completed} inferences are as expected")
+    if options.verbose:
+        show(f"{progress.completed} inferences completed successfully")
+    return SUCCESS
+
+
+def _properties(options: argparse.Namespace, ids: list[int]) -> qaicrt.InferenceSetProperties:
+    properties = qaicrt.InferenceSetProperties()
+    properties.programProperties.SubmitRetryTimeoutMs = options.submit_timeout
+    properties.programProperties.SubmitNumRetries = options.submit_retry_count
+    if len(ids) > 1:
+        properties.programProperties.devMapping = ":".join(map(str, ids))
+    properties.queueProperties.numThreadsPerQueue = options.aic_threads_per_queue
+    return properties
+
+
+def _stats_line(count: int, elapsed_ns: int, batch: int) -> str:
+    microseconds = elapsed_ns // 1000
+    rate = count * 1e6 / max(1, microseconds) * batch
+    # The form is the vendor's; scripts take the last line that contains "Inf/Sec".
+    return f"InferenceCnt {count} TotalDuration {microseconds}us BatchSize {batch} Inf/Sec {rate:.3f}"

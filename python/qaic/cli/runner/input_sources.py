@@ -1,0 +1,145 @@
+"""Which inferences ``qaic-runner`` runs: random data, raw files, a folder, a list, or a batch file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.cli.console import complain, show
+from qaic.cli.runner.requests import (
+    Request,
+    file_bytes,
+    from_batch_of_files,
+    from_files,
+    of_data,
+)
+from qaic.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from qaic.cli.runner.network import Network
+
+
+def requests_of(options: argparse.Namespace, network: Network) -> list[Request]:
+    """Plan the inferences of a command line. Files are looked at and not read.
+
+    Raises
+    ------
+    InputError
+        Files do not fit the program.
+    OSError
+        A file or folder cannot be read.
+    """
+    if options.aic_batch_json_input is not None:
+        from qaic.cli.runner.batch_json import read_batch
+
+        return read_batch(Path(options.aic_batch_json_input), network, compare=options.compare_outputs)
+    if options.aic_batch_input_directory is not None:
+        return _folder(Path(options.aic_batch_input_directory), network, join=options.auto_batch_input)
+    if options.aic_batch_input_file_list is not None:
+        return _listed(Path(options.aic_batch_input_file_list), network, join=options.auto_batch_input)
+    if options.input_file is not None:
+        for name in options.input_file:
+            show(f"Input file: {name}")
+        return [from_files(network, [Path(name) for name in options.input_file], "-i")]
+    bindings = Path(options.test_data) / "bindings.json"
+    if bindings.is_file() and not options.unbound_random and (found := _bindings_file(bindings, network)):
+        return [found]
+    return [_random(network, bounded=not options.unbound_random)]
+
+
+def _random(network: Network, *, bounded: bool) -> Request:
+    from qaic.cli.runner.random_inputs import generator
+
+    show(f"Using {'bounded' if bounded else 'unbound'} random inputs")
+    fill = generator(bounded=bounded)
+    return of_data(network, [fill(binding) for binding in network.inputs])
+
+
+def _bindings_file(path: Path, network: Network) -> Request | None:
+    """Inference of the file beside the container; ``None``, and a note, when it cannot be used."""
+    from qaic.cli.runner.batch_json import read_batch
+
+    try:
+        first = read_batch(path, network, compare=False)[0]
+    except (InputError, OSError) as error:
+        # The vendor's form of this file is not public, so one that is not understood is no mistake.
+        complain("note", f"bindings.json is not used: {error}")
+        return None
+    for part in first.inputs:
+        for name in part.paths:
+            show(f"Input file: {name}")
+    return first
+
+
+def _folder(folder: Path, network: Network, *, join: bool) -> list[Request]:
+    if len(network.inputs) != 1:
+        raise InputError(
+            f"--aic-batch-input-directory is for programs with one input; this one has {len(network.inputs)}",
+            code="runner.directory_inputs",
+            hints=("--aic-batch-input-file-list takes a file per input",),
+        )
+    rows = [[path] for path in sorted(folder.iterdir()) if path.is_file()]
+    return _rows(rows, network, str(folder), join=join)
+
+
+def _listed(path: Path, network: Network, *, join: bool) -> list[Request]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a list of file names: {error}", code="runner.file_list") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        names = [name.strip() for name in line.split(",")]
+        if not all(names) or "\0" in line:
+            raise InputError(
+                f"{path}, line {number}: a name is empty; file names with commas between them are expected",
+                code="runner.file_list",
+            )
+        rows.append([_place(Path(name), path.parent) for name in names])
+    return _rows(rows, network, str(path), join=join)
+
+
+def _place(name: Path, folder: Path) -> Path:
+    """Find a file of a list: absolute, else here, else beside the list."""
+    return folder / name if not name.exists() and (folder / name).exists() else name
+
+
+def _rows(rows: Sequence[Sequence[Path]], network: Network, where: str, *, join: bool) -> list[Request]:
+    if not rows:
+        raise InputError(f"{where}: there is no input file", code="runner.no_files")
+    if join and network.batch > 1:
+        return _joined(rows, network, where)
+    try:
+        return [from_files(network, row, where) for row in rows]
+    except InputError as error:
+        batch = network.batch
+        first = network.inputs[0] if network.inputs else None
+        if (
+            batch > 1
+            and first is not None
+            and error.code == "runner.file_size"
+            and file_bytes(rows[0][0]) * batch == first.nbytes
+        ):
+            raise InputError(
+                f"{error.message}: these are inputs of batch 1, and the program has batch {batch}",
+                code=error.code,
+                hints=("--auto-batch-input combines them",),
+            ) from error
+        raise
+
+
+def _joined(rows: Sequence[Sequence[Path]], network: Network, where: str) -> list[Request]:
+    batch = network.batch
+    missing = -len(rows) % batch
+    if missing:
+        complain("note", f"the last batch of {batch} is filled with {missing} copies of the last input")
+    filled = [*rows, *[rows[-1]] * missing]
+    return [
+        from_batch_of_files(network, filled[start : start + batch], where)
+        for start in range(0, len(filled), batch)
+    ]

@@ -1,0 +1,165 @@
+"""The loop of ``qaic-runner``: keep an inference set busy until enough inferences are done."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+import qaicrt
+from qaic.cli.runner.memory import Slot
+from qaic.errors import (
+    DeviceError,
+    DeviceMemoryError,
+    DeviceNotFoundError,
+    DeviceTimeoutError,
+    InferenceError,
+    QaicError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.cli.runner.live import Progress
+    from qaic.cli.runner.memory import InputMemory
+    from qaic.cli.runner.outputs import Comparer, Writer
+    from qaic.cli.runner.requests import Request
+
+_OK = qaicrt.QStatus.QS_SUCCESS
+_DEVICE_ERRORS: dict[qaicrt.QStatus, type[QaicError]] = {
+    qaicrt.QStatus.QS_NOMEM: DeviceMemoryError,
+    qaicrt.QStatus.QS_NODEV: DeviceNotFoundError,
+    qaicrt.QStatus.QS_TIMEDOUT: DeviceTimeoutError,
+    qaicrt.QStatus.QS_DEV_ERROR: DeviceError,
+}
+
+
+class Loop:
+    """Runs requests in turn on an inference set.
+
+    Parameters
+    ----------
+    inference_set, activations
+        The set, and the number of its activations.
+    requests
+        What is run; after the last one the first follows.
+    memory
+        Inputs of the requests.
+    most_in_flight
+        Handles used.
+    progress
+        Counted up with each completion; its fault ends the run.
+    writer, comparer
+        What happens to the outputs before a handle is used again.
+    """
+
+    def __init__(
+        self,
+        inference_set: qaicrt.InferenceSet,
+        requests: Sequence[Request],
+        memory: InputMemory,
+        *,
+        activations: int,
+        most_in_flight: int,
+        progress: Progress,
+        writer: Writer | None,
+        comparer: Comparer | None,
+    ) -> None:
+        self._set = inference_set
+        self._requests = requests
+        self._memory = memory
+        self._activations = activations
+        self._most_in_flight = most_in_flight
+        self._progress = progress
+        self._writer = writer
+        self._comparer = comparer
+        self._slots: dict[int, Slot] = {}
+        # Handle -> inference.
+        self._flights: dict[int, int] = {}
+        # Requests as they are where their outputs are written.
+        self._written: dict[int, Request] = {}
+
+    def run(self, count: int | None, seconds: float | None) -> int:
+        """Run ``count`` inferences, or for ``seconds``. Blocking.
+
+        Returns
+        -------
+        int
+            Nanoseconds from the first submit to the last completion.
+
+        Raises
+        ------
+        QaicError
+            An inference failed, or its output is not the expected one.
+        """
+        started = time.perf_counter_ns()
+        until = None if seconds is None else started + int(seconds * 1e9)
+        issued = 0
+        flights = self._flights
+        while True:
+            while (
+                len(flights) < self._most_in_flight
+                and (count is None or issued < count)
+                and (until is None or time.perf_counter_ns() < until)
+            ):
+                self._submit(issued)
+                issued += 1
+            if not flights:
+                return time.perf_counter_ns() - started
+            self._collect()
+
+    def _submit(self, iteration: int) -> None:
+        status, handle = self._set.getAvailable()
+        if status != _OK or handle is None:
+            _fail(status, "no handle became free")
+        key = handle.getId()
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = Slot()
+        request = self._request(iteration)
+        if slot.request is not request:
+            status = slot.wire(handle, request, self._memory.load(iteration % len(self._requests)))
+            if status != _OK:
+                _fail(status, f"inference {iteration}: its buffers were refused")
+        self._flights[key] = iteration
+        status = self._set.submit(handle, iteration)
+        if status != _OK:
+            _fail(status, f"inference {iteration} was refused")
+
+    def _request(self, iteration: int) -> Request:
+        number = iteration % len(self._requests)
+        if self._writer is None or not self._writer.wants_outputs(iteration):
+            return self._requests[number]
+        if number not in self._written:
+            self._written[number] = self._requests[number].with_statistics()
+        return self._written[number]
+
+    def _collect(self) -> None:
+        status, handle = self._set.getCompleted()
+        if handle is None:
+            _fail(status, "an inference failed")
+        iteration = self._flights.pop(handle.getId())
+        if status != _OK:
+            _fail(status, f"inference {iteration} failed")
+        if self._comparer is not None or self._writer is not None:
+            self._use(handle, iteration)
+        status = self._set.putCompleted(handle)
+        if status != _OK:
+            _fail(status, f"inference {iteration}: its handle was not taken back")
+        self._progress.completed += 1
+        if self._progress.fault is not None:
+            raise self._progress.fault
+
+    def _use(self, handle: qaicrt.InferenceHandle, iteration: int) -> None:
+        key = handle.getId()
+        slot = self._slots[key]
+        request = self._request(iteration)
+        if self._comparer is not None:
+            self._comparer.check(iteration, request, slot)
+        if self._writer is not None and self._writer.wants(iteration):
+            # Handles are numbered over the activations in turn.
+            self._writer.write(key % self._activations, iteration, request, slot)
+
+
+def _fail(status: qaicrt.QStatus, what: str) -> NoReturn:
+    kind = _DEVICE_ERRORS.get(status, InferenceError)
+    raise kind(f"{what}: {status.name}", code=f"runner.{status.name.lower()}")

@@ -1,0 +1,155 @@
+"""What ``qaic-runner`` does with outputs: write them to files, or compare them with expected ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qaic.cli.runner.files import replace, safe_name, writable_folder
+from qaic.cli.runner.requests import file_bytes
+from qaic.errors import InputError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from qaic.cli.runner.memory import Slot
+    from qaic.cli.runner.network import Network
+    from qaic.cli.runner.requests import Part, Request
+
+_MOST_MAPS = 256
+
+
+class Writer:
+    """Writes the buffers of some inferences as ``<binding>-activation-<a>-inf-<i>.bin``.
+
+    Raises
+    ------
+    InputError
+        Two bindings would get the same file.
+    OSError
+        The folder cannot be made.
+    """
+
+    def __init__(self, options: argparse.Namespace, network: Network) -> None:
+        self._folder = writable_folder(options.write_output_dir)
+        self._first: int = options.write_output_start_iter
+        self._last: int = self._first + options.write_output_num_samples - 1
+        self._outputs = options.writes
+        self._inputs = options.dump_input_buffers
+        bindings = [*(network.inputs if self._inputs else []), *(network.outputs if self._outputs else [])]
+        names: dict[str, str] = {}
+        for binding in bindings:
+            stem = safe_name(binding.name)
+            if stem in names:
+                raise InputError(
+                    f"{names[stem]!r} and {binding.name!r} would be written to the same file {stem}-...bin",
+                    code="runner.same_file",
+                )
+            names[stem] = binding.name
+
+    def wants_outputs(self, iteration: int) -> bool:
+        """Whether the outputs of an inference are written, those about the device too."""
+        return self._outputs and self.wants(iteration)
+
+    def wants(self, iteration: int) -> bool:
+        """Whether an inference is among those to write."""
+        return self._first <= iteration <= self._last
+
+    def write(self, activation: int, iteration: int, request: Request, slot: Slot) -> None:
+        """Write what an inference read and wrote. Blocking."""
+        for part, array in self._buffers(request, slot):
+            if not part.skipped:
+                name = f"{safe_name(part.binding.name)}-activation-{activation}-inf-{iteration}.bin"
+                replace(self._folder / name, array.tofile)
+
+    def _buffers(self, request: Request, slot: Slot) -> Iterator[tuple[Part, NDArray[np.uint8]]]:
+        if self._inputs:
+            yield from zip(request.inputs, slot.inputs, strict=True)
+        if self._outputs:
+            yield from zip(request.outputs, slot.outputs, strict=True)
+
+
+class Comparer:
+    """Compares every inference with expected outputs, byte by byte.
+
+    Parameters
+    ----------
+    files
+        Expected outputs of all inferences, in the order of the outputs; ``None`` when the requests name them.
+
+    Raises
+    ------
+    InputError
+        The number or the size of the files is wrong.
+    """
+
+    def __init__(self, network: Network, files: Sequence[str] | None) -> None:
+        # What a device measures is different in each inference.
+        outputs = [binding for binding in network.outputs if not binding.is_statistics]
+        self._files: dict[int, Path] = {}
+        if files is not None:
+            if len(files) == len(network.outputs):
+                outputs = network.outputs
+            if len(files) != len(outputs):
+                names = ", ".join(repr(binding.name) for binding in outputs)
+                raise InputError(
+                    f"-o: {len(files)} files for {len(outputs)} outputs: {names}", code="runner.file_count"
+                )
+            for binding, name in zip(outputs, files, strict=True):
+                path = Path(name)
+                if binding.is_statistics:
+                    continue
+                if (found := file_bytes(path)) != binding.nbytes:
+                    raise InputError(
+                        f"-o {path} has {found} bytes; {binding.name!r} has {binding.nbytes}",
+                        code="runner.file_size",
+                    )
+                self._files[binding.position] = path
+        self._contents: dict[Path, NDArray[np.uint8]] = {}
+
+    def check(self, iteration: int, request: Request, slot: Slot) -> None:
+        """Compare the outputs of one inference.
+
+        Raises
+        ------
+        InputError
+            An output differs from what is expected.
+        """
+        for part, array in zip(request.outputs, slot.outputs, strict=True):
+            path = part.paths[0] if part.paths else self._files.get(part.binding.position)
+            if path is None or part.skipped:
+                continue
+            expected = self._expected(path)
+            if len(expected) == len(array) and np.array_equal(expected, array):
+                continue
+            raise InputError(
+                f"inference {iteration}: output {part.binding.name!r} differs from {path}: "
+                f"{_difference(expected, array)}",
+                code="runner.output_differs",
+            )
+
+    def _expected(self, path: Path) -> NDArray[np.uint8]:
+        # Mapped: the pages come and go with the memory there is. The number of maps of a process is limited.
+        if path not in self._contents:
+            if len(self._contents) >= _MOST_MAPS:
+                self._contents.clear()
+            self._contents[path] = (
+                np.memmap(path, np.uint8, "r") if file_bytes(path) else np.empty(0, np.uint8)
+            )
+        return self._contents[path]
+
+
+def _difference(expected: NDArray[np.uint8], found: NDArray[np.uint8]) -> str:
+    if len(expected) != len(found):
+        return f"{len(found)} bytes, {len(expected)} expected"
+    places = np.flatnonzero(expected != found)
+    first = int(places[0])
+    return (
+        f"{len(places)} of {len(found)} bytes, the first at {first}: "
+        f"0x{found[first]:02x}, 0x{expected[first]:02x} expected"
+    )

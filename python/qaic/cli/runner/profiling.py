@@ -1,0 +1,359 @@
+"""What ``qaic-runner`` records of a run, and the files that come of it.
+
+Samples wait in the compiled module until they are fetched. Those with buffers of the device are fetched while
+the program runs and become files at once, so that memory does not grow with their number; the others are
+small and are fetched at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from qaic import _core
+from qaic.cli.console import complain, show
+from qaic.cli.runner.files import replace, replace_content, writable_folder
+from qaic.cli.runner.live import round_trips
+from qaic.cli.runner.profiling_options import STREAMED
+from qaic.errors import InputError
+from qaic.qpc import Qpc
+from qaic.support.profiling_types import PREFIX, summary_name, trace_name
+from qaicrt.profiling_reports import LATENCY, RAW_DEVICE_STATS, device_report, files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    import qaicrt
+    from qaic.cli.runner.live import Progress
+    from qaic.cli.runner.profiling_options import Profiling
+
+#: types that are made of the device's buffers
+_OF_DEVICE = ("stats", "raw_device_stats")
+#: inferences of each activation whose device metrics are shown
+_METRIC_SAMPLES = 20
+#: number of the one program of a run
+_PROGRAM = 0
+
+
+def statistics_of(container: str) -> _core.StatsDescriptor | None:
+    """Read what explains the device's buffers; ``None`` for a program that has none."""
+    qpc = Qpc(container)
+    return _core.StatsDescriptor.of_qpc(qpc.compiled) if qpc.is_program else None
+
+
+def checked_folder(wanted: Profiling, statistics: _core.StatsDescriptor | None) -> Path:
+    """Make the folder of the files, once it is clear that there can be some.
+
+    Raises
+    ------
+    InputError
+        Buffers of the device are wanted, and the program has none.
+    OSError
+        The folder cannot be made or written.
+    """
+    kind = next((kind for kind in wanted.types if kind in _OF_DEVICE), None)
+    if kind is not None and statistics is None:
+        raise InputError(
+            f"--aic-profiling-type {kind}: the program has no device statistics",
+            code="runner.no_statistics",
+            hints=("compile it with -stats-level=40 or more; 70 and more measure operators too",),
+        )
+    return writable_folder(wanted.folder)
+
+
+class _Recorder(Protocol):
+    """One of the things that are recorded."""
+
+    profiler: _core.Profiler
+    is_stream: bool
+
+    def fetch(self) -> None:
+        """Use what there is so far. Called now and then while the program runs."""
+
+    def finish(self) -> None:
+        """Use the rest. The profiler has stopped."""
+
+
+class _Buffers:
+    """The device's buffer of each inference, in a file by itself."""
+
+    is_stream = False
+
+    def __init__(self, profiler: _core.Profiler, folder: Path, abandoned: threading.Event) -> None:
+        self.profiler = profiler
+        self._folder = folder
+        self._abandoned = abandoned
+
+    def fetch(self) -> None:
+        _write(self._folder, files(_drained(self.profiler), RAW_DEVICE_STATS, PREFIX), self._abandoned)
+
+    def finish(self) -> None:
+        self.fetch()
+
+
+class _Summaries:
+    """The summary of each inference, in a file by itself."""
+
+    is_stream = False
+
+    def __init__(
+        self,
+        profiler: _core.Profiler,
+        folder: Path,
+        abandoned: threading.Event,
+        descriptor: _core.StatsDescriptor,
+    ) -> None:
+        self.profiler = profiler
+        self._folder = folder
+        self._abandoned = abandoned
+        self._descriptor = descriptor
+
+    def fetch(self) -> None:
+        _write(self._folder, self._texts(_drained(self.profiler)), self._abandoned)
+
+    def _texts(self, samples: _core.Samples) -> Iterator[tuple[str, str]]:
+        for number, sample in enumerate(samples.times()):
+            if (content := samples.stats(number)) is not None:
+                name = summary_name(_PROGRAM, sample["activation"], sample["inference"])
+                yield (
+                    name,
+                    _core.stats_summary(_core.StatsBuffer(content, self._descriptor), self._descriptor),
+                )
+
+    def finish(self) -> None:
+        self.fetch()
+
+
+class _Latencies:
+    """The table of latencies, written at the end."""
+
+    def __init__(self, profiler: _core.Profiler, folder: Path, *, is_stream: bool) -> None:
+        self.profiler = profiler
+        self.is_stream = is_stream
+        self._folder = folder
+
+    def fetch(self) -> None:
+        """Leave the samples where they are."""
+
+    def finish(self) -> None:
+        for name, content in files(_drained(self.profiler), LATENCY, PREFIX):
+            replace_content(self._folder / name, _encoded(content))
+
+
+class _Trace:
+    """The trace of the host, written at the end."""
+
+    def __init__(self, profiler: _core.Profiler, folder: Path, *, is_stream: bool) -> None:
+        self.profiler = profiler
+        self.is_stream = is_stream
+        self._folder = folder
+
+    def fetch(self) -> None:
+        """Leave the samples where they are."""
+
+    def finish(self) -> None:
+        samples = _drained(self.profiler)
+        if len(samples):
+            replace(
+                self._folder / trace_name(_PROGRAM),
+                lambda path: _core.write_stats_trace(str(path), [], host_samples=samples),
+            )
+
+
+class _Reports:
+    """A line for each period of a stream."""
+
+    is_stream = True
+
+    def __init__(self, profiler: _core.Profiler, name: str) -> None:
+        self.profiler = profiler
+        self._name = name
+
+    def fetch(self) -> None:
+        show(f"{self._name}: {round_trips(self.profiler.drain())}")
+
+    def finish(self) -> None:
+        if len(samples := self.profiler.drain()):
+            show(f"{self._name}: {round_trips(samples)}")
+
+
+class DeviceMetrics:
+    """Figures of the device from the first inferences of a run, which a ``with`` block surrounds."""
+
+    def __init__(self, inference_set: qaicrt.InferenceSet) -> None:
+        self._profiler = _core.Profiler([inference_set], count=_METRIC_SAMPLES, device_stats=True)
+        self._thread = threading.Thread(target=self._serve, name="qaic-runner-metrics", daemon=True)
+
+    def __enter__(self) -> None:
+        self._profiler.start()
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._profiler.stop()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        # The inferences after the last sample shall not be asked whether they are one.
+        self._profiler.wait()
+        self._profiler.stop()
+
+    def lines(self) -> list[str]:
+        """Lines of the report; none when nothing was measured."""
+        samples = self._profiler.drain()
+        if not samples.device_kpis(0):
+            return []
+        # The form is the vendor's, blanks at the ends of lines included.
+        return ["Device Performance: ", *device_report(samples, 0).splitlines()]
+
+
+class Recording:
+    """Records a run from entering to leaving the ``with`` block; `finish` then writes the rest.
+
+    Without `finish`, as after a failure, there are only the files that were complete.
+
+    Parameters
+    ----------
+    inference_set
+        Whose inferences.
+    wanted, folder
+        What is recorded, and where it goes.
+    statistics
+        What the program can tell of the device.
+    progress
+        Is told when a file cannot be written, so that the run ends.
+    """
+
+    def __init__(
+        self,
+        inference_set: qaicrt.InferenceSet,
+        wanted: Profiling,
+        folder: Path,
+        statistics: _core.StatsDescriptor | None,
+        progress: Progress,
+    ) -> None:
+        self._set = inference_set
+        self._wanted = wanted
+        self._statistics = statistics
+        self._progress = progress
+        self._folder = folder
+        # Set when the run has failed: what is being written shall not keep it.
+        self._abandoned = threading.Event()
+        self._recorders = [recorder for kind in wanted.types for recorder in self._recorders_of(kind)]
+        self._is_started = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="qaic-runner-profiling", daemon=True)
+
+    def _recorders_of(self, kind: str) -> list[_Recorder]:
+        is_stream = kind in STREAMED
+        if kind in _OF_DEVICE:
+            assert self._statistics is not None  # noqa: S101  # `checked_folder` has looked
+            profiler = self._profiler(is_stream=False, device_stats=True)
+            if kind == "raw_device_stats":
+                return [_Buffers(profiler, self._folder, self._abandoned)]
+            return [_Summaries(profiler, self._folder, self._abandoned, self._statistics)]
+        if kind.startswith("trace"):
+            profiler = self._profiler(is_stream=is_stream, device_stats=False)
+            main: _Recorder = _Trace(profiler, self._folder, is_stream=is_stream)
+        else:
+            profiler = self._profiler(is_stream=is_stream, device_stats=None)
+            main = _Latencies(profiler, self._folder, is_stream=is_stream)
+        if not is_stream:
+            return [main]
+        return [main, _Reports(self._profiler(is_stream=True, device_stats=False), kind)]
+
+    def _profiler(self, *, is_stream: bool, device_stats: bool | None) -> _core.Profiler:
+        if is_stream:
+            return _core.Profiler([self._set], sampling=self._wanted.sampling, device_stats=device_stats)
+        return _core.Profiler(
+            [self._set], first=self._wanted.first, count=self._wanted.samples, device_stats=device_stats
+        )
+
+    def __enter__(self) -> None:
+        if not self._wanted.delay_s:
+            self._start()
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._abandoned.set()
+        self._ended.set()
+        self._thread.join()
+        for recorder in self._recorders:
+            recorder.profiler.stop()
+
+    def finish(self) -> None:
+        """Write what has not been written. Blocking.
+
+        Raises
+        ------
+        OSError
+            A file cannot be written.
+        """
+        if not self._is_started:
+            complain("note", "the run ended before --aic-profiling-start-delay; nothing was recorded")
+            return
+        for recorder in self._recorders:
+            recorder.finish()
+
+    def _start(self) -> None:
+        self._is_started = True
+        for recorder in self._recorders:
+            recorder.profiler.start()
+
+    def _serve(self) -> None:
+        try:
+            if not self._is_started:
+                if self._ended.wait(self._wanted.delay_s):
+                    return
+                self._start()
+            self._fetch_until_ended()
+        except BrokenPipeError:
+            # The reader of the lines has gone; the run goes on, and its last lines find that out too.
+            return
+        except BaseException as error:  # noqa: BLE001  # raised where the run is
+            self._progress.fault = error
+
+    def _fetch_until_ended(self) -> None:
+        duration_s, period_s = self._wanted.duration_s, self._wanted.period_s
+        stop_s = None if duration_s is None else time.monotonic() + duration_s
+        active = list(self._recorders)
+        while True:
+            # Reports come at multiples of the period on the clock.
+            left_s = period_s - time.time() % period_s
+            if stop_s is not None:
+                left_s = min(left_s, max(0.0, stop_s - time.monotonic()))
+            if self._ended.wait(left_s):
+                return
+            is_over = stop_s is not None and time.monotonic() >= stop_s
+            for recorder in active:
+                if is_over and recorder.is_stream:
+                    recorder.profiler.stop()
+                recorder.fetch()
+            if is_over:
+                active = [recorder for recorder in active if not recorder.is_stream]
+                stop_s = None
+
+
+def _drained(profiler: _core.Profiler) -> _core.Samples:
+    samples = profiler.drain()
+    if samples.dropped:
+        complain("note", f"{samples.dropped} inferences were not recorded: there was no room for so many")
+    return samples
+
+
+def _write(folder: Path, named: Iterable[tuple[str, str | bytes]], abandoned: threading.Event) -> None:
+    for name, content in named:
+        if abandoned.is_set():
+            return
+        replace_content(folder / name, _encoded(content))
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content

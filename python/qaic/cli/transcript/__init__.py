@@ -1,0 +1,120 @@
+"""``python -m qaic transcript show | diff``: system calls that were written down, read and compared.
+
+``diff`` ends as ``diff`` does: 0 the calls are the same, 1 they differ, 2 a file cannot be compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.cli.console import FAILURE, SUCCESS, USAGE, complain, show
+from qaic.cli.transcript.diff import Comparison, Difference, call_name, compare
+from qaic.cli.transcript.lines import VOLATILE, Line, read
+from qaic.errors import InputError
+from qaic.support.text import escape_unprintable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONGEST_VALUE: Final = 60
+#: said by other parts of a line, or nothing at all
+_NOT_SHOWN: Final = frozenset({"type", "command", "pad"})
+
+
+def diff(a: str, b: str, *, lrt: bool) -> int:
+    """Show what differs. Returns the exit code. Blocking."""
+    sides: list[list[Line]] = []
+    for path in (a, b):
+        lines = _read(path)
+        if lines is not None:
+            sides.append(lines)
+    if len(sides) < 2:
+        return USAGE
+    comparison = compare(*sides, lrt=lrt)
+    for line in _report(comparison):
+        show(escape_unprintable(line))
+    return FAILURE if comparison.differences else SUCCESS
+
+
+def show_calls(path: str) -> int:
+    """List the calls, one a line. Returns the exit code. Blocking."""
+    lines = _read(path)
+    if lines is None:
+        return USAGE
+    width = len(str(lines[-1].seq))
+    for line in lines:
+        file = "" if line.file is None else f"#{line.file}"
+        parts = [f"{line.seq:>{width}}", f"{file:>3}", call_name(line), _told(line.fields)]
+        answer = _told(line.answer)
+        if line.errno is not None:
+            answer = f"{line.errno} {answer}".rstrip()
+        if answer:
+            parts += ["->", answer]
+        show(escape_unprintable(" ".join(part for part in parts if part)))
+    return SUCCESS
+
+
+def _read(path: str) -> list[Line] | None:
+    try:
+        return read(path)
+    except InputError as error:
+        complain("error", error.message)
+    except OSError as error:
+        complain("error", f"{path}: {error.strerror or error}")
+    return None
+
+
+def _report(comparison: Comparison) -> Iterator[str]:
+    differences = comparison.differences
+    if not differences:
+        yield f"no difference in {_count(comparison.calls_a, 'call')}"
+    else:
+        yield (
+            f"{_count(len(differences), 'difference')} in {comparison.calls_a} and "
+            f"{_count(comparison.calls_b, 'call')}; A | B"
+        )
+    file: int | str | None = "none yet"
+    for difference in differences:
+        if difference.file != file:
+            file = difference.file
+            yield "cards" if file is None else f"file {file}"
+        yield f"  {_line(difference)}"
+    known = {trap: count for trap, count in sorted(comparison.known.items()) if count}
+    if known:
+        told = ", ".join(f"{trap} {count}" for trap, count in known.items())
+        yield f"known differences of the open runtime left out: {told}"
+
+
+def _line(difference: Difference) -> str:
+    seqs = " | ".join("-" if seq is None else str(seq) for seq in (difference.seq_a, difference.seq_b))
+    if difference.field is None:
+        side = "A" if difference.seq_b is None else "B"
+        return f"{seqs}  {difference.name}: only in {side}"
+    return f"{seqs}  {difference.name}, {difference.field}: {_cut(difference.a)} | {_cut(difference.b)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _cut(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
+
+def _told(fields: dict[str, Any]) -> str:
+    """Fields in short; lists by their items."""
+    told = []
+    for name, value in fields.items():
+        if name in _NOT_SHOWN or value == VOLATILE:
+            continue
+        if isinstance(value, dict):
+            inner = _told(value)
+            if inner and any(value.values()):
+                told.append(f"{name}({inner})")
+        elif isinstance(value, list):
+            items = [_told(item) if isinstance(item, dict) else _cut(item) for item in value]
+            told.append(f"{name}[{'; '.join(item for item in items if item)}]")
+        else:
+            told.append(f"{name}={_cut(value)}")
+    return " ".join(told)

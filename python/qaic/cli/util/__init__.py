@@ -1,0 +1,213 @@
+"""``qaic-util``: which devices there are and how they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from qaic.cli import console
+from qaic.cli.console import DEVICE, SUCCESS, complain, show
+from qaic.errors import DeviceError, OptionError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from qaic.cli.util.device_info import Device
+    from qaic.cli.util.source import Source
+
+_SHORTEST_PERIOD_SECONDS = 0.1
+# Comparing is quadratic in the length; no label comes near this many characters.
+_LONGEST_COMPARED = 80
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; returns its exit code."""
+    return console.run(_tool, argv)
+
+
+def _parser() -> console.Parser:
+    parser = console.Parser(prog="qaic-util", description="List and query Cloud AI 100 devices.")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("-q", "--query", action="store_true", help="list devices; this is what it does alone")
+    action.add_argument(
+        "-t", "--table", type=_seconds, metavar="SECONDS", help="table on the whole screen, until Ctrl-C"
+    )
+    action.add_argument("-s", "--soc-reset", action="store_true", help="reset all cards, or those of -d, -p")
+    action.add_argument("-a", "--enable-mdp", action="store_true", help="enable multi-device features")
+    action.add_argument("-V", "--version", action="store_true", help="show the version")
+    parser.add_argument(
+        "-d", "--aic-device-id", type=int, action="append", metavar="ID", help="only this device; repeatable"
+    )
+    parser.add_argument(
+        "-f", "--filter", metavar="KEY==VALUE", help="only devices with this property, for -q, -t and -j"
+    )
+    parser.add_argument("-j", "--json", metavar="FILE", help="write JSON; - is the standard output")
+    parser.add_argument("-p", dest="address", metavar="PCI_ADDRESS", help="for -s: the device to reset")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    import argparse
+
+    try:
+        period = float(text)
+    except ValueError:
+        period = float("nan")
+    # The comparison is written so that "not a number" fails it.
+    if not _SHORTEST_PERIOD_SECONDS <= period < float("inf"):
+        message = f"{text!r} is not a number of seconds of at least {_SHORTEST_PERIOD_SECONDS}"
+        raise argparse.ArgumentTypeError(message)
+    return period
+
+
+def _tool(argv: Sequence[str]) -> int:
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.json is not None and (arguments.table or arguments.soc_reset or arguments.enable_mdp):
+        parser.error("-j goes with a query, not with -t, -s or -a")
+    if arguments.address is not None and not arguments.soc_reset:
+        parser.error("-p names the device to reset; it goes with -s")
+    if arguments.filter is not None and "==" not in arguments.filter:
+        parser.error(f"-f {arguments.filter!r} is not KEY==VALUE, as 'Status==Ready'")
+    if arguments.version:
+        from qaic import __version__
+
+        show(f"qaic-util, openqaic {__version__}")
+        return SUCCESS
+    if arguments.soc_reset or arguments.enable_mdp:
+        return _act(arguments)
+    if arguments.table is not None:
+        return _table(arguments)
+    return _query(arguments)
+
+
+def _query(arguments: argparse.Namespace) -> int:
+    from qaic.cli.util.source import Source
+
+    devices, code = _chosen(arguments, Source())
+    if arguments.json is not None:
+        _write_json({"device_info": [device.record() for device in devices]}, arguments.json)
+    if arguments.json is None or (arguments.query and arguments.json != "-"):
+        from qaic.cli.util.source import runtime_version
+
+        version, variant = runtime_version()
+        show(f"LRT QC_IMAGE_VERSION:{variant}.{version}")
+        show(f"LRT IMAGE_VARIANT:{variant}")
+        show(f"Number of devices: {len(devices)}")
+        for device in devices:
+            show(f"QID {device.qid}")
+            for fact in device.facts:
+                show(f"\t{fact.line}")
+    return code
+
+
+def _table(arguments: argparse.Namespace) -> int:
+    from qaic.cli.util.source import Source
+    from qaic.cli.util.table import Table
+
+    try:
+        source = Source()
+        _, code = _chosen(arguments, source)
+        return code or Table(lambda: _chosen(arguments, source)[0], period_seconds=arguments.table).run()
+    except KeyboardInterrupt:
+        # Ctrl-C is how one leaves the table, not a failure.
+        return SUCCESS
+
+
+def _chosen(arguments: argparse.Namespace, source: Source) -> tuple[list[Device], int]:
+    """Query the devices asked for; the exit code tells when some do not exist, which has been said then."""
+    devices, unknown = source.query(arguments.aic_device_id)
+    for number in unknown:
+        # The text is the vendor's; scripts look for it.
+        sys.stderr.write(f"Device {number} invalid\n")
+    code = DEVICE if unknown else SUCCESS
+    if arguments.filter is None or not devices:
+        return devices, code
+    key, _, wanted = arguments.filter.partition("==")
+    label = _label(key.strip(), devices)
+    return [device for device in devices if device.matches(label, wanted.strip())], code
+
+
+def _label(key: str, devices: Sequence[Device]) -> str:
+    """Label of a property, however its letters were written."""
+    from difflib import get_close_matches
+
+    from qaic.cli.util.device_info import labels
+
+    known = {label.casefold(): label for label in labels(devices)}
+    if key.casefold() in known:
+        return known[key.casefold()]
+    near = get_close_matches(key.casefold()[:_LONGEST_COMPARED], known, n=1)
+    suggestion = f"; did you mean {known[near[0]]!r}?" if near else ""
+    raise OptionError(f"-f: no device has a property {key!r}{suggestion}", code="option.filter")
+
+
+def _act(arguments: argparse.Namespace) -> int:
+    """Reset devices, or enable what several of them do together. Says of each what was done."""
+    from qaic.cli.util.source import Source
+
+    source = Source()
+    devices, code = _chosen(arguments, source)
+    if arguments.address is not None:
+        devices = [device for device in devices if device.matches("PCI Address", arguments.address)]
+        if not devices:
+            complain("error", f"-p {arguments.address}: no device has this PCI address")
+            complain("hint", "qaic-util -q shows the addresses")
+            return DEVICE
+    for device in devices:
+        if not source.is_card(device.qid):
+            why = (
+                "a virtual card keeps no state beyond the process that uses it: nothing to reset"
+                if arguments.soc_reset
+                else "virtual cards run one program together as they are: nothing to enable"
+            )
+        elif arguments.enable_mdp:
+            why = "cards run programs of one device each: nothing to enable"
+        else:
+            try:
+                source.reset(device.qid)
+            except DeviceError as error:
+                # The others are reset all the same.
+                complain("error", f"QID {device.qid}: {error.message}")
+                for hint in error.hints:
+                    complain("hint", hint)
+                code = DEVICE
+                continue
+            why = "reset; what was on it is lost, and it is back when qaic-util shows it as Ready"
+        show(f"QID {device.qid}: {why}")
+    return code
+
+
+def _write_json(report: object, target: str) -> None:
+    import json
+    import tempfile
+    from pathlib import Path
+
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    path = Path(target)
+    if target == "-":
+        sys.stdout.write(text)
+    elif path.exists() and not path.is_file():
+        # A pipe or a device, as /dev/stdout: it cannot be replaced, only written to.
+        path.write_text(text, encoding="utf-8")
+    else:
+        # A reader of the file never sees a half of it.
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            try:
+                file.write(text)
+                file.close()
+                Path(file.name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,245 @@
+"""What ``qaic-util`` shows of a device: one list of facts for text, JSON and filter."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from qaic.support.text import escape_unprintable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import qaicrt
+
+#: hardware models by number; a number outside is "Invalid", as 0 is
+_SKUS = (
+    "Invalid",
+    "M.2",
+    "PCIe",
+    "PCIe Pro",
+    "PCIe Lite",
+    "PCIe Ultra",
+    "Auto",
+    "PCIe Ultra Plus",
+    "PCIe 080",
+    "PCIe Ultra 080",
+)
+#: PCIe generation codes
+_LINK_SPEEDS = {1: "2.5", 2: "5", 3: "8", 4: "16", 5: "32", 6: "64"}
+_STATUS_WORDS = ("Initializing", "Ready", "Error")
+#: clients look for so many devices with one serial number, for a program over several
+_DEVICES_PER_BOARD = 4
+#: in a firmware's fourth number: there is none
+_NOT_SHOWN = 255
+_FUSA = 1
+
+
+class Fact(NamedTuple):
+    """One property of a device."""
+
+    label: str
+    text: str
+    value: object
+
+    @property
+    def key(self) -> str:
+        """Name in the JSON report."""
+        if self.label == "Status":
+            return "dev_status"
+        return re.sub(r"[^a-z0-9]+", "_", self.label.lower()).strip("_")
+
+    @property
+    def line(self) -> str:
+        """The line of the query's text."""
+        return f"{self.label}:{self.text}"
+
+
+class Device(NamedTuple):
+    """A device and all its facts, in the order they are shown in."""
+
+    qid: int
+    facts: list[Fact]
+
+    @property
+    def status(self) -> str:
+        """Status word."""
+        return self.facts[0].text
+
+    def number(self, label: str) -> float | None:
+        """Value of a fact that is a number; ``None`` when the device does not tell it."""
+        value = next((fact.value for fact in self.facts if fact.label == label), None)
+        return value if isinstance(value, int | float) else None
+
+    def text(self, label: str) -> str | None:
+        """Text of a fact; ``None`` when the device does not tell it."""
+        return next((fact.text for fact in self.facts if fact.label == label), None)
+
+    def record(self) -> dict[str, object]:
+        """Object of the JSON report."""
+        return {"qid": self.qid, **{fact.key: fact.value for fact in self.facts}}
+
+    def matches(self, label: str, wanted: str) -> bool:
+        """Whether a property has a value, as text; ``QID`` counts as a property."""
+        if label == "QID":
+            return str(self.qid) == wanted
+        return any(fact.label == label and fact.text.strip() == wanted for fact in self.facts)
+
+
+def describe(
+    info: qaicrt.QDevInfo, *, card: Mapping[str, Any] | None = None, reason: str | None = None
+) -> Device:
+    """All facts of a device. Those beyond its link are known of a ready device only.
+
+    Parameters
+    ----------
+    info
+        What the low-level interface tells.
+    card
+        What else a card says of itself; ``None`` for a virtual one.
+    reason
+        Why it is not ready.
+    """
+    facts = list(_identity(info))
+    if facts[0].text == "Ready":
+        facts += _firmware(info)
+        facts += _resources(info)
+        facts += _clocks_and_images(info)
+        facts.append(_text("Board serial", _virtual_board(info.qid) if card is None else _board_serial(card)))
+        if card is None:
+            # Virtual cards run one program together without anything to switch on. Clients
+            # look for both words.
+            facts.append(_text("Device Capabilities", "HybridBoot+ MDP+"))
+    elif reason:
+        facts.append(_text("Reason", reason))
+    facts += _telemetry(card or {})
+    return Device(int(info.qid), facts)
+
+
+def labels(devices: Iterable[Device]) -> list[str]:
+    """Every property that can be filtered by."""
+    found = dict.fromkeys(["QID"])
+    for device in devices:
+        found.update(dict.fromkeys(fact.label for fact in device.facts))
+    return list(found)
+
+
+def _text(label: str, value: object) -> Fact:
+    # Strings come from devices; what a terminal would obey is shown as an escape.
+    return Fact(label, escape_unprintable(str(value)), str(value))
+
+
+def _count(label: str, value: int, unit: str = "") -> Fact:
+    return Fact(label, f"{value}{unit}", int(value))
+
+
+def _real(label: str, value: float) -> Fact:
+    return Fact(label, f"{value:.2f}", round(float(value), 2))
+
+
+def _version(*numbers: int) -> str:
+    shown = numbers[:-1] if numbers[-1] == _NOT_SHOWN else numbers
+    return ".".join(map(str, shown))
+
+
+def _identity(info: qaicrt.QDevInfo) -> Iterator[Fact]:
+    status = int(info.devStatus)
+    yield _text("Status", _STATUS_WORDS[status] if status < len(_STATUS_WORDS) else "Error")
+    pci = info.pciInfo
+    yield _text("PCI Address", f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.{pci.function:x}")
+    names = (pci.classname, pci.vendorname, pci.devicename)
+    yield _text("PCI Info", " ".join(name for name in names if name))
+    link = pci.pcieExtInfo
+    if link.maxLinkSpeed:
+        yield _text("Max Link Speed", _link_speed(link.maxLinkSpeed))
+        yield _text("Max Link Width", f"x{link.maxLinkWidth}")
+        yield _text("Current Link Speed", _link_speed(link.currLinkSpeed))
+        yield _text("Current Link Width", f"x{link.currLinkWidth}")
+    # The trailing space is the vendor's.
+    yield Fact("Dev Link", f"{info.name} ", str(info.name))
+
+
+def _link_speed(code: int) -> str:
+    return f"{_LINK_SPEEDS[code]}GT/s" if code in _LINK_SPEEDS else "Unknown"
+
+
+def _firmware(info: qaicrt.QDevInfo) -> Iterator[Fact]:
+    data = info.devData
+    hw = data.hwVersion
+    yield _text("HW Version", f"{hw >> 28 & 0xF}.{hw >> 16 & 0xFFF}.{hw >> 8 & 0xFF}.{hw & 0xFF}")
+    yield _text("HW Serial", data.serial)
+    yield _text(
+        "FW Version",
+        _version(data.fwVersionMajor, data.fwVersionMinor, data.fwVersionPatch, data.fwVersionBuild),
+    )
+    yield _text("FW QC_IMAGE_VERSION", data.fwQCImageVersionString)
+    yield _text("FW OEM_IMAGE_VERSION", data.fwOEMImageVersionString)
+    yield _text("FW IMAGE_VARIANT", data.fwImageVariantString)
+    if data.fwFeaturesBitmap:
+        yield _text("FW Features", "[FUSA]" if data.fwFeaturesBitmap & _FUSA else "")
+    nsp = info.nspData.nspFwVersion
+    yield _text("NSP Version", _version(nsp.major, nsp.minor, nsp.patch, nsp.build))
+    yield _text("NSP QC_IMAGE_VERSION", nsp.qc)
+    yield _text("NSP OEM_IMAGE_VERSION", nsp.oem)
+    yield _text("NSP IMAGE_VARIANT", nsp.variant)
+
+
+def _resources(info: qaicrt.QDevInfo) -> Iterator[Fact]:
+    data, resources = info.devData, info.devData.resourceInfo
+    yield _count("Dram Total", resources.dramTotal, " MB")
+    yield _count("Dram Free", resources.dramFree, " MB")
+    yield Fact("Dram Fragmentation", f"{data.fragmentationStatus:.2f}%", float(data.fragmentationStatus))
+    yield _count("Vc Total", resources.vcTotal)
+    yield _count("Vc Free", resources.vcFree)
+    yield _count("Pc Total", resources.pcTotal)
+    yield _count("Pc Reserved", resources.pcReserved)
+    yield _count("Nsp Total", resources.nspTotal)
+    yield _count("Nsp Free", resources.nspFree)
+    bandwidth = float(data.performanceInfo.dramBw)
+    yield Fact("Last 100ms Average Dram Bw", f"{bandwidth:g} KBps", bandwidth)
+    yield _count("MCID Total", resources.mcidTotal)
+    yield _count("MCID Free", resources.mcidFree)
+    yield _count("Semaphore Total", resources.semTotal)
+    yield _count("Semaphore Free", resources.semFree)
+    yield _count("Constants Loaded", data.numLoadedConsts)
+    yield _count("Constants In-Use", data.numConstsInUse)
+    yield _count("Networks Loaded", data.numLoadedNWs)
+    yield _count("Networks Active", data.numActiveNWs)
+
+
+def _clocks_and_images(info: qaicrt.QDevInfo) -> Iterator[Fact]:
+    data, clocks = info.devData, info.devData.performanceInfo
+    yield _real("NSP Frequency(Mhz)", clocks.nspFrequencyHz / 1e6)
+    yield _real("DDR Frequency(Mhz)", clocks.ddrFrequencyHz / 1e6)
+    yield _real("COMPNOC Frequency(Mhz)", clocks.compFrequencyHz / 1e6)
+    yield _real("MEMNOC Frequency(Mhz)", clocks.memFrequencyHz / 1e6)
+    yield _real("SYSNOC Frequency(Mhz)", clocks.sysFrequencyHz / 1e6)
+    yield _text("Metadata Version", f"{data.metaVerMaj}.{data.metaVerMin}")
+    yield _text(
+        "NNC Command Protocol Version",
+        f"{data.nncCommandProtocolMajorVersion}.{data.nncCommandProtocolMinorVersion}",
+    )
+    yield _text("SBL Image", data.sblImageString)
+    yield _count("PVS Image Version", data.pvsImageVersion)
+    mask = f"0x{data.nspPgMask & 0xFFFFFFFF:X}"
+    # The space before the number is the vendor's.
+    yield Fact("NSP Defective PG Mask", f" {mask}", mask)
+    sku = data.resourceInfo.skuType
+    yield _text("Sku Type", _SKUS[sku] if 0 <= sku < len(_SKUS) else _SKUS[0])
+
+
+def _virtual_board(qid: int) -> str:
+    """Return the serial number of a board that several virtual cards have in common."""
+    return f"CPU-BOARD-{qid // _DEVICES_PER_BOARD:04}"
+
+
+def _board_serial(card: Mapping[str, Any]) -> str:
+    firmware = card["firmware"]
+    return "" if firmware is None else str(firmware["board_serial"])
+
+
+def _telemetry(card: Mapping[str, Any]) -> Iterator[Fact]:
+    # Sensors of a board are read from its PCI device; what cannot be read is shown as 0.00.
+    yield _real("SoC temperature(degree C)", (card.get("soc_temperature_millicelsius") or 0) / 1e3)
+    yield _real("Board power(Watts)", (card.get("board_power_microwatts") or 0) / 1e6)
+    yield _real("TDP Cap(Watts)", (card.get("tdp_cap_microwatts") or 0) / 1e6)

@@ -1,0 +1,190 @@
+"""Value types with words of their own: versions, targets, hexadecimal codes, kinds of samples.
+
+Each is used by one or two rows; they are apart from `codecs`, which holds the general types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qaic.options.codecs.scalars import (
+    Bool,
+    Codec,
+    Enum,
+    Int,
+    Json,
+    ListOf,
+    ValueMismatchError,
+    plain,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_HEX = re.compile(r"(0[xX])?[0-9a-fA-F]{1,8}", re.ASCII)
+
+
+class HardwareVersion(Enum):
+    """A hardware family; the version ``2.0`` may be written as a number."""
+
+    def __init__(self) -> None:
+        super().__init__("2.0", "ai100", "ai200")
+
+    def parse(self, value: object) -> str:
+        """See `Codec.parse`."""
+        given = plain(value)
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            given = str(given)
+        return super().parse("2.0" if isinstance(given, str) and given.strip() == "2" else given)
+
+
+class CompilationTarget(Bool):
+    """True or false, or the word ``hardware`` of the configuration classes, which means true."""
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "true, false or hardware"
+
+    def parse(self, value: object) -> bool:
+        """See `Codec.parse`."""
+        if isinstance(value, str) and value.strip().lower() == "hardware":
+            return True
+        return super().parse(value)
+
+
+class Action(Bool):
+    """A flag that asks for something else than the work; it has no value."""
+
+
+class MostCores(Codec[tuple[int, ...]]):
+    """Numbers of cores, one for each cluster; one that is negative stands for "not set"."""
+
+    def __init__(self) -> None:
+        self._list = ListOf(Int(ge=1, le=16), spaces=True, most=4)
+        self._any = Int()
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return f"{self._list.item.expected}, or a list of at most 4 of them; -1 is unset"
+
+    def parse(self, value: object) -> tuple[int, ...]:
+        """See `Codec.parse`."""
+        given = plain(value)
+        if isinstance(given, str | int) and not isinstance(given, bool):
+            try:
+                if self._any.parse(given) < 0:
+                    return ()
+            except ValueMismatchError:
+                pass
+            given = given if isinstance(given, str) else [given]
+        try:
+            return self._list.parse(given)
+        except ValueMismatchError as error:
+            raise ValueMismatchError(self.expected, error.found) from None
+
+    def to_json(self, value: tuple[int, ...]) -> Json:
+        """See `Codec.to_json`."""
+        return list(value)
+
+    def to_texts(self, value: tuple[int, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(map(str, value)) or ("-1",)
+
+
+class HexCodes(Codec[tuple[int, ...]]):
+    """Codes as hexadecimal text, split at commas and white space.
+
+    In a list, integers are the codes themselves.
+    One integer alone is refused: 70 stands for the digits of the documents, which are hexadecimal.
+
+    Parameters
+    ----------
+    most
+        Largest accepted number of codes.
+    """
+
+    def __init__(self, *, most: int) -> None:
+        self.most = most
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return f'at most {self.most} hexadecimal codes as text, as "3F,70,200"'
+
+    def parse(self, value: object) -> tuple[int, ...]:
+        """See `Codec.parse`."""
+        given = plain(value)
+        if isinstance(given, str):
+            parts: Sequence[object] = re.split(r"\s*,\s*|\s+", given.strip()) if given.strip() else []
+        elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
+            parts = given
+        else:
+            raise self.mismatch(given)
+        if len(parts) > self.most:
+            raise ValueMismatchError(self.expected, f"{len(parts)} values")
+        return tuple(map(self._code, parts))
+
+    def to_json(self, value: tuple[int, ...]) -> Json:
+        """See `Codec.to_json`."""
+        return list(value)
+
+    def to_texts(self, value: tuple[int, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(f"{code:X}" for code in value)
+
+    def _code(self, part: object) -> int:
+        if isinstance(part, str) and _HEX.fullmatch(part.strip()):
+            return int(part, 16)
+        if isinstance(part, int) and not isinstance(part, bool) and 0 <= part < 1 << 32:
+            return part
+        raise self.mismatch(part)
+
+
+class RandomInputData(Codec["str | None"]):
+    """A distribution; true is ``uniform`` and false is none."""
+
+    def __init__(self) -> None:
+        self.kinds = Enum("uniform", "gaussian")
+        self._switch = Bool()
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "true, false, uniform or gaussian"
+
+    def parse(self, value: object) -> str | None:
+        """See `Codec.parse`."""
+        try:
+            return "uniform" if self._switch.parse(value) else None
+        except ValueMismatchError:
+            pass
+        try:
+            return self.kinds.parse(value)
+        except ValueMismatchError:
+            raise self.mismatch(value) from None
+
+    def to_json(self, value: str | None) -> Json:
+        """See `Codec.to_json`."""
+        return value
+
+
+class Samples(Codec["Iterable[Mapping[str, np.ndarray[Any, Any]]]"]):
+    """An iterable of samples; it is not looked into before it is read."""
+
+    python_only = True
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "an iterable of dictionaries of arrays by input name (only from Python)"
+
+    def parse(self, value: object) -> Iterable[Mapping[str, np.ndarray[Any, Any]]]:
+        """See `Codec.parse`. A single sample, which is a mapping, is refused: it needs a list around it."""
+        if isinstance(value, str | bytes | bytearray | Path | Mapping) or not isinstance(value, Iterable):
+            raise self.mismatch(value)
+        return value

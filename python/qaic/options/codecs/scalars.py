@@ -1,0 +1,417 @@
+"""Value types of options: from what the user wrote to one typed value.
+
+A codec takes every documented form of a value: a Python object from a keyword
+argument, or text from a YAML file or a command line, where everything is text. A row of the option table
+names a codec; no row needs code of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import ClassVar, Generic, TypeAlias, TypeVar
+
+from qaic.options.names import nearest
+from qaic.support.text import format_value
+
+T = TypeVar("T")
+
+#: What ``json.dumps`` accepts.
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+_INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*", re.ASCII)
+_FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+
+#: More digits than any 64-bit number has; longer text is out of every range and not worth converting.
+_MOST_DIGITS = 40
+
+
+class ValueMismatchError(ValueError):
+    """A value is not of the type of its option.
+
+    Parameters
+    ----------
+    expected
+        What would have been right, as a noun phrase.
+    found
+        What was given, as the reader should see it.
+    """
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(f"expected {expected}, found {found}")
+        self.expected = expected
+        self.found = found
+
+
+def plain(value: object) -> object:
+    """Turn a numpy (or alike) scalar or array into Python numbers and lists, without importing numpy."""
+    if (
+        not isinstance(value, type)
+        and hasattr(value, "dtype")
+        and callable(tolist := getattr(value, "tolist", None))
+    ):
+        return tolist()
+    return value
+
+
+class Codec(ABC, Generic[T]):
+    """Type of an option's value."""
+
+    #: Whether the value has no text, so that only a keyword argument can have it.
+    python_only: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def expected(self) -> str:
+        """What a right value is, as a noun phrase with its limits: used in errors and in the reference."""
+
+    @abstractmethod
+    def parse(self, value: object) -> T:
+        """Convert any accepted form.
+
+        Parameters
+        ----------
+        value
+            A Python object, or the text of it.
+
+        Raises
+        ------
+        ValueMismatchError
+            The value is of no accepted form or out of its limits.
+        """
+
+    def to_json(self, value: T) -> Json:
+        """Return the form that is stored in the container and hashed into the cache key."""
+        if isinstance(value, bool | int | float | str):
+            return value
+        message = f"{type(self).__name__} has no JSON form for {format_value(value)}"
+        raise TypeError(message)
+
+    def to_texts(self, value: T) -> tuple[str, ...]:
+        """Return the value as text for flags: `parse` of it, or of the sequence of several, gives the value.
+
+        Raises
+        ------
+        ValueMismatchError
+            The value has no such text, as a name with a comma in a list of names.
+        """
+        # The value of an option that reads a file is its path until the file is read.
+        held = str(value) if isinstance(value, Path) else self.to_json(value)
+        if isinstance(held, str):
+            return (held,)
+        if isinstance(held, bool):
+            return (str(held).lower(),)
+        if isinstance(held, int | float):
+            return (repr(held),)
+        raise ValueMismatchError("a value that can be written as a flag", format_value(value))
+
+    def rebase(self, value: T, directory: Path) -> T:
+        """Make relative paths in the value relative to ``directory``."""
+        del directory
+        return value
+
+    def load(self, value: T) -> T:
+        """Replace the path of a file whose content is the value by that content.
+
+        Raises
+        ------
+        ValueMismatchError
+            The file cannot be read, or its content is wrong.
+        """
+        return value
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether ``None`` is one of the values, and not the same as "not given"."""
+        return False
+
+    def mismatch(self, value: object) -> ValueMismatchError:
+        """Build the error for a wrong value."""
+        return ValueMismatchError(self.expected, format_value(value))
+
+
+class Bool(Codec[bool]):
+    """True or false; as text also yes/no, on/off, 1/0 in any case."""
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "true or false"
+
+    def parse(self, value: object) -> bool:
+        """See `Codec.parse`. The integers 0 and 1 are accepted."""
+        given = plain(value)
+        if isinstance(given, bool):
+            return given
+        if isinstance(given, int) and given in {0, 1}:
+            return bool(given)
+        if isinstance(given, str):
+            text = given.strip().lower()
+            if text in _TRUE:
+                return True
+            if text in _FALSE:
+                return False
+        raise self.mismatch(given)
+
+
+def _limits(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    if low is not None:
+        return f" of at least {low}"
+    if high is not None:
+        return f" of at most {high}"
+    return ""
+
+
+class Int(Codec[int]):
+    """A whole number; as text decimal only, digits may be grouped by ``_``, leading zeros mean nothing.
+
+    Parameters
+    ----------
+    ge, le
+        Smallest and largest accepted value.
+    unit
+        Unit of the number, for messages.
+    """
+
+    def __init__(self, *, ge: int | None = None, le: int | None = None, unit: str = "") -> None:
+        self.ge = ge
+        self.le = le
+        self.unit = unit
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "an integer" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
+
+    def parse(self, value: object) -> int:
+        """See `Codec.parse`. Booleans and floats are refused, also whole ones."""
+        given = plain(value)
+        if isinstance(given, bool):
+            raise self.mismatch(given)
+        if isinstance(given, str):
+            text = given.strip()
+            if not _INT.fullmatch(text) or len(text) > _MOST_DIGITS:
+                raise self.mismatch(given)
+            number = int(text)
+        else:
+            try:
+                number = operator.index(given)  # type: ignore[arg-type]  # the call is the check
+            except TypeError:
+                raise self.mismatch(given) from None
+        if (self.ge is not None and number < self.ge) or (self.le is not None and number > self.le):
+            raise self.mismatch(given)
+        return number
+
+
+class Float(Codec[float]):
+    """A finite number; as text decimal or with an exponent.
+
+    Parameters
+    ----------
+    ge, le
+        Smallest and largest accepted value.
+    """
+
+    def __init__(self, *, ge: float | None = None, le: float | None = None) -> None:
+        self.ge = ge
+        self.le = le
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "a number" + _limits(self.ge, self.le)
+
+    def parse(self, value: object) -> float:
+        """See `Codec.parse`."""
+        given = plain(value)
+        if isinstance(given, str):
+            if not _FLOAT.fullmatch(given.strip()):
+                raise self.mismatch(given)
+            number = float(given)
+        elif isinstance(given, int | float) and not isinstance(given, bool):
+            try:
+                number = float(given)
+            except OverflowError:
+                raise self.mismatch(given) from None
+        else:
+            raise self.mismatch(given)
+        outside = (self.ge is not None and number < self.ge) or (self.le is not None and number > self.le)
+        if not math.isfinite(number) or outside:
+            raise self.mismatch(given)
+        return number
+
+
+class Str(Codec[str]):
+    """Text that is not empty.
+
+    A Python number is taken as its text, so that the version ``2.0`` may be written as one.
+    """
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "text"
+
+    def parse(self, value: object) -> str:
+        """See `Codec.parse`."""
+        given = plain(value)
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return repr(given)
+        if isinstance(given, str) and given.strip():
+            return given
+        raise self.mismatch(given)
+
+
+class FilePath(Codec[Path]):
+    """A path of a file or directory. Whether it exists is checked where it is used.
+
+    Parameters
+    ----------
+    noun
+        What the path points to, for messages.
+    """
+
+    def __init__(self, noun: str = "path") -> None:
+        self.noun = noun
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return f"the path of a {self.noun}"
+
+    def parse(self, value: object) -> Path:
+        """See `Codec.parse`."""
+        text = fspath(value) if isinstance(value, str | PathLike) else None
+        # The system cuts a path at a NUL byte and would open another file than the one named.
+        if not isinstance(text, str) or not text.strip() or "\0" in text:
+            raise self.mismatch(value)
+        return Path(text)
+
+    def to_json(self, value: Path) -> Json:
+        """See `Codec.to_json`."""
+        return str(value)
+
+    def rebase(self, value: Path, directory: Path) -> Path:
+        """See `Codec.rebase`. An absolute path stays as it is."""
+        return directory / value
+
+
+class Enum(Codec[str]):
+    """One of a few words, in any case; the result has the documented case.
+
+    Parameters
+    ----------
+    values
+        The words. The word ``None`` makes the Python ``None`` a value as well.
+    """
+
+    def __init__(self, *values: str) -> None:
+        self.values = values
+        self._by_key = {value.lower(): value for value in values}
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "one of " + ", ".join(self.values)
+
+    @property
+    def takes_none(self) -> bool:
+        """See `Codec.takes_none`."""
+        return "none" in self._by_key
+
+    def parse(self, value: object) -> str:
+        """See `Codec.parse`."""
+        given = "none" if value is None and self.takes_none else value
+        found = self._by_key.get(given.strip().lower()) if isinstance(given, str) else None
+        if found is None:
+            raise ValueMismatchError(self.expected, format_value(value) + self._suggestion(given))
+        return found
+
+    def _suggestion(self, given: object) -> str:
+        near = nearest(given, self._by_key) if isinstance(given, str) else None
+        return "" if near is None else f" (did you mean {self._by_key[near]}?)"
+
+
+class ListOf(Codec[tuple[T, ...]], Generic[T]):
+    """Several values of one type: a sequence, or one text split at separators.
+
+    Parameters
+    ----------
+    item
+        Type of one value.
+    spaces
+        Whether text is split at white space too, not only at commas (clusters, MOS, PMU events).
+    most
+        Largest accepted number of values.
+    distinct
+        Whether every value may stand once only.
+    """
+
+    def __init__(
+        self, item: Codec[T], *, spaces: bool = False, most: int | None = None, distinct: bool = False
+    ) -> None:
+        self.item = item
+        self.spaces = spaces
+        self.most = most
+        self.distinct = distinct
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        count = "" if self.most is None else f"at most {self.most} "
+        return f"a list of {count}values, each {self.item.expected}"
+
+    def parse(self, value: object) -> tuple[T, ...]:
+        """See `Codec.parse`. An empty sequence and an empty text are an empty list."""
+        given = plain(value)
+        if isinstance(given, str):
+            text = given.strip()
+            parts: Sequence[object] = (
+                re.split(r"\s*,\s*|\s+" if self.spaces else r"\s*,\s*", text) if text else []
+            )
+        elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
+            parts = given
+        else:
+            raise self.mismatch(given)
+        if self.most is not None and len(parts) > self.most:
+            raise ValueMismatchError(self.expected, f"{len(parts)} values")
+        items: list[T] = []
+        for position, part in enumerate(parts, start=1):
+            try:
+                items.append(self.item.parse(part))
+            except ValueMismatchError as error:
+                raise ValueMismatchError(self.expected, f"{error.found} as value {position}") from None
+            if self.distinct and items[-1] in items[:-1]:
+                raise ValueMismatchError("each value once", f"{format_value(items[-1])} twice")
+        return tuple(items)
+
+    def to_json(self, value: tuple[T, ...]) -> Json:
+        """See `Codec.to_json`."""
+        return [self.item.to_json(item) for item in value]
+
+    def to_texts(self, value: tuple[T, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`. One text for each item."""
+        texts = tuple(text for item in value for text in self.item.to_texts(item))
+        for text in texts:
+            if text != text.strip() or "," in text or (self.spaces and len(text.split()) > 1):
+                raise ValueMismatchError(
+                    "values without separators to write them as a flag", format_value(text)
+                )
+        return texts
+
+    def rebase(self, value: tuple[T, ...], directory: Path) -> tuple[T, ...]:
+        """See `Codec.rebase`."""
+        return tuple(self.item.rebase(item, directory) for item in value)
+
+    def load(self, value: tuple[T, ...]) -> tuple[T, ...]:
+        """See `Codec.load`."""
+        return tuple(self.item.load(item) for item in value)

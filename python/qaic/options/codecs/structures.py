@@ -1,0 +1,273 @@
+"""Value types with an inner structure: symbol maps, descriptions of model inputs, device ids.
+
+Kept apart from the plain types of `codecs` because their text forms are little grammars of their own
+.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from qaic.options.codecs.scalars import Codec, Int, Json, ListOf, ValueMismatchError, plain
+from qaic.options.names import normalise
+from qaic.support.text import format_value
+
+#: Largest dimension that ONNX and the container can both hold.
+_LARGEST_DIM = 2**63 - 1
+
+#: ``name,type,[d0,d1,...]``
+_INPUT_TEXT = re.compile(r"\s*(?P<name>.+?)\s*,\s*(?P<type>\w+)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*")
+
+#: Element types of graph inputs and the other names in use for them.
+_ELEMENT_TYPES = {
+    "float32": "float32",
+    "float": "float32",
+    "fp32": "float32",
+    "float16": "float16",
+    "half": "float16",
+    "fp16": "float16",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "bool": "bool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """Name, element type and shape of one graph input.
+
+    ``input_type`` is one of float32, float16, int8, uint8, int16, int32, int64, bool. ``input_shape`` has
+    one size per dimension and is empty for a scalar.
+    """
+
+    input_name: str
+    input_type: str
+    input_shape: tuple[int, ...]
+
+
+class DeviceIds(Codec["int | tuple[int, ...]"]):
+    """One device, or several that execute one program together.
+
+    Accepted forms: an id; a sequence of ids; texts ``"3"``, ``"0:1:2"`` and ``"0,1,2"``. An empty list,
+    which stands in stored configurations for "any", is device 0.
+
+    Parameters
+    ----------
+    le
+        Largest id.
+    """
+
+    def __init__(self, *, le: int) -> None:
+        self._id = Int(ge=0, le=le)
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return f'{self._id.expected}, or several as [0, 1] or "0:1"'
+
+    def parse(self, value: object) -> int | tuple[int, ...]:
+        """See `Codec.parse`. A list of one id is that id; an id may stand in it once."""
+        given = plain(value)
+        if isinstance(given, str):
+            parts: Sequence[object] = re.split(r"\s*[:,]\s*", given.strip())
+        elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
+            parts = given
+        else:
+            parts = [given]
+        try:
+            ids = tuple(map(self._id.parse, parts))
+        except ValueMismatchError as error:
+            found = error.found if len(parts) == 1 else f"{error.found} in {format_value(given)}"
+            raise ValueMismatchError(self.expected, found) from None
+        if len(set(ids)) < len(ids):
+            raise ValueMismatchError(self.expected, f"the same id twice in {format_value(given)}")
+        return ids if len(ids) > 1 else ids[0] if ids else 0
+
+    def to_json(self, value: int | tuple[int, ...]) -> Json:
+        """See `Codec.to_json`."""
+        return value if isinstance(value, int) else list(value)
+
+    def to_texts(self, value: int | tuple[int, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return (str(value) if isinstance(value, int) else ":".join(map(str, value)),)
+
+
+class SymbolMap(Codec[Mapping[str, int]]):
+    """Values of symbolic dimensions by name, in the order given.
+
+    Accepted forms: a mapping; a list of pairs; a list of ``"name,value"`` texts; one such text; ``"name
+    value name value"``.
+    """
+
+    def __init__(self) -> None:
+        self._size = Int(ge=1, le=_LARGEST_DIM)
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return 'symbols with integers of at least 1, as {"batch": 4}, [("batch", 4)] or "batch,4"'
+
+    def parse(self, value: object) -> Mapping[str, int]:
+        """See `Codec.parse`. A symbol may be given twice with the same value."""
+        symbols: dict[str, int] = {}
+        for name, raw in self._pairs(value):
+            if not isinstance(name, str) or not name.strip():
+                raise ValueMismatchError(self.expected, f"{format_value(name)} as the name of a symbol")
+            try:
+                size = self._size.parse(raw)
+            except ValueMismatchError as error:
+                raise ValueMismatchError(
+                    f"{self._size.expected} for the symbol {format_value(name.strip())}", error.found
+                ) from None
+            if symbols.setdefault(name.strip(), size) != size:
+                found = f"{symbols[name.strip()]} and {size}"
+                raise ValueMismatchError(f"one value for the symbol {format_value(name.strip())}", found)
+        return symbols
+
+    def to_json(self, value: Mapping[str, int]) -> Json:
+        """See `Codec.to_json`."""
+        return dict(value)
+
+    def to_texts(self, value: Mapping[str, int]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(f"{name},{size}" for name, size in value.items())
+
+    def _pairs(self, value: object) -> Iterator[tuple[object, object]]:
+        if isinstance(value, Mapping):
+            yield from value.items()
+        elif isinstance(value, str):
+            yield from self._text_pairs(value)
+        elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+            for item in value:
+                if isinstance(item, str):
+                    yield self._text_pair(item)
+                elif isinstance(item, Sequence) and len(item) == 2:
+                    yield item[0], item[1]
+                else:
+                    raise ValueMismatchError(self.expected, f"{format_value(item)} in the list")
+        else:
+            raise self.mismatch(value)
+
+    def _text_pair(self, text: str) -> tuple[str, str]:
+        # The last comma, because a symbol may be an expression such as "max(a,b)".
+        name, comma, size = text.rpartition(",")
+        if not comma:
+            raise self.mismatch(text)
+        return name, size
+
+    def _text_pairs(self, text: str) -> Iterator[tuple[str, str]]:
+        if "," in text:
+            yield self._text_pair(text)
+            return
+        words = text.split()
+        if not words or len(words) % 2:
+            raise self.mismatch(text)
+        yield from zip(words[::2], words[1::2], strict=True)
+
+
+class ModelInputs(Codec[tuple[ModelInput, ...]]):
+    """Descriptions of graph inputs.
+
+    Accepted forms: a list of mappings with ``input_name``, ``input_type`` and ``input_shape``; one such
+    mapping; texts ``"name,type,[d0,d1]"`` in place of mappings. An element type may also be a numpy type.
+    """
+
+    def __init__(self) -> None:
+        self._shape = ListOf(Int(ge=0, le=_LARGEST_DIM))
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return 'a list of {"input_name": "data", "input_type": "float32", "input_shape": [1, 3]}'
+
+    def parse(self, value: object) -> tuple[ModelInput, ...]:
+        """See `Codec.parse`. Each input may be described once."""
+        if isinstance(value, Mapping | str):
+            items: Sequence[object] = [value]
+        elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+            items = value
+        else:
+            raise self.mismatch(value)
+        inputs: dict[str, ModelInput] = {}
+        for item in items:
+            described = self._input(item)
+            name = described.input_name
+            if name in inputs:
+                raise ValueMismatchError(
+                    "one description per input", f"two of the input {format_value(name)}"
+                )
+            inputs[name] = described
+        return tuple(inputs.values())
+
+    def to_json(self, value: tuple[ModelInput, ...]) -> Json:
+        """See `Codec.to_json`."""
+        return [
+            {
+                "input_name": item.input_name,
+                "input_type": item.input_type,
+                "input_shape": list(item.input_shape),
+            }
+            for item in value
+        ]
+
+    def to_texts(self, value: tuple[ModelInput, ...]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(
+            f"{item.input_name},{item.input_type},[{','.join(map(str, item.input_shape))}]" for item in value
+        )
+
+    def _input(self, item: object) -> ModelInput:
+        if isinstance(item, ModelInput):
+            item = {part.name: getattr(item, part.name) for part in fields(item)}
+        if isinstance(item, str):
+            match = _INPUT_TEXT.fullmatch(item)
+            if match is None:
+                raise ValueMismatchError('an input as "name,type,[d0,d1]"', format_value(item))
+            given: dict[str, object] = {f"input_{part}": text for part, text in match.groupdict().items()}
+        elif isinstance(item, Mapping):
+            given = {
+                normalise(key) if isinstance(key, str) else repr(key): entry for key, entry in item.items()
+            }
+        else:
+            raise ValueMismatchError(self.expected, f"{format_value(item)} in the list")
+        wanted = {part.name for part in fields(ModelInput)}
+        if given.keys() != wanted:
+            raise ValueMismatchError(
+                f"the keys {', '.join(sorted(wanted))} for each input", ", ".join(sorted(given)) or "no keys"
+            )
+        name = given["input_name"]
+        if not isinstance(name, str) or not name:
+            raise ValueMismatchError("the name of a graph input", format_value(name))
+        return ModelInput(
+            name, self._element_type(name, given["input_type"]), self._dims(name, given["input_shape"])
+        )
+
+    @staticmethod
+    def _element_type(name: str, value: object) -> str:
+        text = value
+        if not isinstance(value, str):
+            # numpy.dtype has `name`, numpy.float32 (a class) has `__name__`.
+            text = getattr(value, "name", None) or getattr(value, "__name__", None)
+        found = _ELEMENT_TYPES.get(text.strip().lower()) if isinstance(text, str) else None
+        if found is None:
+            known = ", ".join(dict.fromkeys(_ELEMENT_TYPES.values()))
+            raise ValueMismatchError(
+                f"one of {known} as the type of the input {format_value(name)}", format_value(value)
+            )
+        return found
+
+    def _dims(self, name: str, value: object) -> tuple[int, ...]:
+        given = plain(value)
+        if isinstance(given, str):
+            given = given.strip().removeprefix("[").removesuffix("]")
+        try:
+            return self._shape.parse(given)
+        except ValueMismatchError as error:
+            raise ValueMismatchError(
+                f"a list of sizes, as [1, 3, 224, 224], for the input {format_value(name)}", error.found
+            ) from None

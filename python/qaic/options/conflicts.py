@@ -1,0 +1,427 @@
+"""The rules between options, which the options reference lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.options.codecs.op_types import operator_kind
+from qaic.options.files.custom_io import CustomIo
+from qaic.options.files.partitions import PartitionConfig
+from qaic.options.raw_option import Source
+from qaic.options.rules import Rule, RuleView, Severity, exclusive, joined, needs
+from qaic.options.table import SPECS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Fewer bins are too coarse to compare distributions.
+_BINS_OF_KL = 255
+
+#: From this level on the device measures.
+_MEASURING = 40
+
+_QUANTIZING = ("convert_to_quantize", "load_profile", "external_quantization_file", "dump_profile")
+_SETTINGS = (
+    "quantization_schema",
+    "quantization_schema_activations",
+    "quantization_schema_constants",
+    "quantization_calibration",
+    "num_histogram_bins",
+    "quantization_precision",
+    "quantization_precision_bias",
+    "enable_rowwise",
+    "enable_channelwise",
+)
+_SDK_ONLY = tuple(spec.name for spec in SPECS if spec.sdk_only)
+_RUNNING = ("num_iter", "time", "write_output_dir")
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    assert isinstance(value, tuple)  # noqa: S101  # by the type of the row
+    return value
+
+
+def _number(value: object) -> int:
+    assert isinstance(value, int)  # noqa: S101  # by the type of the row
+    return value
+
+
+def _container_needed(view: RuleView) -> str | None:
+    if view.values["compile"] or view.model_is_container:
+        return None
+    return (
+        f"{view.spell('compile')} is false, but the model is not compiled: give a container or leave it out"
+    )
+
+
+def _needs_sdk(view: RuleView) -> str | None:
+    asked = view.asked(_SDK_ONLY)
+    if not asked or view.values["target"] == "card":
+        return None
+    return f"{joined(asked)} is not available without the SDK: only with the target card"
+
+
+def _unknown_for_card(view: RuleView) -> str | None:
+    if not view.asks("allow_unknown_options") or view.values["target"] == "card":
+        return None
+    return f"{view.spell('allow_unknown_options')} has no effect without the target card"
+
+
+def _clusters(view: RuleView) -> str | None:
+    cores = _number(view.values["aic_num_cores"])
+    clusters, mos = _sizes(view.values["sdp_cluster_sizes"]), _sizes(view.values["mos"])
+    wrong = []
+    if clusters and sum(clusters) != cores:
+        wrong.append(
+            f"the clusters of {view.spell('sdp_cluster_sizes')} have {sum(clusters)} cores together, "
+            f"{view.spell('aic_num_cores')} is {cores}"
+        )
+    if len(mos) > 1 and len(mos) != max(len(clusters), 1):
+        wrong.append(
+            f"{view.spell('mos')} has {len(mos)} values; one is expected, or one for each of the "
+            f"{max(len(clusters), 1)} clusters of {view.spell('sdp_cluster_sizes')}"
+        )
+    if mos and max(mos) > cores:
+        wrong.append(
+            f"{view.spell('mos')} of {max(mos)} is more than {view.spell('aic_num_cores')} of {cores}"
+        )
+    return "; ".join(wrong) or None
+
+
+def _same_kind(view: RuleView) -> str | None:
+    lists = ("execute_nodes_in_fp16", "keep_original_precision_for_nodes")
+    first, second = (_names(view.values[name]) for name in lists)
+    kinds = {operator_kind(name).lower(): name for name in second}
+    both = {name: kinds[kind] for name in first if (kind := operator_kind(name).lower()) in kinds}
+    if not both:
+        return None
+    shown = [name if name == other else f"{name} ({other})" for name, other in both.items()]
+    return f"{joined([view.spell(name) for name in lists])} both list {joined(shown)}: keep one of them"
+
+
+def _names(value: object) -> Sequence[str]:
+    assert isinstance(value, tuple)  # noqa: S101  # by the type of the row
+    return value
+
+
+def _schemas(view: RuleView) -> str | None:
+    both = view.values["quantization_schema"]
+    wrong = [
+        name
+        for name in ("quantization_schema_activations", "quantization_schema_constants")
+        if both is not None and name in view.origins and view.values[name] != both
+    ]
+    if not wrong:
+        return None
+    values = joined([f"{view.spell(name)} ({view.values[name]})" for name in wrong])
+    return f"{view.spell('quantization_schema')} ({both}) contradicts {values}: drop one of them"
+
+
+def _graph_names(view: RuleView) -> str | None:
+    names, graphs = _names(view.values["graph_names"]), view.values["network_specialization_config"]
+    expected = max(len(_names(graphs)), 1)
+    if not names or len(names) == expected:
+        return None
+    return (
+        f"{view.spell('graph_names')} has {len(names)} names for {expected} "
+        f"{'graph' if expected == 1 else 'graphs'}; every set of sizes is a graph"
+    )
+
+
+def _bfloat16(view: RuleView) -> str | None:
+    given = view.values["custom_io_list_file"]
+    listed = given if isinstance(given, tuple) else ()
+    names = [entry.name for entry in listed if isinstance(entry, CustomIo) and entry.precision == "bfloat16"]
+    if not names or view.values["aic_hw_version"] == "ai200":
+        return None
+    return (
+        f"{view.spell('custom_io_list_file')} gives bfloat16 to {names[0]!r}, which only "
+        f"{view.spell('aic_hw_version')} ai200 has"
+    )
+
+
+def _percentile(view: RuleView) -> str | None:
+    method = view.values["quantization_calibration"]
+    if not view.asks("percentile_calibration_value") or method == "Percentile":
+        return None
+    return (
+        f"{view.spell('percentile_calibration_value')} has no effect unless "
+        f"{view.spell('quantization_calibration')} is Percentile"
+    )
+
+
+def _bins_of_kl(view: RuleView) -> str | None:
+    method, bins = view.values["quantization_calibration"], _number(view.values["num_histogram_bins"])
+    if not str(method).startswith("KL") or bins >= _BINS_OF_KL:
+        return None
+    return (
+        f"{view.spell('quantization_calibration')} {method} needs {view.spell('num_histogram_bins')} of at "
+        f"least {_BINS_OF_KL}; with {bins} the whole range is taken"
+    )
+
+
+def _int16(view: RuleView) -> str | None:
+    origin = view.origins.get("quantization_precision")
+    if view.values["quantization_precision"] != "Int16" or origin is None or origin.source is Source.ARGV:
+        return None
+    return f"{origin} Int16 is documented for the command line only; a session with the card may refuse it"
+
+
+def _samples(view: RuleView) -> str | None:
+    if any(view.asks(name) for name in ("convert_to_quantize", "dump_profile")):
+        return None
+    # From a command line they may also be the inputs of the run step.
+    unused = [
+        name
+        for name in ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads")
+        if view.asks(name) and view.origins[name].source is not Source.ARGV
+    ]
+    if not unused:
+        return None
+    return (
+        f"{joined(view.asked(unused))} without {view.spell('convert_to_quantize')} or "
+        f"{view.spell('dump_profile')}: nothing is observed"
+    )
+
+
+def _list_or_random(view: RuleView) -> str | None:
+    if len(view.asked(("input_list_file", "use_random_input_data"))) < 2:
+        return None
+    return (
+        f"{view.spell('input_list_file')} and {view.spell('use_random_input_data')} are both given; "
+        "the list is used"
+    )
+
+
+def _clip_without_fp16(view: RuleView) -> str | None:
+    halves = ("convert_to_fp16", "execute_nodes_in_fp16", "node_precision_info_file")
+    if "clip_fp16_constants" not in view.origins or any(view.asks(name) for name in halves):
+        return None
+    return f"{view.spell('clip_fp16_constants')} has no effect without {view.spell('convert_to_fp16')}"
+
+
+def _cores_of_partitions(view: RuleView) -> str | None:
+    config, cores = view.values["mdp_load_partition_config"], view.values["aic_num_cores"]
+    if not isinstance(config, PartitionConfig):
+        return None
+    for partition in config.partitions:
+        for device, given in zip(partition.devices, partition.cores, strict=True):
+            if given not in {None, cores}:
+                return (
+                    f"{view.spell('mdp_load_partition_config')} gives device {device} of {partition.name!r} "
+                    f"{given} cores; every device uses the {cores} of {view.spell('aic_num_cores')}"
+                )
+    return None
+
+
+def _several_devices(view: RuleView) -> str | None:
+    config = view.values["mdp_load_partition_config"]
+    asked = view.asked(("allow_mxint8_mdp_io", "mdts_mos"))
+    if not asked or (isinstance(config, PartitionConfig) and config.devices > 1):
+        return None
+    return f"{joined(asked)} without a partition of several devices has no effect"
+
+
+def _measured(view: RuleView) -> str | None:
+    asked = view.asked(("ddr_stats", "aic_pmu_recipe", "aic_pmu_events"))
+    level = _number(view.values["stats_level"])
+    if not asked or level >= _MEASURING:
+        return None
+    return f"{joined(asked)} without effect: {view.spell('stats_level')} is {level}, {_MEASURING} is needed"
+
+
+def _compile_only(view: RuleView) -> str | None:
+    asked = view.asked(_RUNNING)
+    if not asked or not view.values["compile_only"]:
+        return None
+    return f"{joined(asked)} without effect: with {view.spell('compile_only')} nothing is run"
+
+
+RULES: tuple[Rule, ...] = (
+    exclusive(
+        "metrics_and_profiling",
+        "enable_metrics",
+        "enable_profiling",
+        because="profiling records the metrics too, so drop {0}",
+    ),
+    Rule(
+        "container_needed",
+        ("compile",),
+        Severity.ERROR,
+        "`compile` may be false only for a compiled container.",
+        _container_needed,
+    ),
+    Rule(
+        "needs_sdk",
+        (*_SDK_ONLY, "target"),
+        Severity.ERROR,
+        f"{joined([f'`{name}`' for name in _SDK_ONLY])} is not available without the SDK, "
+        "that is for the `target` `cpu`.",
+        _needs_sdk,
+    ),
+    exclusive(
+        "profile_sources",
+        "dump_profile",
+        "load_profile",
+        "convert_to_quantize",
+        "external_quantization_file",
+    ),
+    exclusive("preprocessing", "host_preproc", "aic_preproc", because="the one is the opposite of the other"),
+    exclusive(
+        "device_preprocessing_of_graphs",
+        "aic_preproc",
+        "network_specialization_config",
+        because="several sets of sizes need preprocessing on the host",
+    ),
+    exclusive("pmu", "aic_pmu_recipe", "aic_pmu_events", because="a recipe is a list of events"),
+    exclusive(
+        "partition_files",
+        "mdp_load_partition_config",
+        "mdp_dump_partition_config",
+    ),
+    exclusive(
+        "functions",
+        "sub_functions",
+        "always_expand_onnx_functions",
+        because="the one is the opposite of the other",
+    ),
+    exclusive("samples", "calibration_data", "input_list_file"),
+    exclusive("random_samples", "calibration_data", "use_random_input_data"),
+    exclusive("length_of_run", "num_iter", "time"),
+    Rule(
+        "clusters",
+        ("sdp_cluster_sizes", "mos", "aic_num_cores"),
+        Severity.ERROR,
+        "The sum of `sdp_cluster_sizes` is `aic_num_cores`; `mos` has one value or one for each cluster, and "
+        "none is larger than `aic_num_cores`.",
+        _clusters,
+    ),
+    Rule(
+        "same_kind",
+        ("execute_nodes_in_fp16", "keep_original_precision_for_nodes"),
+        Severity.ERROR,
+        "`execute_nodes_in_fp16` and `keep_original_precision_for_nodes` list different kinds.",
+        _same_kind,
+    ),
+    Rule(
+        "schemas",
+        ("quantization_schema", "quantization_schema_activations", "quantization_schema_constants"),
+        Severity.ERROR,
+        "`quantization_schema` agrees with the other two schemas where they are given.",
+        _schemas,
+    ),
+    Rule(
+        "graph_names",
+        ("graph_names", "network_specialization_config"),
+        Severity.ERROR,
+        "`graph_names` has one name for each graph.",
+        _graph_names,
+    ),
+    Rule(
+        "bfloat16",
+        ("custom_io_list_file", "aic_hw_version"),
+        Severity.ERROR,
+        "bfloat16 in `custom_io_list_file` needs `aic_hw_version` `ai200`.",
+        _bfloat16,
+    ),
+    needs("state", ("mxint8_kv_cache", "split_retained_state_io"), ("retained_state",), Severity.ERROR),
+    needs("crc_sections", ("io_crc_stride",), ("io_crc",), Severity.ERROR),
+    needs("exclude_without_mxfp6", ("exclude_mxfp6_matmul",), ("mxfp6_matmul",)),
+    needs("depth_first", ("aic_depth_first_mem",), ("aic_enable_depth_first",)),
+    needs("quantization", _SETTINGS, _QUANTIZING),
+    needs("mismatch", ("allow_profile_mismatch",), ("load_profile", "external_quantization_file")),
+    needs("written_outputs", ("write_output_start_iter", "write_output_num_samples"), ("write_output_dir",)),
+    needs(
+        "profiled_run",
+        (
+            "aic_profiling_out_dir",
+            "aic_profiling_num_samples",
+            "aic_profiling_start_iter",
+            "aic_profiling_start_delay",
+        ),
+        ("aic_profiling_type",),
+    ),
+    Rule(
+        "samples_unused",
+        ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads"),
+        Severity.WARNING,
+        "Samples need `convert_to_quantize` or `dump_profile`, except on a command line.",
+        _samples,
+    ),
+    Rule(
+        "list_or_random",
+        ("input_list_file", "use_random_input_data"),
+        Severity.WARNING,
+        "`use_random_input_data` gives way to `input_list_file`.",
+        _list_or_random,
+    ),
+    Rule(
+        "percentile",
+        ("percentile_calibration_value", "quantization_calibration"),
+        Severity.WARNING,
+        "`percentile_calibration_value` is for `quantization_calibration` `Percentile`.",
+        _percentile,
+    ),
+    Rule(
+        "bins_of_kl",
+        ("quantization_calibration", "num_histogram_bins"),
+        Severity.WARNING,
+        f"The KL calibrations need `num_histogram_bins` of at least {_BINS_OF_KL}.",
+        _bins_of_kl,
+    ),
+    Rule(
+        "int16",
+        ("quantization_precision",),
+        Severity.WARNING,
+        "`quantization_precision` `Int16` is documented for the command line only.",
+        _int16,
+    ),
+    Rule(
+        "clip_without_fp16",
+        ("clip_fp16_constants", "convert_to_fp16"),
+        Severity.WARNING,
+        "`clip_fp16_constants` needs nodes that compute in fp16.",
+        _clip_without_fp16,
+    ),
+    Rule(
+        "cores_of_partitions",
+        ("mdp_load_partition_config", "aic_num_cores"),
+        Severity.WARNING,
+        "`numCores` of `mdp_load_partition_config` is that of `aic_num_cores`.",
+        _cores_of_partitions,
+    ),
+    Rule(
+        "several_devices",
+        ("allow_mxint8_mdp_io", "mdts_mos", "mdp_load_partition_config"),
+        Severity.WARNING,
+        "`allow_mxint8_mdp_io` and `mdts_mos` need a partition of several devices.",
+        _several_devices,
+    ),
+    Rule(
+        "measured",
+        ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "stats_level"),
+        Severity.WARNING,
+        f"Hardware counters need `stats_level` of at least {_MEASURING}.",
+        _measured,
+    ),
+    Rule(
+        "compile_only",
+        ("compile_only", *_RUNNING),
+        Severity.WARNING,
+        "With `compile_only` nothing is run.",
+        _compile_only,
+    ),
+    Rule(
+        "unknown_for_card",
+        ("allow_unknown_options", "target"),
+        Severity.WARNING,
+        "`allow_unknown_options` is for the `target` `card`.",
+        _unknown_for_card,
+    ),
+)
+
+
+def broken(view: RuleView, severity: Severity) -> list[tuple[Rule, str]]:
+    """Return the broken rules of one severity with what is wrong."""
+    checked = ((rule, rule.check(view)) for rule in RULES if rule.severity is severity)
+    return [(rule, text) for rule, text in checked if text is not None]

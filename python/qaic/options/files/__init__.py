@@ -1,0 +1,1 @@
+"""Options whose value is a file, or what a file says."""

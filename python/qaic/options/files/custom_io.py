@@ -1,0 +1,201 @@
+"""The option that gives inputs and outputs of a program another layout or precision.
+
+The file is a YAML sequence of mappings; every complaint names the line and the key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from qaic.options.codecs.scalars import Codec, Enum, Float, Int, Json, Str, ValueMismatchError
+from qaic.options.files.parsed_file import ParsedFile, parse_yaml
+from qaic.support.text import format_value
+from qaic.support.yaml import is_null, kind, line
+
+if TYPE_CHECKING:
+    from yaml.nodes import Node
+
+T = TypeVar("T")
+
+_NAME, _LAYOUT, _PRECISION, _SCALE, _OFFSET = _KEYS = ("IOName", "Layout", "Precision", "Scale", "Offset")
+
+#: precisions that change a tensor
+CONVERSIONS: Final = ("float", "float16", "bfloat16", "int8", "mxint8")
+#: accepted where the tensor has that type already
+INTEGERS: Final = ("int16", "int32", "int64", "uint8", "bool")
+
+_layout = Enum("NCHW", "NHWC")
+_precision = Enum(*CONVERSIONS, *INTEGERS)
+_scale = Float(ge=2.0**-149, le=3.4028234663852886e38)
+_offset = Int(ge=-128, le=127)
+
+
+@dataclass(frozen=True, slots=True)
+class CustomIo:
+    """What one input or output is to be at the edge of the program.
+
+    Parameters
+    ----------
+    name
+        Input or output of the model.
+    layout
+        ``NCHW`` or ``NHWC``; None keeps the model's.
+    precision
+        One of `CONVERSIONS` or `INTEGERS`; None keeps the model's type.
+    scale, offset
+        Of ``int8``: real = scale x (q - offset); None where not given.
+    """
+
+    name: str
+    layout: str | None = None
+    precision: str | None = None
+    scale: float | None = None
+    offset: int | None = None
+
+
+class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
+    """The content of a custom I/O file; from Python also a list of mappings with the same keys."""
+
+    #: Exporters write some 50 bytes per entry.
+    most_bytes = 1 << 20
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return "the path of a YAML file with entries of " + ", ".join(_KEYS)
+
+    def content(self, value: object) -> tuple[CustomIo, ...]:
+        """See `ParsedFile.content`."""
+        if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray):
+            raise self.mismatch(value)
+        return _distinct(
+            (_from_object(item, f"entry {number}"), f"entry {number}")
+            for number, item in enumerate(value, start=1)
+        )
+
+    def decode(self, data: bytes) -> tuple[CustomIo, ...]:
+        """See `ParsedFile.decode`."""
+        root = parse_yaml(data)
+        if root is None or is_null(root):
+            return ()
+        return _distinct(
+            (_from_object(_mapping(item), _line(item), _lines(item)), _line(item)) for item in _items(root)
+        )
+
+    def to_json(self, value: tuple[CustomIo, ...]) -> Json:
+        """See `Codec.to_json`."""
+        entries: list[Json] = []
+        for entry in value:
+            held = (entry.name, entry.layout, entry.precision, entry.scale, entry.offset)
+            entries.append({key: item for key, item in zip(_KEYS, held, strict=True) if item is not None})
+        return entries
+
+
+def _items(root: Node) -> list[Node]:
+    import yaml
+
+    if not isinstance(root, yaml.SequenceNode):
+        raise ValueMismatchError("a list of entries that begin with '- IOName: '", kind(root))
+    return list(root.value)
+
+
+def _line(node: Node) -> str:
+    return f"line {line(node)}"
+
+
+def _mapping(node: Node) -> Mapping[str, object]:
+    """Read one entry of the file; values stay text."""
+    import yaml
+
+    if not isinstance(node, yaml.MappingNode):
+        raise ValueMismatchError(f"a mapping with the key {_NAME} on {_line(node)}", kind(node))
+    entry: dict[str, object] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ValueMismatchError(f"a word as key on {_line(key)}", kind(key))
+        if key.value in entry:
+            raise ValueMismatchError(f"each key of an entry once, on {_line(key)}", f"{key.value} twice")
+        if not isinstance(value, yaml.ScalarNode):
+            raise ValueMismatchError(f"one value as {key.value} on {_line(value)}", kind(value))
+        entry[key.value] = value.value
+    return entry
+
+
+def _lines(node: Node) -> dict[str, str]:
+    return {key.value: _line(key) for key, _ in node.value}
+
+
+def _from_object(item: object, place: str, places: Mapping[str, str] | None = None) -> CustomIo:
+    """Convert one entry; `places` says where each key stands, when that is known."""
+    if isinstance(item, CustomIo):
+        held = (item.name, item.layout, item.precision, item.scale, item.offset)
+        item = {key: value for key, value in zip(_KEYS, held, strict=True) if value is not None}
+    if not isinstance(item, Mapping):
+        raise ValueMismatchError(f"a mapping with the key {_NAME} as {place}", format_value(item))
+    at = {key: (places or {}).get(key, place) for key in item}
+    for key in item:
+        if key not in _KEYS:
+            near = get_close_matches(str(key), _KEYS, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ValueMismatchError(
+                f"the keys {', '.join(_KEYS)} on {at[key]}", f"the key {format_value(key)}{hint}"
+            )
+    if _NAME not in item:
+        raise ValueMismatchError(f"the key {_NAME} in the entry on {place}", "none")
+
+    name = _typed(Str(), item, _NAME, at)
+    if name is None:
+        raise ValueMismatchError(f"the name of an input or output as {_NAME} on {at[_NAME]}", "nothing")
+    precision = _typed(_precision, item, _PRECISION, at)
+    scale, offset = _typed(_scale, item, _SCALE, at), _typed(_offset, item, _OFFSET, at)
+    _check_numbers(place, at, precision, scale, offset)
+    if scale is not None:
+        # The program computes with the nearest float32, and says so.
+        scale = struct.unpack("<f", struct.pack("<f", scale))[0]
+    return CustomIo(name, _typed(_layout, item, _LAYOUT, at), precision, scale, offset)
+
+
+def _typed(codec: Codec[T], item: Mapping[str, object], key: str, at: Mapping[str, str]) -> T | None:
+    if item.get(key) is None:
+        return None
+    try:
+        return codec.parse(item[key])
+    except ValueMismatchError as error:
+        raise ValueMismatchError(f"{error.expected} as {key} on {at[key]}", error.found) from None
+
+
+def _check_numbers(
+    place: str, at: Mapping[str, str], precision: str | None, scale: float | None, offset: int | None
+) -> None:
+    """Refuse numbers that have no meaning, and one of the two alone."""
+    for key, value, other, other_value in (
+        (_SCALE, scale, _OFFSET, offset),
+        (_OFFSET, offset, _SCALE, scale),
+    ):
+        if value is None:
+            continue
+        if precision != "int8":
+            raise ValueMismatchError(
+                f"{key} only with 'Precision: int8', on {at[key]}",
+                "no Precision" if precision is None else f"Precision {precision}",
+            )
+        if other_value is None:
+            raise ValueMismatchError(f"the key {other} beside {key} in the entry on {place}", "none")
+
+
+def _distinct(entries: Iterable[tuple[CustomIo, str]]) -> tuple[CustomIo, ...]:
+    """Refuse two entries for one tensor."""
+    seen: dict[str, str] = {}
+    made: list[CustomIo] = []
+    for entry, place in entries:
+        if entry.name in seen:
+            raise ValueMismatchError(
+                f"one entry per {_NAME}", f"{entry.name} on {seen[entry.name]} and on {place}"
+            )
+        seen[entry.name] = place
+        made.append(entry)
+    return tuple(made)

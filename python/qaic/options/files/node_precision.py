@@ -1,0 +1,129 @@
+"""The option that puts single nodes on fp16 or fp32.
+
+The file is a YAML mapping of two lists of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from qaic.options.codecs.scalars import Json, ValueMismatchError
+from qaic.options.files.parsed_file import ParsedFile, parse_yaml
+from qaic.support.text import format_value
+from qaic.support.yaml import is_null, kind, line
+
+if TYPE_CHECKING:
+    from yaml.nodes import Node
+
+_HALF, _FLOAT = _KEYS = ("FP16NodeInstanceNames", "FP32NodeInstanceNames")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePrecision:
+    """Nodes by the names of their first outputs.
+
+    Parameters
+    ----------
+    fp16, fp32
+        Names in the order given, each once; no name is in both.
+    """
+
+    fp16: tuple[str, ...] = ()
+    fp32: tuple[str, ...] = ()
+
+
+class NodePrecisionLists(ParsedFile[NodePrecision]):
+    """The content of a node precision file; from Python also a mapping with the same keys."""
+
+    #: Exporters write some 50 bytes per name.
+    most_bytes = 4 << 20
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return f"the path of a YAML file with lists of names as {_HALF} and {_FLOAT}"
+
+    def content(self, value: object) -> NodePrecision:
+        """See `ParsedFile.content`."""
+        if isinstance(value, NodePrecision):
+            return value
+        if not isinstance(value, Mapping):
+            raise self.mismatch(value)
+        lists = {_known(key, ""): _names(key, names) for key, names in value.items()}
+        return _separate(lists, lambda _: "")
+
+    def decode(self, data: bytes) -> NodePrecision:
+        """See `ParsedFile.decode`."""
+        return _content(parse_yaml(data))
+
+    def to_json(self, value: NodePrecision) -> Json:
+        """See `Codec.to_json`. The order of the names has no meaning."""
+        return {_HALF: [*sorted(value.fp16)], _FLOAT: [*sorted(value.fp32)]}
+
+
+def _content(root: Node | None) -> NodePrecision:
+    import yaml
+
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueMismatchError(f"a mapping with {_HALF} or {_FLOAT}", kind(root))
+    lists: dict[str, tuple[str, ...]] = {}
+    lines: dict[tuple[str, str], int] = {}
+    for key, value in root.value:
+        place = _line(key)
+        if not isinstance(key, yaml.ScalarNode):
+            raise ValueMismatchError(f"a word as key{place}", kind(key))
+        name = _known(key.value, place)
+        if name in lists:
+            raise ValueMismatchError(f"each key once, {name}{place}", "it twice")
+        # Nothing behind the key is a list of nothing.
+        if is_null(value):
+            lists[name] = ()
+            continue
+        if not isinstance(value, yaml.SequenceNode):
+            raise ValueMismatchError(f"a list of names as {name}{_line(value)}", kind(value))
+        for item in value.value:
+            if not isinstance(item, yaml.ScalarNode) or not item.value:
+                raise ValueMismatchError(f"a name of a tensor in {name}{_line(item)}", kind(item))
+            lines.setdefault((name, item.value), line(item))
+        lists[name] = tuple(dict.fromkeys(item.value for item in value.value))
+    return _separate(lists, lambda name: f" (lines {lines[_HALF, name]} and {lines[_FLOAT, name]})")
+
+
+def _known(key: object, place: str) -> str:
+    """Give a key back that is one of the two."""
+    if key not in _KEYS:
+        near = get_close_matches(str(key), _KEYS, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueMismatchError(
+            f"the keys {_HALF} and {_FLOAT}{place}", f"the key {format_value(key)}{hint}"
+        )
+    return str(key)
+
+
+def _names(key: object, names: object) -> tuple[str, ...]:
+    """Check a list from Python."""
+    if isinstance(names, Sequence) and not isinstance(names, str | bytes | bytearray):
+        items: Iterable[object] = names
+        if all(isinstance(item, str) and item for item in items):
+            return tuple(dict.fromkeys(map(str, names)))
+    raise ValueMismatchError(f"a list of names of tensors as {key}", format_value(names))
+
+
+def _separate(lists: Mapping[str, tuple[str, ...]], place: Callable[[str], str]) -> NodePrecision:
+    """Refuse a tensor in both lists; `place` says where it stands."""
+    half, single = lists.get(_HALF, ()), lists.get(_FLOAT, ())
+    singles = set(single)
+    both = [name for name in half if name in singles]
+    if both:
+        where = place(both[0])
+        raise ValueMismatchError(
+            "each tensor in one of the lists", f"{len(both)} in both, as {format_value(both[0])}{where}"
+        )
+    return NodePrecision(half, single)
+
+
+def _line(node: Node) -> str:
+    return f" on line {line(node)}"

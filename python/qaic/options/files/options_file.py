@@ -1,0 +1,110 @@
+"""Reading of a YAML options file: one flat mapping, no option in it twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.errors import OptionConflictError, OptionError
+from qaic.options.codecs.scalars import Bool, ValueMismatchError
+from qaic.options.names import normalise
+from qaic.options.raw_option import Given, Origin, Source
+from qaic.support.yaml import (
+    DuplicateKeyError,
+    PlainValues,
+    YamlMistakeError,
+    compose,
+    is_null,
+    line,
+    pairs,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from yaml.nodes import MappingNode
+
+#: Real option files have a few hundred bytes; the parser takes seconds per megabyte.
+MOST_BYTES = 256 * 1024
+
+
+def read_options_file(path: Path) -> list[Given]:
+    """Read the options of a file, in the order of the file.
+
+    Parameters
+    ----------
+    path
+        The YAML file: one flat mapping, or nothing.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    qaic.errors.OptionError
+        The file is not a YAML mapping with text keys.
+    qaic.errors.OptionConflictError
+        A key stands twice, also in two spellings that differ only by hyphens, underscores or case.
+    """
+    import yaml
+
+    if path.is_fifo():
+        # Opening a pipe without a writer would never end.
+        raise _error(path, None, "expected a file, found a pipe")
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise _error(
+            path,
+            None,
+            f"an options file has at most {MOST_BYTES} bytes; is this the right file?",
+            "too_large",
+        )
+    try:
+        root = compose(data)
+    except YamlMistakeError as error:
+        raise _error(path, error.line, f"not valid YAML: {error.problem}") from None
+    if root is None or is_null(root):
+        return []
+    if not isinstance(root, yaml.MappingNode):
+        found = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
+        raise _error(path, line(root), f'expected lines of the form "option: value", found {found}')
+    try:
+        return _options(path, root)
+    except DuplicateKeyError as error:
+        first, last = error.lines
+        other = "" if error.first == error.key else f" (as {error.first})"
+        raise OptionConflictError(
+            f"{path}: {error.key} on line {last} was already given on line {first}{other}",
+            code="option.duplicate",
+            context={"file": str(path), "option": error.key, "lines": [first, last]},
+        ) from None
+    except YamlMistakeError as error:
+        raise _error(path, error.line, error.problem) from None
+
+
+def _options(path: Path, root: MappingNode) -> list[Given]:
+    values = PlainValues()
+    base: Path | None = None
+    given: list[Given] = []
+    for key, at, node in pairs(root, normalise):
+        # Only a whole option can be "not given"; inside a value, None may well be the name of an input.
+        value = None if is_null(node) else values.of(node)
+        if normalise(key) == "relative_path":
+            # A key of the ONNX Runtime provider's files: not an option, but a rule for reading the others.
+            base = path.parent if _flag(path, key, at, value) else None
+        else:
+            given.append(Given(Origin(Source.YAML, key, path, at), value))
+    return [Given(item.origin, item.value, base) for item in given]
+
+
+def _flag(path: Path, key: str, at: int, value: object) -> bool:
+    if value is None:
+        return False
+    try:
+        return Bool().parse(value)
+    except ValueMismatchError as error:
+        raise _error(path, at, f"{key}: {error}", "invalid_value") from None
+
+
+def _error(path: Path, at: int | None, text: str, code: str = "invalid_file") -> OptionError:
+    place = str(path) if at is None else f"{path}, line {at}"
+    return OptionError(f"{place}: {text}", code=f"option.{code}", context={"file": str(path), "line": at})

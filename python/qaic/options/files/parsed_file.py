@@ -1,0 +1,118 @@
+"""Options whose value is what a file says, once it is read and checked.
+
+The content counts, not the path: it decides about the container and its place in the cache, and it is read
+once, when the options are resolved. From Python the content may be given in place of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from qaic.options.codecs.scalars import Codec, FilePath, ValueMismatchError
+from qaic.support.json import parse_json
+from qaic.support.yaml import YamlMistakeError, compose
+
+if TYPE_CHECKING:
+    from yaml.nodes import Node
+
+T = TypeVar("T")
+
+
+class ParsedFile(Codec[T]):
+    """The content of a file, or what would be its content.
+
+    Between `parse` and `load` a value may be the path that was given; only the code that resolves options
+    sees it.
+    """
+
+    #: Larger files are not read.
+    most_bytes: int
+
+    @abstractmethod
+    def content(self, value: object) -> T:
+        """Convert what was given in place of a file.
+
+        Raises
+        ------
+        ValueMismatchError
+            It is not what the option expects.
+        """
+
+    @abstractmethod
+    def decode(self, data: bytes) -> T:
+        """Convert what a file holds.
+
+        Raises
+        ------
+        ValueMismatchError
+            It is not what the option expects. The file is named by the caller.
+        """
+
+    def parse(self, value: object) -> T:
+        """See `Codec.parse`. Text is a path."""
+        if isinstance(value, str | os.PathLike):
+            try:
+                return cast("T", FilePath().parse(value))
+            except ValueMismatchError as error:
+                raise ValueMismatchError(self.expected, error.found) from None
+        return self.content(value)
+
+    def rebase(self, value: T, directory: Path) -> T:
+        """See `Codec.rebase`."""
+        return cast("T", directory / value) if isinstance(value, Path) else value
+
+    def load(self, value: T) -> T:
+        """See `Codec.load`."""
+        if not isinstance(value, Path):
+            return value
+        file = repr(str(value))
+        try:
+            # Opening a pipe without a writer would never end.
+            if value.is_fifo():
+                raise ValueMismatchError(f"a readable file {file}", "a pipe")
+            with value.open("rb") as stream:
+                data = stream.read(self.most_bytes + 1)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ValueMismatchError(f"a readable file {file}", f"the error {reason!r}") from error
+        if len(data) > self.most_bytes:
+            raise ValueMismatchError(
+                f"a file {file} of at most {self.most_bytes >> 20} MiB", "one that is larger"
+            )
+        try:
+            return self.decode(data)
+        except ValueMismatchError as error:
+            raise ValueMismatchError(f"{error.expected} in the file {file}", error.found) from None
+
+
+class JsonFile(ParsedFile[T]):
+    """A JSON file; its content is given from Python as the same lists and mappings."""
+
+    #: No such file that people or exporters write is this large.
+    most_bytes = 64 << 20
+
+    def decode(self, data: bytes) -> T:
+        """See `ParsedFile.decode`."""
+        try:
+            held = parse_json(data)
+        except ValueError as error:
+            raise ValueMismatchError("JSON", f"a mistake ({error})") from error
+        return self.content(held)
+
+
+def parse_yaml(data: bytes) -> Node | None:
+    """Return the root of a YAML file, for `ParsedFile.decode`.
+
+    Raises
+    ------
+    ValueMismatchError
+        It is no YAML.
+    """
+    try:
+        return compose(data)
+    except YamlMistakeError as error:
+        place = "" if error.line is None else f" on line {error.line}"
+        raise ValueMismatchError("YAML", f"a mistake{place} ({error.problem})") from error

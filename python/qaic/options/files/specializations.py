@@ -1,0 +1,108 @@
+"""The option that gives a program several sets of shapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qaic.options.codecs.scalars import Json, ValueMismatchError
+from qaic.options.codecs.structures import SymbolMap
+from qaic.options.files.parsed_file import JsonFile
+from qaic.support.text import format_value
+
+_KEY = "specializations"
+
+#: a flat entry with this symbol is a step of a decoder
+_SEQUENCE = "seq_len"
+
+#: what exporters call the name in a flat entry
+_NAME = "_graph_name"
+
+
+@dataclass(frozen=True, slots=True)
+class Specialization:
+    """One set of sizes for the symbolic dimensions of a model, and what it is called."""
+
+    name: str
+    symbols: Mapping[str, int]
+
+
+class Specializations(JsonFile[tuple[Specialization, ...]]):
+    """Specializations in the order of the file.
+
+    The content of the file is an object with a list ``specializations``; from Python that object or the list
+    may be given in place of the file. An entry is ``{"name": text, "symbols": {symbol: size}}`` or flat,
+    ``{symbol: size}``, where ``_graph_name`` is the name; sizes may be text.
+    """
+
+    def __init__(self) -> None:
+        self._symbols = SymbolMap()
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return (
+            "the path of a JSON file with "
+            '{"specializations": [{"name": "Decode", "symbols": {"seq_len": 1}}]}'
+        )
+
+    def content(self, value: object) -> tuple[Specialization, ...]:
+        """See `ParsedFile.content`."""
+        if isinstance(value, Mapping):
+            if list(value) != [_KEY]:
+                keys = ", ".join(map(format_value, value)) or "none"
+                raise ValueMismatchError(
+                    f"an object with the one key {format_value(_KEY)}", f"the keys {keys}"
+                )
+            value = value[_KEY]
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
+            raise ValueMismatchError("a list of specializations", format_value(value))
+        entries = [self._entry(item, number) for number, item in enumerate(value)]
+        given = Counter(entry.name for entry in entries)
+        seen: Counter[str] = Counter()
+        named = []
+        for entry in entries:
+            name = entry.name
+            if given[name] > 1:
+                seen[name] += 1
+                name = f"{name}_{seen[name] - 1}"
+            named.append(Specialization(name, entry.symbols))
+        return tuple(named)
+
+    def to_json(self, value: tuple[Specialization, ...]) -> Json:
+        """See `Codec.to_json`."""
+        return [{"name": entry.name, "symbols": dict(entry.symbols)} for entry in value]
+
+    def _entry(self, item: object, number: int) -> Specialization:
+        place = f"specialization {number}"
+        if isinstance(item, Specialization):
+            item = {"name": item.name, "symbols": item.symbols}
+        if not isinstance(item, Mapping):
+            raise ValueMismatchError(f"an object with sizes of symbols as {place}", format_value(item))
+        if "symbols" not in item:
+            symbols = self._sizes({key: size for key, size in item.items() if key != _NAME}, place)
+            name = f"Graph_{number}"
+            if _SEQUENCE in symbols:
+                name = "Decode" if symbols[_SEQUENCE] == 1 else "Prefill"
+            return Specialization(self._name(item.get(_NAME, name), place), symbols)
+        extra = [key for key in item if key not in {"name", "symbols"}]
+        if extra:
+            raise ValueMismatchError(
+                f"the keys 'name' and 'symbols' in {place}", f"the key {format_value(extra[0])}"
+            )
+        name = self._name(item.get("name", f"Graph_{number}"), place)
+        return Specialization(name, self._sizes(item["symbols"], place))
+
+    def _name(self, given: object, place: str) -> str:
+        if not isinstance(given, str) or not given.strip():
+            raise ValueMismatchError(f"text as the name of {place}", format_value(given))
+        return given.strip()
+
+    def _sizes(self, value: object, place: str) -> Mapping[str, int]:
+        if not isinstance(value, Mapping):
+            raise ValueMismatchError(f"an object with sizes of symbols in {place}", format_value(value))
+        try:
+            return self._symbols.parse(value)
+        except ValueMismatchError as error:
+            raise ValueMismatchError(f"{error.expected} in {place}", error.found) from None

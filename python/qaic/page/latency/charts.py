@@ -1,0 +1,193 @@
+"""Charts of latencies as SVG in the page: they need no script and print as they are."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qaic.page.latency.distribution import PERCENTILES, course, histogram
+from qaic.page.text import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from qaic.page.latency.distribution import Distribution
+
+_WIDTH, _HEIGHT = 1000, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 22, 34
+_BARS, _COLUMNS, _POINTS = 48, 450, 500
+_RULES = ("P50", "P90", "P99")
+
+
+def histogram_svg(distribution: Distribution) -> str:
+    """Return how often which latency was measured. The latencies must be known."""
+    assert distribution.seconds is not None  # noqa: S101 (callers look)
+    bars = histogram(distribution.seconds, _BARS)
+    unit, per_second = distribution.unit
+    counts = [*bars.counts.tolist(), *([bars.above] if bars.above else [])]
+    low, step = float(bars.edges[0]), float(bars.edges[1] - bars.edges[0])
+    span = len(counts) * step
+    highest = max(counts)
+    across = _scale(low, low + span, _LEFT, _WIDTH - _RIGHT)
+    up = _scale(0, highest, _HEIGHT - _BOTTOM, _TOP)
+    last = low + len(bars.counts) * step
+    pieces = [
+        *_x_ticks(across, low * per_second, last * per_second, per_second, unit),
+        *_y_ticks(up, highest, ""),
+    ]
+    for place, count in enumerate(counts):
+        begin = low + place * step
+        over = place == len(bars.counts)
+        named = (
+            f"more than {distribution.text(begin)}"
+            if over
+            else f"{distribution.text(begin)} to {distribution.text(begin + step)}"
+        )
+        left, right, top = across(begin), across(begin + step), up(count)
+        share = 100 * count / distribution.count
+        if count:
+            # One in a million is one pixel.
+            size = max(_HEIGHT - _BOTTOM - top, 1.5)
+            pieces.append(
+                f'<rect class="fill" x="{left + 0.5:.1f}" y="{_HEIGHT - _BOTTOM - size:.1f}" '
+                f'width="{max(right - left - 1, 0.6):.1f}" height="{size:.1f}">'
+                f"<title>{escape(named)}: {count} ({share:.2f} %)</title></rect>"
+            )
+    if bars.above:
+        pieces.append(_text(across(last + step / 2), _HEIGHT - 16, "more", "middle"))
+    for place, name in enumerate(_RULES):
+        value = distribution.percentiles[name]
+        if value <= last:
+            x = across(value)
+            pieces.append(
+                f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
+            )
+            pieces.append(_text(x + 3, _TOP + 8 + 12 * place, name, "start", "rule-name"))
+    return _svg(f"Histogram of {distribution.count} latencies", pieces)
+
+
+def percentiles_svg(distribution: Distribution) -> str:
+    """Return the latency that a share of the runs stays below, with room for the slowest few."""
+    if distribution.seconds is not None:
+        most = 1 - 1 / max(2, distribution.count)
+        spread = -np.log10(1 - np.linspace(0, most, 2)[1])
+        places = np.linspace(0, spread, 200)
+        shares = 1 - 10.0**-places
+        values = np.quantile(distribution.seconds, shares)
+    else:
+        ranks = [0.0, *PERCENTILES.values()]
+        shares = np.array(ranks) / 100
+        places = -np.log10(1 - shares)
+        values = np.array([distribution.least, *distribution.percentiles.values()])
+    _, per_second = distribution.unit
+    across = _scale(0, max(float(places[-1]), 0.31), _LEFT, _WIDTH - _RIGHT)
+    top = float(values.max()) * per_second or 1.0
+    up = _scale(0, top, _HEIGHT - _BOTTOM, _TOP)
+    points = " ".join(
+        f"{across(place):.1f},{up(value * per_second):.1f}"
+        for place, value in zip(places, values, strict=True)
+    )
+    pieces = [*_y_ticks(up, top, distribution.unit[0]), f'<polyline class="curve" points="{points}"/>']
+    for rank in (0, 50, 90, 99, 99.9, 99.99, 99.999):
+        place = -math.log10(1 - rank / 100)
+        if place <= places[-1] + 1e-9:
+            pieces.append(_text(across(place), _HEIGHT - 16, f"{rank:g} %", "middle"))
+    return _svg("Latency by percentile", pieces)
+
+
+def course_svg(distribution: Distribution) -> str:
+    """Return the latencies in the order in which they were measured. They must be known."""
+    seconds = distribution.seconds
+    assert seconds is not None  # noqa: S101 (callers look)
+    unit, per_second = distribution.unit
+    top = distribution.top
+    across = _scale(0, max(len(seconds) - 1, 1), _LEFT + 4, _WIDTH - _RIGHT - 4)
+    up = _scale(0, top * per_second or 1.0, _HEIGHT - _BOTTOM, _TOP)
+
+    def height(value: float) -> float:
+        return up(min(value, top) * per_second)
+
+    pieces = [*_x_ticks(across, 0, len(seconds) - 1, 1, ""), *_y_ticks(up, top * per_second, unit)]
+    if len(seconds) <= _POINTS:
+        pieces += [
+            f'<circle class="dot" cx="{across(place):.1f}" cy="{height(value):.1f}" r="2.6">'
+            f"<title>number {place}: {escape(distribution.text(value))}</title></circle>"
+            for place, value in enumerate(seconds.tolist())
+        ]
+    else:
+        columns = course(seconds, _COLUMNS)
+        xs = [across(place) for place in columns.first.tolist()]
+        upper = [f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.most.tolist(), strict=True)]
+        lower = [f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.least.tolist(), strict=True)]
+        middle = [
+            f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.middle.tolist(), strict=True)
+        ]
+        pieces.append(f'<polygon class="band" points="{" ".join(upper + lower[::-1])}"/>')
+        pieces.append(f'<polyline class="curve" points="{" ".join(middle)}"/>')
+    return _svg("Latencies in the order of measuring", pieces)
+
+
+def course_note(distribution: Distribution) -> str:
+    """Return what the chart of the course leaves out."""
+    seconds = distribution.seconds
+    assert seconds is not None  # noqa: S101 (callers look)
+    notes = []
+    if len(seconds) > _POINTS:
+        together = -(-len(seconds) // _COLUMNS)
+        notes.append(
+            f"Each place stands for up to {together} neighbours: the line is their median, the band goes "
+            "from the least to the most."
+        )
+    above = int(np.count_nonzero(seconds > distribution.top))
+    if above:
+        notes.append(
+            f"{above} slower than the top are drawn there; the slowest took "
+            f"{distribution.text(distribution.most)}."
+        )
+    return " ".join(notes)
+
+
+def _scale(low: float, high: float, begin: float, end: float) -> Callable[[float], float]:
+    span = (high - low) or 1.0
+    return lambda value: begin + (value - low) / span * (end - begin)
+
+
+def _ticks(low: float, high: float, most: int) -> list[float]:
+    wanted = (high - low) / most or 1.0
+    power = 10.0 ** math.floor(math.log10(wanted))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _x_ticks(
+    across: Callable[[float], float], low: float, high: float, per_second: float, unit: str
+) -> Iterable[str]:
+    for value in _ticks(low, high, 8):
+        if unit or value == round(value):
+            yield _text(across(value / per_second), _HEIGHT - 16, f"{value:g} {unit}".strip(), "middle")
+    yield (
+        f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{_HEIGHT - _BOTTOM}" '
+        f'y2="{_HEIGHT - _BOTTOM}"/>'
+    )
+
+
+def _y_ticks(up: Callable[[float], float], high: float, unit: str) -> Iterable[str]:
+    for value in _ticks(0, high, 4):
+        y = up(value)
+        yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield _text(_LEFT - 6, y + 4, f"{value:g} {unit}".strip(), "end")
+
+
+def _text(x: float, y: float, text: str, anchor: str, style: str = "") -> str:
+    named = f' class="{style}"' if style else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(text)}</text>'
+
+
+def _svg(title: str, pieces: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f"{''.join(pieces)}</svg>"
+    )

@@ -1,0 +1,72 @@
+"""The page of a capture: the answer first, then the picture, then the tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from qaic.page.document import document
+from qaic.page.report_tables import report_html, says_nothing, silent_html
+from qaic.page.timeline import pack
+from qaic.page.timeline.capture_tracks import timeline_of
+from qaic.page.timeline.section import timeline_html
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.render.table import Report
+
+_FIRST = "overview"
+
+
+def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
+    """Return the page as HTML."""
+    timeline = timeline_of(capture)
+    parts = [
+        (report.name, report.title, report_html(report))
+        for report in sorted(reports, key=lambda report: report.name != _FIRST)
+        if not says_nothing(report)
+    ]
+    silent = [report for report in reports if says_nothing(report)]
+    if silent:
+        parts.append(("silent", "Without figures", silent_html(silent)))
+    data = None
+    if timeline.operations:
+        after = 1 if parts and parts[0][0] == _FIRST else 0
+        parts.insert(after, ("timeline", "Timeline", timeline_html(timeline)))
+        data = pack(timeline)
+    networks = dict.fromkeys(reading.facts.network for reading in capture.each() if reading.facts.network)
+    title = capture.name or ", ".join(networks) or "What was measured"
+    return document(title, _subtitle(capture), parts, data=data, by=_producers(capture))
+
+
+def _subtitle(capture: Capture) -> str:
+    readings = capture.each()
+    if not readings:
+        return "Measured by the host"
+    run = readings[0].run
+    inferences = len(capture.samples)
+    facts = [
+        f"{inferences} {'inference' if inferences == 1 else 'inferences'}",
+        f"{capture.devices} {'device' if capture.devices == 1 else 'devices'}",
+        f"stats level {run.stats_level}",
+        f"batch {run.batch_size}",
+    ]
+    if capture.is_cpu:
+        facts.append("measured on the CPU device")
+    if int(run.epoch_utc_ns):
+        seconds = (
+            int(run.epoch_utc_ns) + readings[0].start_u * 1_000_000_000 // readings[0].hz
+        ) // 1_000_000_000
+        # Years outside of the calendar come from damaged buffers.
+        if seconds < 253_402_300_800:
+            facts.append(f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC")
+    return " \u00b7 ".join(facts)
+
+
+def _producers(capture: Capture) -> str:
+    producers = dict.fromkeys(
+        str(buffer.meta.get("producer")) for buffer in capture.buffers if buffer.meta.get("producer")
+    )
+    return ", ".join(producers)

@@ -1,0 +1,122 @@
+"""``Session.map``: results in the order of the inputs, with a bounded number of inferences in flight."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import operator
+import time
+from typing import TYPE_CHECKING, Any
+
+from qaic.support.status_line import has_terminal, open_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from qaic import _core
+    from qaic.support.status_line import TerminalLine
+
+#: seconds between two changes of the progress line
+_INTERVAL_S = 0.1
+
+
+def ordered_map(
+    prepare: Callable[[Mapping[str, ArrayLike]], _core.Inference],
+    iterable: Iterable[Mapping[str, ArrayLike]],
+    in_flight: int,
+    progress: MapProgress,
+    see_off: Callable[[_core.Inference], None],
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the results of ``iterable``'s inputs in order.
+
+    Completions are fetched by the consumer's thread, so nothing is handed from one thread to another. What
+    goes wrong with an input - taking it, converting it, starting it - is raised after the results before it.
+    The inferences that are under way when the generator ends are cancelled; ``see_off`` takes those that do
+    not end at once.
+    """
+    flying: collections.deque[_core.Inference] = collections.deque()
+    # Prepared, and found no exec object free.
+    grounded: _core.Inference | None = None
+    prepared: Iterator[_core.Inference] | None = None
+    failure: Exception | None = None
+    has_more = True
+    try:
+        while True:
+            try:
+                if prepared is None:
+                    prepared = map(prepare, iterable)
+                while has_more and len(flying) < in_flight:
+                    if grounded is None:
+                        # Not in a `for` loop: the next input is taken only when there is room for it.
+                        grounded = next(prepared, None)
+                        if grounded is None:
+                            has_more = False
+                            break
+                    # With results to give, this does not wait for exec objects that others use.
+                    if not grounded.start(not flying):
+                        break
+                    flying.append(grounded)
+                    grounded = None
+            except Exception as error:  # noqa: BLE001 (raised below, in its turn)
+                failure, has_more = error, False
+            if not flying:
+                break
+            result = flying[0].result()
+            flying.popleft()
+            progress.count()
+            yield result
+        if failure is not None:
+            raise failure
+    finally:
+        # A kept exception keeps this frame; that must not keep the cores of what never started.
+        failure = None
+        if grounded is not None:
+            flying.append(grounded)
+        # In a forked child they are the parent's; at the end of the interpreter there are no new threads
+        # and no new modules.
+        with contextlib.suppress(RuntimeError, ImportError):
+            for inference in flying:
+                inference.cancel()
+            for inference in flying:
+                if not inference.done():
+                    see_off(inference)
+        progress.close()
+
+
+class MapProgress:
+    """How far a map is, on a terminal; silence elsewhere and when it is not wanted."""
+
+    def __init__(self, iterable: object, *, wanted: bool) -> None:
+        self._is_shown = wanted and has_terminal()
+        self._total = operator.length_hint(iterable, 0) if self._is_shown else 0
+        self._done = 0
+        self._started: float | None = None
+        self._shown_at = 0.0
+        self._line: TerminalLine | None = None
+
+    def count(self) -> None:
+        """Count one result."""
+        self._done += 1
+        if not self._is_shown:
+            return
+        now = time.monotonic()
+        if self._started is None:
+            self._started = self._shown_at = now
+        if now - self._shown_at < _INTERVAL_S:
+            return
+        self._shown_at = now
+        if self._line is None:
+            self._line = open_line()
+        share = f" of {self._total} ({100 * self._done // self._total} %)" if self._total else ""
+        seconds = now - self._started
+        self._line.show(
+            f"{self._done}{share}, {(self._done - 1) / seconds:.1f} inferences/s, {seconds:.0f} s"
+        )
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None

@@ -1,0 +1,207 @@
+"""What a session measures of its own inferences, and how it is asked for it.
+
+The base of :class:`qaic.Session`, which records; here is what its users read.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from qaic.errors import StateError
+from qaic.runtime.latency import CallProfile, LatencyRecord, format_summary
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from qaic import _core
+    from qaic.options import RuntimeOptions
+    from qaic.profile import Profile
+
+
+class Measurements:
+    """Metrics and call profiles of a session.
+
+    Parameters
+    ----------
+    qpc
+        The container.
+    runtime
+        Run-time options.
+    """
+
+    def __init__(self, qpc: _core.Qpc, runtime: RuntimeOptions) -> None:
+        self._qpc = qpc
+        self._runtime = runtime
+        # Guards what changes with setup, reset and update_backend_options; never held while an inference
+        # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
+        self._lock = threading.RLock()
+        self._loaded: _core.InferenceSet | None = None
+        self._latencies = LatencyRecord()
+        self.profiling_results: list[CallProfile] = []
+        # Profiles that record, and the latencies of the one that ended last.
+        self._profiles: list[Profile] = []
+        self._profiled_s: NDArray[np.float64] | None = None
+
+    @contextmanager
+    def profile(
+        self,
+        *,
+        device: bool | None = None,
+        first: int = 0,
+        samples: int | None = None,
+        sampling: int = 1,
+    ) -> Iterator[Profile]:
+        """Record the inferences of a ``with`` block: times on the host, and what the device measures.
+
+        All inferences of this session count that begin and end inside of the block, from whichever thread and
+        method: ``run``, ``submit``, ``map``, ``run_async``, ``run_benchmark``. Several blocks at once each
+        record their own. An inference outside of all blocks costs nothing.
+
+        Parameters
+        ----------
+        device
+            Keep the device's stats buffers; ``None``: if the program was compiled with a stats level that was
+            asked for. From level 70 on a buffer has the times of operators, and measuring those makes an
+            inference slower.
+        first
+            Inferences of the block that are let pass.
+        samples
+            Inferences recorded of each activation, at most; ``None``: all there is room for.
+        sampling
+            Record one in 1, 2, 4, 8 or 16 inferences of each activation.
+
+        Yields
+        ------
+        Profile
+            Filled when the block has ended, also when it ended with an exception.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            A number is out of range.
+        qaic.errors.StateError
+            ``device=True``, and the program has no stats buffer.
+
+        Examples
+        --------
+        >>> import numpy as np, qaic
+        >>> session = qaic.Session("model.onnx", stats_level=70)
+        >>> with session.profile() as profile:
+        ...     for _ in range(10):
+        ...         outputs = session.run({"x": np.zeros((1, 16), np.float32)})
+        >>> len(profile.samples), len(profile.device)
+        (10, 10)
+        >>> profile.trace("trace.json")  # for chrome://tracing or Perfetto
+        """
+        from qaic.profile import Profile
+
+        profile = Profile(self._qpc, device=device, first=first, samples=samples, sampling=sampling)
+        with self._lock:
+            profile.begin()
+            if self._loaded is not None:
+                profile.add(self._loaded)
+            self._profiles.append(profile)
+        try:
+            yield profile
+        finally:
+            with self._lock:
+                # A forked child has none of its parent's.
+                if profile in self._profiles:
+                    self._profiles.remove(profile)
+                    profile.end()
+                    if len(profile):
+                        self._profiled_s = profile.latencies_s
+
+    def get_metrics(self) -> dict[str, float | int]:
+        """Latencies of ``run`` so far, in seconds.
+
+        Returns
+        -------
+        dict
+            ``num_of_inferences``, ``min_latency``, ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``,
+            ``P99``, ``P999``, ``total_inference_time``, ``avg_latency``. The first run after each load is
+            left out, unless it is the only one. Figures accumulate over the life of the session.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            Neither ``enable_metrics`` nor ``enable_profiling`` was passed, or nothing ran yet.
+        """
+        self._require_latencies()
+        return self._latencies.summary()
+
+    def print_metrics(self) -> None:
+        """Print :meth:`get_metrics` in the documented form."""
+        print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
+
+    def plot_latency(self, path: str | os.PathLike[str] | None = None) -> Path | None:
+        """Draw the latencies of ``run`` so far: histogram, percentiles, and their course.
+
+        Blocking while the file is written. Which runs count is as for :meth:`get_metrics`.
+
+        Parameters
+        ----------
+        path
+            Picture to write: ``.html``, a page that needs no network, or ``.png``, which takes matplotlib
+            (``pip install 'openqaic[plot]'``). ``None``: a histogram and figures are printed.
+
+        Returns
+        -------
+        pathlib.Path or None
+            The file; None when there is none.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            Neither ``enable_metrics`` nor ``enable_profiling`` was passed and `profile` recorded nothing,
+            nothing ran yet, or matplotlib is missing.
+        qaic.errors.OptionError
+            ``path`` ends in something else.
+        OSError
+            The file cannot be written.
+        """
+        latencies = self._profiled_s
+        if latencies is None or self._runtime.enable_metrics or self._runtime.enable_profiling:
+            self._require_latencies()
+            latencies = self._latencies.seconds()
+        if path is None:
+            from qaic.page.latency.distribution import Distribution
+            from qaic.page.latency.terminal import latency_text
+
+            print(latency_text(Distribution.of(latencies)))  # noqa: T201 (asked for)
+            return None
+        from qaic import page
+
+        return page.write_latency(latencies, path, title="Latency of Session.run")
+
+    def _require_latencies(self) -> None:
+        if not (self._runtime.enable_metrics or self._runtime.enable_profiling):
+            raise StateError(
+                "latencies are not recorded",
+                code="metrics.off",
+                hints=("pass enable_metrics=True (or enable_profiling=True) to Session",),
+            )
+
+    def print_profile_data(self, n: int | None = None) -> None:
+        """Print the call profiles of the first ``n`` runs; of all without ``n`` or when there are fewer.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            ``enable_profiling`` was not passed.
+        """
+        if not self._runtime.enable_profiling:
+            raise StateError(
+                "call profiles are not recorded",
+                code="profiling.off",
+                hints=("pass enable_profiling=True to Session",),
+            )
+        for profile in self.profiling_results[:n]:
+            print(profile)  # noqa: T201 (printing is what this method is for)

@@ -1,0 +1,208 @@
+"""What was measured of one program: inferences, each with one stats buffer per device it ran on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.errors import StatsError, StatsFormatError
+from qaic.stats.reports.capture.op_info import OpFacts, facts_of
+from qaic.stats.reports.capture.trace_reader import Measured, Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+#: numbers of operations that are believed without a descriptor, where a buffer does not have more of them:
+#: each takes memory, and a damaged record may have any of four billion
+_UNNAMED_OPS: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One inference."""
+
+    program: int
+    activation: int
+    inference: int
+    readings: tuple[Reading, ...]
+
+    @property
+    def span_us(self) -> float:
+        """From the first start to the last end, over all devices.
+
+        Devices count on clocks of their own; where one of them does not know the time of day, the longest
+        of the devices is taken.
+        """
+        if not self.readings:
+            return 0.0
+        if len(self.readings) == 1 or not all(int(reading.run.epoch_utc_ns) for reading in self.readings):
+            return max(reading.span_us for reading in self.readings)
+        # Whole nanoseconds: times of day have more digits than a double.
+        starts, ends = [], []
+        for reading in self.readings:
+            epoch, hz = int(reading.run.epoch_utc_ns), reading.hz
+            starts.append(epoch + reading.start_u * 1_000_000_000 // hz)
+            ends.append(epoch + reading.end_u * 1_000_000_000 // hz)
+        return (max(ends) - min(starts)) / 1000
+
+
+class Capture:
+    """Stats buffers of one program.
+
+    Parameters
+    ----------
+    buffers
+        Buffers as ``qaic.stats.open`` gives them, in any order: samples, and devices of samples.
+    host
+        Latencies as the host saw them (``host_latency.HostLatencies``), if they were recorded.
+    name
+        What to call it where two are compared.
+
+    Raises
+    ------
+    StatsError
+        Without any buffer, or when buffers are of different programs.
+    """
+
+    def __init__(self, buffers: Iterable[Measured], *, host: Any = None, name: str = "") -> None:
+        self.buffers = tuple(buffers)
+        self.host = host
+        self.name = name
+        if not self.buffers and host is None:
+            raise StatsError(
+                "no stats buffer to report on",
+                code="stats.nothing_captured",
+                hints=("give at least one buffer",),
+            )
+        self._facts: dict[str | None, OpFacts] = {}
+        self._json = _Texts()
+        self._samples: tuple[Sample, ...] | None = None
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """Inferences by number, each with its devices in program order. Reads the buffers."""
+        if self._samples is None:
+            self._samples = self._read()
+        return self._samples
+
+    def _read(self) -> tuple[Sample, ...]:
+        groups: dict[tuple[int, int, int], list[Reading]] = {}
+        for buffer in self.buffers:
+            buffer.check()
+            buffer.let_go("OP", 0, len(buffer.ops))
+        for buffer in self.buffers:
+            run = buffer.run
+            key = (int(run.program), int(run.activation), int(run.inference))
+            groups.setdefault(key, []).append(Reading(buffer, self._facts_of(buffer)))
+        return tuple(
+            Sample(*key, tuple(sorted(readings, key=lambda reading: (reading.slice, reading.facts.network))))
+            for key, readings in sorted(groups.items())
+        )
+
+    def _facts_of(self, buffer: Measured) -> OpFacts:
+        text = self._json.of(buffer)
+        facts = self._facts.get(text)
+        if facts is None:
+            facts = self._facts[text] = facts_of(text, self._unnamed_ops() if text is None else ())
+        return facts
+
+    def _unnamed_ops(self) -> list[int]:
+        """Per core, operations that any of the buffers without descriptor speaks of."""
+        counts: list[int] = []
+        for buffer in self.buffers:
+            if self._json.of(buffer) is None:
+                pairs = zip_longest(counts, _ops_per_core(buffer), fillvalue=0)
+                counts = [max(pair) for pair in pairs]
+                buffer.let_go("OP", 0, len(buffer.ops))
+        return counts
+
+    @property
+    def devices(self) -> int:
+        """Devices of the program that were measured."""
+        return max((len(sample.readings) for sample in self.samples), default=0)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the CPU device measured."""
+        return any(_device_code(buffer.run.device) == 1 for buffer in self.buffers)
+
+    def binaries(self) -> frozenset[str | None]:
+        """Return the descriptors: equal for captures of one binary."""
+        return frozenset(self._json.of(buffer) for buffer in self.buffers)
+
+    def each(self) -> list[Reading]:
+        """Return all readings."""
+        return [reading for sample in self.samples for reading in sample.readings]
+
+    def by_device(self) -> list[list[Reading]]:
+        """Return the readings of each device, one per sample that has it."""
+        keys = sorted({(reading.slice, reading.facts.network) for reading in self.each()})
+        found = {key: [] for key in keys}  # type: dict[tuple[int, str], list[Reading]]
+        for reading in self.each():
+            found[reading.slice, reading.facts.network].append(reading)
+        return list(found.values())
+
+    def median(self, value: Callable[[Sample], float | None]) -> float | None:
+        """Median over the samples of a value that samples may lack."""
+        return median([value(sample) for sample in self.samples])
+
+
+def median(values: Sequence[float | None]) -> float | None:
+    """Median of the values that there are."""
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def median_rows(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Median over samples, element by element."""
+    if len(rows) == 1:
+        return rows[0]
+    result: NDArray[np.float64] = np.median(np.stack(rows), axis=0)
+    return result
+
+
+class _Texts:
+    """Descriptors as JSON, each written once: buffers of one program share theirs."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def of(self, buffer: Measured) -> str | None:
+        """Return the descriptor of a buffer, which keeps it alive and so its identity."""
+        descriptor = buffer.descriptor
+        if descriptor is None:
+            return None
+        if id(descriptor) not in self._known:
+            self._known[id(descriptor)] = str(descriptor.compiled.to_json())
+        return self._known[id(descriptor)]
+
+
+def _device_code(device: Any) -> int:
+    if isinstance(device, int):
+        return device
+    return 1 if str(device).upper() == "CPU" else 0
+
+
+def _ops_per_core(buffer: Measured) -> list[int]:
+    """Operations that a buffer without descriptor speaks of."""
+    counts: dict[int, int] = {}
+    for thread in buffer.threads:
+        first, count = int(thread["first_op"]), int(thread["op_count"])
+        if count:
+            core = int(thread["core"])
+            largest = int(buffer.ops["oc"][first : first + count].max())
+            counts[core] = max(counts.get(core, 0), largest + 1)
+    if sum(counts.values()) > max(_UNNAMED_OPS, len(buffer.ops)):
+        core = max(counts, key=counts.__getitem__)
+        raise StatsFormatError(
+            f"an OP record is operation {counts[core] - 1} of core {core}, too large to be true in a "
+            f"buffer of {len(buffer.ops)} operations",
+            code="stats.unknown_op",
+            hints=("give the container that was running, so that the numbers are checked",),
+        )
+    return [counts.get(core, 0) for core in range(max(counts, default=-1) + 1)]

@@ -1,0 +1,200 @@
+"""What the compiler says about the operations of a program, as columns: one entry per operation.
+
+Operation ``oc`` of core ``c`` has the number ``base[c] + oc``. Sums by kind, node or layer are then one
+``np.bincount`` over these columns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.stats.reports.capture.op_categories import BUCKETS, bucket_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+_LOWERED: Final = re.compile(r"/__\d+$")
+
+
+def node_path(op_name: str) -> str:
+    """Path of the node of an operation: the last token without ``/__<number>``."""
+    tokens = op_name.split()
+    return _LOWERED.sub("", tokens[-1]) if tokens else ""
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of texts that repeat: an index per entry into the distinct texts."""
+
+    codes: NDArray[np.int64]
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], values: Iterable[str] = ()) -> Coded:
+        """Encode texts; ``values`` come first among the distinct ones."""
+        known = {value: place for place, value in enumerate(values)}
+        codes = [known.setdefault(text, len(known)) for text in texts]
+        return cls(np.array(codes, np.int64), tuple(known))
+
+    @classmethod
+    def joined(cls, *columns: Coded) -> Coded:
+        """Column of the distinct tuples of several columns."""
+        combined = np.zeros(len(columns[0].codes), np.int64)
+        for column in columns:
+            combined = combined * max(1, len(column.values)) + column.codes
+        _, places, codes = np.unique(combined, return_index=True, return_inverse=True)
+        texts = [[column.values[code] for code in column.codes[places]] for column in columns]
+        return cls(codes.reshape(-1), tuple(zip(*texts, strict=True)))
+
+    def sums(self, weights: NDArray[Any]) -> NDArray[np.float64]:
+        """Sum of the weights per distinct text."""
+        return np.bincount(self.codes, weights, minlength=len(self.values)).astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One side of a transfer between devices."""
+
+    op: int
+    description: str
+    transaction: str
+
+
+class OpFacts:
+    """Operations of a program.
+
+    Parameters
+    ----------
+    descriptor
+        The parsed JSON of the descriptor, or None where there is none: numbers are names then.
+    counts
+        Operations per core that the buffer speaks of, at least.
+    """
+
+    def __init__(self, descriptor: dict[str, Any] | None, counts: Sequence[int]) -> None:
+        described = descriptor or {}
+        cores = [core.get("ops", []) for core in described.get("cores", [])]
+        cores += [[] for _ in range(len(counts) - len(cores))]
+        for core, count in zip(cores, counts, strict=False):
+            core += [{"name": f"op{oc}", "kind": "unknown"} for oc in range(len(core), count)]
+        self._ops: list[dict[str, Any]] = [op for core in cores for op in core]
+        sizes = [len(core) for core in cores]
+        #: number of each core's first operation
+        self.base = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+        self.network: str = described.get("network", "")
+        #: names of the thread groups
+        self.groups: tuple[str, ...] = tuple(described.get("groups", ()))
+        #: per thread of a core its group
+        self.thread_groups: tuple[int, ...] = tuple(described.get("thread_groups", ()))
+        self.pmu_events: tuple[int, ...] = tuple(described.get("pmu_events", ()))
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def _texts(self, key: str) -> list[str]:
+        return [op.get(key, "") for op in self._ops]
+
+    def _numbers(self, key: str) -> NDArray[np.float64]:
+        return np.array([op.get(key, 0) for op in self._ops], np.float64)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the operations, with their suffix."""
+        return self._texts("name")
+
+    @cached_property
+    def kinds(self) -> Coded:
+        """Kinds, without the blanks that may trail."""
+        return Coded.of(kind.strip() for kind in self._texts("kind"))
+
+    @cached_property
+    def buckets(self) -> Coded:
+        """Buckets of the kinds."""
+        known = Coded.of((bucket_of(kind) for kind in self.kinds.values), BUCKETS)
+        return Coded(known.codes[self.kinds.codes], known.values)
+
+    @cached_property
+    def engines(self) -> Coded:
+        """Thread groups that the operations are issued by."""
+        names = self.groups
+        place = (op.get("group", 0) for op in self._ops)
+        return Coded.of((names[group] if group < len(names) else f"group{group}" for group in place), names)
+
+    @cached_property
+    def memories(self) -> Coded:
+        """Memories that the operands lie in."""
+        return Coded.of(self._texts("memory"))
+
+    @cached_property
+    def types(self) -> Coded:
+        """Types of the operands."""
+        return Coded.of(self._texts("types"))
+
+    @cached_property
+    def nodes(self) -> Coded:
+        """The user's nodes: those the compiler names, else the path in the operation's name."""
+        return Coded.of(
+            " + ".join(op["nodes"]) if op.get("nodes") else node_path(op.get("name", "")) for op in self._ops
+        )
+
+    @cached_property
+    def cores(self) -> NDArray[np.int64]:
+        """Cores of the operations."""
+        return np.repeat(np.arange(len(self.base) - 1), np.diff(self.base))
+
+    @cached_property
+    def output_bytes(self) -> NDArray[np.float64]:
+        """Bytes of the outputs; 0 where the shapes are not known before it runs."""
+        return self._numbers("output_bytes")
+
+    @cached_property
+    def macs(self) -> NDArray[np.float64]:
+        """Multiplications with addition; 0 where they are not known."""
+        return self._numbers("macs")
+
+    @cached_property
+    def constant_bytes(self) -> NDArray[np.float64]:
+        """Bytes of the constants that are read."""
+        return self._numbers("constant_bytes")
+
+    def shape(self, op: int) -> str:
+        """Shape of an operation's output."""
+        return str(self._ops[op].get("shape", ""))
+
+    def producers(self, op: int, *, data_only: bool = False) -> list[int]:
+        """Operations that must be done before this one."""
+        deps = self._ops[op].get("deps", ())
+        sizes = np.diff(self.base)
+        return [
+            int(self.base[dep["core"]]) + dep["oc"]
+            for dep in deps
+            if (dep["data"] or not data_only) and dep["core"] < len(sizes) and dep["oc"] < sizes[dep["core"]]
+        ]
+
+    @cached_property
+    def has_dependencies(self) -> bool:
+        """Whether the descriptor knows what follows what."""
+        return any(op.get("deps") for op in self._ops)
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """Sides of transfers between devices."""
+        sides = ((place, op.get("transfer")) for place, op in enumerate(self._ops))
+        return [
+            Transfer(place, str(side["port_description"]), str(side["transaction"]))
+            for place, side in sides
+            if side
+        ]
+
+
+def facts_of(json_text: str | None, counts: Sequence[int]) -> OpFacts:
+    """Columns of a descriptor in JSON."""
+    return OpFacts(json.loads(json_text) if json_text is not None else None, counts)

@@ -1,0 +1,359 @@
+"""One stats buffer reduced to what the reports need: sums per operation, per thread and per core.
+
+Executions are read once, in pieces, so that the memory used does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from qaic.stats.model import engine_name
+from qaic.stats.reports.capture.nesting import OpenOps
+from qaic.stats.reports.capture.op_categories import BOOKKEEPING, FLUSH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from qaic.stats.reports.capture.op_info import OpFacts
+    from qaic.stats.reports.time.timeline import CoreActivity
+
+#: executions looked at together: 12 MB of records
+PIECE: Final = 1 << 18
+
+# Flags of the records.
+THREAD_PCYCLES: Final = 2
+CORE_DDR, CORE_MULTICAST, CORE_PCYCLES = 1, 2, 4
+OP_BOOKKEEPING, OP_ASYNC, OP_NESTED = 2, 4, 8
+DUR_SATURATED, SYNC_SATURATED, BARRIER_SATURATED = 1, 2, 4
+OP_PCYCLES, OP_SYNC, OP_BARRIER, OP_OUT_BYTES = 8, 16, 32, 64
+
+
+class Measured(Protocol):
+    """What reports need of a stats buffer: numpy arrays of records."""
+
+    @property
+    def run(self) -> Any:
+        """Facts about the inference."""
+
+    @property
+    def cores(self) -> NDArray[Any]:
+        """CORE records."""
+
+    @property
+    def threads(self) -> NDArray[Any]:
+        """THREAD records."""
+
+    @property
+    def ports(self) -> NDArray[Any]:
+        """PORT records."""
+
+    @property
+    def ops(self) -> NDArray[Any]:
+        """OP records."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What the producer says of itself."""
+
+    @property
+    def descriptor(self) -> Any:
+        """Descriptor (``qaic.stats.Descriptor``), or None."""
+
+    def check(self) -> None:
+        """Refuse damaged records."""
+
+    def let_go(self, section: str, start: int, stop: int) -> None:
+        """Say that records are not needed soon."""
+
+
+class OpSums:
+    """Per operation of the program (see ``OpFacts``) what its executions sum up to, in ticks.
+
+    An operation that runs on several threads of a group counts once, with its largest
+    thread. Times are own times: what ran inside another operation is not in the outer one.
+    """
+
+    def __init__(self, count: int) -> None:
+        def zeros() -> NDArray[np.float64]:
+            return np.zeros(count)
+
+        self.count = zeros()
+        self.dur_u = zeros()
+        self.pcycles = zeros()
+        self.pcycle_count = zeros()
+        self.out_bytes = zeros()
+        self.sync_u = zeros()
+        self.sync_count = zeros()
+        self.barrier_u = zeros()
+        self.barrier_count = zeros()
+        self.transfer_u = zeros()
+        self.transfer_count = zeros()
+        self.transfer_bytes = zeros()
+        self.first_u = np.full(count, np.inf)
+        self.last_u = np.full(count, -np.inf)
+
+
+@dataclass
+class ThreadSums:
+    """One thread, in ticks."""
+
+    core: int
+    thread: int
+    engine: str
+    start_u: int
+    end_u: int
+    pcycles: int | None
+    ops: int = 0
+    busy_u: float = 0.0
+    bookkeeping_u: float = 0.0
+    op_pcycles: float | None = None
+    sync_u: float = 0.0
+    sync_count: int = 0
+    barrier_u: float = 0.0
+    barrier_count: int = 0
+    transfer_u: float = 0.0
+    transfer_count: int = 0
+    saturated: int = 0
+
+    @property
+    def span_u(self) -> int:
+        """How long it lived."""
+        return max(0, self.end_u - self.start_u)
+
+
+@dataclass(frozen=True)
+class CoreFacts:
+    """One core."""
+
+    core: int
+    slice: int
+    start_u: int
+    end_u: int
+    pcycles: int | None
+    ddr_bytes: tuple[int, int] | None
+    multicast_bytes: tuple[int, int] | None
+
+    @property
+    def span_u(self) -> int:
+        """How long it ran."""
+        return max(0, self.end_u - self.start_u)
+
+
+class Reading:
+    """A stats buffer, reduced.
+
+    Parameters
+    ----------
+    buffer
+        The buffer; it is read again only by reports that need the executions one by one.
+    facts
+        Operations of its program.
+    """
+
+    def __init__(self, buffer: Measured, facts: OpFacts) -> None:
+        self.buffer = buffer
+        self.facts = facts
+        self.run = buffer.run
+        #: kept by `timeline.activity`
+        self.activities: dict[tuple[int, bool | None], CoreActivity] = {}
+        self.hz = int(buffer.run.ucycle_hz) or 1
+        self.cores = [_core(record) for record in buffer.cores]
+        spans = [(core.start_u, core.end_u) for core in self.cores]
+        spans = spans or [(int(record["start_u"]), int(record["end_u"])) for record in buffer.threads]
+        self.start_u = min((start for start, _ in spans), default=0)
+        self.end_u = max((end for _, end in spans), default=0)
+        self.ops = OpSums(len(facts))
+        self.threads = [self._thread(record) for record in buffer.threads]
+
+    @property
+    def span_us(self) -> float:
+        """From the first start to the last end."""
+        return self.us(max(0, self.end_u - self.start_u))
+
+    @property
+    def slice(self) -> int:
+        """Device of the program that it was measured on."""
+        return self.cores[0].slice if self.cores else 0
+
+    def us(self, ticks: float) -> float:
+        """Return ticks as microseconds."""
+        return float(ticks) * 1e6 / self.hz
+
+    def pieces(self, record: NDArray[Any], size: int | None = None) -> Iterator[NDArray[Any]]:
+        """Yield the executions of a thread, some at a time."""
+        ops = self.buffer.ops
+        size = size or PIECE
+        first = int(record["first_op"])
+        last = min(first + int(record["op_count"]), len(ops))
+        for start in range(first, last, size):
+            stop = min(start + size, last)
+            yield ops[start:stop]
+            self.buffer.let_go("OP", start, stop)
+
+    def _thread(self, record: NDArray[Any]) -> ThreadSums:
+        core, thread = int(record["core"]), int(record["thread"])
+        sums = ThreadSums(
+            core,
+            thread,
+            self._engine(record),
+            int(record["start_u"]),
+            int(record["end_u"]),
+            int(record["pcycles"]) if int(record["flags"]) & THREAD_PCYCLES else None,
+        )
+        if core + 1 >= len(self.facts.base) or not int(record["op_count"]):
+            return sums
+        base = int(self.facts.base[core])
+        size = int(self.facts.base[core + 1]) - base
+        window = self._window(core)
+        own = OpSums(size)
+        open_ops = OpenOps()
+        idle_kinds = self._bookkeeping(core)
+        for piece in self.pieces(record):
+            _add_piece(own, sums, piece, open_ops, window=window, idle_kinds=idle_kinds)
+        _merge(self.ops, own, slice(base, base + size))
+        return sums
+
+    def _engine(self, record: NDArray[Any]) -> str:
+        thread, groups = int(record["thread"]), self.facts.thread_groups
+        if thread < len(groups) and groups[thread] < len(self.facts.groups):
+            return self.facts.groups[groups[thread]]
+        return engine_name(int(record["engine"]))
+
+    def _window(self, core: int) -> tuple[int, int]:
+        """Return what the core ran in, to which waits are clipped: one begun before belongs to none."""
+        for facts in self.cores:
+            if facts.core == core:
+                return facts.start_u, facts.end_u
+        return self.start_u, self.end_u
+
+    def _bookkeeping(self, core: int) -> NDArray[np.bool_]:
+        base = self.facts.base
+        buckets = self.facts.buckets
+        codes = [place for place, bucket in enumerate(buckets.values) if bucket in BOOKKEEPING]
+        found: NDArray[np.bool_] = np.isin(buckets.codes[int(base[core]) : int(base[core + 1])], codes)
+        return found
+
+    def flush_us(self) -> float:
+        """Return the time spent on writing the statistics themselves."""
+        facts = self.facts.buckets
+        return self.us(facts.sums(self.ops.dur_u)[facts.values.index(FLUSH)])
+
+
+def _core(record: NDArray[Any]) -> CoreFacts:
+    flags = int(record["flags"])
+
+    def pair(flag: int, read: str, written: str) -> tuple[int, int] | None:
+        return (int(record[read]), int(record[written])) if flags & flag else None
+
+    return CoreFacts(
+        int(record["core"]),
+        int(record["slice"]),
+        int(record["start_u"]),
+        int(record["end_u"]),
+        int(record["pcycles"]) if flags & CORE_PCYCLES else None,
+        pair(CORE_DDR, "ddr_read_bytes", "ddr_write_bytes"),
+        pair(CORE_MULTICAST, "mc_read_bytes", "mc_write_bytes"),
+    )
+
+
+def _add_piece(
+    own: OpSums,
+    sums: ThreadSums,
+    piece: NDArray[Any],
+    open_ops: OpenOps,
+    *,
+    window: tuple[int, int],
+    idle_kinds: NDArray[np.bool_],
+) -> None:
+    """Add some executions of one thread. What none of them has is not looked at."""
+    size = len(own.count)
+    ocs = piece["oc"].astype(np.int64)
+    if len(ocs) and int(ocs.max()) >= size:
+        piece, ocs = piece[ocs < size], ocs[ocs < size]
+    if not len(ocs):
+        return
+    flags, kinds = piece["flags"], piece["kflags"]
+    any_flag, any_kind = int(np.bitwise_or.reduce(flags)), int(np.bitwise_or.reduce(kinds))
+    start = piece["start_u"].astype(np.float64)
+    dur = piece["dur_u"].astype(np.float64)
+    end = start + dur
+    transfer = (kinds & OP_ASYNC) != 0 if any_kind & OP_ASYNC else None
+    work = None if transfer is None else ~transfer
+
+    def add(
+        total: NDArray[np.float64], weights: NDArray[Any] | None, chosen: NDArray[np.bool_] | None
+    ) -> float:
+        sizes = weights if weights is None or chosen is None else weights[chosen]
+        found = np.bincount(ocs if chosen is None else ocs[chosen], sizes, minlength=size)
+        total += found
+        return float(found.sum())
+
+    place = slice(None) if work is None else work
+    nested = (kinds & OP_NESTED) != 0
+    for inner_oc, inner_dur in open_ops.inside(ocs[place], start[place], dur[place], nested[place]):
+        np.subtract.at(own.dur_u, inner_oc, inner_dur)
+        inner_idle = idle_kinds[inner_oc]
+        sums.busy_u -= float(inner_dur[~inner_idle].sum())
+        sums.bookkeeping_u -= float(inner_dur[inner_idle].sum())
+    worked = add(own.dur_u, dur, work)
+    sums.ops += int(add(own.count, None, work))
+    idle = idle_kinds[ocs]
+    if any_kind & OP_BOOKKEEPING:
+        idle |= (kinds & OP_BOOKKEEPING) != 0
+    if transfer is not None:
+        idle &= ~transfer
+    bookkeeping = float(dur[idle].sum())
+    sums.bookkeeping_u += bookkeeping
+    sums.busy_u += worked - bookkeeping
+
+    if any_flag & OP_PCYCLES:
+        cycles = (flags & OP_PCYCLES) != 0
+        if work is not None:
+            cycles &= work
+        add(own.pcycle_count, None, cycles)
+        measured = add(own.pcycles, piece["pcycles"].astype(np.float64), cycles)
+        sums.op_pcycles = (sums.op_pcycles or 0.0) + measured
+    if any_flag & OP_SYNC:
+        synced = (flags & OP_SYNC) != 0
+        waited = np.minimum(piece["sync_u"].astype(np.float64), np.maximum(start - window[0], 0))
+        sums.sync_u += add(own.sync_u, waited, synced)
+        sums.sync_count += int(add(own.sync_count, None, synced))
+    if any_flag & OP_BARRIER:
+        stopped = (flags & OP_BARRIER) != 0
+        waited = np.minimum(piece["barrier_u"].astype(np.float64), np.maximum(window[1] - end, 0))
+        sums.barrier_u += add(own.barrier_u, waited, stopped)
+        sums.barrier_count += int(add(own.barrier_count, None, stopped))
+    if any_flag & OP_OUT_BYTES:
+        written = (flags & OP_OUT_BYTES) != 0
+        out_bytes = piece["out_bytes"].astype(np.float64)
+        add(own.out_bytes, out_bytes, written if work is None else written & work)
+        if transfer is not None:
+            add(own.transfer_bytes, out_bytes, written & transfer)
+    if transfer is not None:
+        sums.transfer_u += add(own.transfer_u, dur, transfer)
+        sums.transfer_count += int(add(own.transfer_count, None, transfer))
+    saturated = DUR_SATURATED | SYNC_SATURATED | BARRIER_SATURATED
+    if any_flag & saturated:
+        sums.saturated += int(np.count_nonzero(flags & saturated))
+    np.minimum.at(own.first_u, ocs, start)
+    np.maximum.at(own.last_u, ocs, end)
+
+
+_LARGEST: Final = (
+    "count", "dur_u", "pcycles", "pcycle_count", "out_bytes", "sync_u", "sync_count", "barrier_u",
+    "barrier_count", "transfer_u", "transfer_count", "transfer_bytes", "last_u",
+)  # fmt: skip
+
+
+def _merge(into: OpSums, own: OpSums, place: slice) -> None:
+    """Take over a thread's operations; where several threads ran one, the largest stays."""
+    for name in _LARGEST:
+        total = getattr(into, name)[place]
+        np.maximum(total, getattr(own, name), out=total)
+    first = into.first_u[place]
+    np.minimum(first, own.first_u, out=first)

@@ -1,0 +1,1 @@
+"""Reports about cores, engines, memory and the traffic between them."""

@@ -1,0 +1,199 @@
+"""Whether the cores of a device, and the devices of a program, have the same work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from qaic.stats.reports.capture import median, median_rows
+from qaic.stats.reports.capture.op_categories import BOOKKEEPING
+from qaic.stats.reports.render.table import Column, Report, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.render.table import Cell
+
+# Thresholds of the findings.
+_STRAGGLER: Final = 1.5
+_CRITICAL: Final = 3.0
+
+_CORES = (
+    Column("device", kind="int"),
+    Column("core", kind="int"),
+    Column("span", "us", "float"),
+    Column("PCycles", kind="int"),
+    Column("frequency", "MHz", "float"),
+    Column("work", "us", "float"),
+    Column("work PCycles", kind="int"),
+    Column("operations", kind="int"),
+    Column("of the mean", kind="float"),
+    Column("finding"),
+    Column("DDR read", "bytes", "bytes"),
+    Column("DDR written", "bytes", "bytes"),
+)
+_DEVICES = (
+    Column("device", kind="int"),
+    Column("network"),
+    Column("cores", kind="int"),
+    Column("samples", kind="int"),
+    Column("span", "us", "float"),
+    Column("fastest", "us", "float"),
+    Column("slowest", "us", "float"),
+    Column("work", "us", "float"),
+    Column("operations", kind="int"),
+    Column("of the mean", kind="float"),
+    Column("finding"),
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Work of one core, statistics of the device itself left out."""
+
+    core: int
+    time_us: float
+    pcycles: float | None
+    operations: float
+
+
+def loads(readings: list[Reading]) -> list[Load]:
+    """Work of each core of a device, medians over its samples."""
+    facts = readings[0].facts
+    buckets = facts.buckets
+    codes = [place for place, bucket in enumerate(buckets.values) if bucket in BOOKKEEPING]
+    work = ~np.isin(buckets.codes, codes)
+    count = len(facts.base) - 1
+
+    def by_core(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = np.bincount(facts.cores[work], values[work], minlength=count).astype(
+            np.float64
+        )
+        return sums
+
+    times = median_rows([by_core(reading.ops.dur_u) for reading in readings])
+    cycles = median_rows([by_core(reading.ops.pcycles) for reading in readings])
+    counts = median_rows([by_core(reading.ops.count) for reading in readings])
+    # Half the cycles would be no measure of the work.
+    measured = all((reading.ops.pcycle_count[work] >= reading.ops.count[work]).all() for reading in readings)
+    return [
+        Load(
+            core,
+            readings[0].us(times[core]),
+            float(cycles[core]) if measured else None,
+            float(counts[core]),
+        )
+        if core < count
+        else Load(core, 0.0, None, 0.0)
+        for core in (facts.core for facts in readings[0].cores)
+    ]
+
+
+def findings(values: Sequence[float]) -> list[tuple[float | None, str]]:
+    """Judge values: ratio to the mean, and whether that is far above it and above one deviation."""
+    mean = float(np.mean(values)) if len(values) else 0.0
+    deviation = float(np.std(values)) if len(values) else 0.0
+    if len(values) < 2 or mean <= 0:
+        return [(None, "") for _ in values]
+    return [
+        (
+            value / mean,
+            ""
+            if value <= _STRAGGLER * mean or value <= mean + deviation
+            else "critical straggler"
+            if value > _CRITICAL * mean
+            else "straggler",
+        )
+        for value in values
+    ]
+
+
+def cores(capture: Capture) -> Report:
+    """Work of every core, and those that have much more than the others."""
+    rows: list[tuple[Cell, ...]] = []
+    verdict = []
+    for readings in capture.by_device():
+        found = loads(readings)
+        # Wall time hides imbalance, because cores wait for each other.
+        cycles = [load.pcycles for load in found if load.pcycles is not None]
+        weights = cycles if len(cycles) == len(found) and cycles else [load.time_us for load in found]
+        judged = findings(weights)
+        for place, (load, (ratio, finding)) in enumerate(zip(found, judged, strict=True)):
+            rows.append((*_core_figures(readings, place, load), ratio, finding, *_ddr(readings, place)))
+            if finding:
+                verdict.append(
+                    f"core {load.core} of device {readings[0].slice} is a {finding}: {ratio:.2f} x the mean"
+                )
+        if len(found) > 1 and any(weights):
+            worst = max(weights) / (sum(weights) / len(weights))
+            verdict.append(f"device {readings[0].slice}: the busiest core has {worst:.2f} x the mean work")
+    if not verdict:
+        verdict.append("one core: nothing to balance" if len(rows) == 1 else "work of the cores is not known")
+    note = "work leaves out writing the statistics, for which all cores race for memory at the end"
+    return Report("cores", "Cores", verdict, [Table("cores", "Cores", _CORES, rows, note)])
+
+
+def _core_figures(readings: list[Reading], place: int, load: Load) -> tuple[Cell, ...]:
+    records = [reading.cores[place] for reading in readings if place < len(reading.cores)]
+    us = readings[0].us
+    span = median([us(record.span_u) for record in records])
+    cycles = median([record.pcycles for record in records])
+    return (
+        readings[0].slice,
+        load.core,
+        span,
+        None if cycles is None else round(cycles),
+        cycles / span if cycles is not None and span else None,
+        load.time_us if load.operations else None,
+        None if load.pcycles is None else round(load.pcycles),
+        round(load.operations) if load.operations else None,
+    )
+
+
+def _ddr(readings: list[Reading], place: int) -> tuple[Cell, Cell]:
+    pairs = [reading.cores[place].ddr_bytes for reading in readings if place < len(reading.cores)]
+    read = median([None if pair is None else pair[0] for pair in pairs])
+    written = median([None if pair is None else pair[1] for pair in pairs])
+    return (None if read is None else round(read), None if written is None else round(written))
+
+
+def devices(capture: Capture) -> Report:
+    """Time and work of every device."""
+    groups = capture.by_device()
+    spans = [median([reading.span_us for reading in readings]) or 0.0 for readings in groups]
+    work = [sum(load.time_us for load in loads(readings)) for readings in groups]
+    counts = [sum(load.operations for load in loads(readings)) for readings in groups]
+    judged = findings(work if all(work) else spans)
+    rows: list[tuple[Cell, ...]] = []
+    verdict = []
+    for place, readings in enumerate(groups):
+        ratio, finding = judged[place]
+        all_spans = [reading.span_us for reading in readings]
+        rows.append(
+            (
+                readings[0].slice,
+                readings[0].facts.network,
+                len(readings[0].cores),
+                len(readings),
+                spans[place],
+                min(all_spans),
+                max(all_spans),
+                work[place] if counts[place] else None,
+                round(counts[place]) if counts[place] else None,
+                ratio,
+                finding,
+            )
+        )
+        if finding:
+            verdict.append(f"device {readings[0].slice} is a {finding}: {ratio:.2f} x the mean")
+    if len(groups) == 1:
+        verdict.append("one device: nothing to balance")
+    elif not verdict:
+        verdict.append(f"{len(groups)} devices, none far above the mean")
+    return Report("devices", "Devices", verdict, [Table("devices", "Devices", _DEVICES, rows)])

@@ -1,0 +1,145 @@
+"""How busy each engine is, and with what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.stats.reports.capture import median
+from qaic.stats.reports.capture.groups import grouped, own_time_us, share
+from qaic.stats.reports.capture.op_categories import BUCKETS
+from qaic.stats.reports.capture.op_info import Coded
+from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
+
+if TYPE_CHECKING:
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.capture.trace_reader import Reading, ThreadSums
+    from qaic.stats.reports.render.table import Cell
+
+_ENGINES = (
+    Column("device", kind="int"),
+    Column("core", kind="int"),
+    Column("engine"),
+    Column("threads", kind="int"),
+    Column("utilisation", kind="percent"),
+    Column("busiest thread", kind="percent"),
+    Column("of PCycles", kind="percent"),
+    Column("busy", "us", "float"),
+    Column("operations", kind="int"),
+    Column("sync", "us", "float"),
+    Column("barrier", "us", "float"),
+    Column("transfers", "us", "float"),
+)
+_BUCKETS = (
+    Column("engine"),
+    Column("bucket"),
+    Column("count", kind="int"),
+    Column("time", "us", "float"),
+    Column("share", kind="percent"),
+    Column("share of engine", kind="percent"),
+)
+
+
+def engines(capture: Capture) -> Report:
+    """Utilisation of every engine, and time by bucket."""
+    rows: list[tuple[Cell, ...]] = []
+    for readings in capture.by_device():
+        keys = sorted({(thread.core, thread.engine) for thread in readings[0].threads})
+        for core, engine in keys:
+            rows.append((readings[0].slice, core, engine, *_figures(readings, core, engine)))
+    buckets = _buckets(capture)
+    verdict = []
+    if any(row[4] for row in rows):
+        names = list(dict.fromkeys(str(row[2]) for row in rows))
+        means = {name: median([_float(row[4]) for row in rows if row[2] == name]) for name in names}
+        text = ", ".join(f"{name} {mean:.1f} %" for name, mean in means.items() if mean is not None)
+        verdict.append(f"utilisation, median of the cores: {text}")
+    notes = [
+        "times are sums over an engine's threads, utilisation is their mean;"
+        " engines work beside each other, so do not add them up"
+    ]
+    if any(str(row[2]) == "DMAIssue" for row in rows):
+        notes.append(
+            "DMAIssue only issues: its transfers are in the column of that name and in the report dma"
+        )
+    return Report(
+        "engines",
+        "Engines",
+        verdict,
+        [Table("engines", "Engines", _ENGINES, rows, "; ".join(notes)), buckets],
+    )
+
+
+def utilization(thread: ThreadSums) -> float | None:
+    """Part of a thread's time in which it works, 0 to 1; None where its operations were not measured."""
+    if not thread.ops or not thread.span_u:
+        return None
+    return thread.busy_u / thread.span_u
+
+
+def _figures(readings: list[Reading], core: int, engine: str) -> tuple[Cell, ...]:
+    per_sample = [
+        [thread for thread in reading.threads if (thread.core, thread.engine) == (core, engine)]
+        for reading in readings
+    ]
+    us = readings[0].us
+
+    def summed(name: str, counted: str) -> float | None:
+        return median(
+            [
+                us(sum(getattr(thread, name) for thread in threads))
+                if any(getattr(thread, counted) for thread in threads)
+                else None
+                for threads in per_sample
+            ]
+        )
+
+    shares = [[100 * (utilization(thread) or 0) for thread in threads] for threads in per_sample]
+    measured = any(thread.ops for threads in per_sample for thread in threads)
+    return (
+        round(median([len(threads) for threads in per_sample]) or 0),
+        median([sum(values) / len(values) for values in shares if values]) if measured else None,
+        median([max(values) for values in shares if values]) if measured else None,
+        median([_of_pcycles(threads) for threads in per_sample]),
+        summed("busy_u", "ops"),
+        round(median([sum(thread.ops for thread in threads) for threads in per_sample]) or 0)
+        if measured
+        else None,
+        summed("sync_u", "sync_count"),
+        summed("barrier_u", "barrier_count"),
+        summed("transfer_u", "transfer_count"),
+    )
+
+
+def _of_pcycles(threads: list[ThreadSums]) -> float | None:
+    """Processor cycles of the operations, of those of the threads."""
+    both = [
+        (thread.op_pcycles, thread.pcycles)
+        for thread in threads
+        if thread.op_pcycles is not None and thread.pcycles
+    ]
+    return share(sum(op for op, _ in both), sum(cycles for _, cycles in both)) if both else None
+
+
+def _buckets(capture: Capture) -> Table:
+    found = grouped(capture, lambda facts: Coded.joined(facts.engines, facts.buckets), {"time": own_time_us})
+    total = sum(group["time"] for group in found)
+    of_engine: dict[str, float] = {}
+    for group in found:
+        of_engine[group.key[0]] = of_engine.get(group.key[0], 0.0) + group["time"]
+    found.sort(key=lambda group: (group.key[0], BUCKETS.index(group.key[1])))
+    rows = [
+        (
+            *group.key,
+            round(group["count"]),
+            group["time"],
+            share(group["time"], total),
+            share(group["time"], of_engine[group.key[0]]),
+        )
+        for group in found
+    ]
+    note = None if rows else f"operations: {NOT_MEASURED}, or the stats level is below 70"
+    return Table("buckets", "Kinds of work", _BUCKETS, rows, note)
+
+
+def _float(cell: Cell) -> float | None:
+    return cell if isinstance(cell, float) else None

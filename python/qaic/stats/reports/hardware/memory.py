@@ -1,0 +1,120 @@
+"""Which memory the operations work in, and what went to DDR."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.stats.reports.capture import median
+from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share
+from qaic.stats.reports.capture.op_info import Coded
+from qaic.stats.reports.operations.nodes import NO_OPERATIONS
+from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
+
+if TYPE_CHECKING:
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.capture.groups import Group
+    from qaic.stats.reports.render.table import Cell
+
+# Rules of thumb.
+_GOOD: Final = 75.0
+_PROBLEM: Final = 50.0
+
+_MEMORIES = (
+    Column("memory"),
+    Column("operations", kind="int"),
+    Column("time", "us", "float"),
+    Column("share", kind="percent"),
+    Column("output", "bytes", "bytes"),
+    Column("time per KB", "us", "float"),
+)
+_KINDS = (Column("kind"), *_MEMORIES)
+_TRAFFIC = (
+    Column("device", kind="int"),
+    Column("core", kind="int"),
+    Column("DDR read", "bytes", "bytes"),
+    Column("DDR written", "bytes", "bytes"),
+    Column("DDR rate", "GB/s", "float"),
+    Column("multicast read", "bytes", "bytes"),
+    Column("multicast written", "bytes", "bytes"),
+)
+
+
+def memory(capture: Capture) -> Report:
+    """Time and bytes by memory, and the traffic of the cores."""
+    weights = {"time": own_time_us, "bytes": output_bytes}
+    found = grouped(capture, lambda facts: facts.memories, weights)
+    kinds = grouped(capture, lambda facts: Coded.joined(facts.kinds, facts.memories), weights)
+    total = sum(group["time"] for group in found)
+    rows: list[tuple[Cell, ...]] = [
+        (group.key or "(not given)", *_figures(group, total)) for group in sorted(found, key=_by_time)
+    ]
+    kind_rows: list[tuple[Cell, ...]] = [
+        (group.key[0], group.key[1] or "(not given)", *_figures(group, total))
+        for group in sorted(kinds, key=_by_time)
+    ]
+    traffic = _traffic(capture)
+    traffic_note = None if traffic else f"traffic: {NOT_MEASURED}, or compiled without -ddr-stats"
+    return Report(
+        "memory",
+        "Memory",
+        _verdict(found, total),
+        [
+            Table("memories", "By memory", _MEMORIES, rows, None if rows else NO_OPERATIONS),
+            Table("kinds", "By kind and memory", _KINDS, kind_rows),
+            Table("traffic", "Traffic of the cores", _TRAFFIC, traffic, traffic_note),
+        ],
+    )
+
+
+def residency(found: list[Group]) -> float | None:
+    """Return the percentage of time whose operands lie in TCM; None where nothing is in TCM or DDR."""
+    near = sum(group["time"] for group in found if group.key == "TCM")
+    far = sum(group["time"] for group in found if group.key == "DDR")
+    return share(near, near + far)
+
+
+def _verdict(found: list[Group], total: float) -> list[str]:
+    resident = residency(found)
+    if resident is None:
+        names = ", ".join(sorted({group.key or "(not given)" for group in found}))
+        return [f"operands lie in {names}: there is no residency in TCM to judge"] if total else []
+    rating = "good" if resident > _GOOD else "a problem" if resident < _PROBLEM else "fair"
+    return [
+        f"{resident:.1f} % of the operations' time works in TCM, which is {rating}"
+        " (good above 75, a problem below 50)"
+    ]
+
+
+def _by_time(group: Group) -> tuple[float, str]:
+    return -group["time"], str(group.key)
+
+
+def _figures(group: Group, total: float) -> tuple[Cell, ...]:
+    return (
+        round(group["count"]),
+        group["time"],
+        share(group["time"], total),
+        round(group["bytes"]),
+        group["time"] * 1024 / group["bytes"] if group["bytes"] else None,
+    )
+
+
+def _traffic(capture: Capture) -> list[tuple[Cell, ...]]:
+    rows: list[tuple[Cell, ...]] = []
+    for readings in capture.by_device():
+        for place, core in enumerate(readings[0].cores):
+            records = [reading.cores[place] for reading in readings if place < len(reading.cores)]
+            figures = [
+                median([None if pair is None else pair[side] for pair in pairs])
+                for pairs in ([one.ddr_bytes for one in records], [one.multicast_bytes for one in records])
+                for side in (0, 1)
+            ]
+            if all(figure is None for figure in figures):
+                continue
+            span = median([readings[0].us(record.span_u) for record in records])
+            moved = None if figures[0] is None or figures[1] is None else figures[0] + figures[1]
+            # Bytes per microsecond are megabytes per second.
+            rate = moved / span / 1000 if moved is not None and span else None
+            cells = [None if figure is None else round(figure) for figure in figures]
+            rows.append((readings[0].slice, core.core, cells[0], cells[1], rate, cells[2], cells[3]))
+    return rows

@@ -1,0 +1,1 @@
+"""Reports about operations: by kind, node and layer of the model."""

@@ -1,0 +1,111 @@
+"""Which node of the model costs most, and doing what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qaic.stats.reports.capture import median_rows
+from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share
+from qaic.stats.reports.capture.op_categories import BUCKETS
+from qaic.stats.reports.capture.op_info import Coded
+from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
+from qaic.stats.reports.time.overhead import marked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.capture.op_info import OpFacts
+    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.render.table import Cell
+
+NO_OPERATIONS = f"operations: {NOT_MEASURED}, or the stats level is below 70"
+
+
+def nodes(capture: Capture) -> Report:
+    """Time by the user's node, split into buckets."""
+    table = split_by(capture, lambda facts: facts.nodes, "node")
+    verdict = []
+    if table.rows:
+        verdict = [f"{table.rows[0][0]} takes {table.rows[0][3] or 0:.1f} % of the time of all operations"]
+    return Report("nodes", "Nodes of the model", verdict, [table])
+
+
+def split_by(capture: Capture, key: Callable[[OpFacts], Coded], name: str) -> Table:
+    """Table of time by a column of texts, with a column for each bucket that occurs."""
+    found = grouped(
+        capture,
+        lambda facts: Coded.joined(key(facts), facts.buckets),
+        {
+            "time": own_time_us,
+            "bytes": output_bytes,
+            "sync": lambda reading: reading.ops.sync_u * (1e6 / reading.hz),
+            "synced": lambda reading: reading.ops.sync_count,
+        },
+    )
+    spans = wall_spans_us(capture, key)
+    present = [bucket for bucket in BUCKETS if any(group.key[1] == bucket for group in found)]
+    synced = any(group["synced"] for group in found)
+    total = sum(group["time"] for group in found)
+    merged: dict[str, dict[str, float]] = {}
+    for group in found:
+        text, bucket = group.key
+        row = merged.setdefault(text, dict.fromkeys(("count", "time", "bytes", "sync", *present), 0.0))
+        for column in ("count", "time", "bytes", "sync"):
+            row[column] += group[column]
+        row[bucket] += group["time"]
+    ordered = sorted(merged.items(), key=lambda item: (-item[1]["time"], item[0]))
+    rows: list[tuple[Cell, ...]] = [
+        (
+            text,
+            round(row["count"]),
+            row["time"],
+            share(row["time"], total),
+            spans.get(text),
+            row["time"] / spans[text] if spans.get(text) else None,
+            row["sync"] if synced else None,
+            round(row["bytes"]),
+            *(row[bucket] for bucket in present),
+        )
+        for text, row in ordered
+    ]
+    columns = (
+        Column(name),
+        Column("count", kind="int"),
+        Column("time", "us", "float"),
+        Column("share", kind="percent"),
+        Column("wall span", "us", "float"),
+        Column("work per span", kind="float"),
+        Column("waited", "us", "float"),
+        Column("output", "bytes", "bytes"),
+        *(Column(bucket, "us", "float") for bucket in present),
+    )
+    note = None if rows else NO_OPERATIONS
+    faint = marked(capture, [row["time"] for _, row in ordered], [row["count"] for _, row in ordered])
+    return Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note, faint)
+
+
+def wall_spans_us(capture: Capture, key: Callable[[OpFacts], Coded]) -> dict[str, float]:
+    """From the first start to the last end of what has a key in common; the longest of the devices."""
+    spans: dict[str, float] = {}
+    for readings in capture.by_device():
+        coded = key(readings[0].facts)
+        found = median_rows([_spans(coded, reading) for reading in readings])
+        for text, span in zip(coded.values, found, strict=True):
+            spans[text] = max(spans.get(text, 0.0), float(span))
+    return spans
+
+
+def _spans(coded: Coded, reading: Reading) -> NDArray[np.float64]:
+    first = np.full(len(coded.values), np.inf)
+    last = np.full(len(coded.values), -np.inf)
+    np.minimum.at(first, coded.codes, reading.ops.first_u)
+    np.maximum.at(last, coded.codes, reading.ops.last_u)
+    ran = np.isfinite(first) & np.isfinite(last)
+    spans = np.zeros(len(first))
+    spans[ran] = (last[ran] - first[ran]) * (1e6 / reading.hz)
+    return spans

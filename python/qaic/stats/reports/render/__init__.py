@@ -1,0 +1,1 @@
+"""Reports as text, CSV, JSON and files."""

@@ -1,0 +1,65 @@
+"""Reports as files or as one text: which form has which files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic.stats.reports.render.csv import to_csv
+from qaic.stats.reports.render.json import to_json
+from qaic.stats.reports.render.text import to_text
+from qaic.support.atomic_io import replace_bytes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from qaic.stats.reports.render.table import Report
+
+#: forms that are text, and can go to a terminal
+FORMS: Final = ("text", "csv", "json")
+#: files are as wide as their tables
+_FILE_WIDTH: Final = 1000
+
+
+def rendered(reports: Sequence[Report], form: str, *, width: int) -> str:
+    """Return all reports as one text."""
+    if form == "json":
+        return to_json(reports) + "\n"
+    if form == "csv":
+        return "\n".join(
+            f"# {report.name}: {table.title}\n{to_csv(table)}"
+            for report in reports
+            for table in report.tables
+        )
+    return "\n".join(to_text(report, width=width) for report in reports)
+
+
+def write_files(reports: Sequence[Report], form: str, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write the files of a form; each appears whole or not at all.
+
+    Text has a file per report, CSV one per table, JSON one for all.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written.
+    """
+    written = []
+    for name, text in _files(reports, form):
+        path = Path(folder) / name
+        replace_bytes(path, text.encode(errors="backslashreplace"))
+        written.append(path)
+    return written
+
+
+def _files(reports: Sequence[Report], form: str) -> Iterator[tuple[str, str]]:
+    if form == "json":
+        yield "reports.json", to_json(reports) + "\n"
+    elif form == "csv":
+        for report in reports:
+            for table in report.tables:
+                yield f"{report.name}.{table.name}.csv", to_csv(table)
+    else:
+        for report in reports:
+            yield f"{report.name}.txt", to_text(report, width=_FILE_WIDTH, most_rows=None)

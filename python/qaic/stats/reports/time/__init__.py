@@ -1,0 +1,1 @@
+"""Reports about when things ran, and what they waited for."""

@@ -1,0 +1,158 @@
+"""What keeps a run from being faster: computing, memory, data layout, or the time around the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from qaic.stats.reports.capture import median
+from qaic.stats.reports.capture.op_categories import (
+    COMPUTE,
+    CONTROL,
+    CONVERT,
+    DEQUANTIZE,
+    ELEMENTWISE,
+    MOVEMENT,
+    NORMALIZE,
+    OTHER,
+)
+from qaic.stats.reports.hardware.engines import utilization
+from qaic.stats.reports.time.overhead import at_floor
+from qaic.stats.reports.time.timeline import activity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.capture.trace_reader import CoreFacts, Reading
+
+_ARITHMETIC: Final = (COMPUTE, DEQUANTIZE, NORMALIZE, ELEMENTWISE)
+#: a run is bound by what takes at least this part of the time; below, nothing stands out
+_STANDS_OUT: Final = 25.0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Percentages of the cores' time; engines work beside each other, so they do not add up to 100.
+
+    ``compute`` is the busiest of matrix and vector engine, ``memory`` the transfers or the operations that
+    move data, ``layout`` the conversions of formats, ``overhead`` what no engine works in, and on the CPU
+    device also what takes no longer than measuring it.
+    """
+
+    compute: float
+    memory: float
+    layout: float
+    overhead: float
+    other: float
+
+    @property
+    def name(self) -> str:
+        """Name of what bounds the run; empty where nothing stands out."""
+        parts = self.parts
+        first = max(parts, key=lambda name: parts[name])
+        return first if parts[first] >= _STANDS_OUT else ""
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The four candidates."""
+        return {
+            "compute": self.compute,
+            "memory": self.memory,
+            "layout": self.layout,
+            "overhead": self.overhead,
+        }
+
+
+def bound_of(capture: Capture, floor_us: float | None) -> Bound | None:
+    """Median over the samples of the means over cores; None where operations were not measured."""
+    found = [
+        _of_core(reading, core, floor_us)
+        for reading in capture.each()
+        for core in reading.cores
+        if core.span_u and any(thread.ops for thread in reading.threads if thread.core == core.core)
+    ]
+    if not found:
+        return None
+    names = ("compute", "memory", "layout", "overhead", "other")
+    by_sample = len(capture.samples)
+    per_sample = np.array([[getattr(one, name) for name in names] for one in found])
+    if len(found) % by_sample == 0:
+        # Every sample has the same cores: the mean over cores first.
+        per_sample = per_sample.reshape(by_sample, -1, len(names)).mean(axis=1)
+    return Bound(*(median(per_sample[:, place].tolist()) or 0.0 for place in range(len(names))))
+
+
+def _of_core(reading: Reading, core: CoreFacts, floor_us: float | None) -> Bound:
+    threads = [thread for thread in reading.threads if thread.core == core.core]
+    span = core.span_u
+    active = activity(reading, core)
+    idle = 100 * active.idle_u / span
+    by_bucket = _by_bucket(reading, core)
+
+    def part(buckets: Iterable[str], engine: str | None = None) -> float:
+        keys = [key for key in by_bucket if key[1] in buckets and engine in {None, key[0]}]
+        return 100 * sum(by_bucket[key] for key in keys) / span
+
+    engines = {thread.engine for thread in threads}
+    if "HMX" not in engines:
+        small = _at_floor(reading, core, floor_us)
+        spent = {bucket: part((bucket,)) for _, bucket in by_bucket}
+        kept = {bucket: spent[bucket] - 100 * small.get(bucket, 0.0) / span for bucket in spent}
+        return Bound(
+            sum(kept.get(bucket, 0.0) for bucket in _ARITHMETIC),
+            kept.get(MOVEMENT, 0.0),
+            kept.get(CONVERT, 0.0),
+            idle + 100 * sum(small.values()) / span,
+            sum(kept.get(bucket, 0.0) for bucket in (OTHER, CONTROL)),
+        )
+    matrix = [utilization(thread) or 0.0 for thread in threads if thread.engine == "HMX"]
+    moved = 100 * active_transfers(reading, core) / span
+    return Bound(
+        max(100 * max(matrix, default=0.0), part(_ARITHMETIC, "HVX")),
+        max(moved, part((MOVEMENT,), "HVX"), part((MOVEMENT,), "DMAIssue")),
+        part((CONVERT,), "HVX"),
+        idle,
+        part((OTHER, CONTROL)),
+    )
+
+
+def active_transfers(reading: Reading, core: CoreFacts) -> int:
+    """Ticks in which at least one transfer of a core goes on."""
+    if not any(thread.transfer_count for thread in reading.threads if thread.core == core.core):
+        return 0
+    return activity(reading, core, transfers=True).busy_u
+
+
+def _of_this_core(reading: Reading, core: CoreFacts) -> slice:
+    base = reading.facts.base
+    if core.core + 1 >= len(base):
+        return slice(0, 0)
+    return slice(int(base[core.core]), int(base[core.core + 1]))
+
+
+def _by_bucket(reading: Reading, core: CoreFacts) -> dict[tuple[str, str], float]:
+    place = _of_this_core(reading, core)
+    facts = reading.facts
+    engines, buckets = facts.engines, facts.buckets
+    width = len(buckets.values)
+    codes = engines.codes[place] * width + buckets.codes[place]
+    sums = np.bincount(codes, reading.ops.dur_u[place], minlength=width * len(engines.values))
+    return {
+        (engines.values[code // width], buckets.values[code % width]): float(sums[code])
+        for code in np.flatnonzero(sums).tolist()
+    }
+
+
+def _at_floor(reading: Reading, core: CoreFacts, floor_us: float | None) -> dict[str, float]:
+    """Ticks by bucket of operations whose measured time is that of measuring."""
+    if floor_us is None:
+        return {}
+    place = _of_this_core(reading, core)
+    buckets = reading.facts.buckets
+    times = reading.ops.dur_u[place]
+    low = at_floor(times * (1e6 / reading.hz), reading.ops.count[place], floor_us)
+    sums = np.bincount(buckets.codes[place][low], times[low], minlength=len(buckets.values))
+    return {buckets.values[code]: float(sums[code]) for code in np.flatnonzero(sums).tolist()}

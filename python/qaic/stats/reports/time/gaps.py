@@ -1,0 +1,111 @@
+"""Windows in which no engine of a core works."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.stats.reports.capture import median
+from qaic.stats.reports.capture.groups import share
+from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
+from qaic.stats.reports.time.timeline import CoreActivity, activity
+
+if TYPE_CHECKING:
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.render.table import Cell
+
+_CORES = (
+    Column("device", kind="int"),
+    Column("core", kind="int"),
+    Column("span", "us", "float"),
+    Column("working", "us", "float"),
+    Column("working share", kind="percent"),
+    Column("gaps", kind="int"),
+    Column("in gaps", "us", "float"),
+    Column("longest", "us", "float"),
+    Column("before the first", "us", "float"),
+    Column("after the last", "us", "float"),
+)
+_LONGEST = (
+    Column("device", kind="int"),
+    Column("core", kind="int"),
+    Column("at", "us", "float"),
+    Column("gap", "us", "float"),
+    Column("after operation"),
+    Column("before operation"),
+)
+
+
+def gaps(capture: Capture) -> Report:
+    """Idle time of every core, and its longest windows in the last sample."""
+    rows: list[tuple[Cell, ...]] = []
+    longest: list[tuple[Cell, ...]] = []
+    if not any(thread.ops for reading in capture.each() for thread in reading.threads):
+        note = f"operations: {NOT_MEASURED}, or the stats level is below 70; gaps are between operations"
+        return Report("gaps", "Idle windows", [], [Table("cores", "Cores", _CORES, [], note)])
+    for readings in capture.by_device():
+        for core in readings[0].cores:
+            found = activities(readings, core.core)
+            rows.append((readings[0].slice, core.core, *_figures(readings, found)))
+            longest += _windows(readings[-1], found[-1])
+    longest.sort(key=lambda row: (-float(row[3] or 0), row[:3]))
+    whole, idle = (
+        sum(float(row[2] or 0) for row in rows),
+        sum(float(row[2] or 0) - float(row[3] or 0) for row in rows),
+    )
+    verdict = [f"no engine works for {share(idle, whole) or 0:.1f} % of the cores' time"]
+    if longest:
+        _, core_number, at, length, after, before = longest[0]
+        verdict.append(
+            f"the longest window is {length:.1f} us on core {core_number} at {at:.1f} us,"
+            f" between {after or 'the begin'} and {before}"
+        )
+    note = (
+        "the time before the first operation and after the last, which includes writing the statistics,"
+        " is no gap"
+    )
+    return Report(
+        "gaps",
+        "Idle windows",
+        verdict,
+        [
+            Table("cores", "Cores", _CORES, rows, note),
+            Table("longest", "Longest windows of the last sample", _LONGEST, longest[:100]),
+        ],
+    )
+
+
+def activities(readings: list[Reading], core: int) -> list[CoreActivity]:
+    """Return what one core did in each of the samples that have it."""
+    return [activity(reading, facts) for reading in readings for facts in reading.cores if facts.core == core]
+
+
+def _figures(readings: list[Reading], found: list[CoreActivity]) -> tuple[Cell, ...]:
+    us = readings[0].us
+    span = median([us(one.core.span_u) for one in found]) or 0.0
+    busy = median([us(one.busy_u) for one in found]) or 0.0
+    return (
+        span,
+        busy,
+        share(busy, span),
+        round(median([one.gap_count for one in found]) or 0),
+        median([us(one.gap_u) for one in found]),
+        median([us(one.longest[0].length_u) if one.longest else 0.0 for one in found]),
+        median([us(one.lead_u) for one in found]),
+        median([us(one.tail_u) for one in found]),
+    )
+
+
+def _windows(reading: Reading, found: CoreActivity) -> list[tuple[Cell, ...]]:
+    names = reading.facts.names
+    return [
+        (
+            reading.slice,
+            found.core.core,
+            reading.us(gap.start_u - reading.start_u),
+            reading.us(gap.length_u),
+            None if gap.before is None else names[gap.before],
+            None if gap.after is None else names[gap.after],
+        )
+        for gap in found.longest
+    ]

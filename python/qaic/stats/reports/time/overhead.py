@@ -1,0 +1,167 @@
+"""What measuring itself costs, and which numbers it makes meaningless."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.stats.reports.capture import median, median_rows
+from qaic.stats.reports.capture.groups import own_time_us, share
+from qaic.stats.reports.render.table import Column, Report, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.render.table import Cell
+
+#: operations listed
+_MOST: Final = 200
+_INSTRUMENTED_TIMES: Final = 64
+
+_FIGURES = (Column("figure"), Column("value", kind="float"), Column("unit"))
+_OPS = (
+    Column("operation"),
+    Column("kind"),
+    Column("count", kind="int"),
+    Column("time", "us", "float"),
+    Column("time per execution", "us", "float"),
+)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the producer says about the cost of measuring."""
+
+    plain_us: float | None = None
+    measured_us: float | None = None
+    #: what an operation takes longer because it is measured
+    floor_us: float | None = None
+    #: a measured inference with the time in which the measurements are written
+    call_us: float | None = None
+
+    @property
+    def sentence(self) -> str | None:
+        """What is to be said of it; None where nothing is known."""
+        if self.factor is None:
+            return None
+        if self.is_below_noise:
+            return "measured inferences took no longer than others: what measuring costs is below the noise"
+        text = f"measured inferences take {self.factor:.2f} x the time of others"
+        return text + (f"; measuring costs {self.floor_us:.2f} us per operation" if self.floor_us else "")
+
+    @property
+    def is_below_noise(self) -> bool:
+        """Whether measured inferences took no longer than others."""
+        return self.factor is not None and self.factor < 1
+
+    @property
+    def factor(self) -> float | None:
+        """How many times longer a measured inference takes."""
+        if self.plain_us and self.measured_us:
+            return self.measured_us / self.plain_us
+        return None
+
+
+def calibration(capture: Capture) -> Calibration:
+    """Medians of what the samples' META sections say; there is no floor where the cost is below the noise."""
+    found = [_of_meta(reading.buffer.meta) for reading in capture.each()]
+    known = Calibration(
+        median([one.plain_us for one in found]),
+        median([one.measured_us for one in found]),
+        median([one.floor_us for one in found]) or None,
+        median([one.call_us for one in found]),
+    )
+    return replace(known, floor_us=None) if known.is_below_noise else known
+
+
+def _of_meta(meta: Mapping[str, Any] | None) -> Calibration:
+    described = (meta or {}).get("calibration")
+    if not isinstance(described, dict):
+        return Calibration()
+
+    def number(key: str) -> float | None:
+        value = described.get(key)
+        return float(value) if isinstance(value, int | float) and value >= 0 else None
+
+    return Calibration(number("plain_us"), number("profiled_us"), number("per_op_us"), number("call_us"))
+
+
+def overhead(capture: Capture) -> Report:
+    """Measured against unmeasured inferences, the floor of one operation, and writing the statistics."""
+    known = calibration(capture)
+    flush = median([reading.flush_us() for reading in capture.each()]) or 0.0
+    figures: list[tuple[Cell, ...]] = [
+        ("inference, not measured", known.plain_us, "us"),
+        ("inference, measured", known.measured_us, "us"),
+        ("measured / not measured", known.factor, "x"),
+        ("measured, with writing it down", known.call_us, "us"),
+        ("cost of measuring an operation", known.floor_us, "us"),
+    ]
+    if any(reading.ops.count.any() for reading in capture.each()):
+        figures.append(("writing the statistics (aicendcyclestats)", flush or None, "us"))
+    saturated = sum(thread.saturated for reading in capture.each() for thread in reading.threads)
+    if saturated:
+        figures.append(("durations too long for their field", saturated, "operations"))
+    verdict = []
+    if known.sentence is not None:
+        verdict.append(known.sentence)
+    elif any(int(reading.run.flags) & _INSTRUMENTED_TIMES for reading in capture.each()):
+        verdict.append("times contain the cost of measuring; the producer does not say how much")
+    tables = [
+        Table(
+            "figures", "Cost of measuring", _FIGURES, figures, "compare measured runs only with measured runs"
+        )
+    ]
+    if known.floor_us is not None:
+        rows, part = _at_floor(capture, known.floor_us)
+        verdict.append(
+            f"{len(rows)} operations take no longer than measuring one costs, {known.floor_us:.2f} us,"
+            f" and hold {part:.1f} % of the time: their numbers say little"
+        )
+        faint = frozenset(range(min(len(rows), _MOST)))
+        tables.append(Table("at-floor", "Operations at the floor", _OPS, rows[:_MOST], faint=faint))
+    return Report("overhead", "Cost of measuring", verdict, tables)
+
+
+def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]], float]:
+    rows: list[tuple[Cell, ...]] = []
+    total = under = 0.0
+    for readings in capture.by_device():
+        facts = readings[0].facts
+        times = median_rows([own_time_us(reading) for reading in readings])
+        counts = median_rows([reading.ops.count for reading in readings])
+        total += float(times.sum())
+        low = at_floor(times, counts, floor_us)
+        under += float(times[low].sum())
+        order = sorted(np.flatnonzero(low).tolist(), key=lambda op: (-times[op], op))
+        rows += [
+            (
+                facts.names[op],
+                facts.kinds.values[facts.kinds.codes[op]],
+                round(float(counts[op])),
+                float(times[op]),
+                float(times[op] / counts[op]),
+            )
+            for op in order
+        ]
+    return rows, share(under, total) or 0.0
+
+
+def marked(capture: Capture, times_us: list[float], counts: list[float]) -> frozenset[int]:
+    """Places of the rows whose time, per execution, is no longer than measuring one costs."""
+    floor_us = calibration(capture).floor_us
+    if floor_us is None or not times_us:
+        return frozenset()
+    low = at_floor(np.array(times_us), np.array(counts), floor_us)
+    return frozenset(np.flatnonzero(low).tolist())
+
+
+def at_floor(
+    times_us: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], floor_us: float
+) -> np.ndarray[Any, Any]:
+    """Which operations take, per execution, no longer than measuring one costs."""
+    low: np.ndarray[Any, Any] = (counts > 0) & (times_us <= floor_us * counts * (1 + 1e-9))
+    return low

@@ -1,0 +1,180 @@
+"""Executions of one core in the order of time, over all its threads: when anything works and when not."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.stats.reports.capture.op_categories import BOOKKEEPING
+from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, PIECE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from qaic.stats.reports.capture.trace_reader import CoreFacts, Reading
+
+#: windows kept of a core, the longest
+MOST_GAPS: Final = 50
+
+
+@dataclass(frozen=True, order=True)
+class Gap:
+    """A window in which no engine of a core works; operations are None at the core's begin and end."""
+
+    length_u: int
+    start_u: int
+    before: int | None
+    after: int | None
+
+
+@dataclass
+class CoreActivity:
+    """When a core works: the union of its executions."""
+
+    core: CoreFacts
+    busy_u: int = 0
+    gap_u: int = 0
+    gap_count: int = 0
+    #: from the core's start to its first operation, and from the last one's end to the core's end
+    lead_u: int = 0
+    tail_u: int = 0
+    longest: list[Gap] = field(default_factory=list)
+
+    @property
+    def idle_u(self) -> int:
+        """Time in which nothing works."""
+        return self.gap_u + self.lead_u + self.tail_u
+
+
+class _Cursor:
+    """Executions of one thread, some at a time."""
+
+    def __init__(self, reading: Reading, record: NDArray[Any], size: int) -> None:
+        self._pieces = reading.pieces(record, size)
+        self.starts: NDArray[np.int64] = np.empty(0, np.int64)
+        self.ends = self.starts
+        self.ocs = self.starts
+        self.transfers: NDArray[np.bool_] = np.empty(0, np.bool_)
+        self.bookkeeping = self.transfers
+        self.exhausted = False
+
+    def fill(self) -> None:
+        """Have executions at hand, as long as there are any."""
+        while not len(self.starts) and not self.exhausted:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self.exhausted = True
+                return
+            self.starts = piece["start_u"].astype(np.int64)
+            self.ends = self.starts + piece["dur_u"]
+            self.ocs = piece["oc"].astype(np.int64)
+            self.transfers = (piece["kflags"] & OP_ASYNC) != 0
+            self.bookkeeping = (piece["kflags"] & OP_BOOKKEEPING) != 0
+
+    def take(self, until: int) -> tuple[NDArray[Any], ...]:
+        """Hand over what starts no later."""
+        count = int(np.searchsorted(self.starts, until, side="right"))
+        names = ("starts", "ends", "ocs", "transfers", "bookkeeping")
+        taken = tuple(getattr(self, name)[:count] for name in names)
+        for name in names:
+            setattr(self, name, getattr(self, name)[count:])
+        return taken
+
+
+def in_time_order(
+    reading: Reading, core: int, *, transfers: bool | None = None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield starts, ends and numbers (in ``OpFacts``) of a core's executions by start, some at a time.
+
+    What is no work of the model is left out.
+
+    Parameters
+    ----------
+    reading
+        The buffer.
+    core
+        Number of the core.
+    transfers
+        True for transfers alone, False for all else; None for everything.
+    """
+    facts = reading.facts
+    if core + 1 >= len(facts.base):
+        return
+    base, size = int(facts.base[core]), int(facts.base[core + 1] - facts.base[core])
+    buckets = facts.buckets
+    codes = [place for place, bucket in enumerate(buckets.values) if bucket in BOOKKEEPING]
+    idle = np.isin(buckets.codes[base : base + size], codes)
+    records = [
+        record for record in reading.buffer.threads if int(record["core"]) == core and int(record["op_count"])
+    ]
+    share = max(1, PIECE // max(1, len(records)))
+    cursors = [_Cursor(reading, record, share) for record in records]
+    while True:
+        for cursor in cursors:
+            cursor.fill()
+        cursors = [cursor for cursor in cursors if not cursor.exhausted]
+        if not cursors:
+            return
+        # Of no thread may anything come later that starts before this.
+        until = min(int(cursor.starts[-1]) for cursor in cursors)
+        taken = [cursor.take(until) for cursor in cursors]
+        starts, ends, ocs, moves, books = (np.concatenate(columns) for columns in zip(*taken, strict=True))
+        chosen = ocs < size
+        chosen &= ~books
+        chosen &= ~idle[np.where(chosen, ocs, 0)]
+        if transfers is not None:
+            chosen &= moves == transfers
+        starts, ends, ocs = starts[chosen], ends[chosen], ocs[chosen]
+        order = np.argsort(starts, kind="stable")
+        if len(order):
+            yield starts[order], ends[order], ocs[order] + base
+
+
+def activity(reading: Reading, core: CoreFacts, *, transfers: bool | None = None) -> CoreActivity:
+    """Return when a core works; the answer is kept. Parameters as of :func:`in_time_order`."""
+    key = (core.core, transfers)
+    found = reading.activities.get(key)
+    if found is None:
+        found = reading.activities[key] = _activity(reading, core, transfers=transfers)
+    return found
+
+
+def _activity(reading: Reading, core: CoreFacts, *, transfers: bool | None) -> CoreActivity:
+    found = CoreActivity(core)
+    reached, last_op = core.start_u, None
+    first = True
+    for starts, ends, ocs in in_time_order(reading, core.core, transfers=transfers):
+        latest = np.maximum.accumulate(np.maximum(ends, reached))
+        before = np.concatenate([[reached], latest[:-1]])
+        lengths = starts - before
+        empty = lengths > 0
+        found.busy_u += int((np.maximum(latest - np.maximum(before, starts), 0)).sum())
+        # The operation that reached furthest before each.
+        furthest = np.maximum.accumulate(np.where(ends >= latest, np.arange(len(ends)), -1))
+        if first and empty[0]:
+            found.lead_u = int(lengths[0])
+            empty[0] = False
+        places = np.flatnonzero(empty)
+        found.gap_u += int(lengths[places].sum())
+        found.gap_count += len(places)
+        if len(places) > MOST_GAPS:
+            places = places[np.argpartition(lengths[places], -MOST_GAPS)[-MOST_GAPS:]]
+        for place in places:
+            previous = last_op if place == 0 or furthest[place - 1] < 0 else int(ocs[furthest[place - 1]])
+            gap = Gap(int(lengths[place]), int(before[place]), previous, int(ocs[place]))
+            (heapq.heappush if len(found.longest) < MOST_GAPS else heapq.heappushpop)(found.longest, gap)
+        if furthest[-1] >= 0:
+            last_op = int(ocs[furthest[-1]])
+        reached = int(latest[-1])
+        first = False
+    found.tail_u = max(0, core.end_u - reached)
+    if first:
+        # Nothing ran at all.
+        found.lead_u, found.tail_u = 0, core.span_u
+    found.longest.sort(key=lambda gap: (-gap.length_u, gap.start_u))
+    return found

@@ -1,0 +1,182 @@
+"""YAML as a tree of text, with the lines on which its parts stand.
+
+YAML 1.1 guesses types: a tensor called ``on`` becomes a boolean, the version ``2.0`` a float, ``0x10`` and
+``010`` other numbers. What a value is to be is known to its reader, so every scalar stays text here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.support.text import format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from yaml.nodes import MappingNode, Node
+
+#: The parser calls itself once for each level.
+_MOST_NESTED = 100
+
+#: The deepest documented value is a list of mappings that hold a list.
+_DEEPEST = 8
+
+#: Aliases can name one node many times over, so nodes are counted as they are visited, not as they stand in
+#: the file.
+_MOST_VALUES = 20_000
+
+_NULLS = frozenset({"", "~", "null", "none"})
+
+
+class YamlMistakeError(ValueError):
+    """The text is no YAML.
+
+    Parameters
+    ----------
+    problem
+        What is wrong, in the words of the parser.
+    line
+        Where, from 1; None where the parser does not say.
+    """
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem if line is None else f"{problem}, on line {line}")
+        self.problem = problem
+        self.line = line
+
+
+class DuplicateKeyError(YamlMistakeError):
+    """A mapping has one key twice, of which a parser would silently keep the last.
+
+    Parameters
+    ----------
+    key, line
+        The second of the two.
+    first, first_line
+        The first of the two.
+    """
+
+    def __init__(self, key: str, line: int, first: str, first_line: int) -> None:
+        super().__init__(f"the key {key!r} stands already on line {first_line}", line)
+        self.key = key
+        self.first = first
+        self.lines = (first_line, line)
+
+
+def compose(data: bytes) -> Node | None:
+    """Return the root of the only document; None when there is none.
+
+    Aliases make one node stand in several places, also in itself: a walk over nodes bounds what it visits.
+
+    Raises
+    ------
+    YamlMistakeError
+        It is no YAML, more than one document, or nested more than 100 levels deep.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    try:
+        depth = 0
+        # First without making nodes: the compiled reader has no guard of its own against recursion.
+        for event in yaml.parse(data, Loader=loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > _MOST_NESTED:
+                    raise YamlMistakeError("values are nested too deeply", _line_of(event.start_mark))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+        return yaml.compose(data, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        text = " ".join(part for part in (error.context, error.problem) if part)
+        raise YamlMistakeError(text, _line_of(error.problem_mark or error.context_mark)) from error
+    except yaml.YAMLError as error:
+        raise YamlMistakeError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise YamlMistakeError("values are nested too deeply") from error
+
+
+def pairs(node: MappingNode, compared: Callable[[str], str] = str) -> list[tuple[str, int, Node]]:
+    """Return the keys of a mapping, the line of each, and the nodes of their values.
+
+    Parameters
+    ----------
+    node
+        The mapping.
+    compared
+        Gives what two spellings of one key have in common.
+
+    Raises
+    ------
+    DuplicateKeyError
+        A key stands twice.
+    YamlMistakeError
+        A key is a list or a mapping.
+    """
+    import yaml
+
+    seen: dict[str, tuple[str, int]] = {}
+    found: list[tuple[str, int, Node]] = []
+    for key, value in node.value:
+        at = line(key)
+        if not isinstance(key, yaml.ScalarNode):
+            raise YamlMistakeError("a key must be a single word, not a list or a mapping", at)
+        text = str(key.value)
+        if compared(text) in seen:
+            raise DuplicateKeyError(text, at, *seen[compared(text)])
+        seen[compared(text)] = (text, at)
+        found.append((text, at, value))
+    return found
+
+
+class PlainValues:
+    """Conversion of the nodes of one document to text, lists and mappings, within bounds."""
+
+    def __init__(self) -> None:
+        self._visited = 0
+
+    def of(self, node: Node, depth: int = 0) -> object:
+        """Return the value of a node; errors as for `pairs`, also for more than 20000 values or 8 levels."""
+        import yaml
+
+        self._visited += 1
+        if self._visited > _MOST_VALUES:
+            raise YamlMistakeError(f"more than {_MOST_VALUES} values", line(node))
+        if depth > _DEEPEST:
+            raise YamlMistakeError("values are nested too deeply", line(node))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.of(item, depth + 1) for item in node.value]
+        if isinstance(node, yaml.MappingNode):
+            return {key: self.of(item, depth + 1) for key, _, item in pairs(node)}
+        return str(node.value)
+
+
+def line(node: Node) -> int:
+    """Return the line on which a node begins, from 1."""
+    return int(node.start_mark.line) + 1
+
+
+def is_null(node: Node | None) -> bool:
+    """Whether there is no node, or a scalar that means "nothing": quoted text never does."""
+    import yaml
+
+    if node is None:
+        return True
+    # The compiled reader says "" where the other one says None.
+    return isinstance(node, yaml.ScalarNode) and not node.style and node.value.lower() in _NULLS
+
+
+def kind(node: Node | None) -> str:
+    """Say what a node is, for messages: scalars are shown."""
+    import yaml
+
+    if node is None or is_null(node):
+        return "nothing"
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    return "a list" if isinstance(node, yaml.SequenceNode) else format_value(node.value)
+
+
+def _line_of(mark: object) -> int | None:
+    number = getattr(mark, "line", None)
+    return None if number is None else int(number) + 1
