@@ -6,7 +6,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
 use crate::{
-    AskedToEnd, EventCount, FOREVER, Generation, Phase, Reason, RequestState, Ring, RunQueues, Slot,
+    AskedToEnd, Event, FOREVER, Generation, Phase, Reason, RequestState, Ring, RunQueues, Slot,
     with_preemptions,
 };
 
@@ -14,7 +14,6 @@ use crate::{
 struct World {
     state: RequestState,
     body: Slot<u32>,
-    ended: EventCount,
     queues: RunQueues,
     on_device: Ring,
     // Inferences that ended, and those that ran.
@@ -27,7 +26,6 @@ impl World {
         Arc::new(Self {
             state: RequestState::idle(),
             body: Slot::new(Box::new(0)),
-            ended: EventCount::new(),
             queues: RunQueues::new(1, 2, false),
             on_device: Ring::new(2),
             ends: AtomicU32::new(0),
@@ -59,7 +57,6 @@ impl World {
         self.with_body();
         self.ends.fetch_add(1, Ordering::Relaxed);
         self.state.complete(false);
-        self.ended.notify_all();
     }
 
     /// As a worker, or a caller that helps.
@@ -85,7 +82,7 @@ impl World {
 
     fn wait(&self) {
         while self.state.is_in_flight() {
-            let _ = self.ended.wait(FOREVER, || (!self.state.is_in_flight()).then_some(()));
+            let _ = self.state.wait(FOREVER, || (!self.state.is_in_flight()).then_some(()));
         }
     }
 
@@ -251,6 +248,35 @@ fn inference_on_the_device_always_has_an_entry_or_an_owner() {
         }
         assert_eq!(world.ends.load(Ordering::Relaxed), 2);
     });
+}
+
+/// Two threads wait for the end of an inference that a third one runs, or withdraws: both wake, though the end looks for
+/// them in the state word only.
+#[test]
+fn end_of_an_inference_wakes_all_that_wait_for_it() {
+    for is_withdrawn in [false, true] {
+        with_preemptions(3, move || {
+            let world = World::new();
+            world.state.begin(false).unwrap();
+            let waiter = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.wait())
+            };
+            let owner = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || {
+                    if is_withdrawn {
+                        world.state.withdraw(crate::Origin::Idle);
+                    } else {
+                        world.complete();
+                    }
+                })
+            };
+            world.wait();
+            owner.join().unwrap();
+            waiter.join().unwrap();
+        });
+    }
 }
 
 /// A thread that binds memory to the idle request, and one that submits it: never both at once.

@@ -4,8 +4,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use loom::thread;
 
-use crate::EventCount;
 use crate::FOREVER;
+use crate::{Event, EventCount};
 
 fn wait_for<T>(waiters: &EventCount, mut try_take: impl FnMut() -> Option<T>) -> T {
     loop {

@@ -25,7 +25,7 @@ mod run_queue;
 #[path = "../src/slot.rs"]
 mod slot;
 
-use event_count::EventCount;
+use event_count::{Event, EventCount};
 use free_list::FreeList;
 use id_index::IdIndex;
 use ready_list::{Numbers, ReadyList};

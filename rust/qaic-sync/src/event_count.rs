@@ -6,6 +6,15 @@ use std::time::Duration;
 
 use crate::atomic::{AtomicU32, Condvar, Mutex, Ordering};
 
+/// What threads sleep on.
+pub trait Event {
+    /// Waits until `try_take` has something, until a notification, or for `limit`.
+    ///
+    /// Blocking: at most `limit`. `try_take` is asked before and after sleeping, with no lock held; a caller that still
+    /// needs an item calls again. What it reads must be published with release and read with acquire.
+    fn wait<T>(&self, limit: Duration, try_take: impl FnMut() -> Option<T>) -> Option<T>;
+}
+
 /// An event count: threads that wait for the same kind of thing.
 ///
 /// "The same" matters: [`EventCount::notify_one`] wakes any one of them, and one that cannot use what was added leaves
@@ -64,11 +73,14 @@ impl EventCount {
         true
     }
 
-    /// Waits until `try_take` has something, until a notification, or for `limit`.
-    ///
-    /// Blocking: at most `limit`. `try_take` is asked before and after sleeping, with no lock held; a caller that still
-    /// needs an item calls again. What it reads must be published with release and read with acquire.
-    pub fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
+    /// Threads that wait; only a guess while they come and go.
+    pub fn waiting(&self) -> u32 {
+        self.listening.load(Ordering::Relaxed)
+    }
+}
+
+impl Event for EventCount {
+    fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
         let _listening = Listening::new(&self.listening);
         // Acquire: the addition of a notification that is counted in here is seen below. One that is not counted yet is
         // noticed under the lock.
@@ -84,11 +96,6 @@ impl EventCount {
             drop(parking);
         }
         try_take()
-    }
-
-    /// Threads that wait; only a guess while they come and go.
-    pub fn waiting(&self) -> u32 {
-        self.listening.load(Ordering::Relaxed)
     }
 }
 

@@ -21,7 +21,7 @@ mod ring;
 mod run_queue;
 mod slot;
 
-pub use event_count::EventCount;
+pub use event_count::{Event, EventCount};
 pub use free_list::FreeList;
 pub use id_index::IdIndex;
 pub use ready_list::{Numbers, ReadyList};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::atomic::yield_now;
-use crate::{EventCount, FreeList, Ring};
+use crate::{Event, EventCount, FreeList, Ring};
 
 /// A list of numbers that a [`ReadyList`] is kept in.
 pub trait Numbers {

@@ -17,11 +17,15 @@
 //!
 //! The word also holds, in the same order of exchanges: a generation that counts the inferences, so that a thread that
 //! names one inference never hits the next; why the inference was asked to end; whether it failed; whether a thread edits the
-//! idle request; and one bit for each list that the request has an entry in ([`crate::ReadyList`]).
+//! idle request; one bit for each list that the request has an entry in ([`crate::ReadyList`]); and whether a thread may
+//! sleep until the inference ends, so that an end that no thread waits for costs no more than its exchange.
 
 use std::fmt;
 
+use std::time::Duration;
+
 use crate::atomic::{AtomicU64, Ordering};
+use crate::{Event, EventCount};
 
 const PHASE: u64 = 7;
 const AVAILABLE: u64 = 0;
@@ -41,13 +45,15 @@ const QUEUE_ENTRY: u64 = 1 << 8;
 const AVAILABLE_ENTRY: u64 = 1 << 9;
 const COMPLETED_ENTRY: u64 = 1 << 10;
 const DEVICE_ENTRY: u64 = 1 << 11;
+/// A thread waits for the end, or did.
+const AWAITED: u64 = 1 << 12;
 
 /// What belongs to one inference.
 const OF_INFERENCE: u64 = COLLECTABLE | CANCELLED | TIMED_OUT | FAILED;
 
 /// The other bits count the inferences.
-const GENERATION: u64 = !0xFFF;
-const NEXT_GENERATION: u64 = 0x1000;
+const GENERATION: u64 = !0x1FFF;
+const NEXT_GENERATION: u64 = 0x2000;
 
 /// One of the inferences that a request carries, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,25 +137,32 @@ pub enum PutBackError {
     Available,
 }
 
-/// The state word of a request.
+/// The state word of a request, and the threads that wait for the end of its inference.
 ///
 /// Every step is one exchange with acquire and release: its thread sees what the threads of all earlier steps did
 /// before them.
-pub struct RequestState(AtomicU64);
+pub struct RequestState {
+    word: AtomicU64,
+    ended: EventCount,
+}
 
 impl RequestState {
     /// A request that its caller has.
     pub fn idle() -> Self {
-        Self(AtomicU64::new(IDLE))
+        Self::of(IDLE)
     }
 
     /// A request that is available and has an entry in that list.
     pub fn available() -> Self {
-        Self(AtomicU64::new(AVAILABLE | AVAILABLE_ENTRY))
+        Self::of(AVAILABLE | AVAILABLE_ENTRY)
+    }
+
+    fn of(word: u64) -> Self {
+        Self { word: AtomicU64::new(word), ended: EventCount::new() }
     }
 
     fn word(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.word.load(Ordering::Acquire)
     }
 
     /// One step: to what `next` gives for the word; the words before and after, or the word that `next` refused.
@@ -157,7 +170,7 @@ impl RequestState {
         let mut word = self.word();
         loop {
             let Some(after) = next(word) else { return Err(word) };
-            match self.0.compare_exchange_weak(word, after, Ordering::AcqRel, Ordering::Acquire) {
+            match self.word.compare_exchange_weak(word, after, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok((word, after)),
                 Err(found) => word = found,
             }
@@ -219,15 +232,16 @@ impl RequestState {
         Ok(Submitted { generation: Generation(after & GENERATION), origin })
     }
 
-    /// Undoes a begin. True: the request has to be pushed to the list of available ones.
+    /// Undoes a begin, and wakes the threads that wait for the end. True: the request has to be pushed to the list of available ones.
     pub fn withdraw(&self, origin: Origin) -> bool {
         let (before, _) = self.step_always(|word| {
-            let word = word & !(PHASE | OF_INFERENCE);
+            let word = word & !(PHASE | OF_INFERENCE | AWAITED);
             match origin {
                 Origin::Available => word | AVAILABLE | AVAILABLE_ENTRY,
                 Origin::Idle => word | IDLE,
             }
         });
+        self.notify(before);
         origin == Origin::Available && before & AVAILABLE_ENTRY == 0
     }
 
@@ -289,13 +303,14 @@ impl RequestState {
         self.claim_listed(DEVICE_ENTRY, ON_DEVICE, RUNNING)
     }
 
-    /// The inference of a running request has ended.
+    /// The inference of a running request has ended. Wakes the threads that wait for it.
     pub fn complete(&self, has_failed: bool) -> Completed {
         let failed = if has_failed { FAILED } else { 0 };
         let (before, after) = self.step_always(|word| {
             let to = if word & COLLECTABLE != 0 { COMPLETED | COMPLETED_ENTRY } else { IDLE };
-            (word & !PHASE) | to | failed
+            (word & !(PHASE | AWAITED)) | to | failed
         });
+        self.notify(before);
         let is_collectable = after & PHASE == COMPLETED;
         Completed { needs_entry: is_collectable && before & COMPLETED_ENTRY == 0, is_collectable }
     }
@@ -335,7 +350,7 @@ impl RequestState {
 
     /// Ends [`RequestState::edit`].
     pub fn edited(&self) {
-        self.0.fetch_and(!EDITED, Ordering::AcqRel);
+        self.word.fetch_and(!EDITED, Ordering::AcqRel);
     }
 
     /// Asks an inference to end; the first reason counts. False where it has ended.
@@ -361,6 +376,13 @@ impl RequestState {
         }
     }
 
+    /// Wakes the threads that wait for the end, after the step that found `before`.
+    fn notify(&self, before: u64) {
+        if before & AWAITED != 0 {
+            self.ended.notify_all();
+        }
+    }
+
     fn exchange(&self, generation: Generation, from: u64, to: u64) -> bool {
         self.step(|word| {
             let is_meant = word & GENERATION == generation.0 && word & PHASE == from;
@@ -375,6 +397,20 @@ impl RequestState {
             if word & PHASE == from { (word & !PHASE) | to } else { word }
         });
         before & PHASE == from
+    }
+}
+
+impl Event for RequestState {
+    /// Waits for the end of an inference: `try_take` must have something once that inference is not under way.
+    fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
+        // The calling thread is listening when it sets the bit. The step that ends the inference finds the bit then, and
+        // notifies; or it came before, and the second look finds the end.
+        self.ended.wait(limit, || {
+            try_take().or_else(|| {
+                self.word.fetch_or(AWAITED, Ordering::AcqRel);
+                try_take()
+            })
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use qaic_runtime::inference_set::{Completion, HandleId, Help, InferenceSet};
 use qaic_runtime::process::ForkGuard;
 use qaic_runtime::process::cancellation::CANCEL_PERIOD;
 use qaic_runtime::request::ExecObj;
-use qaic_sync::EventCount;
+use qaic_sync::{Event, EventCount};
 
 use super::completions::Completions;
 use crate::gil::Deadline;

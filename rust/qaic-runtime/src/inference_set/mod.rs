@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use qaic_sync::{EventCount, Phase, PutBackError};
+use qaic_sync::{Event, Phase, PutBackError};
 
 use crate::binding::CancellationCheck;
 use crate::context::Context;
@@ -273,18 +273,15 @@ impl InferenceSet {
             let generation = state.generation();
             let carries = || state.generation() == generation && ids.id_of(number) == Some(id);
             let help = Help::With(HandleId(number));
-            let is_mine =
-                self.wait_for(request.ended(), INFERENCE, help, deadline, &mut interrupted, || {
-                    // The id stays as it is from the begin of the inference until it was collected.
-                    if state.phase() == Phase::Completed && carries() && state.collect(generation) {
-                        return Some(Ok(true));
-                    }
-                    (!carries() || !state.is_outstanding()).then_some(Ok(false))
-                })?;
+            let is_mine = self.wait_for(state, INFERENCE, help, deadline, &mut interrupted, || {
+                // The id stays as it is from the begin of the inference until it was collected.
+                if state.phase() == Phase::Completed && carries() && state.collect(generation) {
+                    return Some(Ok(true));
+                }
+                (!carries() || !state.is_outstanding()).then_some(Ok(false))
+            })?;
             if is_mine {
                 self.lists.collected(number);
-                // Others may wait for the same inference, in vain now.
-                request.ended().notify_all();
                 return Ok(HandleId(number));
             }
             // Another thread collected it; there may be another with this id.
@@ -299,7 +296,6 @@ impl InferenceSet {
         // A completed one is collected on the way, by the thread that waited for all together.
         if state.collect(state.generation()) {
             self.lists.collected(handle.0);
-            request.ended().notify_all();
         }
         match state.put_back() {
             Ok(needs_entry) => {
@@ -325,7 +321,7 @@ impl InferenceSet {
             let request = exec.request();
             let Some(generation) = request.state().under_way() else { continue };
             let help = Help::With(HandleId(number));
-            self.wait_for(request.ended(), "all inferences", help, None, &mut interrupted, || {
+            self.wait_for(request.state(), "all inferences", help, None, &mut interrupted, || {
                 (request.state().under_way() != Some(generation)).then_some(Ok(()))
             })?;
         }
@@ -359,7 +355,7 @@ impl InferenceSet {
     /// Blocking: until then, until `deadline`, or until `interrupted`, which is asked about every 50 ms.
     pub fn wait_for<T>(
         &self,
-        event: &EventCount,
+        event: &impl Event,
         what: &'static str,
         help: Help,
         deadline: Option<Instant>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qaic_stats::sample::HostSample;
-use qaic_sync::EventCount;
+use qaic_sync::{Event, EventCount};
 
 use super::quota::{SampleQuota, SamplingRule};
 use crate::sync::{AtomicBool, Mutex, Ordering};

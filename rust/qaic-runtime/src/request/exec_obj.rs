@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use qaic_sync::{Phase, Reason, Submitted};
+use qaic_sync::{Event, Phase, Reason, Submitted};
 
 use super::{Body, INFERENCE, Request, give_up, until};
 use crate::binding::{Bindings, CancellationCheck, IoCrcs};
@@ -268,7 +268,7 @@ impl ExecObj {
             if !has_helped {
                 let ended = || (state.under_way() != Some(generation)).then_some(());
                 let limit = until(deadline).min(check_period(None));
-                let has_ended = self.request.ended().wait(limit, ended).is_some();
+                let has_ended = state.wait(limit, ended).is_some();
                 if !has_ended && let Some(error) = give_up(INFERENCE, deadline, began, &mut interrupted) {
                     return Err(error);
                 }
@@ -330,7 +330,7 @@ impl ExecObj {
         while state.is_in_flight() {
             self.cancel();
             let ended = || (!state.is_in_flight()).then_some(());
-            let _ = self.request.ended().wait(CANCEL_PERIOD, ended);
+            let _ = state.wait(CANCEL_PERIOD, ended);
         }
     }
 }

@@ -10,7 +10,7 @@ mod exec_obj;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use qaic_sync::{EventCount, Generation, Origin, Reason, RequestState, Slot};
+use qaic_sync::{Generation, Origin, Reason, RequestState, Slot};
 
 pub(crate) use body::{Body, Finished, is_stats_bound};
 pub use exec_obj::ExecObj;
@@ -32,8 +32,6 @@ pub(crate) struct Request {
     state: RequestState,
     // Empty while the owner of the running inference has it, and between two exec objects.
     body: Slot<Body>,
-    // Threads that wait for the end.
-    ended: EventCount,
     // Number among the requests of its scheduler, and the run queue of its activation.
     number: u32,
     queue: u32,
@@ -58,7 +56,6 @@ impl Request {
         Self {
             state: RequestState::idle(),
             body: Slot::empty(),
-            ended: EventCount::new(),
             number,
             queue,
             variant: AtomicU32::new(0),
@@ -108,16 +105,10 @@ impl Request {
         if needs_entry && let Some((lists, number)) = self.lists.get() {
             lists.put_back(*number);
         }
-        self.ended.notify_all();
     }
 
     pub(crate) fn state(&self) -> &RequestState {
         &self.state
-    }
-
-    /// Where threads wait for its end.
-    pub(crate) fn ended(&self) -> &EventCount {
-        &self.ended
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -187,7 +178,6 @@ impl Request {
         // Relaxed: the state word publishes it.
         self.deadline_ns.store(0, Ordering::Relaxed);
         let completed = self.state.complete(has_failed);
-        self.ended.notify_all();
         if let Some((lists, number)) = self.lists.get() {
             if completed.needs_entry {
                 lists.completed(*number);

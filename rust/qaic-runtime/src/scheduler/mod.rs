@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use qaic_sync::{AskedToEnd, EventCount, Generation, RunQueues, Turn};
+use qaic_sync::{AskedToEnd, Event, EventCount, Generation, RunQueues, Turn};
 
 use crate::binding::CancellationCheck;
 use crate::device::Device;
@@ -275,7 +275,7 @@ impl Scheduler {
     /// worked on.
     pub(crate) fn sleep<T>(
         &self,
-        event: &EventCount,
+        event: &impl Event,
         limit: Duration,
         mut take: impl FnMut() -> Option<T>,
     ) -> Option<T> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use qaic_sync::{EventCount, Reason};
+use qaic_sync::{Event, EventCount, Reason};
 
 use super::Shared;
 use crate::process::cancellation::{CANCEL_PERIOD, UNTIL_WOKEN};

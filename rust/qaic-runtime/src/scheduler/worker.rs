@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use qaic_sync::EventCount;
+use qaic_sync::{Event, EventCount};
 
 use super::priority::give_way_when_woken;
 use super::{Role, Shared};

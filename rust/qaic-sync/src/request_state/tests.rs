@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
+use std::thread;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -265,8 +267,47 @@ fn numbered_claim_of_another_inference_takes_nothing() {
 
 #[test]
 fn generations_wrap_without_touching_the_other_bits() {
-    let state = RequestState(AtomicU64::new(GENERATION | IDLE | QUEUE_ENTRY));
+    let state = RequestState::of(GENERATION | IDLE | QUEUE_ENTRY);
     let begun = state.begin(true).unwrap();
     assert_eq!((begun.generation, state.phase()), (Generation(0), Phase::Running));
     assert_eq!(state.enqueue(true), Ok(false), "the bit of its entry is there still");
+}
+
+#[test]
+fn wait_during_which_the_inference_ends_does_not_sleep() {
+    let ways: [fn(&RequestState); 2] =
+        [|state| drop(state.complete(false)), |state| drop(state.withdraw(Origin::Idle))];
+    for ends in ways {
+        let state = RequestState::idle();
+        state.begin(true).unwrap();
+        let mut looks = 0;
+        let ended = state.wait(Duration::MAX, || {
+            looks += 1;
+            // The second look comes after the bit was set.
+            if looks == 2 {
+                ends(&state);
+                return None;
+            }
+            (!state.is_in_flight()).then_some(looks)
+        });
+        assert_eq!(ended, Some(3));
+        assert_eq!(state.word() & AWAITED, 0, "the end takes the bit");
+    }
+}
+
+#[test]
+fn wait_of_threads_for_one_end_wakes_them_all() {
+    let state = RequestState::idle();
+    for _ in 0..200 {
+        let generation = state.begin(false).unwrap().generation;
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let ended = || (state.under_way() != Some(generation)).then_some(());
+                    while state.wait(Duration::MAX, ended).is_none() {}
+                });
+            }
+            state.complete(false);
+        });
+    }
 }
