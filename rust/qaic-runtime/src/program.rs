@@ -17,9 +17,9 @@ use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError, StateErro
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::profiling::{ActiveSample, Arrival, SubscriptionRegistry, observer};
-use crate::request::is_stats_bound;
+use crate::request::{CompletedCounts, is_stats_bound};
 use crate::scheduler::{Scheduler, SchedulerOptions};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU32, Mutex, Ordering};
 
 /// Inferences of a program that can be enqueued at a time, unless it says otherwise: the elements of a card's ring
 /// (docs/reference/card.md).
@@ -116,7 +116,7 @@ pub struct Program {
     queue: u32,
     unique_id: u32,
     user_id: AtomicU32,
-    completed: Arc<AtomicU64>,
+    completed: Arc<CompletedCounts>,
     subscriptions: Arc<SubscriptionRegistry>,
     fork_guard: ForkGuard,
     state: Mutex<ProgramState>,
@@ -144,7 +144,6 @@ pub(crate) struct Activated {
     scheduler: Arc<Scheduler>,
     queue: u32,
     live_exec_objs: AtomicU32,
-    completed: Arc<AtomicU64>,
     subscriptions: Arc<SubscriptionRegistry>,
     // The output through which a user may ask for the stats buffer.
     stats_output: Option<usize>,
@@ -196,7 +195,7 @@ impl Program {
             limit: options.wait.total(first.kind()),
             device: Arc::clone(first),
         });
-        let completed: Box<[Arc<AtomicU64>]> = (0..count).map(|_| Arc::default()).collect();
+        let completed: Box<[Arc<CompletedCounts>]> = (0..count).map(|_| Arc::default()).collect();
         let subscriptions = SubscriptionRegistry::new(image, set_size, completed.clone());
         observer::notify_created(&subscriptions);
         Ok((0..count)
@@ -306,7 +305,12 @@ impl Program {
 
     /// Inferences that ended well.
     pub fn completed(&self) -> u64 {
-        self.completed.load(Ordering::Relaxed)
+        self.completed.total()
+    }
+
+    /// What each exec object counts for itself.
+    pub(crate) fn completed_counts(&self) -> &Arc<CompletedCounts> {
+        &self.completed
     }
 
     /// Where profilers learn of its inferences; the activations of an inference set share one.
@@ -505,7 +509,6 @@ impl Program {
                 scheduler: Arc::clone(&self.scheduler),
                 queue: self.queue,
                 live_exec_objs: AtomicU32::new(0),
-                completed: Arc::clone(&self.completed),
                 subscriptions: Arc::clone(&self.subscriptions),
                 stats_output: self.image.network().stats_output(),
                 program_id: self.id(),
@@ -603,11 +606,6 @@ impl Activated {
             return None;
         }
         self.subscriptions.begin_sample(self.program_id, self.queue, arrival, is_asked)
-    }
-
-    /// Counts an inference that ended well.
-    pub(crate) fn count_completed(&self) {
-        self.completed.fetch_add(1, Ordering::Relaxed);
     }
 }
 

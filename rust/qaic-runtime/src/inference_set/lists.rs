@@ -6,6 +6,9 @@ use qaic_sync::{EventCount, FreeList, IdIndex, ReadyList, Ring};
 
 use crate::sync::{AtomicU32, Ordering};
 
+/// A thread may sleep until a request completes, or until there is none to wait for.
+const AWAITED: u32 = 1 << 31;
+
 /// Lists of the requests of a set, by their numbers in it.
 #[derive(Debug)]
 pub(crate) struct Lists {
@@ -14,7 +17,7 @@ pub(crate) struct Lists {
     // In the order in which they ended.
     completed: ReadyList<Ring>,
     ids: IdIndex,
-    // Submitted and not collected.
+    // Requests that were submitted and not collected, and whether a thread waits for the completed ones.
     outstanding: AtomicU32,
 }
 
@@ -49,8 +52,9 @@ impl Lists {
     pub(super) fn collected(&self, number: u32) {
         self.ids.remove(number);
         // AcqRel: a thread that sees zero sees what the ended inferences wrote.
-        if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.outstanding.fetch_sub(1, Ordering::AcqRel) == AWAITED | 1 {
             // There is nothing to wait for any more.
+            self.outstanding.fetch_and(!AWAITED, Ordering::AcqRel);
             self.completed.waiters().notify_all();
         }
     }
@@ -82,9 +86,13 @@ impl Lists {
         self.completed.waiters()
     }
 
-    /// Whether no inference is under way or waits to be collected.
+    /// Whether no inference is under way or waits to be collected, so that waiting for one is in vain. Where there is one,
+    /// a thread that waits for completed ones and asked this while it was listening is notified when there is none.
     pub(super) fn is_settled(&self) -> bool {
-        self.outstanding.load(Ordering::Acquire) == 0
+        // A thread that is not listening need not be notified: it asks again before it sleeps.
+        let is_awaited = self.completed.waiters().waiting() > 0;
+        self.outstanding.load(Ordering::Acquire) & !AWAITED == 0
+            || is_awaited && self.outstanding.fetch_or(AWAITED, Ordering::AcqRel) & !AWAITED == 0
     }
 
     /// Which requests carry the inferences of an id.

@@ -9,6 +9,7 @@ use super::stages::{Identity, Watch};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::process::clock;
+use crate::request::CompletedCounts;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// The profilers that sample a program. The programs of an inference set, which are activations of one container, share one
@@ -22,7 +23,7 @@ pub struct SubscriptionRegistry {
     // Number of the next inference that asks for a sample.
     next: AtomicU64,
     // Inferences that succeeded, per activation.
-    completed: Box<[Arc<AtomicU64>]>,
+    completed: Box<[Arc<CompletedCounts>]>,
     subscriptions: Mutex<Vec<Arc<Subscription>>>,
     fork_guard: ForkGuard,
 }
@@ -60,7 +61,7 @@ impl SubscriptionRegistry {
     pub(crate) fn new(
         image: &Arc<Image>,
         set_size: Option<u32>,
-        completed: Box<[Arc<AtomicU64>]>,
+        completed: Box<[Arc<CompletedCounts>]>,
     ) -> Arc<Self> {
         Arc::new(Self {
             image: Arc::clone(image),
@@ -126,7 +127,7 @@ impl SubscriptionRegistry {
 
     /// Adds the inferences that ended while there was no subscription to number them.
     fn catch_up(&self) {
-        let ended = self.completed.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        let ended = self.completed.iter().map(|counts| counts.total()).sum();
         self.next.fetch_max(ended, Ordering::Relaxed);
     }
 

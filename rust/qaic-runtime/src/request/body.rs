@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use qaic_qpc::network_desc::IoBinding as BindingDesc;
 
 use super::Request;
+use super::completed::CompletedCount;
 use crate::binding::{
     Bindings, CancellationCheck, InputBinding, IoBinding, IoCheck, IoCrcs, OutputBinding, Retained, Shapes,
     StatsPlace,
@@ -27,6 +28,7 @@ pub(crate) struct Body {
     io: IoBinding,
     pub(crate) bindings: Bindings,
     check: Option<IoCheck>,
+    completed: CompletedCount,
     activated: Arc<Activated>,
     // Of the present inference.
     completion: Option<Arc<dyn Completion>>,
@@ -55,6 +57,7 @@ impl Body {
             io,
             bindings: Bindings::new(network.inputs.len(), network.outputs.len()),
             check: program.io_options().io_crc.map(IoCheck::new),
+            completed: CompletedCount::of(program.completed_counts()),
             activated: Arc::clone(activated),
             completion: None,
             arrival: Arrival::default(),
@@ -283,7 +286,7 @@ impl Body {
         self.bindings.windows.clear();
         let has_check = self.check.is_some();
         if outcome.is_ok() {
-            self.activated.count_completed();
+            self.completed.add_one();
             if let Some(check) = &mut self.check {
                 check.take_outputs(&self.bindings, self.io.output_bytes());
             }
