@@ -66,8 +66,9 @@ demo: setup ## Compile a real model, classify this repository's files, compare w
 
 test: test-rust test-py test-kmd ## Run all tests, Rust and Python, these also on an emulated card
 
-test-rust: $(BIN)/python
-	cargo test --workspace --quiet
+# The engine's library is for the test that counts what an inference on `cpu` costs.
+test-rust: setup
+	QAIC_ONNXRUNTIME_LIB="$$($(BIN)/python -c 'from qaic import _core; print(_core.engine_info()[0])')" cargo test --workspace --quiet
 
 test-py: setup
 	$(BIN)/python -m pytest -q

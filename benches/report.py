@@ -24,6 +24,7 @@ from python import (
     machine,
     models,
     opening,
+    operations,
     quantized,
     remembering,
     resolving,
@@ -115,7 +116,10 @@ GROUPS = {
     "queues": (
         "Queues",
         "Rust only, one thread unless it says otherwise, no thread is woken. Submitting and collecting "
-        "includes running the inference on `noop`, which copies one tensor in and one out.",
+        "includes running the inference on `noop`, which copies one tensor in and one out. The locks and "
+        "atomic operations of an inference are counted while no thread sleeps, from taking an exec object to "
+        "putting it back, without what the engine and the driver do (the test that bounds them is "
+        "rust/qaic-runtime/tests/costs/operations.rs).",
     ),
     "compile": (
         "Compiling",
@@ -293,6 +297,7 @@ def extra_tables(
     match group:
         case "queues":
             yield rust_rows.queues_table(rust)
+            yield operations.operations_table()
         case "open":
             yield rust_rows.parts_table(rust)
         case "overhead":

@@ -2,6 +2,10 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod allocations;
+#[cfg(feature = "cpu")]
+#[path = "../../../../benches/src/containers.rs"]
+#[allow(dead_code)] // the benchmarks use the rest
+mod containers;
 mod counting;
 mod counting_kernel;
 #[path = "../echo/mod.rs"]

@@ -1,6 +1,9 @@
 //! Locks and atomic read-modify-writes per inference while no thread sleeps: no lock, and no more read-modify-writes than
 //! the performance page says. Those of the runtime's own structures count, which is all that it has beside reference
 //! counts; what the engine and the emulator do inside is theirs.
+//!
+//! `cpu` needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does. The performance page shows the
+//! lines that these tests print.
 
 use std::sync::Arc;
 
@@ -45,7 +48,9 @@ fn bound(context: &Arc<Context>, image: &Arc<qaic_runtime::image::Image>) -> Arc
     for handle in handles {
         let exec = set.exec_obj(handle).unwrap();
         exec.bind(|bindings| {
-            bindings.inputs[0] = InputBinding::Memory(storage().into());
+            for input in &mut bindings.inputs {
+                *input = InputBinding::Memory(storage().into());
+            }
             bindings.outputs[0] = OutputBinding::Memory(storage().into());
         })
         .unwrap();
@@ -65,6 +70,22 @@ fn counted(mut round: impl FnMut(u64)) -> (u64, u64) {
     (0..ATTEMPTS).map(attempt).min().unwrap()
 }
 
+/// Operations of the ways to run an inference: submitted and collected in order, or by id, or run by its caller.
+fn of_each_way(device: &str, set: &InferenceSet) -> [(u64, u64); 3] {
+    let ways = [
+        ("submit, collect the next", submit_and_collect(set, |_| set.get_completed(None, || false).unwrap())),
+        (
+            "submit, collect by id",
+            submit_and_collect(set, |id| set.get_completed_id(id, None, || false).unwrap()),
+        ),
+        ("run", run(set)),
+    ];
+    ways.map(|(way, (locks, updates))| {
+        println!("operations on {device}, {way}: {locks} locks, {updates} read-modify-writes");
+        (locks, updates)
+    })
+}
+
 fn submit_and_collect(set: &InferenceSet, collect: impl Fn(u64) -> HandleId) -> (u64, u64) {
     counted(|id| {
         let handle = set.try_acquire().unwrap();
@@ -76,29 +97,41 @@ fn submit_and_collect(set: &InferenceSet, collect: impl Fn(u64) -> HandleId) -> 
 }
 
 fn run(set: &InferenceSet) -> (u64, u64) {
-    let (input, mut output) = (storage(), storage());
-    let mut lender = Lender::default();
+    let inputs: Vec<_> = set.image().network().inputs.iter().map(|_| storage()).collect();
+    let given: Vec<_> = inputs.iter().map(Storage::memory).collect();
+    let (mut output, mut lender) = (storage(), Lender::default());
     counted(|_| {
         let lease = set.try_lease().unwrap();
         let outputs = &mut [Some(output.memory_mut())];
-        lease.run(&mut lender, &[input.memory()], outputs, None, || false).unwrap();
+        lease.run(&mut lender, &given, outputs, None, || false).unwrap();
     })
 }
 
 #[test]
 fn inference_on_noop_takes_no_lock() {
-    let set = noop();
-    let any = submit_and_collect(&set, |_| set.get_completed(None, || false).unwrap());
-    let by_id = submit_and_collect(&set, |id| set.get_completed_id(id, None, || false).unwrap());
-    assert_eq!((any, by_id, run(&set)), ((0, 18), (0, 16), (0, 22)));
+    assert_eq!(of_each_way("noop", &noop()), [(0, 18), (0, 16), (0, 22)]);
 }
 
 #[test]
 fn inference_on_a_card_takes_no_lock() {
-    let set = card();
-    let any = submit_and_collect(&set, |_| set.get_completed(None, || false).unwrap());
-    let by_id = submit_and_collect(&set, |id| set.get_completed_id(id, None, || false).unwrap());
-    assert_eq!((any, by_id, run(&set)), ((0, 27), (0, 23), (0, 24)));
+    assert_eq!(of_each_way("a card", &card()), [(0, 27), (0, 23), (0, 24)]);
+}
+
+#[cfg(feature = "cpu")]
+#[test]
+fn inference_on_cpu_takes_no_lock() {
+    let Some(library) = std::env::var_os("QAIC_ONNXRUNTIME_LIB") else {
+        println!("not counted on cpu: QAIC_ONNXRUNTIME_LIB does not name the engine's library");
+        return;
+    };
+    let options = RegistryOptions {
+        kind: Some("cpu".into()),
+        engine_candidates: vec![library.into()],
+        ..RegistryOptions::default()
+    };
+    let image = qaic_runtime::image::Image::from_bytes(crate::containers::add_program().unwrap()).unwrap();
+    let set = bound(&Context::new(&options).unwrap(), &image);
+    assert_eq!(of_each_way("cpu", &set), [(0, 17), (0, 15), (0, 21)]);
 }
 
 /// Also with ids that all inferences share, and with many in flight.
