@@ -4,7 +4,7 @@
 mod allocations;
 #[cfg(feature = "cpu")]
 #[path = "../../../../benches/src/containers.rs"]
-#[allow(dead_code)] // the benchmarks use the rest
+#[allow(dead_code, unreachable_pub)] // the benchmarks use the rest, from another crate
 mod containers;
 mod counting;
 mod counting_kernel;

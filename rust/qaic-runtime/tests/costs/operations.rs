@@ -5,6 +5,8 @@
 //! `cpu` needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does. The performance page shows the
 //! lines that these tests print.
 
+#![allow(clippy::print_stdout)] // the performance page shows what is counted
+
 use std::sync::Arc;
 
 use crate::counting_kernel as kernel;
