@@ -275,8 +275,8 @@ fn generations_wrap_without_touching_the_other_bits() {
 
 #[test]
 fn wait_during_which_the_inference_ends_does_not_sleep() {
-    let ways: [fn(&RequestState); 2] =
-        [|state| drop(state.complete(false)), |state| drop(state.withdraw(Origin::Idle))];
+    let ways: [fn(&RequestState) -> bool; 2] =
+        [|state| state.complete(false).needs_entry, |state| state.withdraw(Origin::Idle)];
     for ends in ways {
         let state = RequestState::idle();
         state.begin(true).unwrap();
