@@ -468,6 +468,20 @@ def test_without_room_for_temporary_files_there_are_no_operations(opened, monkey
     assert "No such file" in note
 
 
+@pytest.mark.skipif("not engine_version.profiles_runs()", reason="this engine measures no operations")
+def test_times_are_of_no_operation_where_the_graph_could_not_be_written_at_load(
+    opened, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    session = opened(affine(), 70)
+    session.setup()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (buffer,) = measured(session, X)
+    assert set(buffer.descriptor.ops(0).engine_name[buffer.ops["oc"]]) == {"*"}
+    assert any("which operations were executed is not known" in note for note in buffer.meta["notes"])
+    assert list(tmp_path.glob("openqaic-*")) == []
+
+
 @pytest.mark.skipif("engine_version.profiles_runs()", reason="this engine measures operations")
 def test_an_engine_without_profiles_of_runs_measures_all_but_operations(opened):
     session = opened(affine(), 70)

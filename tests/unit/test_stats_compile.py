@@ -180,6 +180,7 @@ def test_operations_are_in_the_message_and_in_their_segment(model, tmp_path, lev
                 "name": "m/__0",
                 "engine_name": "fused m/MatMulAddFusion",
                 "nodes": ["m", "a", "y"],
+                "outputs": ["y"],
                 "kind": "FusedGemm",
                 "group": 0,
                 "memory": "HOST",

@@ -43,6 +43,8 @@ class OpColumns:
     attributes: NDArray[np.object_]
     nodes: NDArray[np.object_]
     """Tuples: the nodes of the user's model that it computes."""
+    outputs: NDArray[np.object_]
+    """Tuples: the values of the program that it gives, without those that the engine has made."""
     operands: NDArray[np.object_]
     """Tuples of texts."""
     deps: NDArray[np.object_]
@@ -178,6 +180,7 @@ def _columns(ops: list[dict[str, Any]]) -> OpColumns:
         constant_bytes=bytes_of("constant_bytes"),
         attributes=texts("attributes"),
         nodes=lists("nodes"),
+        outputs=lists("outputs"),
         operands=lists("operands"),
         deps=_objects(
             tuple((dep["core"], dep["oc"], dep["data"]) for dep in op.get("deps", ())) for op in ops

@@ -3,8 +3,6 @@
 //! A container of this compiler has it as JSON in segment [`SEGMENT`]. Every container with statistics has the part of it
 //! that `networkdesc.bin` can hold.
 
-use std::collections::HashMap;
-
 use qaic_qpc::container::{Container, names};
 use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::{NetworkDesc, Stats};
@@ -78,6 +76,9 @@ pub struct OpDesc {
     /// Nodes of the user's model that it computes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
+    /// Values of the program that it gives; none of those that its engine has made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
     /// Kind of operation.
     pub kind: String,
     /// Thread group it is issued by.
@@ -202,14 +203,6 @@ impl OpsDescriptor {
     pub fn group_of_thread(&self, thread: u8) -> Option<&str> {
         let group = self.thread_groups.get(usize::from(thread))?;
         self.groups.get(usize::try_from(*group).ok()?).map(String::as_str)
-    }
-
-    /// Operations of a core by what their engine calls them.
-    pub fn by_engine_name(&self, core: u16) -> HashMap<&str, u32> {
-        let ops = self.cores.get(usize::from(core)).map_or(&[][..], |core| &core.ops);
-        let name = |op: &'_ OpDesc| -> bool { !op.engine_name.is_empty() };
-        let numbered = ops.iter().zip(0_u32..);
-        numbered.map(|(op, oc)| (if name(op) { &*op.engine_name } else { &*op.name }, oc)).collect()
     }
 }
 

@@ -1,8 +1,10 @@
 """The operations of a program, for segment ``opstatsdesc.open``.
 
 The engine is asked for its optimized graph with the settings of a load, and its nodes are the operations.
-Their numbers are their places: those of a nested graph follow the node that has it. Another engine, or
-another processor, may optimize otherwise; what it runs that is not in the list is counted to the last one.
+Their numbers are their places: those of a nested graph follow the node that has it. A loaded program
+tells its operations by the values of the program that they give and by their places between these. Another
+engine, or another processor, may optimize otherwise; what it runs that is not in the list is counted to the
+last one.
 """
 
 from __future__ import annotations
@@ -184,8 +186,10 @@ class _Table:
         sizes = [value.nbytes for value in values]
         entry: dict[str, Any] = {
             "name": f"{paths[0]}/__{place}",
-            "engine_name": node.name,
+            "engine_name": _without_number(node),
             "nodes": list(dict.fromkeys(owner for name in computed for owner in self._owners[name])),
+            # The engine renames what it makes itself at each load: only these tell an operation again.
+            "outputs": [name for name in outputs if name in self._origins.values],
             "kind": node.op_type,
             "group": 0,
             "memory": _MEMORY,
@@ -325,6 +329,12 @@ def _attributes(node: onnx.NodeProto) -> str:
                 text = "..."
         parts.append(f"{attribute.name}: {text}")
     return f"{{{', '.join(parts)}}}" if parts else ""
+
+
+def _without_number(node: onnx.NodeProto) -> str:
+    """Return the name of a node; without its number where the engine has made and numbered it."""
+    kind, token, number = node.name.rpartition("_token_")
+    return kind if token and number.isdecimal() and kind == node.op_type else node.name
 
 
 def _plain(value: object) -> str:

@@ -44,6 +44,8 @@ class Origins:
         self._by_name = {node.name: node for node in nodes}
         self._lengths = sorted({len(name) for name in self._order}, reverse=True)
         self._makers = {name: node for node in nodes for name in node.output if name}
+        #: the values that nodes of the given graph compute
+        self.values = self._makers.keys()
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in nodes:
             for name in node.input:

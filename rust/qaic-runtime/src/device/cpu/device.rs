@@ -1,20 +1,18 @@
 //! One virtual card, and what can be done with its programs beside loading them.
 
-use std::ffi::CString;
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qaic_qpc::container::names;
 use qaic_qpc::plan::PlanError;
 
-use super::engine::{GraphOptions, Purpose, SavePaths};
+use super::engine::{GraphOptions, Purpose};
 use super::executable::{Constants, Executable, ExecutableOptions, Parts, build_graph};
+use super::optimized_graph::SavePlace;
 use super::program::CpuProgram;
 use super::stats::Description;
 use crate::device::{Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, ResourceTracker, Resources};
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::RuntimeError;
 use crate::image::Image;
 use crate::process::CancellationToken;
 
@@ -131,24 +129,15 @@ pub fn save_optimized(
     engine_candidates: &[PathBuf],
     token: &CancellationToken,
 ) -> Result<PathBuf, RuntimeError> {
-    let graph_path = folder.join("optimized.onnx");
-    let c_path = |path: &Path| {
-        CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| {
-            ErrorDetail::Input(InputError::Argument {
-                what: format!("the folder {} has a zero byte in its name", folder.display()),
-            })
-        })
+    let place = SavePlace::inside(folder)?;
+    let options = GraphOptions {
+        intra_op_threads: 1,
+        purpose: Purpose::Run,
+        family: None,
+        save: Some(place.paths()),
+        token,
     };
-    // The engine has no way to leave the constants out; it may write them where nothing stays.
-    let constants = Path::new("constants");
-    let sink = folder.join(constants);
-    symlink("/dev/null", &sink)
-        .map_err(|source| ErrorDetail::Io { path: sink.clone(), source: Arc::new(source) })?;
-    let save = SavePaths { graph: c_path(&graph_path)?, constants: c_path(constants)? };
-    let options =
-        GraphOptions { intra_op_threads: 1, purpose: Purpose::Run, family: None, save: Some(&save), token };
     let built = build_graph(&parts(image, DeviceId(0))?, engine_candidates, options);
-    // Some engines remove it themselves.
-    let _ = fs::remove_file(sink);
+    let graph_path = place.finish();
     built.map(|_| graph_path)
 }

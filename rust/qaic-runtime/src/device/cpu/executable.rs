@@ -14,6 +14,7 @@ use qaic_qpc::plan::{self, GRAPH_SECTION, PLAN_SECTION, Plan};
 
 use super::blocks::BlockTensors;
 use super::engine::{Engine, Graph, GraphOptions, Purpose};
+use super::optimized_graph::{GraphNode, SavedGraph};
 use super::stats::{Description, ProgramStats};
 use crate::device::{DeviceId, DeviceKind};
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};
@@ -95,10 +96,16 @@ impl Executable {
             save: None,
             token: options.token,
         };
-        let BuiltGraph { graph, blocks, is_repeatable } =
-            build_graph(parts, engine_candidates, graph_options)?;
+        let measures_ops = description.as_ref().is_some_and(Description::measures_ops)
+            && Engine::get(engine_candidates)?.run_profiling().is_some();
+        let (built, nodes) = if measures_ops {
+            build_known(parts, engine_candidates, graph_options)?
+        } else {
+            (build_graph(parts, engine_candidates, graph_options)?, Ok(Vec::new()))
+        };
+        let BuiltGraph { graph, blocks, is_repeatable } = built;
         let stats = description.map(|description| {
-            ProgramStats::new(description, graph.engine(), graph.variants(), is_repeatable, begun_ns)
+            ProgramStats::new(description, nodes, graph.engine(), graph.variants(), is_repeatable, begun_ns)
         });
         Ok(Self { graph: Arc::new(graph), blocks, stats })
     }
@@ -154,6 +161,25 @@ pub(super) fn build_graph(
     let is_repeatable = !plan.retained_state && !plan.loops && plan.custom_op_libraries.is_empty();
     let graph = Graph::build(engine, &plan, graph, &parts.constants, options)?;
     Ok(BuiltGraph { graph, blocks, is_repeatable })
+}
+
+/// As [`build_graph`], and tells the nodes that the engine runs, or why they are not known.
+fn build_known(
+    parts: &Parts<'_>,
+    engine_candidates: &[PathBuf],
+    options: GraphOptions<'_>,
+) -> Result<(BuiltGraph, Result<Vec<GraphNode>, String>), RuntimeError> {
+    let saved = match SavedGraph::new() {
+        Ok(saved) => saved,
+        Err(reason) => return Ok((build_graph(parts, engine_candidates, options)?, Err(reason))),
+    };
+    let saving = GraphOptions { save: Some(saved.paths()), ..options };
+    match build_graph(parts, engine_candidates, saving) {
+        Ok(built) => Ok((built, saved.nodes())),
+        Err(error) if error.is_interrupted() => Err(error),
+        // There may be no room for the file, which no program is to fail for.
+        Err(error) => Ok((build_graph(parts, engine_candidates, options)?, Err(error.to_string()))),
+    }
 }
 
 /// CPUs this process may use, respecting affinity and control groups.

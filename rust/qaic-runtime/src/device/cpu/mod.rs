@@ -12,6 +12,8 @@ mod engine;
 mod exec;
 mod executable;
 mod execution;
+mod op_matching;
+mod optimized_graph;
 mod profile;
 mod program;
 mod stats;

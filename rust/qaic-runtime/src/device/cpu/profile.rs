@@ -70,8 +70,8 @@ impl ProfileFolder {
         File::open(entry.ok_or(io::ErrorKind::NotFound)??.path())
     }
 
-    #[cfg(test)]
-    fn path(&self) -> &Path {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -94,11 +94,9 @@ pub(super) struct OpNames {
 }
 
 impl OpNames {
-    /// By what the engine calls its nodes; `*` is every other node.
-    pub(super) fn new<'a>(ops: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
-        let mut known: HashMap<Box<str>, u32> =
-            ops.into_iter().map(|(name, oc)| (Box::from(name), oc)).collect();
-        let other = known.remove("*");
+    /// By what the engine calls its nodes; `other` is every other node.
+    pub(super) fn new<'a>(ops: impl IntoIterator<Item = (&'a str, u32)>, other: Option<u32>) -> Self {
+        let known = ops.into_iter().map(|(name, oc)| (Box::from(name), oc)).collect();
         Self { known, other }
     }
 }
@@ -286,7 +284,7 @@ mod tests {
     }
 
     fn names() -> OpNames {
-        OpNames::new([("a", 0), ("loop", 1), ("body", 2), ("*", 7)])
+        OpNames::new([("a", 0), ("loop", 1), ("body", 2)], Some(7))
     }
 
     fn read(text: &str) -> Profile {
@@ -358,7 +356,7 @@ mod tests {
 
     #[test]
     fn profile_counts_events_without_an_operation() {
-        let names = OpNames::new([("a", 0)]);
+        let names = OpNames::new([("a", 0)], None);
         let text = node("a", "Mul", 1, 1) + &node("b", "Mul", 2, 1);
         let profile = Profile::read(text.as_bytes(), &names).unwrap();
         assert_eq!((profile.events.len(), profile.dropped, profile.unexpected), (1, 1, 0));

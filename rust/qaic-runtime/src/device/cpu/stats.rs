@@ -9,7 +9,7 @@ use std::fs;
 use std::sync::{Arc, OnceLock};
 
 use qaic_mem::HostSliceMut;
-use qaic_stats::decode::descriptor::{Fingerprint, OpsDescriptor};
+use qaic_stats::decode::descriptor::{Fingerprint, OpDesc, OpsDescriptor};
 use qaic_stats::decode::oqstats;
 use qaic_stats::decode::record::{Kind, Op, Thread, op_flags, op_kind_flags, thread_flags};
 use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
@@ -17,6 +17,8 @@ use serde::Serialize;
 
 use super::calibration::{Calibration, Medians};
 use super::engine::{Bindings, Engine};
+use super::op_matching::match_nodes;
+use super::optimized_graph::GraphNode;
 use super::profile::{NodeEvent, OpNames, Profile, ProfileFolder};
 #[cfg(feature = "emu")]
 use crate::device::stats_records::LoadedStats;
@@ -39,6 +41,8 @@ const RANDOM: [&str; 7] = [
     "RandomUniform",
     "RandomUniformLike",
 ];
+/// What the engine is said to call the nodes that are not described.
+const OTHERS: &str = "*";
 /// More events than this the engine does not keep of a run.
 const MOST_EVENTS: u64 = 1_000_000;
 
@@ -66,6 +70,11 @@ impl Description {
         Some(Self { levels: Levels::of(stats), source: Source::Container(Arc::clone(image)) })
     }
 
+    /// Whether operations are measured.
+    pub(super) fn measures_ops(&self) -> bool {
+        self.levels.op_level >= OPS_LEVEL
+    }
+
     /// What a card was given.
     #[cfg(feature = "emu")]
     pub(in crate::device) fn of_loaded(stats: LoadedStats) -> Self {
@@ -77,6 +86,8 @@ impl Description {
 #[derive(Debug)]
 pub(super) struct ProgramStats {
     description: Description,
+    // What the engine runs, or why that is not known; empty where operations are not measured.
+    nodes: Result<Vec<GraphNode>, String>,
     engine: &'static Engine,
     /// Whether an inference may be run twice: it keeps no state and ends soon.
     is_repeatable: bool,
@@ -92,6 +103,8 @@ struct Facts {
     fingerprint: Fingerprint,
     batch_size: u32,
     ops: OpNames,
+    // Why executions cannot be counted to their operations.
+    unmatched: Option<String>,
     // Whether an operation gives something else each time.
     is_random: bool,
     host_cpu: String,
@@ -102,6 +115,7 @@ impl ProgramStats {
     /// The program was loaded from `begun_ns` until now.
     pub(super) fn new(
         description: Description,
+        nodes: Result<Vec<GraphNode>, String>,
         engine: &'static Engine,
         variants: usize,
         is_repeatable: bool,
@@ -109,6 +123,7 @@ impl ProgramStats {
     ) -> Arc<Self> {
         Arc::new(Self {
             description,
+            nodes,
             engine,
             is_repeatable,
             loaded_ns: (begun_ns, clock::now_ns()),
@@ -119,7 +134,7 @@ impl ProgramStats {
 
     /// Whether operations are measured.
     pub(super) fn measures_ops(&self) -> bool {
-        self.description.levels.op_level >= OPS_LEVEL
+        self.description.measures_ops()
     }
 
     /// Whether this inference is to be repeated without a profile first.
@@ -134,12 +149,12 @@ impl ProgramStats {
     }
 
     fn facts(&self) -> &Facts {
-        self.facts.get_or_init(|| Facts::of(&self.description, self.measures_ops()))
+        self.facts.get_or_init(|| Facts::of(&self.description, &self.nodes))
     }
 }
 
 impl Facts {
-    fn of(description: &Description, measures_ops: bool) -> Self {
+    fn of(description: &Description, engine_nodes: &Result<Vec<GraphNode>, String>) -> Self {
         let mut notes = Vec::new();
         let mut unknown = |error: &dyn Display| {
             notes.push(format!("operations are not known: {error}"));
@@ -157,7 +172,7 @@ impl Facts {
             }
             #[cfg(feature = "emu")]
             Source::Loaded(stats) => {
-                let described = stats.operations.as_ref().filter(|_| measures_ops);
+                let described = stats.operations.as_ref().filter(|_| description.measures_ops());
                 let described = described.and_then(|(elf, range)| elf.get(range.clone()));
                 let descriptor = described.map_or(Ok(OpsDescriptor::default()), OpsDescriptor::from_json);
                 let mut descriptor = descriptor.unwrap_or_else(|error| unknown(&error));
@@ -171,16 +186,42 @@ impl Facts {
         if counts_events {
             notes.push("hardware events of a card cannot be counted on the host".to_owned());
         }
-        let mut ops = descriptor.cores.iter().flat_map(|core| &core.ops);
+        let described = descriptor.cores.first().map_or(&[][..], |core| &core.ops);
+        let (engine_nodes, unmatched) = match engine_nodes {
+            Ok(found) => (&found[..], None),
+            Err(reason) => (&[][..], Some(reason.clone())),
+        };
         Self {
             fingerprint,
             batch_size: descriptor.batch_size.max(1),
-            is_random: ops.any(|op| RANDOM.contains(&&*op.kind)),
-            ops: if measures_ops { OpNames::new(descriptor.by_engine_name(0)) } else { OpNames::default() },
+            is_random: described.iter().any(|op| RANDOM.contains(&&*op.kind)),
+            ops: op_names(described, engine_nodes),
+            unmatched,
             host_cpu: host_cpu(),
             notes,
         }
     }
+}
+
+/// Which operation the executions of each node are counted to.
+fn op_names(described: &[OpDesc], nodes: &[GraphNode]) -> OpNames {
+    let is_other = |op: &OpDesc| op.engine_name == OTHERS;
+    let other = described.iter().zip(0_u32..).find_map(|(op, oc)| is_other(op).then_some(oc));
+    let as_node = |op: &OpDesc| GraphNode {
+        name: if op.engine_name.is_empty() { op.name.clone() } else { op.engine_name.clone() },
+        kind: op.kind.clone(),
+        outputs: op.outputs.clone(),
+        producers: op
+            .deps
+            .iter()
+            .filter(|dep| dep.core == 0)
+            .filter_map(|dep| usize::try_from(dep.oc).ok().filter(|&oc| oc < described.len()))
+            .collect(),
+    };
+    let pairs = match_nodes(&described.iter().map(as_node).collect::<Vec<_>>(), nodes);
+    let named =
+        nodes.iter().zip(pairs).filter_map(|(node, pair)| Some((&*node.name, u32::try_from(pair?).ok()?)));
+    OpNames::new(named, other)
 }
 
 /// The statistics of the inferences of one exec object.
@@ -312,6 +353,9 @@ impl ExecStats {
                         "the engine's profile is cut off; is there room among the temporary files?"
                             .to_owned(),
                     );
+                }
+                if let Some(reason) = &self.program.facts().unmatched {
+                    self.note(format!("which operations were executed is not known: {reason}"));
                 }
                 for (count, what) in [
                     (profile.unexpected, "executions are of nodes that the compiler's engine did not have"),

@@ -35,7 +35,7 @@ pub struct Engine {
 /// and version 24 has not, so they lie behind the part that is typed here.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct RunProfiling {
+pub(in crate::device::cpu) struct RunProfiling {
     /// Has the runs with these options write to files whose names begin so.
     pub(super) enable: unsafe extern "system" fn(*mut OrtRunOptions, *const c_char) -> OrtStatusPtr,
     /// Ends that.
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     /// `None` of an engine before 1.25.
-    pub(super) fn run_profiling(&self) -> Option<RunProfiling> {
+    pub(in crate::device::cpu) fn run_profiling(&self) -> Option<RunProfiling> {
         self.run_profiling
     }
 

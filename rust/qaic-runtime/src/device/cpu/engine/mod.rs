@@ -12,6 +12,7 @@ mod external_data;
 mod graph;
 #[allow(unsafe_code)] // loads a library and its function table
 mod library;
+pub(super) mod protobuf;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod terminator;
 #[allow(unsafe_code)] // calls of the engine's C functions

@@ -1,0 +1,262 @@
+//! The graph that the engine made of a program's: which file it is written to, and the nodes in that file.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::engine::SavePaths;
+use super::engine::protobuf::{Fields, Value};
+use super::profile::ProfileFolder;
+use crate::error::{ErrorDetail, InputError, RuntimeError};
+
+/// Readers of protobuf messages refuse deeper ones.
+const DEEPEST: usize = 100;
+
+/// Where the engine writes its graph, in a folder of others.
+#[derive(Debug)]
+pub(super) struct SavePlace {
+    graph: PathBuf,
+    sink: PathBuf,
+    paths: SavePaths,
+}
+
+impl SavePlace {
+    /// A file in `folder`, and one beside it for constants that keeps nothing: the engine has no way to leave them out.
+    pub(super) fn inside(folder: &Path) -> Result<Self, RuntimeError> {
+        let c_path = |path: &Path| {
+            CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| {
+                ErrorDetail::Input(InputError::Argument {
+                    what: format!("the folder {} has a zero byte in its name", folder.display()),
+                })
+            })
+        };
+        let graph = folder.join("optimized.onnx");
+        let constants = Path::new("constants");
+        let paths = SavePaths { graph: c_path(&graph)?, constants: c_path(constants)? };
+        let sink = folder.join(constants);
+        symlink("/dev/null", &sink)
+            .map_err(|source| ErrorDetail::Io { path: sink.clone(), source: Arc::new(source) })?;
+        Ok(Self { graph, sink, paths })
+    }
+
+    /// What to ask the engine for.
+    pub(super) fn paths(&self) -> &SavePaths {
+        &self.paths
+    }
+
+    /// The engine has written the graph: it is at this path.
+    pub(super) fn finish(self) -> PathBuf {
+        // Some engines remove it themselves.
+        let _ = fs::remove_file(self.sink);
+        self.graph
+    }
+}
+
+/// A node, with what tells it from others whatever it is called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct GraphNode {
+    pub(super) name: String,
+    pub(super) kind: String,
+    /// Values that it gives.
+    pub(super) outputs: Vec<String>,
+    /// Places of the nodes that give what it reads.
+    pub(super) producers: Vec<usize>,
+}
+
+/// A graph that is written to a folder of its own while the engine makes it.
+#[derive(Debug)]
+pub(super) struct SavedGraph {
+    place: SavePlace,
+    // Gone with its files when dropped.
+    _folder: ProfileFolder,
+}
+
+impl SavedGraph {
+    /// A new folder.
+    pub(super) fn new() -> Result<Self, String> {
+        let folder = ProfileFolder::new().map_err(|error| error.to_string())?;
+        let place = SavePlace::inside(folder.path()).map_err(|error| error.to_string())?;
+        Ok(Self { place, _folder: folder })
+    }
+
+    /// What to ask the engine for.
+    pub(super) fn paths(&self) -> &SavePaths {
+        self.place.paths()
+    }
+
+    /// The nodes that the engine has written, each before those of its nested graphs.
+    pub(super) fn nodes(self) -> Result<Vec<GraphNode>, String> {
+        let bytes = fs::read(self.place.finish()).map_err(|error| error.to_string())?;
+        nodes_of_model(&bytes)
+    }
+}
+
+/// The nodes of a serialized model. Memory is bounded by its length.
+fn nodes_of_model(bytes: &[u8]) -> Result<Vec<GraphNode>, String> {
+    let mut nodes = Vec::new();
+    for field in Fields(bytes) {
+        if let (7, Value::Bytes(graph)) = field? {
+            add_graph(graph, &mut nodes, &mut Scopes::default(), 0)?;
+        }
+    }
+    Ok(nodes)
+}
+
+/// Which nodes give the values that can be read at a place: the innermost graph is the last.
+#[derive(Default)]
+struct Scopes<'a>(Vec<HashMap<&'a [u8], Option<usize>>>);
+
+impl<'a> Scopes<'a> {
+    fn producer(&self, value: &[u8]) -> Option<usize> {
+        self.0.iter().rev().find_map(|scope| scope.get(value)).copied().flatten()
+    }
+
+    fn note(&mut self, value: &'a [u8], producer: Option<usize>) {
+        if let Some(scope) = self.0.last_mut() {
+            scope.insert(value, producer);
+        }
+    }
+}
+
+fn add_graph<'a>(
+    graph: &'a [u8],
+    nodes: &mut Vec<GraphNode>,
+    scopes: &mut Scopes<'a>,
+    depth: usize,
+) -> Result<(), String> {
+    if depth > DEEPEST {
+        return Err(format!("the graph is not an ONNX model: more than {DEEPEST} graphs in each other"));
+    }
+    scopes.0.push(HashMap::new());
+    for field in Fields(graph) {
+        // Inputs hide what the graphs around call the same.
+        if let (11, Value::Bytes(input)) = field? {
+            for field in Fields(input) {
+                if let (1, Value::Bytes(name)) = field? {
+                    scopes.note(name, None);
+                }
+            }
+        }
+    }
+    for field in Fields(graph) {
+        if let (1, Value::Bytes(node)) = field? {
+            add_node(node, nodes, scopes, depth)?;
+        }
+    }
+    scopes.0.pop();
+    Ok(())
+}
+
+fn add_node<'a>(
+    bytes: &'a [u8],
+    nodes: &mut Vec<GraphNode>,
+    scopes: &mut Scopes<'a>,
+    depth: usize,
+) -> Result<(), String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut node = GraphNode::default();
+    let mut outputs = Vec::new();
+    let mut attributes = Vec::new();
+    for field in Fields(bytes) {
+        match field? {
+            (1, Value::Bytes(input)) => node.producers.extend(scopes.producer(input)),
+            (2, Value::Bytes(output)) if !output.is_empty() => outputs.push(output),
+            (3, Value::Bytes(name)) => node.name = text(name),
+            (4, Value::Bytes(kind)) => node.kind = text(kind),
+            (5, Value::Bytes(attribute)) => attributes.push(attribute),
+            _ => {}
+        }
+    }
+    node.producers.sort_unstable();
+    node.producers.dedup();
+    node.outputs = outputs.iter().map(|output| text(output)).collect();
+    let place = nodes.len();
+    nodes.push(node);
+    for attribute in attributes {
+        for field in Fields(attribute) {
+            if let (6 | 11, Value::Bytes(graph)) = field? {
+                add_graph(graph, nodes, scopes, depth + 1)?;
+            }
+        }
+    }
+    for output in outputs {
+        scopes.note(output, Some(place));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        let [length, high] = [bytes.len() & 0x7f, bytes.len() >> 7].map(|part| u8::try_from(part).unwrap());
+        [&[number << 3 | 2, length | 0x80, high], bytes].concat()
+    }
+
+    fn node(kind: &str, inputs: &[&str], output: &str, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let inputs: Vec<u8> = inputs.iter().flat_map(|name| field(1, name.as_bytes())).collect();
+        let rest = [field(2, output.as_bytes()), field(3, b"same"), field(4, kind.as_bytes())].concat();
+        let attributes: Vec<u8> = attributes.iter().flat_map(|bytes| field(5, bytes)).collect();
+        field(1, &[inputs, rest, attributes].concat())
+    }
+
+    fn input(name: &str) -> Vec<u8> {
+        field(11, &field(1, name.as_bytes()))
+    }
+
+    fn seen(model: &[u8]) -> Vec<(String, Vec<usize>)> {
+        let nodes = nodes_of_model(model).unwrap();
+        assert!(nodes.iter().all(|node| node.name == "same" && node.outputs.len() == 1));
+        nodes.into_iter().map(|node| (node.kind, node.producers)).collect()
+    }
+
+    #[test]
+    fn nodes_of_nested_graphs_read_what_is_around_them() {
+        let body = [
+            node("Neg", &["hidden"], "n", &[]),
+            node("Add", &["n", "a"], "o", &[]),
+            // The inputs may be written behind the nodes.
+            input("hidden"),
+        ];
+        let attribute = field(6, &body.concat());
+        let graph = [
+            node("Abs", &["x"], "a", &[]),
+            node("Exp", &["a"], "hidden", &[]),
+            node("Loop", &["", "a", "hidden", "a"], "l", &[attribute]),
+            node("Sub", &["l", "o"], "y", &[]),
+        ];
+        let expected = [
+            ("Abs", vec![]),
+            ("Exp", vec![0]),
+            ("Loop", vec![0, 1]),
+            ("Neg", vec![]),
+            ("Add", vec![0, 3]),
+            // What is inside is not seen outside.
+            ("Sub", vec![2]),
+        ]
+        .map(|(kind, producers)| (kind.to_owned(), producers));
+        assert_eq!(seen(&field(7, &graph.concat())), expected);
+    }
+
+    #[test]
+    fn graphs_too_deep_in_each_other_are_refused() {
+        let deep = (0..40).fold(Vec::new(), |graph, _| field(1, &field(5, &field(6, &graph))));
+        assert_eq!(nodes_of_model(&field(7, &deep)).unwrap().len(), 40);
+        assert!(nodes_of_model(&[0x3a]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn nodes_of_any_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = nodes_of_model(&bytes);
+            let _ = nodes_of_model(&field(7, &bytes));
+            let _ = nodes_of_model(&field(7, &field(1, &bytes)));
+        }
+    }
+}
