@@ -91,12 +91,13 @@ browser: ## Install the browser that the tests of the pages use, where it is mis
 		|| echo 'chromium could not be installed: tests of pages in a browser are skipped'; \
 	fi
 
-lint: setup ## Check formatting, lints, types and the stub
+lint: setup ## Check formatting, lints, layers, types and the stub
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(BIN)/ruff format --check python tests benches examples tools
 	$(BIN)/ruff check python tests benches examples tools
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest qaic._core --concise --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 

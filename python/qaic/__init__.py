@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from qaic import compat, configs, errors, stats
     from qaic.compilation import compile  # noqa: A004
     from qaic.qpc import Qpc
+    from qaic.rt import InferenceBenchmarkSet, Util
     from qaic.session import Session
-    from qaicrt import InferenceBenchmarkSet, Util
 
 __all__ = [
     "InferenceBenchmarkSet",
@@ -41,10 +41,10 @@ __all__ = [
 
 # Loaded on first use, so that `import qaic` costs little more than numpy.
 _HOMES = {
-    "InferenceBenchmarkSet": "qaicrt",
+    "InferenceBenchmarkSet": "qaic.rt",
     "Qpc": "qaic.qpc",
     "Session": "qaic.session",
-    "Util": "qaicrt",
+    "Util": "qaic.rt",
     "compile": "qaic.compilation",
 }
 

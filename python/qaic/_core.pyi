@@ -11,11 +11,11 @@ from _typeshed import FileDescriptorLike
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer
 
-from qaicrt.containers import BufferMapping, BufferMappingV2, QpcInfo
-from qaicrt.dispatch import Dispatcher
-from qaicrt.enums import QAicErrorType, QBufferType, QLogLevel, QStatus
-from qaicrt.programs import ProgramInfo
-from qaicrt.properties import InferenceSetProperties, QAicProgramProperties, QAicQueueProperties
+from qaic.rt.containers import BufferMapping, BufferMappingV2, QpcInfo
+from qaic.rt.dispatch import Dispatcher
+from qaic.rt.enums import QAicErrorType, QBufferType, QLogLevel, QStatus
+from qaic.rt.programs import ProgramInfo
+from qaic.rt.properties import InferenceSetProperties, QAicProgramProperties, QAicQueueProperties
 
 __version__: Final[str]
 

@@ -1,145 +1,26 @@
 """Low-level interface to Cloud AI 100 devices, with the names of the vendor's binding.
 
 Calls answer with a :class:`QStatus`, or with a tuple that begins with one; constructors raise. What failed,
-and why, is in the log of the :class:`Context`.
+and why, is in the log of the :class:`Context`. Everything here is that of :mod:`qaic.rt`.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from qaic._core import RtBufferDimensionsVecRef as BufferDimensionsVecRef
-from qaic._core import RtContext as Context
-from qaic._core import RtExecObj as ExecObj
-from qaic._core import RtInferenceHandle as InferenceHandle
-from qaic._core import RtInferenceSet as InferenceSet
-from qaic._core import RtInferenceVector as InferenceVector
-from qaic._core import RtProgram as Program
-from qaic._core import RtQBuffer as QBuffer
-from qaic._core import RtQpc as Qpc
-from qaic._core import RtQueue as Queue
-from qaicrt.enums import (
-    BufferDataTypeEnum,
-    BufferIoTypeEnum,
-    LiveReportingLevelEnum,
-    QAicBufferDataTypeEnum,
-    QAicBufferIoTypeEnum,
-    QAicDeviceType,
-    QAicErrorType,
-    QAicOpStatsFormatEnum,
-    QAicProfilingTypeEnum,
-    QAicProgramStatus,
-    QBufferType,
-    QDevStatus,
-    QDirection,
-    QLogLevel,
-    QStatus,
-)
-from qaicrt.exceptions import ExceptionInit, ExceptionNullPtr, ExceptionRuntime
+from qaic import rt
+from qaic.rt import __all__
 
 if TYPE_CHECKING:
-    from qaicrt.benchmark import InferenceBenchmarkSet
-    from qaicrt.containers import BufferMapping, QpcConstantsInfo, QpcInfo, QpcProgramInfo
-    from qaicrt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
-    from qaicrt.profiling import ProfilingHandle
-    from qaicrt.profiling_stream import StreamProfilingHandle
-    from qaicrt.programs import ExecObjInfo, ProgramInfo
-    from qaicrt.properties import (
-        BenchmarkProperties,
-        InferenceSetProperties,
-        ProfilingProperties,
-        QAicProgramProperties,
-        QAicQueueProperties,
-    )
-    from qaicrt.qpc_file import QpcFile
-    from qaicrt.sequences import QIDList, vector_char
-    from qaicrt.util import Util
-
-__all__ = [
-    "BenchmarkProperties",
-    "BufferDataTypeEnum",
-    "BufferDimensionsVecRef",
-    "BufferIoTypeEnum",
-    "BufferMapping",
-    "Context",
-    "ExceptionInit",
-    "ExceptionNullPtr",
-    "ExceptionRuntime",
-    "ExecObj",
-    "ExecObjInfo",
-    "InferenceBenchmarkSet",
-    "InferenceHandle",
-    "InferenceSet",
-    "InferenceSetProperties",
-    "InferenceVector",
-    "LiveReportingLevelEnum",
-    "ProfilingHandle",
-    "ProfilingProperties",
-    "Program",
-    "ProgramInfo",
-    "QAicBufferDataTypeEnum",
-    "QAicBufferIoTypeEnum",
-    "QAicDeviceType",
-    "QAicErrorType",
-    "QAicOpStatsFormatEnum",
-    "QAicProfilingTypeEnum",
-    "QAicProgramProperties",
-    "QAicProgramStatus",
-    "QAicQueueProperties",
-    "QBuffer",
-    "QBufferType",
-    "QDevInfo",
-    "QDevStatus",
-    "QDirection",
-    "QIDList",
-    "QLogLevel",
-    "QPerformanceInfo",
-    "QResourceInfo",
-    "QStatus",
-    "Qpc",
-    "QpcConstantsInfo",
-    "QpcFile",
-    "QpcInfo",
-    "QpcProgramInfo",
-    "Queue",
-    "StreamProfilingHandle",
-    "Util",
-    "vector_char",
-]
-
-# Loaded on first use: what reads files and dataclasses would double the time of `import qaicrt`.
-_HOMES = {
-    "BenchmarkProperties": "properties",
-    "BufferMapping": "containers",
-    "ExecObjInfo": "programs",
-    "InferenceBenchmarkSet": "benchmark",
-    "InferenceSetProperties": "properties",
-    "ProfilingHandle": "profiling",
-    "ProfilingProperties": "properties",
-    "ProgramInfo": "programs",
-    "QAicProgramProperties": "properties",
-    "QAicQueueProperties": "properties",
-    "QDevInfo": "devices",
-    "QIDList": "sequences",
-    "QPerformanceInfo": "devices",
-    "QResourceInfo": "devices",
-    "QpcConstantsInfo": "containers",
-    "QpcFile": "qpc_file",
-    "QpcInfo": "containers",
-    "QpcProgramInfo": "containers",
-    "StreamProfilingHandle": "profiling_stream",
-    "Util": "util",
-    "vector_char": "sequences",
-}
+    from qaic.rt import *  # noqa: F403 (the names of `__all__`, which are loaded on first use)
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from its home on first use."""
-    if name not in _HOMES:
+    """Load a public name on first use."""
+    if name not in __all__:
         message = f"module 'qaicrt' has no attribute {name!r}"
         raise AttributeError(message)
-    value: object = getattr(importlib.import_module(f"qaicrt.{_HOMES[name]}"), name)
+    value: object = getattr(rt, name)
     globals()[name] = value
     return value
 

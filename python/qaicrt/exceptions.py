@@ -1,15 +1,3 @@
-"""What constructors and the few calls without a status raise."""
+"""The names of :mod:`qaic.rt.exceptions`."""
 
-from qaic._core import QaicError
-
-
-class ExceptionInit(QaicError, RuntimeError):
-    """An object could not be made."""
-
-
-class ExceptionRuntime(QaicError, RuntimeError):
-    """A call on a living object failed."""
-
-
-class ExceptionNullPtr(QaicError, RuntimeError):
-    """Memory could not be had, or an object that is needed is missing."""
+from qaic.rt.exceptions import *  # noqa: F403

@@ -1,32 +1,3 @@
-"""What programs and exec objects say about themselves."""
+"""The names of :mod:`qaic.rt.programs`."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from qaicrt.enums import QStatus
-
-
-@dataclass(slots=True)
-class ProgramInfo:
-    """Facts about a program on a device."""
-
-    uniqueProgramID: int = 0
-    userDefinedProgramID: int = 0
-    numNsp: int = 0
-    """Cores."""
-    numMcid: int = 0
-    """Multicast ids."""
-    batchSize: int = 0
-    isAicStatsAvailable: bool = False
-
-
-@dataclass(slots=True)
-class ExecObjInfo:
-    """Which exec object completed, and how."""
-
-    execObjIndex: int = 0
-    activationIndex: int = 0
-    programId: int = 0
-    programName: str = ""
-    status: QStatus = QStatus.QS_INVAL
+from qaic.rt.programs import *  # noqa: F403

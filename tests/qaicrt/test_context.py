@@ -344,8 +344,8 @@ class TestDispatcher:
     def test_a_callback_that_hangs_does_not_keep_the_process(self):
         run("""
             import threading, qaicrt
-            import qaicrt.dispatch
-            qaicrt.dispatch._EXIT_SECONDS = 0.1
+            import qaic.rt.dispatch
+            qaic.rt.dispatch._EXIT_SECONDS = 0.1
             context = qaicrt.Context()
             context._dispatcher().post(threading.Event().wait)
             """)

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import qaicrt
-from qaicrt.enums import CodedEnum
+from qaic.rt.enums import CodedEnum
 
 ENUMS = sorted(CodedEnum.__subclasses__(), key=lambda cls: cls.__name__)
 MEMBERS = [member for enum in ENUMS for member in enum]

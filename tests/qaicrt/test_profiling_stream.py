@@ -19,8 +19,8 @@ from inference_sets import S
 from qaic import _core
 from qaic.compiler import compile_model
 from qaic.options import resolve
-from qaicrt import profiling_stream
-from qaicrt.profiling_pattern import compile_pattern
+from qaic.rt import profiling_stream
+from qaic.rt.profiling_pattern import compile_pattern
 
 TYPE = qaicrt.QAicProfilingTypeEnum
 TRACE = TYPE.QAIC_PROFILING_INFERENCE_TRACE_TYPE

@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 import qaicrt
-from qaicrt.containers import BufferMappingV2
-from qaicrt.devices import QHostApiInfoDevData, QHostApiInfoNspVersion, QPcieExtInfo, QPciInfo
+from qaic.rt.containers import BufferMappingV2
+from qaic.rt.devices import QHostApiInfoDevData, QHostApiInfoNspVersion, QPcieExtInfo, QPciInfo
 
 INVALID_IO = qaicrt.BufferIoTypeEnum.BUFFER_IO_TYPE_INVAL
 INVALID_DATA = qaicrt.BufferDataTypeEnum.BUFFER_DATA_TYPE_INVAL

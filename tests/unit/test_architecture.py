@@ -1,7 +1,6 @@
-"""The layers point one way, imports stay lazy, versions agree, and file sizes stay readable."""
+"""Crates depend downwards, imports stay lazy, versions agree, and file sizes stay readable."""
 
 import ast
-import re
 import subprocess
 import sys
 import tomllib
@@ -14,24 +13,6 @@ import qaic
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "qaic"
-
-# Each layer may import from itself and from those after it.
-LAYERS = [
-    ["cli", "__main__"],
-    ["backend"],
-    ["session"],
-    ["runtime", "profile"],
-    ["compat", "compilation"],
-    ["configs"],
-    ["page"],
-    ["stats"],
-    ["qpc", "qpc_extract", "qpc_initializers", "model_path"],
-    ["compiler"],
-    ["options"],
-    ["errors", "error_docs", "support"],
-    ["_core"],
-]
-RANK = {module: rank for rank, modules in enumerate(LAYERS) for module in modules}
 
 RUST_DEPENDENCIES = {
     "qaic-sync": set(),
@@ -53,51 +34,6 @@ RUST_DEPENDENCIES = {
         "qaic-stats",
     },
 }
-
-
-def layer_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imported_layers(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{path}: relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        # `qaic.Session` and the other public names are made of `qaic/__init__.py`, which belongs to no layer.
-        found |= {parts[1] for name in names if (parts := name.split("."))[0] == "qaic" and len(parts) > 1}
-    return found & RANK.keys()
-
-
-# The low-level interface stands on the compiled module; of `qaic` only the front ends know of it.
-LOW_LEVEL = ROOT / "python" / "qaicrt"
-BELOW_LOW_LEVEL = {"_core", "errors", "support"}
-MAY_USE_LOW_LEVEL = {"cli", "__main__"}
-
-
-@pytest.mark.parametrize("path", sorted(LOW_LEVEL.rglob("*.py")), ids=lambda path: path.name)
-def test_the_low_level_interface_stands_on_the_compiled_module(path):
-    assert imported_layers(path) <= BELOW_LOW_LEVEL
-
-
-def test_only_front_ends_use_the_low_level_interface():
-    using = {path for path in MODULES if re.search(r"^\s*(from|import) qaicrt\b", path.read_text(), re.M)}
-    assert {layer_of(path) for path in using} <= MAY_USE_LOW_LEVEL
-
-
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down(path):
-    layer = layer_of(path)
-    assert layer in RANK, f"{path} belongs to no layer; add it to LAYERS"
-    above = {other for other in imported_layers(path) if RANK[other] < RANK[layer]}
-    assert not above, f"{path} imports from the layers above it: {above}"
 
 
 @pytest.mark.parametrize("crate", RUST_DEPENDENCIES)

@@ -6,8 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import qaicrt
-from qaic import _core
+from qaic import _core, rt
 from qaic.cli.console import DEVICE, SUCCESS, complain, show
 from qaic.cli.runner.input_sources import requests_of
 from qaic.cli.runner.live import Progress, latency_reporter, rate_reporter
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from qaic.cli.runner.requests import Request
 
 _LOG_LEVELS = (
-    qaicrt.QLogLevel.QL_ERROR,
-    qaicrt.QLogLevel.QL_WARN,
-    qaicrt.QLogLevel.QL_INFO,
-    qaicrt.QLogLevel.QL_DEBUG,
+    rt.QLogLevel.QL_ERROR,
+    rt.QLogLevel.QL_WARN,
+    rt.QLogLevel.QL_INFO,
+    rt.QLogLevel.QL_DEBUG,
 )
 _MEGABYTE = 2**20
 
@@ -35,7 +34,7 @@ _MEGABYTE = 2**20
 class _Plan(NamedTuple):
     """Everything a run needs, checked before a device is touched."""
 
-    qpc: qaicrt.Qpc
+    qpc: rt.Qpc
     network: Network
     requests: list[Request]
     writer: Writer | None
@@ -59,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     named, is_map = options.devices
     if (code := _check_devices(named)) != SUCCESS:
         return code
-    context = qaicrt.Context(qaicrt.QIDList(named))
+    context = rt.Context(rt.QIDList(named))
     level = options.verbose
     context.setLogLevel(_LOG_LEVELS[level] if level < len(_LOG_LEVELS) else _LOG_LEVELS[0])
     plan = _plan(options)
@@ -73,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> _Plan:
-    qpc = qaicrt.Qpc(_container(options.test_data))
+    qpc = rt.Qpc(_container(options.test_data))
     if options.pre_post_processing == "off":
         from qaic.cli.runner.raw_buffers import require_plain_transfers
 
@@ -118,23 +117,23 @@ def _container(path: str) -> str:
 
 
 def _check_devices(ids: list[int]) -> int:
-    util = qaicrt.Util()
+    util = rt.Util()
     status, known = util.getDeviceIds()
-    if status != qaicrt.QStatus.QS_SUCCESS:
+    if status != rt.QStatus.QS_SUCCESS:
         raise DeviceError(f"the devices cannot be listed: {status.name}", code="device.list")
     for number in ids:
         if number not in known:
             complain("error", f"Device {number} invalid; there are {', '.join(map(str, known))}")
             return DEVICE
         status, info = util.getDeviceInfo(number)
-        if status != qaicrt.QStatus.QS_SUCCESS or info.devStatus != qaicrt.QDevStatus.QDS_READY:
+        if status != rt.QStatus.QS_SUCCESS or info.devStatus != rt.QDevStatus.QDS_READY:
             complain("error", f"device {number} is not ready")
             complain("hint", f"qaic-util -q -d {number} shows its state")
             return DEVICE
     return SUCCESS
 
 
-def _chosen(context: qaicrt.Context, qpc: qaicrt.Qpc, ids: list[int]) -> list[int]:
+def _chosen(context: rt.Context, qpc: rt.Qpc, ids: list[int]) -> list[int]:
     """Devices for a program: of `ids` as many as it needs, of all without any."""
     if len(ids) == 1:
         return ids
@@ -142,9 +141,9 @@ def _chosen(context: qaicrt.Context, qpc: qaicrt.Qpc, ids: list[int]) -> list[in
     return [_pick(context, qpc, ids)] if ids and len(chosen) == 1 else chosen
 
 
-def _pick(context: qaicrt.Context, qpc: qaicrt.Qpc, ids: list[int]) -> int:
+def _pick(context: rt.Context, qpc: rt.Qpc, ids: list[int]) -> int:
     status, chosen = context.findDevice(qpc)
-    if status != qaicrt.QStatus.QS_SUCCESS:
+    if status != rt.QStatus.QS_SUCCESS:
         raise DeviceBusyError(
             f"none of the devices {', '.join(map(str, ids))} has the cores and memory the program takes: "
             f"{status.name}",
@@ -153,9 +152,9 @@ def _pick(context: qaicrt.Context, qpc: qaicrt.Qpc, ids: list[int]) -> int:
     return int(chosen)
 
 
-def _run_plan(plan: _Plan, context: qaicrt.Context, ids: list[int], options: argparse.Namespace) -> int:
+def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], options: argparse.Namespace) -> int:
     try:
-        inference_set = qaicrt.InferenceSet(
+        inference_set = rt.InferenceSet(
             context,
             plan.qpc,
             ids[0] if len(ids) == 1 else None,
@@ -163,7 +162,7 @@ def _run_plan(plan: _Plan, context: qaicrt.Context, ids: list[int], options: arg
             options.aic_num_of_activations,
             _properties(options, ids),
         )
-    except (qaicrt.ExceptionInit, qaicrt.ExceptionNullPtr) as error:
+    except (rt.ExceptionInit, rt.ExceptionNullPtr) as error:
         # What kept it from being made says more, and has the exit code of its kind.
         if isinstance(error.__cause__, QaicError):
             raise error.__cause__ from None
@@ -208,8 +207,8 @@ def _run_plan(plan: _Plan, context: qaicrt.Context, ids: list[int], options: arg
     return SUCCESS
 
 
-def _properties(options: argparse.Namespace, ids: list[int]) -> qaicrt.InferenceSetProperties:
-    properties = qaicrt.InferenceSetProperties()
+def _properties(options: argparse.Namespace, ids: list[int]) -> rt.InferenceSetProperties:
+    properties = rt.InferenceSetProperties()
     properties.programProperties.SubmitRetryTimeoutMs = options.submit_timeout
     properties.programProperties.SubmitNumRetries = options.submit_retry_count
     if len(ids) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-import qaicrt
+from qaic import rt
 from qaic.cli.runner.memory import Slot
 from qaic.errors import (
     DeviceError,
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from qaic.cli.runner.outputs import Comparer, Writer
     from qaic.cli.runner.requests import Request
 
-_OK = qaicrt.QStatus.QS_SUCCESS
-_DEVICE_ERRORS: dict[qaicrt.QStatus, type[QaicError]] = {
-    qaicrt.QStatus.QS_NOMEM: DeviceMemoryError,
-    qaicrt.QStatus.QS_NODEV: DeviceNotFoundError,
-    qaicrt.QStatus.QS_TIMEDOUT: DeviceTimeoutError,
-    qaicrt.QStatus.QS_DEV_ERROR: DeviceError,
+_OK = rt.QStatus.QS_SUCCESS
+_DEVICE_ERRORS: dict[rt.QStatus, type[QaicError]] = {
+    rt.QStatus.QS_NOMEM: DeviceMemoryError,
+    rt.QStatus.QS_NODEV: DeviceNotFoundError,
+    rt.QStatus.QS_TIMEDOUT: DeviceTimeoutError,
+    rt.QStatus.QS_DEV_ERROR: DeviceError,
 }
 
 
@@ -54,7 +54,7 @@ class Loop:
 
     def __init__(
         self,
-        inference_set: qaicrt.InferenceSet,
+        inference_set: rt.InferenceSet,
         requests: Sequence[Request],
         memory: InputMemory,
         *,
@@ -149,7 +149,7 @@ class Loop:
         if self._progress.fault is not None:
             raise self._progress.fault
 
-    def _use(self, handle: qaicrt.InferenceHandle, iteration: int) -> None:
+    def _use(self, handle: rt.InferenceHandle, iteration: int) -> None:
         key = handle.getId()
         slot = self._slots[key]
         request = self._request(iteration)
@@ -160,6 +160,6 @@ class Loop:
             self._writer.write(key % self._activations, iteration, request, slot)
 
 
-def _fail(status: qaicrt.QStatus, what: str) -> NoReturn:
+def _fail(status: rt.QStatus, what: str) -> NoReturn:
     kind = _DEVICE_ERRORS.get(status, InferenceError)
     raise kind(f"{what}: {status.name}", code=f"runner.{status.name.lower()}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import qaicrt
+from qaic import rt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,23 +61,23 @@ class Slot:
 
     def wire(
         self,
-        handle: qaicrt.InferenceHandle,
+        handle: rt.InferenceHandle,
         request: Request,
         inputs: list[NDArray[np.uint8]],
-    ) -> qaicrt.QStatus:
+    ) -> rt.QStatus:
         """Make a handle's next inference read and write this slot."""
         sizes = [0 if part.skipped else part.nbytes for part in request.outputs]
         if sizes != [len(array) for array in self.outputs] or not self._output_buffers:
             self.outputs = [np.empty(size, np.uint8) for size in sizes]
             self._output_buffers = [_buffer(array) for array in self.outputs]
         # Dims first: alone, buffers would be taken for those of the compiled shapes.
-        status: qaicrt.QStatus = handle.setBufferDimensions(request.dims)
-        if status == qaicrt.QStatus.QS_SUCCESS:
+        status: rt.QStatus = handle.setBufferDimensions(request.dims)
+        if status == rt.QStatus.QS_SUCCESS:
             status = handle.setBuffers([_buffer(array) for array in inputs] + self._output_buffers)
         self.request = request
         self.inputs = inputs
         return status
 
 
-def _buffer(array: NDArray[np.uint8]) -> qaicrt.QBuffer:
-    return qaicrt.QBuffer(array.data) if len(array) else qaicrt.QBuffer(b"")
+def _buffer(array: NDArray[np.uint8]) -> rt.QBuffer:
+    return rt.QBuffer(array.data) if len(array) else rt.QBuffer(b"")

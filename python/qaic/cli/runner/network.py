@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-import qaicrt
+from qaic import rt
 from qaic.errors import InputError
 from qaic.support.profiling_types import STATS_OUTPUT
 
@@ -92,11 +92,11 @@ class Network:
         }
 
     @classmethod
-    def of(cls, qpc: qaicrt.Qpc) -> Network:
+    def of(cls, qpc: rt.Qpc) -> Network:
         """Read the bindings of a container."""
         sides: tuple[list[Binding], list[Binding]] = ([], [])
         for mapping in qpc.getBufferMappingsV2():
-            is_input = mapping.ioType == qaicrt.BufferIoTypeEnum.BUFFER_IO_TYPE_INPUT
+            is_input = mapping.ioType == rt.BufferIoTypeEnum.BUFFER_IO_TYPE_INPUT
             sides[0 if is_input else 1].append(
                 Binding(
                     mapping.bufferName,

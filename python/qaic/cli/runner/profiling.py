@@ -18,15 +18,15 @@ from qaic.cli.runner.live import round_trips
 from qaic.cli.runner.profiling_options import STREAMED
 from qaic.errors import InputError
 from qaic.qpc import Qpc
+from qaic.rt.profiling_reports import LATENCY, RAW_DEVICE_STATS, device_report, files
 from qaic.support.profiling_types import PREFIX, summary_name, trace_name
-from qaicrt.profiling_reports import LATENCY, RAW_DEVICE_STATS, device_report, files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
     from types import TracebackType
 
-    import qaicrt
+    from qaic import rt
     from qaic.cli.runner.live import Progress
     from qaic.cli.runner.profiling_options import Profiling
 
@@ -183,7 +183,7 @@ class _Reports:
 class DeviceMetrics:
     """Figures of the device from the first inferences of a run, which a ``with`` block surrounds."""
 
-    def __init__(self, inference_set: qaicrt.InferenceSet) -> None:
+    def __init__(self, inference_set: rt.InferenceSet) -> None:
         self._profiler = _core.Profiler([inference_set], count=_METRIC_SAMPLES, device_stats=True)
         self._thread = threading.Thread(target=self._serve, name="qaic-runner-metrics", daemon=True)
 
@@ -230,7 +230,7 @@ class Recording:
 
     def __init__(
         self,
-        inference_set: qaicrt.InferenceSet,
+        inference_set: rt.InferenceSet,
         wanted: Profiling,
         folder: Path,
         statistics: _core.StatsDescriptor | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qaicrt import BufferDataTypeEnum as Type
+from qaic.rt import BufferDataTypeEnum as Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable

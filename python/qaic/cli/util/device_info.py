@@ -10,7 +10,7 @@ from qaic.support.text import escape_unprintable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    import qaicrt
+    from qaic import rt
 
 #: hardware models by number; a number outside is "Invalid", as 0 is
 _SKUS = (
@@ -87,7 +87,7 @@ class Device(NamedTuple):
 
 
 def describe(
-    info: qaicrt.QDevInfo, *, card: Mapping[str, Any] | None = None, reason: str | None = None
+    info: rt.QDevInfo, *, card: Mapping[str, Any] | None = None, reason: str | None = None
 ) -> Device:
     """All facts of a device. Those beyond its link are known of a ready device only.
 
@@ -142,7 +142,7 @@ def _version(*numbers: int) -> str:
     return ".".join(map(str, shown))
 
 
-def _identity(info: qaicrt.QDevInfo) -> Iterator[Fact]:
+def _identity(info: rt.QDevInfo) -> Iterator[Fact]:
     status = int(info.devStatus)
     yield _text("Status", _STATUS_WORDS[status] if status < len(_STATUS_WORDS) else "Error")
     pci = info.pciInfo
@@ -163,7 +163,7 @@ def _link_speed(code: int) -> str:
     return f"{_LINK_SPEEDS[code]}GT/s" if code in _LINK_SPEEDS else "Unknown"
 
 
-def _firmware(info: qaicrt.QDevInfo) -> Iterator[Fact]:
+def _firmware(info: rt.QDevInfo) -> Iterator[Fact]:
     data = info.devData
     hw = data.hwVersion
     yield _text("HW Version", f"{hw >> 28 & 0xF}.{hw >> 16 & 0xFFF}.{hw >> 8 & 0xFF}.{hw & 0xFF}")
@@ -184,7 +184,7 @@ def _firmware(info: qaicrt.QDevInfo) -> Iterator[Fact]:
     yield _text("NSP IMAGE_VARIANT", nsp.variant)
 
 
-def _resources(info: qaicrt.QDevInfo) -> Iterator[Fact]:
+def _resources(info: rt.QDevInfo) -> Iterator[Fact]:
     data, resources = info.devData, info.devData.resourceInfo
     yield _count("Dram Total", resources.dramTotal, " MB")
     yield _count("Dram Free", resources.dramFree, " MB")
@@ -207,7 +207,7 @@ def _resources(info: qaicrt.QDevInfo) -> Iterator[Fact]:
     yield _count("Networks Active", data.numActiveNWs)
 
 
-def _clocks_and_images(info: qaicrt.QDevInfo) -> Iterator[Fact]:
+def _clocks_and_images(info: rt.QDevInfo) -> Iterator[Fact]:
     data, clocks = info.devData, info.devData.performanceInfo
     yield _real("NSP Frequency(Mhz)", clocks.nspFrequencyHz / 1e6)
     yield _real("DDR Frequency(Mhz)", clocks.ddrFrequencyHz / 1e6)

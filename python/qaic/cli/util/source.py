@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import qaicrt
-from qaic import _core
+from qaic import _core, rt
 from qaic.cli.util.device_info import Device, describe
 from qaic.errors import DeviceError
-from qaicrt import device_facts
+from qaic.rt import device_info
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,14 +71,14 @@ class Source:
     def _describe(self, number: int) -> Device:
         card = self._context.card(number)
         if card is not None:
-            return describe(device_facts.card_info(number, card), card=card, reason=card["reason"])
+            return describe(device_info.card_info(number, card), card=card, reason=card["reason"])
         facts = self._context.resources(number)
-        return describe(device_facts.virtual_info(facts), reason=facts["reason"])
+        return describe(device_info.virtual_info(facts), reason=facts["reason"])
 
 
 def runtime_version() -> tuple[str, str]:
     """Version and variant of the runtime."""
-    status, major, minor, patch, variant = qaicrt.Util().getAicVersion()
-    if status != qaicrt.QStatus.QS_SUCCESS:
+    status, major, minor, patch, variant = rt.Util().getAicVersion()
+    if status != rt.QStatus.QS_SUCCESS:
         return "", ""
     return f"{major}.{minor}.{patch}", variant

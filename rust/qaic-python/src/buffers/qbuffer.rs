@@ -290,7 +290,7 @@ impl PyQBuffer {
     fn r#type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static KINDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let kinds = KINDS
-            .get_or_try_init(py, || py.import("qaicrt.enums")?.getattr("QBufferType").map(Bound::unbind))?;
+            .get_or_try_init(py, || py.import("qaic.rt.enums")?.getattr("QBufferType").map(Bound::unbind))?;
         kinds.bind(py).call1((self.kind.load(Ordering::Relaxed),))
     }
 

@@ -1,6 +1,6 @@
 //! Callbacks of a context: queued by any thread, run in order by one Python thread.
 //!
-//! A thread with something to report puts a message into the [`Channel`] and goes on. `python/qaicrt/dispatch.py` has the
+//! A thread with something to report puts a message into the [`Channel`] and goes on. `python/qaic/rt/dispatch.py` has the
 //! thread that takes messages out and calls. It ends when no sender is left.
 
 use std::collections::VecDeque;
@@ -227,7 +227,7 @@ impl RtReceiver {
     #[allow(clippy::type_complexity)] // one tuple, described above
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<(Py<PyAny>, Bound<'py, PyTuple>, bool)>> {
         let Some(message) = py.detached(|| Ok(self.channel.take()))? else { return Ok(None) };
-        let enums = || py.import("qaicrt.enums");
+        let enums = || py.import("qaic.rt.enums");
         Ok(Some(match message {
             Message::Line { target, level, text } => {
                 let level = enums()?.getattr("QLogLevel")?.call1((level as u8,))?;

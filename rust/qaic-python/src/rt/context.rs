@@ -46,7 +46,7 @@ impl RtContext {
     fn channel(&self, py: Python<'_>) -> PyResult<&(Py<RtChannel>, Py<PyAny>)> {
         self.dispatcher.get_or_try_init(py, || {
             let channel = Py::new(py, RtChannel::new(&self.context))?;
-            let class = py.import("qaicrt.dispatch")?.getattr("Dispatcher")?;
+            let class = py.import("qaic.rt.dispatch")?.getattr("Dispatcher")?;
             let dispatcher = class.call1((&channel,))?.unbind();
             Ok((channel, dispatcher))
         })
@@ -134,7 +134,7 @@ impl RtContext {
     #[pyo3(name = "getLogLevel")]
     fn log_level<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let level = self.context.logger().level() as u8;
-        let level = py.import("qaicrt.enums")?.getattr("QLogLevel")?.call1((level,))?;
+        let level = py.import("qaic.rt.enums")?.getattr("QLogLevel")?.call1((level,))?;
         (QStatus::Success.member(py)?, level).into_pyobject(py)
     }
 
@@ -167,7 +167,7 @@ impl RtContext {
         self.obj_name()
     }
 
-    /// The `qaicrt.dispatch.Dispatcher` that runs callbacks of this context.
+    /// The `qaic.rt.dispatch.Dispatcher` that runs callbacks of this context.
     fn _dispatcher(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(self.channel(py)?.1.clone_ref(py))
     }

@@ -267,7 +267,7 @@ fn slots(mappings: &Bound<'_, PyAny>) -> PyResult<Vec<Slot>> {
         Some(of_container) => of_container.call0()?,
         None => mappings.clone(),
     };
-    let input = mappings.py().import("qaicrt.enums")?.getattr("BufferIoTypeEnum")?;
+    let input = mappings.py().import("qaic.rt.enums")?.getattr("BufferIoTypeEnum")?;
     let input = input.getattr("BUFFER_IO_TYPE_INPUT")?;
     let slots: Vec<Slot> = list
         .try_iter()?

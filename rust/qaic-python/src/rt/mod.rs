@@ -111,7 +111,7 @@ fn raise(
         keywords.set_item("code", code)?;
         keywords.set_item("context", detail(py, cause, "context")?.unwrap_or(PyDict::new(py).into_any()))?;
         keywords.set_item("hints", detail(py, cause, "hints")?.unwrap_or(PyTuple::empty(py).into_any()))?;
-        let class = py.import("qaicrt.exceptions")?.getattr(class)?;
+        let class = py.import("qaic.rt.exceptions")?.getattr(class)?;
         let exception = class.call((format!("{prefix}{origin}{text}"),), Some(&keywords))?;
         let error = PyErr::from_value(exception);
         error.set_cause(py, cause.map(|cause| cause.clone_ref(py)));

@@ -186,7 +186,7 @@ impl PyProgram {
         facts.set_item("numMcid", program.getattr("numMcId")?)?;
         facts.set_item("batchSize", program.getattr("batchSize")?)?;
         facts.set_item("isAicStatsAvailable", self.program.image().network().stats.is_some())?;
-        py.import("qaicrt.programs")?.getattr("ProgramInfo")?.call((), Some(&facts))
+        py.import("qaic.rt.programs")?.getattr("ProgramInfo")?.call((), Some(&facts))
     }
 
     /// Number of inferences that ended well.
@@ -243,7 +243,7 @@ pub(crate) fn write_defaults(
     names: &[&str],
 ) -> PyResult<()> {
     let Some(props) = props else { return Ok(()) };
-    let defaults = py.import("qaicrt.properties")?.getattr(class)?.call0()?;
+    let defaults = py.import("qaic.rt.properties")?.getattr(class)?.call0()?;
     for name in names {
         // An object without the attribute, or a read-only one, is left as it is.
         let _ = props.setattr(*name, defaults.getattr(*name)?);

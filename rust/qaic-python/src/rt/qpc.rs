@@ -31,7 +31,7 @@ impl RtQpc {
         &self.image
     }
 
-    /// Program info as JSON, for the structures in `qaicrt.containers`.
+    /// Program info as JSON, for the structures in `qaic.rt.containers`.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
         let image = &self.image;
         let info = QpcInfo::new(image.container(), image.bytes(), image.network());
@@ -46,7 +46,7 @@ impl RtQpc {
         arguments: impl FnOnce(String) -> PyResult<Bound<'py, PyTuple>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let arguments = arguments(self.info(py)?)?;
-        py.import("qaicrt.containers")?.getattr(function)?.call1(arguments)
+        py.import("qaic.rt.containers")?.getattr(function)?.call1(arguments)
     }
 }
 

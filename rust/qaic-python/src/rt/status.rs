@@ -53,7 +53,7 @@ impl QStatus {
     /// The member of `qaicrt.QStatus`.
     pub(crate) fn member(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let members = MEMBERS.get_or_try_init(py, || -> PyResult<[Py<PyAny>; 15]> {
-            let class = py.import("qaicrt.enums")?.getattr("QStatus")?;
+            let class = py.import("qaic.rt.enums")?.getattr("QStatus")?;
             let mut members = ALL.map(|_| py.None());
             for (slot, (_, name)) in members.iter_mut().zip(ALL) {
                 *slot = class.getattr(name)?.unbind();

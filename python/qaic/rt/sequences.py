@@ -5,12 +5,15 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, Self, SupportsIndex, overload
 
+from qaic.rt.module_name import of_qaicrt
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MOST_SHOWN = 32
 
 
+@of_qaicrt
 class QIDList(list[int]):
     """Device ids. A plain list of numbers is accepted wherever one of these is.
 
@@ -63,6 +66,7 @@ class QIDList(list[int]):
         return f"QIDList[{', '.join(map(str, self))}]"
 
 
+@of_qaicrt
 class vector_char(bytes):
     """Bytes of a report, read-only."""
 

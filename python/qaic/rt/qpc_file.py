@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from qaicrt.exceptions import ExceptionInit
+from qaic.rt.exceptions import ExceptionInit
+from qaic.rt.module_name import of_qaicrt
 
 if TYPE_CHECKING:
     from os import PathLike
 
 
+@of_qaicrt
 class QpcFile:
     """A container file that is read when asked for.
 

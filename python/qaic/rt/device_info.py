@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic import _core
-from qaicrt.devices import (
+from qaic.rt.devices import (
     QDevInfo,
     QHostApiInfoDevData,
     QHostApiInfoNspData,
@@ -15,7 +15,7 @@ from qaicrt.devices import (
     QPerformanceInfo,
     QResourceInfo,
 )
-from qaicrt.enums import QDevStatus
+from qaic.rt.enums import QDevStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,10 +15,11 @@ import time
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from qaic import _core
-from qaicrt.enums import LiveReportingLevelEnum, QAicOpStatsFormatEnum, QStatus
-from qaicrt.exceptions import ExceptionInit, ExceptionNullPtr
-from qaicrt.programs import ExecObjInfo
-from qaicrt.properties import (
+from qaic.rt.enums import LiveReportingLevelEnum, QAicOpStatsFormatEnum, QStatus
+from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
+from qaic.rt.module_name import of_qaicrt
+from qaic.rt.programs import ExecObjInfo
+from qaic.rt.properties import (
     BenchmarkProperties,
     InferenceSetProperties,
     QAicProgramProperties,
@@ -28,8 +29,8 @@ from qaicrt.properties import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from qaicrt.dispatch import Dispatcher
-    from qaicrt.sequences import vector_char
+    from qaic.rt.dispatch import Dispatcher
+    from qaic.rt.sequences import vector_char
 
     CompletionCallback = Callable[[_core.RtExecObj, ExecObjInfo], object]
     OpStatsCallback = Callable[[vector_char, int, QAicOpStatsFormatEnum, int, ExecObjInfo], object]
@@ -41,6 +42,7 @@ _UNDELIVERED = 1024
 _LONGEST_PERIOD_MS = 2**31 - 1
 
 
+@of_qaicrt
 class InferenceBenchmarkSet:
     """Runs many inferences of one container on the same buffers and measures their rate.
 
@@ -371,7 +373,7 @@ class InferenceBenchmarkSet:
         callback: OpStatsCallback,
         form: QAicOpStatsFormatEnum,
     ) -> None:
-        from qaicrt.sequences import vector_char
+        from qaic.rt.sequences import vector_char
 
         dispatcher = self._context._dispatcher()  # noqa: SLF001 - for this package
         as_trace = form is QAicOpStatsFormatEnum.QAIC_OPSTATS_FORMAT_JSON

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeVar
 
 from qaic import _core
 from qaic.errors import QaicError
-from qaicrt import device_facts
-from qaicrt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
-from qaicrt.enums import QAicDeviceType, QStatus
-from qaicrt.sequences import QIDList
+from qaic.rt import device_info
+from qaic.rt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
+from qaic.rt.enums import QAicDeviceType, QStatus
+from qaic.rt.module_name import of_qaicrt
+from qaic.rt.sequences import QIDList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ _VARIANT: Final = "OPENQAIC"
 _T = TypeVar("_T")
 
 
+@of_qaicrt
 class Util:
     """Queries devices. Answers with a status and the value; the value of a refusal is empty."""
 
@@ -57,36 +59,36 @@ class Util:
             return status, QDevInfo()
         number, card, facts = found
         if card is None:
-            return status, device_facts.virtual_info(facts)
+            return status, device_info.virtual_info(facts)
         if card["firmware"] is None:
             _say(f"device {number} does not answer: {card['reason']}")
-        return status, device_facts.card_info(number, card)
+        return status, device_info.card_info(number, card)
 
     def getResourceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QResourceInfo]:
         """Tell what a device has, and what of it is free. Blocking: a card's firmware is asked."""
-        return self._answer(devID, QResourceInfo, device_facts.card_resources, device_facts.virtual_resources)
+        return self._answer(devID, QResourceInfo, device_info.card_resources, device_info.virtual_resources)
 
     def getPerformanceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QPerformanceInfo]:
         """Clocks of a device. Blocking: a card's firmware is asked."""
         return self._answer(
             devID,
             QPerformanceInfo,
-            device_facts.card_performance,
-            lambda _: device_facts.virtual_performance(),
+            device_info.card_performance,
+            lambda _: device_info.virtual_performance(),
         )
 
     def getAicVersion(self) -> tuple[QStatus, int, int, str, str]:
         """(status, major, minor, patch, variant) of this package."""
-        major, minor, patch = device_facts.version_numbers(_core.__version__)
+        major, minor, patch = device_info.version_numbers(_core.__version__)
         return QStatus.QS_SUCCESS, major, minor, patch, _VARIANT
 
     def checkLibraryVersion(self) -> QStatus:
         """Whether the compiled library belongs to the installed package."""
         from importlib import metadata
 
-        library = device_facts.version_numbers(_core.__version__)
+        library = device_info.version_numbers(_core.__version__)
         try:
-            package = device_facts.version_numbers(metadata.version(_DISTRIBUTION))
+            package = device_info.version_numbers(metadata.version(_DISTRIBUTION))
         except metadata.PackageNotFoundError:
             # Run from a source tree: there is nothing it could differ from.
             return QStatus.QS_SUCCESS
@@ -116,7 +118,7 @@ class Util:
         status = self._find(number)
         if status is not QStatus.QS_SUCCESS:
             return status
-        from qaicrt import device_lock
+        from qaic.rt import device_lock
 
         if not lock:
             if device_lock.release(number):

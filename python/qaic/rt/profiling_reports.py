@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from qaic.rt.enums import QAicProfilingTypeEnum
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.profiling_types import PREFIX, buffer_name, latency_name, metrics_name, trace_name
-from qaicrt.enums import QAicProfilingTypeEnum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from qaicrt.enums import QDevStatus
+from qaic.rt.enums import QDevStatus
+from qaic.rt.module_name import of_qaicrt
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class QPciInfo:
     pcieExtInfo: QPcieExtInfo = field(default_factory=QPcieExtInfo)
 
 
+@of_qaicrt
 @dataclass(slots=True)
 class QResourceInfo:
     """What there is, and what of it is free."""
@@ -56,6 +58,7 @@ class QResourceInfo:
     skuType: int = 0
 
 
+@of_qaicrt
 @dataclass(slots=True)
 class QPerformanceInfo:
     """Clocks and rates."""
@@ -124,6 +127,7 @@ class QHostApiInfoNspData:
     nspFwVersion: QHostApiInfoNspVersion = field(default_factory=QHostApiInfoNspVersion)
 
 
+@of_qaicrt
 @dataclass(slots=True)
 class QDevInfo:
     """Everything about one device."""

@@ -1,0 +1,194 @@
+"""What a container says about its programs, buffers and constants."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from qaic.rt.enums import BufferDataTypeEnum, BufferIoTypeEnum
+from qaic.rt.exceptions import ExceptionRuntime
+from qaic.rt.module_name import of_qaicrt
+
+
+@of_qaicrt
+@dataclass(slots=True)
+class BufferMapping:
+    """A buffer of a program."""
+
+    bufferName: str = "Invalid"
+    index: int = 0
+    """Position among the buffers, inputs before outputs."""
+    ioType: BufferIoTypeEnum = BufferIoTypeEnum.BUFFER_IO_TYPE_INVAL
+    size: int = 0
+    """Bytes."""
+    isPartialBufferAllowed: bool = False
+    """Whether fewer bytes may be passed."""
+    dataType: BufferDataTypeEnum = BufferDataTypeEnum.BUFFER_DATA_TYPE_INVAL
+
+
+@dataclass(slots=True)
+class BufferMappingV2(BufferMapping):
+    """A buffer of a program with the dimensions it may have."""
+
+    defaultDimensions: list[int] = field(default_factory=list)
+    allowedDimensions: list[list[int]] = field(default_factory=list)
+    """One list per specialization; empty when there is only one."""
+
+
+@of_qaicrt
+@dataclass(slots=True)
+class QpcProgramInfo:
+    """Facts about a program."""
+
+    bufferMappings: list[BufferMapping] = field(default_factory=list)
+    bufferMappingsDma: list[BufferMapping] = field(default_factory=list)
+    name: str = ""
+    programIndex: int = 0
+    numCores: int = 0
+    size: int = 0
+    """Always 0; no runtime fills it."""
+    batchSize: int = 0
+    numSemaphores: int = 0
+    numMcId: int = 0
+    """Multicast ids."""
+    totalRequiredMemory: int = 0
+    """Device memory of one activation in bytes."""
+
+
+@of_qaicrt
+@dataclass(slots=True)
+class QpcConstantsInfo:
+    """A segment of constants."""
+
+    name: str = ""
+    constantsIndex: int = 0
+    size: int = 0
+    """Bytes."""
+
+    @property
+    def index(self) -> int:
+        """``constantsIndex`` by its other documented name."""
+        return self.constantsIndex
+
+    @index.setter
+    def index(self, value: int) -> None:
+        self.constantsIndex = value
+
+
+@of_qaicrt
+@dataclass(slots=True)
+class QpcInfo:
+    """Programs and constants of a container."""
+
+    program: list[QpcProgramInfo] = field(default_factory=list)
+    constants: list[QpcConstantsInfo] = field(default_factory=list)
+
+
+def container_info(text: str) -> QpcInfo:
+    """Make the structures from the JSON of the compiled module.
+
+    Parameters
+    ----------
+    text
+        What ``qaic._core.Qpc.program_info_json`` gives.
+    """
+    info: dict[str, Any] = json.loads(text)
+    programs = [
+        QpcProgramInfo(
+            bufferMappings=list(map(_mapping, entry["bufferMappings"])),
+            bufferMappingsDma=list(map(_mapping, entry["bufferMappingsDma"])),
+            name=entry["name"],
+            programIndex=entry["programIndex"],
+            numCores=entry["numCores"],
+            size=entry["size"],
+            batchSize=entry["batchSize"],
+            numSemaphores=entry["numSemaphores"],
+            numMcId=entry["numMcId"],
+            totalRequiredMemory=entry["totalRequiredMemory"],
+        )
+        for entry in info["programs"]
+    ]
+    segments = info["constants"]
+    return QpcInfo(
+        programs, [QpcConstantsInfo(part["name"], part["index"], part["size"]) for part in segments]
+    )
+
+
+def buffer_mappings(text: str, program_index: int) -> list[BufferMapping]:
+    """Make the user's buffers of one program from the JSON of the compiled module.
+
+    Parameters
+    ----------
+    text
+        What ``qaic._core.Qpc.program_info_json`` gives.
+    program_index
+        Which program.
+
+    Raises
+    ------
+    ExceptionRuntime
+        There is no such program.
+    """
+    return _mappings(text, program_index, "bufferMappings")
+
+
+def transfer_mappings(text: str, program_index: int) -> list[BufferMapping]:
+    """Make the transfer buffers of one program; as :func:`buffer_mappings`."""
+    return _mappings(text, program_index, "bufferMappingsDma")
+
+
+def _mappings(text: str, program_index: int, key: str) -> list[BufferMapping]:
+    programs = json.loads(text)["programs"]
+    if not 0 <= program_index < len(programs):
+        raise ExceptionRuntime(
+            f"Runtime Exception: program index {program_index} does not exist; the container has "
+            f"{len(programs)} program(s), numbered from 0",
+            code="call.argument",
+        )
+    return list(map(_mapping, programs[program_index][key]))
+
+
+def buffer_mappings_v2(text: str, io_desc: str) -> list[BufferMappingV2]:
+    """Make the buffers with their dimensions.
+
+    Parameters
+    ----------
+    text
+        What ``qaic._core.Qpc.program_info_json`` gives.
+    io_desc
+        What ``qaic._core.Qpc.io_desc_json`` gives.
+    """
+    described: dict[str, Any] = json.loads(io_desc)
+    bindings = described.get("selected_set", {}).get("bindings", [])
+    variants = [entry.get("shapes", []) for entry in described.get("allowed_shapes", [])]
+    return [
+        BufferMappingV2(
+            mapping.bufferName,
+            mapping.index,
+            mapping.ioType,
+            mapping.size,
+            mapping.isPartialBufferAllowed,
+            mapping.dataType,
+            list(bindings[index].get("dims", [])),
+            [list(shapes[index].get("dims", [])) for shapes in variants],
+        )
+        for index, mapping in enumerate(buffer_mappings(text, 0))
+    ]
+
+
+def _mapping(entry: dict[str, Any]) -> BufferMapping:
+    return BufferMapping(
+        entry["bufferName"],
+        entry["index"],
+        BufferIoTypeEnum(entry["ioType"]),
+        entry["size"],
+        entry["isPartialBufferAllowed"],
+        _data_type(entry["dataType"]),
+    )
+
+
+def _data_type(code: int) -> BufferDataTypeEnum:
+    # Bytes move the same way whatever their type is called, so a type of tomorrow is no reason to refuse.
+    known = code in {member.value for member in BufferDataTypeEnum}
+    return BufferDataTypeEnum(code) if known else BufferDataTypeEnum.BUFFER_DATA_TYPE_INVAL

@@ -1,0 +1,19 @@
+"""What constructors and the few calls without a status raise."""
+
+from qaic._core import QaicError
+from qaic.rt.module_name import of_qaicrt
+
+
+@of_qaicrt
+class ExceptionInit(QaicError, RuntimeError):
+    """An object could not be made."""
+
+
+@of_qaicrt
+class ExceptionRuntime(QaicError, RuntimeError):
+    """A call on a living object failed."""
+
+
+@of_qaicrt
+class ExceptionNullPtr(QaicError, RuntimeError):
+    """Memory could not be had, or an object that is needed is missing."""

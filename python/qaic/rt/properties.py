@@ -1,0 +1,80 @@
+"""Property structures: plain attributes with the documented defaults.
+
+An attribute that does not exist is refused on assignment, as a misspelt time limit must not pass in silence.
+Values are checked by the object they are given to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from qaic.rt.enums import QAicProfilingTypeEnum
+from qaic.rt.module_name import of_qaicrt
+
+
+@of_qaicrt
+@dataclass(slots=True, eq=False)
+class QAicProgramProperties:
+    """How a program is placed and how long its inferences may take."""
+
+    selectMask: int = 0
+    """Bit field; 0x08: the caller keeps the container alive, which is always true here."""
+    SubmitNumRetries: int = 5
+    """Tries after a time-out."""
+    SubmitRetryTimeoutMs: int = 0
+    """Milliseconds to wait per try; 0 is the default of the device."""
+    devMapping: str = ""
+    """Ids of the devices of a program over several of them, joined with colons: ``"0:1"``."""
+    dataPathTimeoutMs: int = 0
+    """Milliseconds to wait per try, in place of ``SubmitRetryTimeoutMs`` when it is not 0."""
+
+    @property
+    def submitNumRetries(self) -> int:
+        """The name of ``SubmitNumRetries`` since version 1.22 of the vendor's SDK."""
+        return self.SubmitNumRetries
+
+    @submitNumRetries.setter
+    def submitNumRetries(self, tries: int) -> None:
+        self.SubmitNumRetries = tries
+
+
+@of_qaicrt
+@dataclass(slots=True, eq=False)
+class QAicQueueProperties:
+    """How a queue works."""
+
+    properties: int = 1
+    """0: one thread; 1: several."""
+    numThreadsPerQueue: int = 4
+    """Inferences of a program that run at a time when they come through this queue.
+
+    On the CPU device no more than there are CPUs. A queue without properties leaves it as the program has it.
+    """
+
+
+@of_qaicrt
+@dataclass(slots=True, eq=False)
+class InferenceSetProperties:
+    """How an inference set works."""
+
+    programProperties: QAicProgramProperties = field(default_factory=QAicProgramProperties)
+    queueProperties: QAicQueueProperties = field(default_factory=QAicQueueProperties)
+    name: str = ""
+    id: int = 0
+
+
+@of_qaicrt
+@dataclass(slots=True, eq=False)
+class BenchmarkProperties:
+    """How a benchmark works."""
+
+    programProperties: QAicProgramProperties = field(default_factory=QAicProgramProperties)
+    queueProperties: QAicQueueProperties = field(default_factory=QAicQueueProperties)
+
+
+@of_qaicrt
+@dataclass(slots=True, eq=False)
+class ProfilingProperties:
+    """What a :class:`StreamProfilingHandle` reports."""
+
+    type: QAicProfilingTypeEnum = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_LATENCY_TYPE
