@@ -144,16 +144,16 @@ node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite th
 	$(BIN)/python benches/node_tests.py
 
 docs: setup ## Write again what is generated from tables: reference pages, stub, keywords
-	$(call generate,docs/reference/options.md,qaic.options.docs)
-	$(call generate,docs/reference/options.schema.json,qaic.options.docs --schema)
-	$(call generate,docs/reference/flags.txt,qaic.options.docs --flags)
-	$(call generate,docs/reference/errors.md,qaic.error_docs)
-	$(call generate,python/qaic/options/keywords.py,qaic.options.keyword_types)
-	$(call generate,python/qaic/configs/aic_models.pyi,qaic.configs.stubs)
+	$(call generate,docs/reference/options.md,options_page)
+	$(call generate,docs/reference/options.schema.json,options_schema)
+	$(call generate,docs/reference/flags.txt,options_page --flags)
+	$(call generate,docs/reference/errors.md,errors_page)
+	$(call generate,python/qaic/options/keywords.py,option_keywords)
+	$(call generate,python/qaic/configs/aic_models.pyi,config_stub)
 
 # Aside first, so that a failure leaves the old file.
 define generate
-@$(BIN)/python -m $(2) >$(1).new || { rm -f $(1).new; exit 1; }
+@PYTHONPATH=tools $(BIN)/python -m generators.$(2) >$(1).new || { rm -f $(1).new; exit 1; }
 @cmp -s $(1).new $(1) && rm $(1).new || { mv $(1).new $(1); echo 'wrote $(1)'; }
 endef
 

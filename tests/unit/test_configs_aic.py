@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from generators import config_stub
 from qaic import configs
-from qaic.configs import AicCompilerConfig, AicConfigHelper, AicRuntimeConfig, aic, aic_models, stubs
+from qaic.configs import AicCompilerConfig, AicConfigHelper, AicRuntimeConfig, aic, aic_models
 from qaic.errors import OptionError
 
 # Names and defaults as the documentation prints them.
@@ -289,7 +290,7 @@ def test_wrong_values_in_a_dictionary_are_listed_by_their_keys():
 
 def test_the_stub_is_up_to_date():
     path = Path(aic_models.__file__).with_suffix(".pyi")
-    assert path.read_text() == stubs.render()
+    assert path.read_text() == config_stub.render()
 
 
 def test_every_public_name_is_there():

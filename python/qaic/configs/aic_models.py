@@ -1,6 +1,6 @@
 """``AicCompilerConfig`` and ``AicRuntimeConfig``, made of the option table.
 
-What type checkers and editors see is ``aic_models.pyi``, which `qaic.configs.stubs` writes from the same
+What type checkers and editors see is ``aic_models.pyi``, which `make docs` writes from the same
 rows.
 """
 

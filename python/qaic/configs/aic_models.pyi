@@ -1,4 +1,4 @@
-# Written by `python -m qaic.configs.stubs`. Edit the option table, not this file.
+# Written by `make docs`. Edit the option table, not this file.
 
 import os
 from collections.abc import Iterator

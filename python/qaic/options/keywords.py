@@ -1,6 +1,6 @@
 """Types of the keyword arguments of `qaic.Session` and `qaic.compile`.
 
-Written by ``python -m qaic.options.keyword_types``: edit the option table, not this module. None means "not
+Written by ``make docs``: edit the option table, not this module. None means "not
 given". At run time every option also takes the text that a YAML file would have.
 """
 

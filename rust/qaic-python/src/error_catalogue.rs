@@ -1,4 +1,4 @@
-//! Which code is which exception and which status, as data: `qaic.error_docs` writes the reference page from it.
+//! Which code is which exception and which status, as data: `make docs` writes the reference page from it.
 
 use pyo3::prelude::*;
 use qaic_qpc::error::QpcError;

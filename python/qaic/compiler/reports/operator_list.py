@@ -1,7 +1,8 @@
 """Which operators a compiler for the card takes: the list that is shipped, or one the user has.
 
-The list that is shipped is an estimate (`operator_estimate`). A file that the vendor's tool wrote has one
-operator a line and takes its place with ``aic_operator_list``; so does a file in the form of ours.
+The list that is shipped is an estimate (`tools/generators/operator_estimate.py`). A file that the vendor's
+tool wrote has one operator a line and takes its place with ``aic_operator_list``; so does a file in the
+form of ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stub of the generated classes: ``python -m qaic.configs.stubs > python/qaic/configs/aic_models.pyi``.
+"""The stub of the generated classes, ``python/qaic/configs/aic_models.pyi``.
 
 The classes are made of the option table when they are first used, which no type checker can follow. The
 stub is checked in; a test compares it with what this module writes.
@@ -13,7 +13,7 @@ from qaic.configs.aic_models import annotation, rows
 from qaic.options.spec import Stage
 
 _HEAD = """\
-# Written by `python -m qaic.configs.stubs`. Edit the option table, not this file.
+# Written by `make docs`. Edit the option table, not this file.
 
 import os
 from collections.abc import Iterator

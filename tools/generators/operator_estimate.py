@@ -1,6 +1,6 @@
 """Makes the list of operators that is shipped: an estimate, because the vendor publishes none.
 
-``python -m qaic.compiler.reports.operator_estimate > python/qaic/compiler/reports/aic_operators.json``
+``PYTHONPATH=tools python -m generators.operator_estimate > python/qaic/compiler/reports/aic_operators.json``
 
 An operator is listed when the engine has a kernel for it in a type that the card computes with, or ONNX
 defines it by others; unless it is of a kind that compilers for the card do not take:

@@ -1,7 +1,7 @@
 """The keyword arguments of sessions as types, for editors and type checkers.
 
-``python -m qaic.options.keyword_types`` writes `qaic.options.keywords`, which is checked in; a test compares
-the two. The table itself cannot be followed by a type checker.
+They are checked in as `qaic.options.keywords`; a test compares the two. The table itself cannot be followed
+by a type checker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qaic.options.table import SPECS
 _HEAD = '''\
 """Types of the keyword arguments of `qaic.Session` and `qaic.compile`.
 
-Written by ``python -m qaic.options.keyword_types``: edit the option table, not this module. None means "not
+Written by ``make docs``: edit the option table, not this module. None means "not
 given". At run time every option also takes the text that a YAML file would have.
 """
 

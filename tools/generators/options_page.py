@@ -1,7 +1,7 @@
-"""The reference page of the options, written from the table: ``python -m qaic.options.docs``.
+"""The reference page of the options, written from the table.
 
-The page is checked in as ``docs/reference/options.md``; a test compares the two. With ``--schema`` it is the
-JSON Schema of options files, with ``--flags`` the help of the command line tools, both checked in beside it.
+The page is checked in as ``docs/reference/options.md``; a test compares the two. With ``--flags`` it is the
+help of the command line tools, checked in beside it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from qaic.options import schema
 from qaic.options.conflicts import RULES
 from qaic.options.help_text import render_help
 from qaic.options.names import normalise
@@ -42,7 +41,7 @@ _DOCUMENTED = {
 _INTRODUCTION = """\
 # Options
 
-<!-- Written by `python -m qaic.options.docs`. Edit the table in python/qaic/options, not this page. -->
+<!-- Written by `make docs`. Edit the table in python/qaic/options, not this page. -->
 
 Options are keyword arguments of `qaic.Session` and `qaic.compile`, keys of a YAML file given as
 `options_path`, or flags of `qaic-compile`. A keyword argument or flag wins over the file, the file over the
@@ -187,10 +186,5 @@ def _rule(rule: Rule) -> tuple[str, str]:
     return rule.summary, "warning" if rule.severity is Severity.WARNING else "error"
 
 
-def _flags() -> str:
-    return render_help(tuple(Stage))
-
-
 if __name__ == "__main__":
-    _wanted = {"--schema": schema.render, "--flags": _flags}.get("".join(sys.argv[1:]), render)
-    sys.stdout.write(_wanted())
+    sys.stdout.write(render_help(tuple(Stage)) if sys.argv[1:] == ["--flags"] else render())

@@ -1,13 +1,13 @@
 """The JSON Schema of an options file, so that editors complete its keys and check its values.
 
-``python -m qaic.options.docs --schema`` writes it to the documentation, where it is checked in. It knows
-every spelling of a key that people use, and values as YAML types or as text; words have their documented
-case.
+It is checked in as ``docs/reference/options.schema.json``; a test compares the two. It knows every spelling
+of a key that people use, and values as YAML types or as text; words have their documented case.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -203,3 +203,7 @@ def _(codec: Codec[Any]) -> Schema:
     # The path, or the content itself, whose form is the affair of the file's own description.
     del codec
     return {"type": ["string", "array", "object"]}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

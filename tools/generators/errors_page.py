@@ -1,7 +1,7 @@
-"""The reference page of the errors: ``python -m qaic.error_docs``.
+"""The reference page of the errors.
 
 Codes, exceptions and statuses of the compiled module come from the module itself, those of Python code from
-the sources of this package. The page is checked in as ``docs/reference/errors.md``; a test compares the two.
+the sources of the package. The page is checked in as ``docs/reference/errors.md``; a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _INTRODUCTION = """\
 # Errors
 
-<!-- Written by `python -m qaic.error_docs`. Edit the sources, not this page. -->
+<!-- Written by `make docs`. Edit the sources, not this page. -->
 
 `qaic` raises exceptions of one tree. Each has a `code` that never changes, a `context` with the figures, and
 `hints`. Python's own `OSError` and `KeyboardInterrupt` pass as they are.
@@ -135,8 +135,8 @@ def _meaning(name: str) -> str:
 
 
 def _raised_by_python() -> Iterator[tuple[str, str]]:
-    """Yield (code, exception) of every call in this package that makes an exception with a literal code."""
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    """Yield (code, exception) of every call in the package that makes an exception with a literal code."""
+    for path in sorted(Path(errors.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
