@@ -96,7 +96,7 @@ LAYOUTS = {
     "float16": X.astype(np.float16),
     "int64": X.astype(np.int64),
     "flat": X.reshape(8),
-    "other shape": X.reshape(4, 2),
+    "leading ones": X.reshape(1, 1, 2, 4),
     "list": X.tolist(),
     "subclass": X.view(np.recarray),
     "memoryview": memoryview(X),
@@ -116,6 +116,61 @@ def test_broadcast_view_is_expanded(affine):
     session, model = affine
     row = np.broadcast_to(X[0], (2, 4))
     np.testing.assert_allclose(session.run({"x": row})["y"], model(row), rtol=1e-6)
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+#: shape of the input -> shapes that are given for it, and the transposition that would be right
+OTHER_LAYOUTS = {
+    (1, 3, 8, 6): {
+        (1, 8, 6, 3): "(0, 3, 1, 2)",
+        (8, 6, 3): "(2, 0, 1)",
+        (1, 3, 6, 8): "(0, 1, 3, 2)",
+        (3, 6, 8): "(0, 2, 1)",
+        (1, 1, 8, 6, 3): "(0, 1, 4, 2, 3)",
+        (1, 24, 6): None,
+        (3, 48): None,
+        (144, 1): None,
+        (1, 3, 8, 6, 1): None,
+    },
+    (2, 3, 4): {(4, 3, 2): "(2, 1, 0)", (3, 2, 4): "(1, 0, 2)", (6, 4): None, (2, 1, 3, 4): None},
+    (4,): {(2, 2): None, (4, 1): None},
+    # Of equal sizes the order stays.
+    (3, 5, 5): {(5, 5, 3): "(2, 0, 1)"},
+}
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "axes"),
+    [(expected, found, axes) for expected, all_found in OTHER_LAYOUTS.items() for found, axes in all_found.items()],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_refuses_other_layouts_with_the_transposition_to_write(tmp_path, expected, found, axes, dtype):
+    count = np.prod(expected)
+    given = np.arange(count, dtype=dtype).reshape(found)
+    with identity(tmp_path, "float32", expected) as session:
+        with pytest.raises(InputShapeError) as caught:
+            session.run({"x": given})
+        assert caught.value.code == "input.shape"
+        text = str(caught.value)
+        assert f"{dtype} of shape {found}" in text
+        assert f"float32 of shape {expected}" in text
+        assert ("transpose" in text) == (axes is not None)
+        if axes is not None:
+            assert f"numpy.transpose(x, {axes})" in text
+            moved = np.transpose(given, eval(axes))  # noqa: S307 - as a reader of the message does
+            np.testing.assert_array_equal(session.run({"x": moved})["y"].ravel(), moved.ravel())
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3), (1, 1, 2, 3), (), (1,), (1, 1)])
+def test_leading_dimensions_of_one_make_no_difference(tmp_path, shape):
+    core = shape[len(shape) - 2 :] if np.prod(shape) > 1 else ()
+    values = np.arange(np.prod(shape), dtype=np.float32)
+    with identity(tmp_path, "float32", shape) as session:
+        for given in (core, (1, *core), (1, 1, 1, *core), values.shape):
+            np.testing.assert_array_equal(
+                session.run({"x": values.reshape(given)})["y"], values.reshape(shape)
+            )
 
 
 # --- casting rules --------------------------------------------------------------------------------

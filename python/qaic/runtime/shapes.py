@@ -40,7 +40,8 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
 
     Called for values that are not already exactly that. Casts when numpy calls it ``same_kind``, when both
     types are integers (a narrowing cast checks the range) or both are floats; ``bool`` and ``int8`` are
-    interchangeable. A shape with the right number of elements is reshaped.
+    interchangeable. Leading dimensions of 1 make no difference, and an array of one dimension takes the shape;
+    any other shape is refused, for its elements may be in another order.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
     InputTypeError
         The type does not convert.
     InputShapeError
-        The number of elements is wrong.
+        The shape or the number of elements is wrong.
     InputError
         A number does not fit: an integer beyond the range, or a finite float that would become infinite.
     """
@@ -87,12 +88,57 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
             code="input.shape",
             context=context,
         )
+    if array.size == count and not _has_layout(array.shape, expected_shape):
+        axes = _transposition(array.shape, expected_shape)
+        hint = (
+            f"reshape it on purpose with .reshape{expected_shape}"
+            if axes is None
+            else f"its axes are in another order: numpy.transpose({_argument(name)}, {axes}) fits"
+        )
+        raise InputShapeError(
+            f"input {name!r} is {found}; {expected} is expected",
+            code="input.shape",
+            context=context,
+            hints=(hint,),
+        )
     _check_range(name, array, expected_dtype, context)
     with np.errstate(over="ignore"):
         converted = array.astype(expected_dtype, copy=False)
     _check_overflow(name, array, converted, context)
     array = np.require(converted, requirements=["C", "A"])
     return array.reshape(expected_shape if array.size == count else -1)
+
+
+def _has_layout(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Whether an array with as many elements has them in the order of a shape."""
+    return len(found) == 1 or _without_leading_ones(found) == _without_leading_ones(expected)
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape[next((place for place, size in enumerate(shape) if size != 1), len(shape)) :]
+
+
+def _transposition(found: tuple[int, ...], expected: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the order of axes that gives an array the layout of a shape; None if none does.
+
+    Of equal sizes the first axis stays the first.
+    """
+    core = _without_leading_ones(expected)
+    wanted = (1,) * (len(found) - len(core)) + core
+    moves = [size for size in found if size != 1] != [size for size in core if size != 1]
+    if not moves or sorted(found) != sorted(wanted):
+        return None
+    left = list(range(len(found)))
+    axes = []
+    for size in wanted:
+        axes.append(next(axis for axis in left if found[axis] == size))
+        left.remove(axes[-1])
+    return tuple(axes)
+
+
+def _argument(name: str) -> str:
+    """Return what an array is called in an example for its input."""
+    return name if name.isidentifier() else "array"
 
 
 def _converts(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
