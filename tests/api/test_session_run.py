@@ -142,8 +142,8 @@ OTHER_LAYOUTS = {
 
 @pytest.mark.parametrize(
     ("expected", "found", "axes"),
-    [(expected, found, axes) for expected, all_found in OTHER_LAYOUTS.items() for found, axes in all_found.items()],
-)  # fmt: skip
+    [(expected, *other) for expected, others in OTHER_LAYOUTS.items() for other in others.items()],
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_refuses_other_layouts_with_the_transposition_to_write(tmp_path, expected, found, axes, dtype):
     count = np.prod(expected)
@@ -158,7 +158,7 @@ def test_refuses_other_layouts_with_the_transposition_to_write(tmp_path, expecte
         assert ("transpose" in text) == (axes is not None)
         if axes is not None:
             assert f"numpy.transpose(x, {axes})" in text
-            moved = np.transpose(given, eval(axes))  # noqa: S307 - as a reader of the message does
+            moved = np.transpose(given, eval(axes))
             np.testing.assert_array_equal(session.run({"x": moved})["y"].ravel(), moved.ravel())
 
 

@@ -40,8 +40,8 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
 
     Called for values that are not already exactly that. Casts when numpy calls it ``same_kind``, when both
     types are integers (a narrowing cast checks the range) or both are floats; ``bool`` and ``int8`` are
-    interchangeable. Leading dimensions of 1 make no difference, and an array of one dimension takes the shape;
-    any other shape is refused, for its elements may be in another order.
+    interchangeable. Leading dimensions of 1 make no difference, and an array of one dimension takes the
+    shape; any other shape is refused, for its elements may be in another order.
 
     Parameters
     ----------
