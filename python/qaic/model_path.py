@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from qaic.errors import OptionError
+from qaic.support.open_regular import NotRegularError, open_regular
 
 QPC_MAGIC = bytes.fromhex("7ccda100")
 """First four bytes of a container."""
@@ -47,16 +47,16 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
         path = _only_match(str(path))
     if path.is_dir():
         path = _program_in(path)
-    # O_NONBLOCK: opening a pipe must not wait for a writer before its kind can be refused.
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OptionError(
-                f"{path} is a pipe or device; a program container or an .onnx file is expected",
-                code="option.model_path",
-                context={"path": str(path)},
-                hints=("copy its content to a file; qaic.Qpc also takes the bytes of a container",),
-            )
-        head = file.read(len(QPC_MAGIC))
+    try:
+        with open_regular(path) as file:
+            head = file.read(len(QPC_MAGIC))
+    except NotRegularError:
+        raise OptionError(
+            f"{path} is a pipe or device; a program container or an .onnx file is expected",
+            code="option.model_path",
+            context={"path": str(path)},
+            hints=("copy its content to a file; qaic.Qpc also takes the bytes of a container",),
+        ) from None
     if head == QPC_MAGIC:
         return ModelFile(path, is_container=True)
     if path.suffix.lower() == ".onnx":

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -533,8 +534,10 @@ class Session(Measurements):
             A key is unknown or is a compile option; the message lists the valid keys.
         """
         with self._lock:
-            updated = self._runtime.update(**options)
-            names_devices = self._names_devices or "dev_id" in parse_updates(options)
+            changes = parse_updates(options)
+            # Their names are fields and their values come from codecs, which a type checker cannot see.
+            updated = replace(self._runtime, **changes)  # type: ignore[arg-type]
+            names_devices = self._names_devices or "dev_id" in changes
             if (updated, names_devices) != (self._runtime, self._names_devices):
                 self._runtime, self._names_devices = updated, names_devices
                 self._submit_limit = _submit_limit(updated)

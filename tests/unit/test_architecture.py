@@ -55,7 +55,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(output.stdout.split())
 
 
-HEAVY = {"onnx", "onnxruntime", "pydantic", "yaml", "rich", "matplotlib", "google"}
+HEAVY = {"onnx", "onnxruntime", "pydantic", "yaml", "matplotlib", "google"}
 
 
 def test_import_loads_nothing_heavy():

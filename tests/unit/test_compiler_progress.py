@@ -24,8 +24,6 @@ def plain_terminal(monkeypatch):
     """Stand in for a terminal; called inside the test, for pytest puts its own stream back after fixtures."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    # As if rich were not installed.
-    monkeypatch.setitem(sys.modules, "rich.console", None)
     return stream
 
 
@@ -79,13 +77,3 @@ def test_a_process_without_standard_error_is_no_problem(clock, monkeypatch):
     with Progress("compiling net") as shown:
         clock[0] += 5
         shown.stage("write")
-
-
-def test_rich_draws_the_line_where_it_is_installed(clock, monkeypatch):
-    pytest.importorskip("rich")
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with Progress("compiling [net]") as shown:
-        clock[0] += 5
-        shown.stage("write")
-    assert "compiling [net]: write" in stream.getvalue()

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from generators import config_stub
 from qaic import configs
-from qaic.configs import AicCompilerConfig, AicConfigHelper, AicRuntimeConfig, aic, aic_models
+from qaic.configs import AicCompilerConfig, AicConfigHelper, AicRuntimeConfig, aic_models
 from qaic.errors import OptionError
 
 # Names and defaults as the documentation prints them.
@@ -317,5 +317,5 @@ def test_examples_in_docstrings_run(name):
 
 
 def test_types_are_written_as_in_a_source():
-    assert aic.type_text(str | None) == "str"
-    assert aic.type_text(list[int] | None, optional=True) == "list[int] | None"
+    assert aic_models.type_text(str | None) == "str"
+    assert aic_models.type_text(list[int] | None, optional=True) == "list[int] | None"

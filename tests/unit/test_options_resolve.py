@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import CompileOptions, ModelInput, RuntimeOptions, SessionOptions, resolve
 from qaic.options.normalize import recorded_only
 from qaic.options.raw_option import Source
+from qaic.options.resolution import parse_updates
 
 
 @pytest.fixture
@@ -381,12 +383,13 @@ def test_paths_are_relative_to_the_current_directory_or_to_the_file(options_file
 # --- options that may change ---
 
 
-def test_update_returns_a_changed_copy():
+def test_changes_are_typed_and_of_canonical_names():
     before = RuntimeOptions(enable_metrics=True)
-    after = before.update(num_activation="3", set_size=4, submit_retry_count=2, dev_id=None)
-    assert before == RuntimeOptions(enable_metrics=True)
+    changes = parse_updates({"num_activation": "3", "set_size": 4, "submit_retry_count": 2, "dev_id": None})
+    assert changes == {"num_activations": 3, "set_size": 4, "submit_num_retries": 2}
+    after = replace(before, **changes)
     assert after == RuntimeOptions(enable_metrics=True, num_activations=3, set_size=4, submit_num_retries=2)
-    assert after.update() == after
+    assert parse_updates({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -400,7 +403,7 @@ def test_update_returns_a_changed_copy():
 )
 def test_update_rejects_other_options_and_names_the_valid_ones(change, text):
     with pytest.raises(OptionError, match=text) as caught:
-        RuntimeOptions().update(set_size=2, **change)
+        parse_updates({"set_size": 2, **change})
     assert not isinstance(caught.value, TypeError)
     assert str(caught.value).endswith(
         "Options that can be changed: dev_id, num_activations, set_size, submit_timeout, submit_num_retries, "
@@ -411,9 +414,9 @@ def test_update_rejects_other_options_and_names_the_valid_ones(change, text):
 
 def test_update_rejects_wrong_and_contradicting_values():
     with pytest.raises(OptionError, match="set_size: expected an integer from 1"):
-        RuntimeOptions().update(set_size=0)
+        parse_updates({"set_size": 0})
     with pytest.raises(OptionConflictError, match="are the same option"):
-        RuntimeOptions().update(num_activations=1, num_activation=2)
+        parse_updates({"num_activations": 1, "num_activation": 2})
 
 
 # --- files of the ONNX Runtime provider and of the tools ---

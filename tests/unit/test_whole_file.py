@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from qaic.support.atomic_io import read_regular, replace_bytes, write_replacing
+from qaic.support.atomic_io import replace_bytes, write_replacing
+from qaic.support.open_regular import read_regular
 
 
 def test_a_file_is_replaced(tmp_path):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from qaic.configs.aic import type_text
-from qaic.configs.aic_models import annotation, rows
+from qaic.configs.aic_models import annotation, rows, type_text
 from qaic.options.spec import Stage
 
 _HEAD = """\
@@ -29,6 +28,8 @@ class AicConfig(ConfigModel):
 def rows(stage: Stage) -> Iterator[tuple[OptionSpec, AicField]]: ...
 def annotation(field: AicField) -> Any: ...
 def fields_of(model: type[AicConfig]) -> dict[str, AicField]: ...
+def list_config_options() -> None: ...
+def type_text(kind: Any, *, optional: bool = False) -> str: ...
 """
 
 

@@ -16,7 +16,6 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 import struct
 import tempfile
 from functools import lru_cache
@@ -28,6 +27,7 @@ from qaic.compiler.backend.cpu.qpc_writer import canonical_json
 from qaic.compiler.digest import DigestIndex
 from qaic.errors import QpcError
 from qaic.support.atomic_io import write_replacing
+from qaic.support.open_regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -99,13 +99,9 @@ def cache_key(model_digest: str, options: Mapping[str, object]) -> str:
 def is_whole(path: Path) -> bool:
     """Whether a file is a container of the size it states, with a table that can be read."""
     try:
-        # O_NONBLOCK: what lies there may be a pipe.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                return False
+        with open_regular(path) as file:
             header = file.read(_SIZE_AT + 8)
-            size = found.st_size
+            size = os.fstat(file.fileno()).st_size
         if len(header) < _SIZE_AT + 8 or struct.unpack_from("<Q", header, _SIZE_AT)[0] != size:
             return False
         _core.Qpc(str(path))

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qaic.configs.aic import (
         AicConfigHelper,
-        list_config_options,
         list_config_types,
         shared_library_path,
         to_backend_extension_dict,
     )
-    from qaic.configs.aic_models import AicCompilerConfig, AicRuntimeConfig
+    from qaic.configs.aic_models import AicCompilerConfig, AicRuntimeConfig, list_config_options
     from qaic.configs.backend_types import BackendType
     from qaic.configs.compile_config import CompileConfig, CompilerConfig
     from qaic.configs.htp import (
@@ -84,7 +83,7 @@ _HOMES = {
     "HtpMcpGraphConfig": "htp_mcp",
     "HtpMemoryConfig": "htp",
     "OpPackageIdentifier": "op_packages",
-    "list_config_options": "aic",
+    "list_config_options": "aic_models",
     "list_config_types": "aic",
     "shared_library_path": "aic",
     "to_backend_extension_dict": "aic",

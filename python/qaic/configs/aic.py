@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from qaic.configs.aic_models import AicCompilerConfig, AicConfig, AicRuntimeConfig, annotation, fields_of
+from qaic.configs.aic_models import (
+    AicCompilerConfig,
+    AicConfig,
+    AicRuntimeConfig,
+    fields_of,
+    list_config_options,
+)
 from qaic.errors import OptionError
 from qaic.options.spec import JsonForm
 from qaic.support.text import format_value
@@ -25,17 +30,12 @@ _OLD_DEVICE_KEY = "runtime_device_id"
 class AicConfigHelper:
     """Functions around `AicCompilerConfig` and `AicRuntimeConfig`; the module has them too."""
 
+    list_config_options = staticmethod(list_config_options)
+
     @staticmethod
     def list_config_types() -> set[str]:
         """Return what there are configurations for."""
         return {"compiler", "runtime"}
-
-    @staticmethod
-    def list_config_options() -> None:
-        """Print one line per field: class, field and type."""
-        for kind in (AicCompilerConfig, AicRuntimeConfig):
-            for name, field in fields_of(kind).items():
-                sys.stdout.write(f"{kind.__name__}.{name}: {type_text(annotation(field))}\n")
 
     @staticmethod
     def shared_library_path() -> str:
@@ -111,7 +111,6 @@ class AicConfigHelper:
         return compiler, runtime, others
 
 
-list_config_options = AicConfigHelper.list_config_options
 list_config_types = AicConfigHelper.list_config_types
 shared_library_path = AicConfigHelper.shared_library_path
 to_backend_extension_dict = AicConfigHelper.to_backend_extension_dict
@@ -174,11 +173,3 @@ def _plain(value: Any, field: AicField) -> Any:
     if isinstance(value, list):
         return list(value) if field.form in {JsonForm.NAMES, JsonForm.IDS} else " ".join(value)
     return value
-
-
-def type_text(kind: Any, *, optional: bool = False) -> str:
-    """Write a type as in a source; ``None``, which every field takes, only if ``optional``."""
-    parts = [part for part in get_args(kind) if part is not type(None)]
-    text = " | ".join(part.__name__ if type(part) is type else str(part) for part in parts)
-    text = text.replace("typing.", "")
-    return f"{text} | None" if optional else text

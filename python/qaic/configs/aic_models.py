@@ -7,7 +7,8 @@ rows.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal
+import sys
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, create_model
 from pydantic_core import InitErrorDetails
@@ -54,9 +55,7 @@ class AicConfig(ConfigModel):
     @classmethod
     def list_config_options(cls) -> None:
         """Print the fields of both classes; see `AicConfigHelper.list_config_options`."""
-        from qaic.configs.aic import AicConfigHelper
-
-        AicConfigHelper.list_config_options()
+        list_config_options()
 
 
 def rows(stage: Stage) -> Iterator[tuple[OptionSpec, AicField]]:
@@ -141,3 +140,18 @@ def fields_of(model: type[AicConfig]) -> dict[str, AicField]:
             return _ROWS[kind]
     message = f"{model.__name__} is neither AicCompilerConfig nor AicRuntimeConfig"
     raise TypeError(message)
+
+
+def list_config_options() -> None:
+    """Print one line per field: class, field and type."""
+    for kind in (AicCompilerConfig, AicRuntimeConfig):
+        for name, field in fields_of(kind).items():
+            sys.stdout.write(f"{kind.__name__}.{name}: {type_text(annotation(field))}\n")
+
+
+def type_text(kind: Any, *, optional: bool = False) -> str:
+    """Write a type as in a source; ``None``, which every field takes, only if ``optional``."""
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    text = " | ".join(part.__name__ if type(part) is type else str(part) for part in parts)
+    text = text.replace("typing.", "")
+    return f"{text} | None" if optional else text

@@ -6,7 +6,7 @@ defaults are those of the option table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from qaic.options.rows.diagnostics import DiagnosticOptions
@@ -35,28 +35,8 @@ class RuntimeOptions(RuntimeRows):
     """Options of loading and running."""
 
     def backend_options(self) -> dict[str, object]:
-        """Return the values that `update` may change, by canonical name."""
+        """Return the values that may change after construction, by canonical name."""
         return {spec.name: getattr(self, spec.name) for spec in specs_of(RuntimeOptions) if spec.updatable}
-
-    def update(self, **changes: object) -> RuntimeOptions:
-        """Return a copy with some values changed.
-
-        Parameters
-        ----------
-        **changes
-            Any spelling of the names that `backend_options` returns. A value of None changes nothing.
-
-        Raises
-        ------
-        qaic.errors.OptionError
-            A name is unknown or cannot be changed after construction, or a value is wrong; nothing is
-            changed.
-        """
-        # The table is built from this module, so it cannot be imported at the top of it.
-        from qaic.options.resolution import parse_updates
-
-        # The names are fields and the values come from their codecs; a checker cannot see through the table.
-        return replace(self, **parse_updates(changes))  # type: ignore[arg-type]
 
 
 OptionClass: TypeAlias = "type[SessionOptions | CompileOptions | RuntimeOptions | RunStepOptions]"

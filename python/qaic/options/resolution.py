@@ -190,7 +190,12 @@ def resolve(
 
 
 def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
-    """Type the values of `RuntimeOptions.update` and return them by canonical name.
+    """Type changes of `RuntimeOptions` and return them by canonical name, for `dataclasses.replace`.
+
+    Parameters
+    ----------
+    changes
+        Any spelling of the names that `RuntimeOptions.backend_options` returns. None changes nothing.
 
     Raises
     ------

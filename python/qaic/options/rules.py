@@ -1,7 +1,7 @@
 """What a rule between options is, and the two common kinds of them.
 
 Rules see the merged values after typing, and are all checked before any work starts, so that one error can
-list everything that is wrong. The rules themselves are in `matrix`.
+list everything that is wrong. The rules themselves are in `conflicts`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import operator
 import time
 from typing import TYPE_CHECKING, Any
 
-from qaic.support.status_line import has_terminal, open_line
+from qaic.support.status_line import StatusLine, has_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from qaic import _core
-    from qaic.support.status_line import TerminalLine
 
 #: seconds between two changes of the progress line
 _INTERVAL_S = 0.1
@@ -94,7 +93,7 @@ class MapProgress:
         self._done = 0
         self._started: float | None = None
         self._shown_at = 0.0
-        self._line: TerminalLine | None = None
+        self._line: StatusLine | None = None
 
     def count(self) -> None:
         """Count one result."""
@@ -108,7 +107,7 @@ class MapProgress:
             return
         self._shown_at = now
         if self._line is None:
-            self._line = open_line()
+            self._line = StatusLine()
         share = f" of {self._total} ({100 * self._done // self._total} %)" if self._total else ""
         seconds = now - self._started
         self._line.show(

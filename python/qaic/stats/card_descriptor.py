@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.errors import StatsFormatError, StatsVersionError
 from qaic.stats.descriptor import Descriptor
-from qaic.support.atomic_io import read_regular
+from qaic.support.open_regular import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Files as a whole.
+"""Files that are written as a whole.
 
 The one place where they are written aside, then renamed, for a reader of a file that is being replaced must
 get the old one or the new one.
@@ -7,9 +7,7 @@ get the old one or the new one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,19 +45,3 @@ def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
 def replace_bytes(path: Path, content: bytes) -> None:
     """Write a file of bytes that are there, as :func:`write_replacing`."""
     write_replacing(path, lambda aside: aside.write_bytes(content))
-
-
-def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Read a file that has an end. Blocking.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read, or is a pipe or a device, which have no known end.
-    """
-    # A pipe without a writer would not even be opened.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "No regular file", os.fspath(path))
-        return file.read()

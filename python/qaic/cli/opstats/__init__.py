@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, complain, show
 from qaic.errors import QaicError
-from qaic.support.atomic_io import read_regular
+from qaic.support.open_regular import read_regular
 
 if TYPE_CHECKING:
     import argparse

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler.calibration.dataset import read_list
+from qaic.support.open_regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,11 +101,7 @@ def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
 def _read(file: Path) -> tuple[_Seen, bytes] | None:
     """Digest one file; None when it is none that can be read."""
     try:
-        # A pipe must not wait for a writer.
-        with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                return None
-            return _Seen(file, found), hashlib.file_digest(stream, "sha256").digest()
+        with open_regular(file) as stream:
+            return _Seen(file, os.fstat(stream.fileno())), hashlib.file_digest(stream, "sha256").digest()
     except (OSError, ValueError):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from qaic.support.status_line import has_terminal, open_line
+from qaic.support.status_line import StatusLine, has_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from qaic.compiler.diagnostics.pass_timing import PassLog
     from qaic.compiler.ir.weights import Weight
-    from qaic.support.status_line import TerminalLine
 
 #: seconds before anything is shown, and between two updates
 _PATIENCE: Final = 1.0
@@ -39,7 +38,7 @@ class Progress:
         self._stage = ""
         self._started = time.monotonic()
         self._shown_at = 0.0
-        self._line: TerminalLine | None = None
+        self._line: StatusLine | None = None
         self._enabled = has_terminal()
 
     def stage(
@@ -82,7 +81,7 @@ class Progress:
             return
         self._shown_at = now
         if self._line is None:
-            self._line = open_line()
+            self._line = StatusLine()
         self._line.show(f"{self._title}: {text} ({now - self._started:.0f} s)")
 
     def __enter__(self) -> Self:

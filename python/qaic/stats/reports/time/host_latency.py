@@ -12,7 +12,7 @@ import numpy as np
 from qaic._core import profiling_clock
 from qaic.errors import StatsError
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
-from qaic.support.atomic_io import read_regular
+from qaic.support.open_regular import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,0 +1,48 @@
+"""Opening of files that have an end: no pipe keeps its reader waiting, no device is read for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import io
+
+
+class NotRegularError(OSError):
+    """It is a pipe or a device."""
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a regular file for reading. Blocking.
+
+    Raises
+    ------
+    NotRegularError
+        It is a pipe or a device.
+    OSError
+        It cannot be read, or is a folder.
+    """
+    # O_NONBLOCK: opening a pipe would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _refuse_others(os.fstat(descriptor).st_mode, os.fspath(path))
+        return open(descriptor, "rb")  # noqa: PTH123 (a descriptor, which the caller closes)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _refuse_others(mode: int, path: str) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+    if not stat.S_ISREG(mode):
+        raise NotRegularError(errno.EINVAL, "No regular file", path)
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Read the whole of a regular file; errors as for :func:`open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
