@@ -254,7 +254,7 @@ impl PyInferenceSet {
             py.detached(|| {
                 lender.scope(|loan| {
                     let bind = |_, bindings: &mut Bindings| inputs.bind(exports, loan, bindings);
-                    self.set.benchmark(count, limit, &progress, bind, |_| (), signal_pending)
+                    self.set.benchmark(count, limit, &progress, bind, |_| true, signal_pending)
                 })
             })
         })();

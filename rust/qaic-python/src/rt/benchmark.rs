@@ -1,6 +1,6 @@
 //! `_core.RtBenchmark`: keeps all handles of an inference set busy, for `qaicrt.InferenceBenchmarkSet`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -23,7 +23,8 @@ pub(crate) struct PyBenchmark {
     core: Reaped<SetCore>,
     context: Arc<Context>,
     backings: Vec<Arc<Backing>>,
-    progress: Mutex<Arc<BenchmarkProgress>>,
+    // Of the run under way, or of the last one.
+    progress: BenchmarkProgress,
 }
 
 #[pymethods]
@@ -32,7 +33,7 @@ impl PyBenchmark {
     #[new]
     fn new(handles: &PyQaicInferenceSet, buffers: &Bound<'_, PyList>) -> PyResult<Self> {
         let core = Reaped::new(Arc::clone(handles.core()));
-        let progress = Mutex::new(Arc::new(BenchmarkProgress::new(core.set())));
+        let progress = BenchmarkProgress::new(core.set());
         let backings = self::buffers(buffers)?.map_err(|Refused { error, .. }| {
             super::construction_failed(buffers.py(), "InferenceBenchmarkSet", error)
         })?;
@@ -52,8 +53,6 @@ impl PyBenchmark {
         ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Py<PyAny>, u64, u64)> {
         release_dropped(py);
-        let progress = Arc::new(BenchmarkProgress::new(self.core.set()));
-        *self.progress() = Arc::clone(&progress);
         // A duration beyond what the clock can express is none.
         let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let ended = ended.map(|ended| ended.clone().unbind());
@@ -68,18 +67,17 @@ impl PyBenchmark {
             return Ok((refusal_as(py, &self.context, Origin::InferenceSet, status, &error)?, 0, 0));
         }
         // What `ended` raised: nothing more begins then.
-        let raised: Mutex<Option<PyErr>> = Mutex::default();
-        let has_raised = || raised.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let mut raised = None;
         let count_one = |HandleId(handle)| {
-            let Some(ended) = &ended else { return };
-            if let Err(error) = Python::attach(|py| ended.call1(py, (handle,)).map(drop)) {
-                raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            if let Some(ended) = &ended {
+                raised = Python::attach(|py| ended.call1(py, (handle,)).err());
             }
+            raised.is_none()
         };
-        let measured = outcome(py, || {
-            set.benchmark(count, limit, &progress, |_, _| {}, count_one, || has_raised() || signal_pending())
-        })?;
-        if let Some(error) = raised.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        let progress = &self.progress;
+        let measured =
+            outcome(py, || set.benchmark(count, limit, progress, |_, _| {}, count_one, signal_pending))?;
+        if let Some(error) = raised {
             return Err(error);
         }
         match measured {
@@ -96,8 +94,7 @@ impl PyBenchmark {
 
     /// Inferences of the run under way, or of the last one, by activation.
     fn completed(&self) -> Vec<u64> {
-        let progress = Arc::clone(&self.progress());
-        progress.completed().collect()
+        self.progress.completed().collect()
     }
 
     /// The exec object of a handle.
@@ -110,12 +107,6 @@ impl PyBenchmark {
     fn program_id(&self, py: Python<'_>, handle: u32) -> PyResult<u32> {
         let place = self.core.place(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
         Ok(place.bound().exec().program().unique_id())
-    }
-}
-
-impl PyBenchmark {
-    fn progress(&self) -> MutexGuard<'_, Arc<BenchmarkProgress>> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,7 +13,7 @@ use qaic_runtime::error::{DeviceError, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::process::log::Level;
 
-use super::callback_channel::{CallbackSink, RtChannel};
+use super::callback_channel::RtChannel;
 use super::numbers::whole;
 use super::qpc::RtQpc;
 use super::status::{Origin, QStatus, invalid, outcome, refusal};
@@ -70,7 +70,7 @@ impl RtContext {
         }
         if log.is_some() || error.is_some() {
             let (channel, dispatcher) = self.channel(py)?;
-            let sink = CallbackSink::new(channel.get(), self.context.id(), log, error);
+            let sink = channel.get().sink(self.context.id(), log, error);
             dispatcher.call_method0(py, "start")?;
             self.context.logger().set_sink(Some(Arc::new(sink)));
         }

@@ -3,7 +3,6 @@
 //! The states of the handles and the waiting are the runtime's. Here a handle gets its buffers, and an outcome becomes a
 //! status with a line in the log.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyTypeError;
@@ -44,8 +43,6 @@ pub(crate) struct SetCore {
 pub(crate) struct Place {
     bound: Arc<BoundBuffers>,
     announced: Mutex<Announced>,
-    /// Submitted, and not collected since.
-    is_out: AtomicBool,
     exec_obj: PyOnceLock<Py<PyExecObj>>,
     nothing: Arc<Backing>,
     // What an exec object keeps alive.
@@ -70,15 +67,7 @@ impl SetCore {
     fn submit(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
         let place = self.place(handle)?;
         place.announced().check()?;
-        self.set.submit(handle, id)?;
-        place.is_out.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// How the inference of a collected handle ended.
-    fn collected(&self, handle: HandleId) -> Result<(), RuntimeError> {
-        self.place(handle)?.is_out.store(false, Ordering::Relaxed);
-        self.set.outcome(handle)
+        self.set.submit(handle, id)
     }
 }
 
@@ -239,7 +228,7 @@ impl PyQaicInferenceSet {
     fn completed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let core = self.core();
         match outcome(py, || core.set.get_completed(None, signal_pending))? {
-            Ok(handle) => self.answer(py, handle, core.collected(handle)),
+            Ok(handle) => self.answer(py, handle, core.set.outcome(handle)),
             Err(error) => self.refuse(py, &error),
         }
     }
@@ -261,7 +250,7 @@ impl PyQaicInferenceSet {
             }))),
         };
         match found {
-            Ok(handle) => self.answer(py, handle, core.collected(handle)),
+            Ok(handle) => self.answer(py, handle, core.set.outcome(handle)),
             Err(error) => self.refuse(py, &error),
         }
     }
@@ -282,11 +271,7 @@ impl PyQaicInferenceSet {
         let core = self.core();
         let Some(number) = handle.get().number_in(core) else { return self.foreign(py) };
         match core.set.put_completed(number) {
-            Ok(()) => {
-                // A wait for all inferences together does not collect it.
-                core.place(number).map(|place| place.is_out.store(false, Ordering::Relaxed)).ok();
-                QStatus::Success.member(py)
-            }
+            Ok(()) => QStatus::Success.member(py),
             Err(error) => self.refuse_submission(py, error.into()),
         }
     }
@@ -300,9 +285,7 @@ impl PyQaicInferenceSet {
         let core = self.core();
         let waited = outcome(py, || {
             core.set.wait_for_completion(signal_pending)?;
-            let numbers = 0..u32::try_from(core.places.len()).unwrap_or(u32::MAX);
-            let mut out = numbers.zip(&core.places).filter(|(_, place)| place.is_out.load(Ordering::Relaxed));
-            out.try_for_each(|(number, _)| core.set.outcome(HandleId(number)))
+            core.set.check_completed()
         })?;
         reply(py, &self.context, ORIGIN, waited)
     }
@@ -395,7 +378,6 @@ fn places(
         Ok(Place {
             bound: Arc::new(BoundBuffers::new(exec, Arc::clone(specs))),
             announced: Mutex::default(),
-            is_out: AtomicBool::new(false),
             exec_obj: PyOnceLock::new(),
             nothing: Arc::clone(&nothing),
             parent: context.clone().unbind(),

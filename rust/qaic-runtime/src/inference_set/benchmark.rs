@@ -35,6 +35,12 @@ impl BenchmarkProgress {
         self.completed.iter().map(|count| count.load(Ordering::Relaxed))
     }
 
+    fn clear(&self) {
+        for count in &self.completed {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
     fn add(&self, activation: u32) {
         if let Some(count) = self.completed.get(activation as usize) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -44,19 +50,21 @@ impl BenchmarkProgress {
 
 impl InferenceSet {
     /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. `bind` binds each
-    /// before its first; `ended` is called for every one that ended, on the calling thread.
+    /// before its first; `ended` is called for every one that ended, on the calling thread, and says whether to go on.
+    /// `progress` counts from zero.
     ///
-    /// Blocking: until all that began have ended. `interrupted` is asked about every 50 ms; then those under way are
-    /// cancelled.
+    /// Blocking: until all that began have ended. `interrupted` is asked about every 50 ms; then, and when `ended` says so,
+    /// those under way are cancelled.
     pub fn benchmark(
         &self,
         count: Option<u64>,
         limit: Option<Duration>,
         progress: &BenchmarkProgress,
         mut bind: impl FnMut(HandleId, &mut Bindings),
-        mut ended: impl FnMut(HandleId),
+        mut ended: impl FnMut(HandleId) -> bool,
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<BenchmarkOutcome, RuntimeError> {
+        progress.clear();
         let mut free = vec![self.lease(None, &mut interrupted)?];
         free.extend(std::iter::from_fn(|| self.try_lease()));
         for lease in &free {
@@ -95,7 +103,9 @@ impl InferenceSet {
                 Ok(()) if outcome.is_ok() => {
                     completed += 1;
                     progress.add(self.activation_of(oldest.handle()));
-                    ended(oldest.handle());
+                    if !ended(oldest.handle()) {
+                        outcome = Err(ErrorDetail::Interrupted.into());
+                    }
                 }
                 Ok(()) => {}
                 // What ended first is the reason; the others are cancelled then.

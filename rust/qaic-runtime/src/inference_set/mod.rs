@@ -328,6 +328,13 @@ impl InferenceSet {
         Ok(())
     }
 
+    /// How the inferences that wait to be collected ended: the failure of the first handle that has one.
+    pub fn check_completed(&self) -> Result<(), RuntimeError> {
+        let mut completed =
+            self.execs.iter().filter(|exec| exec.request().state().phase() == Phase::Completed);
+        completed.try_for_each(|exec| exec.outcome())
+    }
+
     /// How the last inference of a handle ended.
     pub fn outcome(&self, handle: HandleId) -> Result<(), RuntimeError> {
         self.exec_obj(handle)?.outcome()

@@ -1,5 +1,6 @@
-//! What belongs to the process as a whole: forks, the clock, lines for people, and how work that blocks is ended.
+//! What belongs to the process as a whole: forks, the clock, lines for people, callbacks, and how work that blocks is ended.
 
+pub mod callbacks;
 pub mod cancellation;
 pub mod clock;
 pub mod fork;

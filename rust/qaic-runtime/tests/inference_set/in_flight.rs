@@ -214,6 +214,10 @@ fn one_that_fails_in_the_middle_fails_alone() {
     bench.set().wait_for_completion(never).unwrap();
     let failed: Vec<_> = handles.iter().filter(|&&handle| bench.code(handle) == "inference.failed").collect();
     assert_eq!(failed.len(), 1);
+    assert_eq!(bench.set().check_completed().unwrap_err().code(), "inference.failed");
+    // One that was put back is not asked any more.
+    bench.set().put_completed(*failed[0]).unwrap();
+    bench.set().check_completed().unwrap();
     let good = |&&handle: &&HandleId| bench.holds(handle, handle.0.try_into().unwrap());
     assert_eq!(handles.iter().filter(good).count(), 15);
 }

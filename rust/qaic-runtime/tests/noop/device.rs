@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::oracle::{view, view_mut};
 use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
-use qaic_runtime::binding::InputBinding;
+use qaic_runtime::binding::{Bindings, InputBinding};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
@@ -216,6 +216,27 @@ fn benchmark_with_a_count_runs_exactly_that_many() {
     assert!(set.try_acquire().is_some());
 }
 
+#[test]
+fn benchmark_that_is_to_go_no_further_ends_and_gives_its_handles_back() {
+    let set = set(&context(), "s01_simple_f32_file.qpc", 4, 2);
+    let progress = BenchmarkProgress::new(&set);
+    // Counted anew by each run.
+    for last in [3, 1] {
+        let mut ended = 0;
+        let mut bind = |_, bindings: &mut Bindings| {
+            bindings.inputs[0] = InputBinding::Memory(Storage::of(&[0; 768]).unwrap().into());
+        };
+        let go_on = |_| {
+            ended += 1;
+            ended < last
+        };
+        let outcome = set.benchmark(None, None, &progress, &mut bind, go_on, || false);
+        assert_eq!(outcome.unwrap_err().code(), "call.interrupted");
+        assert_eq!((ended, progress.completed().sum::<u64>()), (last, last));
+    }
+    assert_eq!(std::iter::from_fn(|| set.try_acquire()).count(), 8);
+}
+
 fn benchmark(
     set: &InferenceSet,
     input: &[u8],
@@ -228,7 +249,7 @@ fn benchmark(
         limit,
         &progress,
         |_, bindings| bindings.inputs[0] = InputBinding::Memory(Storage::of(input).unwrap().into()),
-        |_| {},
+        |_| true,
         || false,
     )?;
     assert_eq!(progress.completed().sum::<u64>(), outcome.completed);
