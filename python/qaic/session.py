@@ -18,7 +18,7 @@ from qaic.errors import DeviceTimeoutError, OptionConflictError, OptionError
 from qaic.model_path import find_model
 from qaic.options import resolve
 from qaic.options.resolution import parse_updates
-from qaic.runtime.imap import MapProgress, ordered_map
+from qaic.runtime.imap import MapProgress, imap
 from qaic.runtime.latency import CallProfile
 from qaic.runtime.metrics import Measurements
 from qaic.runtime.shapes import ShapeDict, coerce
@@ -400,12 +400,12 @@ class Session(Measurements):
                 f"in_flight is {in_flight!r}; a number of inferences, 1 or more, is expected",
                 code="map.in_flight",
             )
-        return ordered_map(
+        return imap(
             lambda inputs: self._ensure_loaded().prepare(inputs, timeout),
             iterable,
             in_flight,
             MapProgress(iterable, wanted=progress),
-            lambda inference: self._ensure_collector().see_off(inference),
+            lambda inference: self._ensure_collector().detach(inference),
         )
 
     # --- state on the device --------------------------------------------------------------------------------

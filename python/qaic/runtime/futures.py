@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import logging
 import math
@@ -10,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
 from qaic import _core
@@ -30,7 +31,7 @@ _LOOK_S = 0.05
 _LOOK_FOR_ROOM_S = 0.005
 
 #: how long a thread without work stays
-_LINGER_S = 0.5
+_IDLE_S = 0.5
 
 #: how long the end of the interpreter waits for inferences that were told to end
 _PARTING_S = 2.0
@@ -74,10 +75,8 @@ class InferenceFuture(Future["Outputs"]):
         """Wait in slices: a signal that arrives just before the thread sleeps is noticed when it wakes."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         while not self.done() and (rest := until - time.monotonic()) > 0:
-            with self._condition:
-                # Reentrant, as the standard library's lock of a future is.
-                if not self.done():
-                    self._condition.wait(min(rest, _LOOK_S))
+            with contextlib.suppress(TimeoutError, CancelledError):
+                super().exception(min(rest, _LOOK_S))
 
     def running(self) -> bool:
         """Whether the device has the inference."""
@@ -125,12 +124,10 @@ class InferenceFuture(Future["Outputs"]):
             # Callbacks may raise what the standard library lets pass, SystemExit for instance.
             _logger.exception("a callback of a future failed")
 
-    def lose(self) -> None:
+    def end_in_child(self) -> None:
         """End in a forked child: the thread that ends it is the parent's, and so are the callbacks."""
-        self._condition = threading.Condition()
-        self._waiters.clear()
-        # Known to every implementation of the class, though not to its stub.
-        vars(self)["_done_callbacks"] = []
+        # Made anew, without waiters and callbacks: another thread of the parent may hold its lock for ever.
+        super().__init__()
         error = StateError(
             "this process was forked while the inference was under way; its result exists in the parent only",
             code="process.forked",
@@ -191,7 +188,7 @@ class Collector:
             self._completions.wake()
         return future
 
-    def see_off(self, inference: _core.Inference) -> None:
+    def detach(self, inference: _core.Inference) -> None:
         """Ask an inference that was cancelled again and again, until it has ended.
 
         A device may overlook what it is asked at the moment when it begins.
@@ -227,7 +224,7 @@ class Collector:
                 continue
             now = time.monotonic()
             idle_since = idle_since or now
-            if is_last or self._leaves_when_idle or now - idle_since > _LINGER_S:
+            if is_last or self._leaves_when_idle or now - idle_since > _IDLE_S:
                 with self._lock:
                     if is_last or not (self._pending or self._completions.awaited):
                         self._thread = None
@@ -285,9 +282,9 @@ class Collector:
         while self._completions.awaited and time.monotonic() < deadline:
             self._completions.wait(_LOOK_S)
 
-    def inherit(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Begin anew in a forked child, without touching what another thread of the parent may hold."""
-        _inherited.append((self._completions, [future._inference for future in self._pending.values()]))  # noqa: SLF001
+        _kept_of_parent.append((self._completions, [future._inference for future in self._pending.values()]))  # noqa: SLF001
         lost = list(self._pending.values())
         self._completions = _core.Completions()
         self._lock = threading.Lock()
@@ -295,18 +292,18 @@ class Collector:
         self._waiting = collections.deque()
         self._thread = None
         for future in lost:
-            future.lose()
+            future.end_in_child()
 
 
 _collectors: weakref.WeakSet[Collector] = weakref.WeakSet()
 
 #: What a forked child has of its parent's inferences. It is never freed: a lock inside may be held for ever.
-_inherited: list[object] = []
+_kept_of_parent: list[object] = []
 
 
-def _inherit_all() -> None:
+def _after_fork_in_child() -> None:
     for collector in list(_collectors):
-        collector.inherit()
+        collector.after_fork_in_child()
 
 
-os.register_at_fork(after_in_child=_inherit_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 _INTERVAL_S = 0.1
 
 
-def ordered_map(
+def imap(
     prepare: Callable[[Mapping[str, ArrayLike]], _core.Inference],
     iterable: Iterable[Mapping[str, ArrayLike]],
-    in_flight: int,
+    most_in_flight: int,
     progress: MapProgress,
-    see_off: Callable[[_core.Inference], None],
+    detach: Callable[[_core.Inference], None],
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the results of ``iterable``'s inputs in order.
 
     Completions are fetched by the consumer's thread, so nothing is handed from one thread to another. What
     goes wrong with an input - taking it, converting it, starting it - is raised after the results before it.
-    The inferences that are under way when the generator ends are cancelled; ``see_off`` takes those that do
+    The inferences that are under way when the generator ends are cancelled; ``detach`` takes those that do
     not end at once.
     """
-    flying: collections.deque[_core.Inference] = collections.deque()
+    in_flight: collections.deque[_core.Inference] = collections.deque()
     # Prepared, and found no exec object free.
-    grounded: _core.Inference | None = None
+    waiting: _core.Inference | None = None
     prepared: Iterator[_core.Inference] | None = None
     failure: Exception | None = None
     has_more = True
@@ -46,24 +46,24 @@ def ordered_map(
             try:
                 if prepared is None:
                     prepared = map(prepare, iterable)
-                while has_more and len(flying) < in_flight:
-                    if grounded is None:
+                while has_more and len(in_flight) < most_in_flight:
+                    if waiting is None:
                         # Not in a `for` loop: the next input is taken only when there is room for it.
-                        grounded = next(prepared, None)
-                        if grounded is None:
+                        waiting = next(prepared, None)
+                        if waiting is None:
                             has_more = False
                             break
                     # With results to give, this does not wait for exec objects that others use.
-                    if not grounded.start(not flying):
+                    if not waiting.start(not in_flight):
                         break
-                    flying.append(grounded)
-                    grounded = None
+                    in_flight.append(waiting)
+                    waiting = None
             except Exception as error:  # noqa: BLE001 (raised below, in its turn)
                 failure, has_more = error, False
-            if not flying:
+            if not in_flight:
                 break
-            result = flying[0].result()
-            flying.popleft()
+            result = in_flight[0].result()
+            in_flight.popleft()
             progress.count()
             yield result
         if failure is not None:
@@ -71,16 +71,16 @@ def ordered_map(
     finally:
         # A kept exception keeps this frame; that must not keep the cores of what never started.
         failure = None
-        if grounded is not None:
-            flying.append(grounded)
+        if waiting is not None:
+            in_flight.append(waiting)
         # In a forked child they are the parent's; at the end of the interpreter there are no new threads
         # and no new modules.
         with contextlib.suppress(RuntimeError, ImportError):
-            for inference in flying:
+            for inference in in_flight:
                 inference.cancel()
-            for inference in flying:
+            for inference in in_flight:
                 if not inference.done():
-                    see_off(inference)
+                    detach(inference)
         progress.close()
 
 
