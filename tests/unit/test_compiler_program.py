@@ -18,7 +18,7 @@ import pytest
 from compiler_oracle import info, model_of, node
 
 from qaic import _core
-from qaic.compiler import cache, compile_model, digest, driver, pipeline
+from qaic.compiler import cache, cache_contents, compile_model, digest, driver, pipeline
 from qaic.compiler.backend.cpu import qpc_writer
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
@@ -482,7 +482,7 @@ def test_build_works_where_locks_do_not(tmp_path, monkeypatch):
     def refused(*_arguments):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(cache.fcntl, "flock", refused)
+    monkeypatch.setattr(cache_contents.fcntl, "flock", refused)
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
     assert compiled(two_layers()).exists()
 

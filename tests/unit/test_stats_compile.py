@@ -17,7 +17,7 @@ import session_models
 import wire_reader
 from qaic import _core
 from qaic.cli import qpc as qpc_tool
-from qaic.compiler import cache, compile_model
+from qaic.compiler import cache_contents, compile_model
 from qaic.errors import CompileError, InputError
 from qaic.options import resolve
 from qaic.options.models import CompileOptions
@@ -372,7 +372,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path):
         subprocess.run(
             [sys.executable, "-c", SCRIPT, str(path), str(out)], env=values, check=True, timeout=100
         )
-        found.add((out / cache.PROGRAM_NAME).read_bytes())
+        found.add((out / cache_contents.PROGRAM_NAME).read_bytes())
     assert len(found) == 1
 
 

@@ -1,22 +1,26 @@
 """The one printer of all tools, their exit codes, and the rendering of errors.
 
 Nothing else in the package prints. Exit codes: 0 success, 1 failure caused by the input, 2 usage, 3 device,
-70 a bug; 130 after Ctrl-C, as shells expect.
+70 a bug; 130 after Ctrl-C and 143 after SIGTERM, as shells expect.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
 SUCCESS = 0
 FAILURE = 1
@@ -24,6 +28,7 @@ USAGE = 2
 DEVICE = 3
 INTERNAL = 70
 INTERRUPTED = 130
+TERMINATED = 143
 
 # Comparing is quadratic in the length; no option comes near this many characters.
 _LONGEST_COMPARED = 80
@@ -112,6 +117,8 @@ def exit_code(error: BaseException) -> int:
             return DEVICE
         case QaicError() | OSError():
             return FAILURE
+        case Terminated():
+            return TERMINATED
         case KeyboardInterrupt():
             return INTERRUPTED
         case _:
@@ -120,6 +127,30 @@ def exit_code(error: BaseException) -> int:
 
 def _nowhere() -> io.TextIOWrapper:
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 (open as long as the process)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: everything is put in order as after Ctrl-C."""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    # A second one, as from an impatient supervisor, ends the process at once.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise Terminated
+
+
+@contextlib.contextmanager
+def _termination() -> Iterator[None]:
+    """Have SIGTERM raise `Terminated`, where the process that embeds the tool has no handler of its own."""
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    if not on_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
@@ -132,14 +163,15 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: complain("warning", str(message))
     try:
-        code = tool(sys.argv[1:] if argv is None else argv)
+        with _termination():
+            code = tool(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone, for example `| head`; nothing is wrong, and no message is read.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     except KeyboardInterrupt as error:
-        complain("error", "interrupted")
+        complain("error", "terminated" if isinstance(error, Terminated) else "interrupted")
         return exit_code(error)
     except QaicError as error:
         complain("error", error.message)

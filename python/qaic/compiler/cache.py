@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -24,17 +23,24 @@ from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.backend.cpu.qpc_writer import canonical_json
+from qaic.compiler.cache_contents import (
+    LOCK_NAME,
+    PROGRAM_NAME,
+    locked,
+    note_use,
+    remove_leftovers,
+    shrink,
+    size_limit,
+)
 from qaic.compiler.digest import DigestIndex
 from qaic.errors import QpcError
 from qaic.support.atomic_io import write_replacing
 from qaic.support.open_regular import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 _log = logging.getLogger("qaic.compiler")
-
-PROGRAM_NAME: Final = "programqpc.bin"
 
 #: changes when the meaning of cached files changes without a change of version
 _FORMAT: Final = 5
@@ -59,7 +65,10 @@ class Cache:
     def lookup(self, key: str) -> Path | None:
         """Return the program of a key; a damaged one counts as absent."""
         path = self.folder / key / PROGRAM_NAME
-        return path if is_whole(path) and _survived(path) else None
+        if not (is_whole(path) and _survived(path)):
+            return None
+        note_use(path)
+        return path
 
     def build(self, key: str, write: Callable[[Path], None], *, anew: bool = False) -> Path:
         """Return the program of a key, writing it if no other process did so meanwhile; may wait for that.
@@ -76,7 +85,9 @@ class Cache:
         entry = self.folder / key
         entry.mkdir(parents=True, exist_ok=True)
         path = entry / PROGRAM_NAME
-        with _locked(entry / ".lock") as alone:
+        limit = size_limit()
+        remove_leftovers(self.folder)
+        with locked(entry / LOCK_NAME) as alone:
             is_there = is_whole(path) and _survived(path)
             if is_there and not anew:
                 return path
@@ -87,6 +98,8 @@ class Cache:
                     leftover.unlink(missing_ok=True)
             write_replacing(path, write)
             _mark(path)
+        if limit is not None:
+            shrink(self.folder, limit, keep=path)
         return path
 
 
@@ -168,16 +181,3 @@ def _private_folder(wanted: str, reason: str) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _log.warning("the compile cache %s cannot be written (%s); this process uses %s", wanted, reason, folder)
     return folder
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock file; yields whether it could be locked at all. Blocks until it is free."""
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            _log.debug("no locks at %s: %s", path, error)
-            yield False
-            return
-        yield True

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler import cache, digest
+from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.diagnostics import kept_warnings
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
@@ -73,7 +74,7 @@ def compile_model(
         path = _compiled(model, options, set_options, folder)
         if folder is None:
             return path
-        target = folder / cache.PROGRAM_NAME
+        target = folder / PROGRAM_NAME
         # A copy, not a link: an edit of the copy must not edit the cache.
         write_replacing(target, lambda temporary: _copy(path, temporary))
     return target

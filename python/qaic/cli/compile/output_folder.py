@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.compiler.cache import PROGRAM_NAME
+from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.quantization.precision_classes import is_quantizing
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.emit_report import DEBUG_FOLDER

@@ -8,18 +8,16 @@ sample per worker is in memory.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from os import sched_getaffinity
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from qaic import _core
-from qaic.compiler import cache
+from qaic.compiler import cache, cache_contents
 from qaic.compiler.calibration.add_observers import write_instrumented
 from qaic.compiler.calibration.dataset import fitted
 from qaic.compiler.calibration.profile import TensorProfile
@@ -30,6 +28,7 @@ from qaic.errors import InferenceError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -137,8 +136,8 @@ def measure(
     """
     # Where the container will be, too: it has the same weights, and temporary folders may be in memory.
     store = cache.open_cache().folder
-    with tempfile.TemporaryDirectory(prefix="calibration-", suffix=".tmp", dir=store) as folder:
-        path = Path(folder) / "programqpc.bin"
+    with cache_contents.work_folder(store, "calibration") as folder:
+        path = folder / cache_contents.PROGRAM_NAME
         output_bytes = write_instrumented(path, graph, measured.results)
         kind = HistogramRecord if with_histograms else RangeRecord
         records = {name: kind() for name in (*measured.inputs, *measured.results)}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.compiler import cache, digest, driver
 from qaic.compiler.backend.card import card_files, card_process
+from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.reports import extra_artifacts
@@ -143,7 +144,7 @@ def compile_for_card(
             # The container last: a process that sees it sees what belongs to it.
             for path in sorted(made.parent.iterdir(), key=lambda path: path == made):
                 _replace(path, folder / path.name)
-            return folder / cache.PROGRAM_NAME
+            return folder / PROGRAM_NAME
 
 
 def _cached(
@@ -223,7 +224,7 @@ class _Job:
             entries = card_files.with_state_precision(resolved.compile, source.parse().graph)
             files["custom_io_list_file"].write_text(card_files.custom_io_text(entries), encoding="utf-8")
         self._files = {**files, "model_path": path, "output_dir": work / "qpc"}
-        self.program = work / "qpc" / cache.PROGRAM_NAME
+        self.program = work / "qpc" / PROGRAM_NAME
         self._warned = False
 
     @property
@@ -307,7 +308,7 @@ def _checked(compiler: Path, path: Path) -> Path:
             raise OSError("it is a pipe")  # noqa: TRY301  # refused below like everything else
         _core.Qpc(str(path))
     except (OSError, QpcError) as error:
-        found = f"a file that is no container ({error})" if path.exists() else f"no {cache.PROGRAM_NAME}"
+        found = f"a file that is no container ({error})" if path.exists() else f"no {PROGRAM_NAME}"
         raise refuse(
             f"result of {compiler}",
             code="card_compiler_result",
