@@ -273,6 +273,32 @@ def test_ctrl_c_leaves_nothing(model, out, tmp_path):
     assert not list(cache.rglob("*.bin")) + list(cache.rglob("*.tmp"))
 
 
+FULL = """
+import resource, sys
+from qaic.cli import compile
+arguments = sys.argv[1:]
+assert compile.main(arguments) == 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+sys.exit(compile.main(arguments))
+"""
+
+
+def test_a_target_without_room_is_named(model, out, tmp_path):
+    """A limit on files stands for a full disk: the copy fails at the same call. The cache has the program."""
+    before = out / "programqpc.bin"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, f"-m={model}", BATCH, f"-aic-binary-dir={out}"],
+        env={**os.environ, "QAIC_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == f"error: {out / 'programqpc.bin'}: File too large\n"
+    assert before.stat().st_size > 100
+    assert names_in(out) == ["programqpc.bin"]
+
+
 # --- reports and messages
 
 

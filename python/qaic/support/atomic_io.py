@@ -35,10 +35,13 @@ def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write(aside)
         aside.replace(path)
-    except BaseException:
+    except BaseException as error:
         # What went wrong is of interest, not that there is nothing to remove.
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
+        # The file that is to be is the one that its reader knows; a copy names its source first.
+        if isinstance(error, OSError) and error.errno and str(aside) in {error.filename, error.filename2}:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
