@@ -15,7 +15,7 @@ from child_process import run_script
 from qaic import __main__ as front_door
 from qaic.cli import console
 from qaic.cli.transcript.diff import compare
-from qaic.cli.transcript.lines import VOLATILE, Line, normalised, read
+from qaic.cli.transcript.lines import VOLATILE, Line, normalized, read
 
 SAMPLE = Path(__file__).parents[1] / "data" / "transcripts" / "run.jsonl"
 HEADER = {"seq": 0, "name": "HEADER", "fields": {"version": 1}, "errno": None}
@@ -354,8 +354,8 @@ def test_anything_can_be_compared(a, b, lrt):
 @settings(max_examples=100, deadline=None)
 def test_normalising_twice_is_normalising_once(lines):
     for line in lines:
-        once = normalised(line)
-        assert normalised(once) == once
+        once = normalized(line)
+        assert normalized(once) == once
 
 
 @given(
@@ -381,11 +381,11 @@ def test_compare_of_any_two_transcripts_reports_each_call_once(a, b):
 def test_what_is_volatile_is_left_out_of_what_is_compared():
     manage = next(line for line in read(str(SAMPLE)) if line.name == "MANAGE")
     line = Line(seq=1, name="MANAGE", fields={"data": 5, "transactions": [{"process_id": 7, "elf_id": 7}]})
-    assert normalised(line).fields == {
+    assert normalized(line).fields == {
         "data": VOLATILE,
         "transactions": [{"process_id": VOLATILE, "elf_id": 7}],
     }
-    assert normalised(manage) == manage
+    assert normalized(manage) == manage
 
 
 RUN = """

@@ -27,7 +27,7 @@ from qaic.options.codecs.scalars import (
 )
 from qaic.options.codecs.structures import ModelInputs, SymbolMap
 from qaic.options.files.options_file import read_options_file
-from qaic.options.names import nearest, normalise, respell
+from qaic.options.names import nearest, normalize, respell
 from qaic.options.table import SPECS, find, nearest_name
 
 CODECS: list[Codec[object]] = [
@@ -249,7 +249,7 @@ def test_an_option_of_the_tools_is_refused_as_keyword_and_warned_of_in_a_file(pa
     result = resolved({}, f'"{spelling}": x\n')
     assert len(result.warnings) == 1
     assert spelling in result.warnings[0]
-    assert name == normalise(spelling)
+    assert name == normalize(spelling)
 
 
 JUNK = st.recursive(

@@ -19,7 +19,7 @@ from qaic.options.codecs.scalars import (
     ListOf,
     Str,
     ValueMismatchError,
-    plain,
+    to_python,
 )
 from qaic.support.text import format_value
 
@@ -251,6 +251,6 @@ def test_shown_is_short_and_never_fails():
 
 
 def test_plain_leaves_types_and_ordinary_values_alone():
-    assert plain(np.float32) is np.float32
-    assert plain("a") == "a"
-    assert plain(np.array([[1, 2]])) == [[1, 2]]
+    assert to_python(np.float32) is np.float32
+    assert to_python("a") == "a"
+    assert to_python(np.array([[1, 2]])) == [[1, 2]]

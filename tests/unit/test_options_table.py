@@ -19,7 +19,7 @@ from qaic.options.codecs.scalars import Int
 from qaic.options.help_text import render_help
 from qaic.options.keywords import CompileKeywords
 from qaic.options.models import specs_of
-from qaic.options.names import normalise
+from qaic.options.names import normalize
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS, find, index, nearest_name
 
@@ -209,7 +209,7 @@ def test_other_documented_spellings_lead_to_the_canonical_name(spelling, name):
 
 def test_names_of_one_option_are_never_those_of_another():
     assert len({row.name for row in SPECS}) == len(SPECS)
-    assert all(normalise(key) == key for row in SPECS for key in row.keys)
+    assert all(normalize(key) == key for row in SPECS for key in row.keys)
 
 
 def test_one_letter_flags_are_not_names():

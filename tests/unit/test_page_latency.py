@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from qaic import page
 from qaic.errors import InputError, OptionError, StateError
-from qaic.page.latency.charts import course_note, course_svg, histogram_svg, percentiles_svg
-from qaic.page.latency.distribution import Distribution, course, histogram
+from qaic.page.latency.charts import curve_note, curve_svg, histogram_svg, percentiles_svg
+from qaic.page.latency.distribution import Distribution, curve, histogram
 from qaic.page.latency.page import latency_page
 from qaic.page.latency.terminal import latency_text
 
@@ -69,7 +69,7 @@ def test_a_few_slow_ones_do_not_squeeze_the_rest():
 @given(latencies, st.integers(1, 40))
 def test_the_course_keeps_extremes(seconds, columns):
     values = np.array(seconds)
-    found = course(values, columns)
+    found = curve(values, columns)
     assert len(found.first) == min(columns, len(values))
     assert (found.least.min(), found.most.max()) == (values.min(), values.max())
     bounds = [*found.first, len(values)]
@@ -80,7 +80,7 @@ def test_the_course_keeps_extremes(seconds, columns):
 @given(st.one_of(latencies, skewed))
 def test_charts_are_well_formed_and_inside_their_frame(seconds):
     found = Distribution.of(seconds)
-    for chart in (histogram_svg(found), percentiles_svg(found), course_svg(found)):
+    for chart in (histogram_svg(found), percentiles_svg(found), curve_svg(found)):
         root = ET.fromstring(chart)
         for element in root.iter():
             for name, limit in (
@@ -159,8 +159,8 @@ def test_a_page_of_latencies_holds_the_figures(tmp_path):
 
 def test_slow_samples_beyond_the_chart_are_counted():
     found = Distribution.of([1e-3] * 999 + [5.0])
-    assert "1 slower than the top are drawn there; the slowest took 5000.00 ms" in course_note(found)
-    assert course_note(Distribution.of([1e-3] * 9)) == ""
+    assert "1 slower than the top are drawn there; the slowest took 5000.00 ms" in curve_note(found)
+    assert curve_note(Distribution.of([1e-3] * 9)) == ""
 
 
 def test_pictures_are_html_or_png(tmp_path):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from qaic.options.conflicts import RULES
 from qaic.options.help_text import render_help
-from qaic.options.names import normalise
+from qaic.options.names import normalize
 from qaic.options.rules import Rule, Severity
 from qaic.options.spec import Documented, Effect, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
@@ -138,7 +138,7 @@ def _row(spec: OptionSpec) -> tuple[str, ...]:
     meaning = spec.summary
     if spec.updatable:
         meaning += " *Can change.*"
-    own = {spec.name, *(() if spec.flag is None else map(normalise, spec.flag.texts))}
+    own = {spec.name, *(() if spec.flag is None else map(normalize, spec.flag.texts))}
     others = [f"`{alias}`" for alias in spec.aliases if alias not in own]
     if spec.aic is not None:
         others += [f"`{name}`" for name in (spec.aic.name, spec.aic.json_key) if name not in own]

@@ -23,7 +23,7 @@ from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
 from qaic.options.files.custom_io import CustomIoList
 from qaic.options.files.node_precision import NodePrecisionLists
 from qaic.options.files.parsed_file import JsonFile
-from qaic.options.names import normalise
+from qaic.options.names import normalize
 from qaic.options.table import SPECS
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _spellings(spec: OptionSpec) -> set[str]:
     """Return keys with underscores, with hyphens, and as the flag or the JSON key is written."""
     keys = {spelling for key in spec.keys for spelling in (key, key.replace("_", "-"))}
     if spec.flag is not None:
-        keys.update(text for text in spec.flag.texts if normalise(text) in keys)
+        keys.update(text for text in spec.flag.texts if normalize(text) in keys)
     if spec.aic is not None:
         keys.add(spec.aic.json_key)
     return keys

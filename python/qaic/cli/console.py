@@ -34,19 +34,19 @@ TERMINATED = 143
 _LONGEST_COMPARED = 80
 
 
-def show(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print one line of output."""
     sys.stdout.write(text + "\n")
 
 
-def show_json(value: object) -> None:
+def print_json(value: object) -> None:
     """Print a value as JSON."""
     import json
 
-    show(json.dumps(value, indent=2, ensure_ascii=False))
+    print_line(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def complain(kind: str, text: str) -> None:
+def print_message(kind: str, text: str) -> None:
     """Print one line about what went wrong, to stderr."""
     sys.stderr.write(f"{kind}: {text}\n")
 
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
-        complain("error", message)
+        print_message("error", message)
         sys.stderr.write(f"hint: {self.prog} --help shows the options\n")
         raise SystemExit(USAGE)
 
@@ -161,7 +161,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from files; a terminal that cannot show one gets its escape.
         sys.stdout.reconfigure(errors="backslashreplace")
-    warnings.showwarning = lambda message, *_args, **_kwargs: complain("warning", str(message))
+    warnings.showwarning = lambda message, *_args, **_kwargs: print_message("warning", str(message))
     try:
         with _termination():
             code = tool(sys.argv[1:] if argv is None else argv)
@@ -171,21 +171,21 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     except KeyboardInterrupt as error:
-        complain("error", "terminated" if isinstance(error, Terminated) else "interrupted")
+        print_message("error", "terminated" if isinstance(error, Terminated) else "interrupted")
         return exit_code(error)
     except QaicError as error:
-        complain("error", error.message)
+        print_message("error", error.message)
         for hint in error.hints:
-            complain("hint", hint)
+            print_message("hint", hint)
         return exit_code(error)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        complain("error", f"{where}{error.strerror or error}")
+        print_message("error", f"{where}{error.strerror or error}")
         return exit_code(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a bug of ours and must be seen whole
         import traceback
 
         traceback.print_exc()
-        complain("error", "this is a bug of openqaic; please report it with the lines above")
+        print_message("error", "this is a bug of openqaic; please report it with the lines above")
         return exit_code(error)
     return code

@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from qaic import __version__, _core
-from qaic.cli.console import show, show_json, table
+from qaic.cli.console import print_json, print_line, table
 from qaic.errors import DeviceError
 
 
@@ -16,19 +16,19 @@ def info(*, as_json: bool) -> int:
     """Print versions, the engine and the devices. Exit code 0 even without an engine, which is then said."""
     facts = gather()
     if as_json:
-        show_json(facts)
+        print_json(facts)
         return 0
-    show(f"openqaic     {facts['openqaic']}")
-    show(f"python       {facts['python']} on {facts['platform']}")
+    print_line(f"openqaic     {facts['openqaic']}")
+    print_line(f"python       {facts['python']} on {facts['platform']}")
     for package, version in facts["packages"].items():
-        show(f"{package:<12} {version or 'not installed'}")
+        print_line(f"{package:<12} {version or 'not installed'}")
     engine = facts["engine"]
     if "error" in engine:
-        show(f"engine       none: {engine['error']}")
+        print_line(f"engine       none: {engine['error']}")
     else:
-        show(f"engine       onnxruntime {engine['version']}, {engine['path']}")
-    show()
-    show(
+        print_line(f"engine       onnxruntime {engine['version']}, {engine['path']}")
+    print_line()
+    print_line(
         table(
             [
                 [
@@ -49,7 +49,9 @@ def info(*, as_json: bool) -> int:
         if device["reason"]:
             # Errors of a card begin with its number.
             name = f"device {device['id']}"
-            show(device["reason"] if device["reason"].startswith(name) else f"{name}: {device['reason']}")
+            print_line(
+                device["reason"] if device["reason"].startswith(name) else f"{name}: {device['reason']}"
+            )
     return 0
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.console import complain, show, table
+from qaic.cli.console import print_line, print_message, table
 from qaic.errors import InputError
 from qaic.page.drawing import suffix_of
 
@@ -83,7 +83,7 @@ def _plot_latencies(
     if target is None:
         from qaic.page.latency.terminal import latency_text
 
-        show(latency_text(distribution, width=_width()))
+        print_line(latency_text(distribution, width=_width()))
         _show_reports(reports)
         return 0
     from qaic.page.drawing import draw_latencies
@@ -109,7 +109,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
 
     buffer = qaic.stats.open(path, qpc=qpc, check=True)
     if qpc is None and buffer.has("OP"):
-        complain("hint", "--qpc takes the container that was running: it names the operations")
+        print_message("hint", "--qpc takes the container that was running: it names the operations")
     capture: Capture = Capture([buffer], name=path.name)
     if target is None:
         _show_reports([REPORTS["overview"](capture), REPORTS["ops"](capture)])
@@ -128,22 +128,22 @@ def _show_timeline(timeline: Timeline) -> None:
     from qaic.page.timeline.summary_rows import kind_rows, track_rows
 
     rows = track_rows(timeline)
-    show(table(rows[:_SHOWN_ROWS], header=["row", "events", "busy us", "from us", "to us"]))
+    print_line(table(rows[:_SHOWN_ROWS], header=["row", "events", "busy us", "from us", "to us"]))
     if len(rows) > _SHOWN_ROWS:
-        show(f"... and {len(rows) - _SHOWN_ROWS} rows more; -o page.html shows them all")
-    show()
+        print_line(f"... and {len(rows) - _SHOWN_ROWS} rows more; -o page.html shows them all")
+    print_line()
     kinds = kind_rows(timeline)
-    show(table(kinds[:_SHOWN_ROWS], header=["kind", "events", "time us", "%"]))
+    print_line(table(kinds[:_SHOWN_ROWS], header=["kind", "events", "time us", "%"]))
     for note in timeline.notes:
-        show(note)
+        print_line(note)
 
 
 def _show_reports(reports: list[Report]) -> None:
     from qaic.stats.reports.render.text import to_text
 
     for report in reports:
-        show()
-        show(to_text(report, width=_width()).rstrip("\n"))
+        print_line()
+        print_line(to_text(report, width=_width()).rstrip("\n"))
 
 
 def _width() -> int:
@@ -151,5 +151,5 @@ def _width() -> int:
 
 
 def _say(written: Path) -> int:
-    show(f"wrote {written} ({written.stat().st_size / 1e6:.2f} MB)")
+    print_line(f"wrote {written} ({written.stat().st_size / 1e6:.2f} MB)")
     return 0

@@ -13,7 +13,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from qaic.cli.console import FAILURE, SUCCESS, complain, show
+from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
 from qaic.support.atomic_io import write_replacing
 
 VENDOR_PREFIX = "/opt/qti-aic"
@@ -40,8 +40,10 @@ def install(prefix: str) -> int:
     foreign = [root / place for place in tools if _occupied(root / place)]
     if foreign:
         for path in foreign:
-            complain("error", f"{path} exists and is not a shim of openqaic")
-        complain("hint", "nothing was installed; move these away, or choose another root with --prefix DIR")
+            print_message("error", f"{path} exists and is not a shim of openqaic")
+        print_message(
+            "hint", "nothing was installed; move these away, or choose another root with --prefix DIR"
+        )
         return FAILURE
     made: list[Path] = []
     before: dict[Path, bytes | None] = {}
@@ -60,9 +62,9 @@ def install(prefix: str) -> int:
         _undo(before, root, made)
         raise
     for place in tools:
-        show(f"installed {root / place}")
+        print_line(f"installed {root / place}")
     for place in _TOOLS.keys() - tools.keys():
-        complain("note", f"{Path(place).name} is not in this version and was left out")
+        print_message("note", f"{Path(place).name} is not in this version and was left out")
     return SUCCESS
 
 
@@ -73,15 +75,15 @@ def remove(prefix: str) -> int:
     try:
         for path in shims:
             path.unlink()
-            show(f"removed {path}")
+            print_line(f"removed {path}")
         _remove_folders(root)
     except OSError as error:
         return _explain(error, root, "remove")
     if not shims:
-        show(f"there is no shim under {root}")
+        print_line(f"there is no shim under {root}")
     for path in (root / place for place in _TOOLS):
         if _occupied(path):
-            complain("note", f"{path} is not a shim of openqaic and was left alone")
+            print_message("note", f"{path} is not a shim of openqaic and was left alone")
     return SUCCESS
 
 
@@ -163,13 +165,13 @@ def _undo(before: dict[Path, bytes | None], root: Path, made: list[Path]) -> Non
                 if not any(folder.iterdir()):
                     folder.rmdir()
     except OSError as error:
-        complain("error", f"{error.filename}: {error.strerror}; the installation is incomplete")
+        print_message("error", f"{error.filename}: {error.strerror}; the installation is incomplete")
 
 
 def _explain(error: OSError, root: Path, what: str) -> int:
-    complain("error", f"{error.filename}: {error.strerror}")
+    print_message("error", f"{error.filename}: {error.strerror}")
     if isinstance(error, PermissionError):
-        complain(
+        print_message(
             "hint",
             f"sudo {sys.executable} -m qaic shims {what} --prefix {root}, or another root with --prefix DIR",
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from qaic.options.codecs.structures import ModelInput
     from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
-    from qaic.options.raw_option import Given
+    from qaic.options.raw_option import RawOption
     from qaic.options.resolution import ResolvedOptions
 
 __all__ = [
@@ -51,7 +51,7 @@ def resolve(
     *,
     options_path: str | os.PathLike[str] | None,
     model_is_container: bool,
-    flags: Sequence[Given] = (),
+    flags: Sequence[RawOption] = (),
 ) -> ResolvedOptions:
     """Resolve options: keyword arguments and flags win over the options file, the file over the defaults.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from qaic.errors import OptionError
 from qaic.options.codecs.scalars import ListOf, ValueMismatchError
 from qaic.options.names import respell
-from qaic.options.raw_option import Given, Origin, Source
+from qaic.options.raw_option import Origin, RawOption, Source
 from qaic.options.spec import Flag, FlagForm, Stage
 from qaic.options.table import SPECS, find
 
@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"-[0-9.]")
 _WORDS = frozenset({"true", "false"})
 
 
-def read_argv(argv: Sequence[str]) -> list[Given]:
+def read_argv(argv: Sequence[str]) -> list[RawOption]:
     """Read command line arguments.
 
     A flag of the table is found by its own text or by any other name of its option; whatever else begins with
@@ -44,7 +44,7 @@ def read_argv(argv: Sequence[str]) -> list[Given]:
 
     Returns
     -------
-    list of Given
+    list of RawOption
         One entry for each option, with what its flags give together: the texts of a flag that may be
         repeated, the joined texts of a list, a number for a flag that counts.
 
@@ -54,16 +54,16 @@ def read_argv(argv: Sequence[str]) -> list[Given]:
         An argument is no flag, or a value is missing or too many. All such arguments are in one error.
     """
     wrong: list[str] = []
-    found: list[Given] = []
+    found: list[RawOption] = []
     for spec, spelling, value in _arguments(argv, wrong):
         name = None if spec is None else spec.name
         earlier = next((item for item in found if name is not None and item.name == name), None)
-        given = Given(Origin(Source.ARGV, spelling), value, name=name)
+        given = RawOption(Origin(Source.ARGV, spelling), value, name=name)
         together = None if earlier is None else _together(spec, earlier.value, value)
         if earlier is None or together is None:
             found.append(given)
         else:
-            found[found.index(earlier)] = Given(earlier.origin, together, name=name)
+            found[found.index(earlier)] = RawOption(earlier.origin, together, name=name)
     if wrong:
         raise OptionError(
             wrong[0] if len(wrong) == 1 else "\n  ".join([f"{len(wrong)} arguments are wrong:", *wrong]),
@@ -71,7 +71,7 @@ def read_argv(argv: Sequence[str]) -> list[Given]:
             context={"problems": wrong},
         )
     return [
-        Given(item.origin, [item.value], name=item.name)
+        RawOption(item.origin, [item.value], name=item.name)
         if isinstance(item.value, str) and _form(item) is FlagForm.REPEAT
         else item
         for item in found
@@ -187,7 +187,7 @@ def _counted(text: str) -> OptionSpec | None:
     return spec if spec is not None and spec.flag is not None and spec.flag.form is FlagForm.COUNT else None
 
 
-def _form(item: Given) -> FlagForm | None:
+def _form(item: RawOption) -> FlagForm | None:
     spec = None if item.name is None else find(item.name)
     return None if spec is None or spec.flag is None else spec.flag.form
 
@@ -227,7 +227,7 @@ def _written(spec: OptionSpec, flag: Flag, value: object, *, sdk: bool) -> list[
     return [f"{start}={flag.separator.join(texts)}"]
 
 
-def _forwarded(item: Given) -> list[str]:
+def _forwarded(item: RawOption) -> list[str]:
     """Write an option that is not in the table by the general rule for names and values."""
     spelling = item.origin.spelling
     flag = spelling if spelling.startswith("-") else respell(spelling, "-")

@@ -8,7 +8,7 @@ from qaic.options.codecs.op_types import operator_kind
 from qaic.options.files.custom_io import CustomIo
 from qaic.options.files.partitions import PartitionConfig
 from qaic.options.raw_option import Source
-from qaic.options.rules import Rule, RuleView, Severity, exclusive, joined, needs
+from qaic.options.rules import Rule, RuleView, Severity, exclusive, format_names, needs
 from qaic.options.table import SPECS
 
 if TYPE_CHECKING:
@@ -50,21 +50,21 @@ def _container_needed(view: RuleView) -> str | None:
     if view.values["compile"] or view.model_is_container:
         return None
     return (
-        f"{view.spell('compile')} is false, but the model is not compiled: give a container or leave it out"
+        f"{view.format('compile')} is false, but the model is not compiled: give a container or leave it out"
     )
 
 
 def _needs_sdk(view: RuleView) -> str | None:
-    asked = view.asked(_SDK_ONLY)
+    asked = view.given_names(_SDK_ONLY)
     if not asked or view.values["target"] == "card":
         return None
-    return f"{joined(asked)} is not available without the SDK: only with the target card"
+    return f"{format_names(asked)} is not available without the SDK: only with the target card"
 
 
 def _unknown_for_card(view: RuleView) -> str | None:
-    if not view.asks("allow_unknown_options") or view.values["target"] == "card":
+    if not view.is_set("allow_unknown_options") or view.values["target"] == "card":
         return None
-    return f"{view.spell('allow_unknown_options')} has no effect without the target card"
+    return f"{view.format('allow_unknown_options')} has no effect without the target card"
 
 
 def _clusters(view: RuleView) -> str | None:
@@ -73,17 +73,17 @@ def _clusters(view: RuleView) -> str | None:
     wrong = []
     if clusters and sum(clusters) != cores:
         wrong.append(
-            f"the clusters of {view.spell('sdp_cluster_sizes')} have {sum(clusters)} cores together, "
-            f"{view.spell('aic_num_cores')} is {cores}"
+            f"the clusters of {view.format('sdp_cluster_sizes')} have {sum(clusters)} cores together, "
+            f"{view.format('aic_num_cores')} is {cores}"
         )
     if len(mos) > 1 and len(mos) != max(len(clusters), 1):
         wrong.append(
-            f"{view.spell('mos')} has {len(mos)} values; one is expected, or one for each of the "
-            f"{max(len(clusters), 1)} clusters of {view.spell('sdp_cluster_sizes')}"
+            f"{view.format('mos')} has {len(mos)} values; one is expected, or one for each of the "
+            f"{max(len(clusters), 1)} clusters of {view.format('sdp_cluster_sizes')}"
         )
     if mos and max(mos) > cores:
         wrong.append(
-            f"{view.spell('mos')} of {max(mos)} is more than {view.spell('aic_num_cores')} of {cores}"
+            f"{view.format('mos')} of {max(mos)} is more than {view.format('aic_num_cores')} of {cores}"
         )
     return "; ".join(wrong) or None
 
@@ -96,7 +96,8 @@ def _same_kind(view: RuleView) -> str | None:
     if not both:
         return None
     shown = [name if name == other else f"{name} ({other})" for name, other in both.items()]
-    return f"{joined([view.spell(name) for name in lists])} both list {joined(shown)}: keep one of them"
+    options = format_names([view.format(name) for name in lists])
+    return f"{options} both list {format_names(shown)}: keep one of them"
 
 
 def _names(value: object) -> Sequence[str]:
@@ -113,8 +114,8 @@ def _schemas(view: RuleView) -> str | None:
     ]
     if not wrong:
         return None
-    values = joined([f"{view.spell(name)} ({view.values[name]})" for name in wrong])
-    return f"{view.spell('quantization_schema')} ({both}) contradicts {values}: drop one of them"
+    values = format_names([f"{view.format(name)} ({view.values[name]})" for name in wrong])
+    return f"{view.format('quantization_schema')} ({both}) contradicts {values}: drop one of them"
 
 
 def _graph_names(view: RuleView) -> str | None:
@@ -123,7 +124,7 @@ def _graph_names(view: RuleView) -> str | None:
     if not names or len(names) == expected:
         return None
     return (
-        f"{view.spell('graph_names')} has {len(names)} names for {expected} "
+        f"{view.format('graph_names')} has {len(names)} names for {expected} "
         f"{'graph' if expected == 1 else 'graphs'}; every set of sizes is a graph"
     )
 
@@ -135,18 +136,18 @@ def _bfloat16(view: RuleView) -> str | None:
     if not names or view.values["aic_hw_version"] == "ai200":
         return None
     return (
-        f"{view.spell('custom_io_list_file')} gives bfloat16 to {names[0]!r}, which only "
-        f"{view.spell('aic_hw_version')} ai200 has"
+        f"{view.format('custom_io_list_file')} gives bfloat16 to {names[0]!r}, which only "
+        f"{view.format('aic_hw_version')} ai200 has"
     )
 
 
 def _percentile(view: RuleView) -> str | None:
     method = view.values["quantization_calibration"]
-    if not view.asks("percentile_calibration_value") or method == "Percentile":
+    if not view.is_set("percentile_calibration_value") or method == "Percentile":
         return None
     return (
-        f"{view.spell('percentile_calibration_value')} has no effect unless "
-        f"{view.spell('quantization_calibration')} is Percentile"
+        f"{view.format('percentile_calibration_value')} has no effect unless "
+        f"{view.format('quantization_calibration')} is Percentile"
     )
 
 
@@ -155,7 +156,7 @@ def _bins_of_kl(view: RuleView) -> str | None:
     if not str(method).startswith("KL") or bins >= _BINS_OF_KL:
         return None
     return (
-        f"{view.spell('quantization_calibration')} {method} needs {view.spell('num_histogram_bins')} of at "
+        f"{view.format('quantization_calibration')} {method} needs {view.format('num_histogram_bins')} of at "
         f"least {_BINS_OF_KL}; with {bins} the whole range is taken"
     )
 
@@ -168,36 +169,36 @@ def _int16(view: RuleView) -> str | None:
 
 
 def _samples(view: RuleView) -> str | None:
-    if any(view.asks(name) for name in ("convert_to_quantize", "dump_profile")):
+    if any(view.is_set(name) for name in ("convert_to_quantize", "dump_profile")):
         return None
     # From a command line they may also be the inputs of the run step.
     unused = [
         name
         for name in ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads")
-        if view.asks(name) and view.origins[name].source is not Source.ARGV
+        if view.is_set(name) and view.origins[name].source is not Source.ARGV
     ]
     if not unused:
         return None
     return (
-        f"{joined(view.asked(unused))} without {view.spell('convert_to_quantize')} or "
-        f"{view.spell('dump_profile')}: nothing is observed"
+        f"{format_names(view.given_names(unused))} without {view.format('convert_to_quantize')} or "
+        f"{view.format('dump_profile')}: nothing is observed"
     )
 
 
 def _list_or_random(view: RuleView) -> str | None:
-    if len(view.asked(("input_list_file", "use_random_input_data"))) < 2:
+    if len(view.given_names(("input_list_file", "use_random_input_data"))) < 2:
         return None
     return (
-        f"{view.spell('input_list_file')} and {view.spell('use_random_input_data')} are both given; "
+        f"{view.format('input_list_file')} and {view.format('use_random_input_data')} are both given; "
         "the list is used"
     )
 
 
 def _clip_without_fp16(view: RuleView) -> str | None:
     halves = ("convert_to_fp16", "execute_nodes_in_fp16", "node_precision_info_file")
-    if "clip_fp16_constants" not in view.origins or any(view.asks(name) for name in halves):
+    if "clip_fp16_constants" not in view.origins or any(view.is_set(name) for name in halves):
         return None
-    return f"{view.spell('clip_fp16_constants')} has no effect without {view.spell('convert_to_fp16')}"
+    return f"{view.format('clip_fp16_constants')} has no effect without {view.format('convert_to_fp16')}"
 
 
 def _cores_of_partitions(view: RuleView) -> str | None:
@@ -208,33 +209,34 @@ def _cores_of_partitions(view: RuleView) -> str | None:
         for device, given in zip(partition.devices, partition.cores, strict=True):
             if given not in {None, cores}:
                 return (
-                    f"{view.spell('mdp_load_partition_config')} gives device {device} of {partition.name!r} "
-                    f"{given} cores; every device uses the {cores} of {view.spell('aic_num_cores')}"
+                    f"{view.format('mdp_load_partition_config')} gives device {device} of {partition.name!r} "
+                    f"{given} cores; every device uses the {cores} of {view.format('aic_num_cores')}"
                 )
     return None
 
 
 def _several_devices(view: RuleView) -> str | None:
     config = view.values["mdp_load_partition_config"]
-    asked = view.asked(("allow_mxint8_mdp_io", "mdts_mos"))
+    asked = view.given_names(("allow_mxint8_mdp_io", "mdts_mos"))
     if not asked or (isinstance(config, PartitionConfig) and config.devices > 1):
         return None
-    return f"{joined(asked)} without a partition of several devices has no effect"
+    return f"{format_names(asked)} without a partition of several devices has no effect"
 
 
 def _measured(view: RuleView) -> str | None:
-    asked = view.asked(("ddr_stats", "aic_pmu_recipe", "aic_pmu_events"))
+    asked = view.given_names(("ddr_stats", "aic_pmu_recipe", "aic_pmu_events"))
     level = _number(view.values["stats_level"])
     if not asked or level >= _MEASURING:
         return None
-    return f"{joined(asked)} without effect: {view.spell('stats_level')} is {level}, {_MEASURING} is needed"
+    needed = f"{view.format('stats_level')} is {level}, {_MEASURING} is needed"
+    return f"{format_names(asked)} without effect: {needed}"
 
 
 def _compile_only(view: RuleView) -> str | None:
-    asked = view.asked(_RUNNING)
+    asked = view.given_names(_RUNNING)
     if not asked or not view.values["compile_only"]:
         return None
-    return f"{joined(asked)} without effect: with {view.spell('compile_only')} nothing is run"
+    return f"{format_names(asked)} without effect: with {view.format('compile_only')} nothing is run"
 
 
 RULES: tuple[Rule, ...] = (
@@ -255,7 +257,7 @@ RULES: tuple[Rule, ...] = (
         "needs_sdk",
         (*_SDK_ONLY, "target"),
         Severity.ERROR,
-        f"{joined([f'`{name}`' for name in _SDK_ONLY])} is not available without the SDK, "
+        f"{format_names([f'`{name}`' for name in _SDK_ONLY])} is not available without the SDK, "
         "that is for the `target` `cpu`.",
         _needs_sdk,
     ),

@@ -20,7 +20,7 @@ _LONGEST_COMPARED = 80
 _LEAST_LIKENESS = 0.6
 
 
-def normalise(key: str) -> str:
+def normalize(key: str) -> str:
     """Bring any spelling of an option name to its lookup key.
 
     Parameters
@@ -46,7 +46,7 @@ def nearest(key: str, names: Iterable[str]) -> str | None:
     names
         Lookup keys to choose from.
     """
-    wanted = normalise(key)[:_LONGEST_COMPARED]
+    wanted = normalize(key)[:_LONGEST_COMPARED]
     found = difflib.get_close_matches(wanted, list(names), n=1, cutoff=_LEAST_LIKENESS)
     return found[0] if found else None
 

@@ -50,7 +50,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RawOption:
     """One option as given.
 
     Parameters

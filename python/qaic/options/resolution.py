@@ -17,7 +17,7 @@ from qaic.options.files.options_file import read_options_file
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 from qaic.options.names import respell
 from qaic.options.normalize import effective_options, set_options
-from qaic.options.raw_option import Given, Origin, Source
+from qaic.options.raw_option import Origin, RawOption, Source
 from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
 from qaic.options.table import SPECS, find, nearest_flag, nearest_name
@@ -64,7 +64,7 @@ class ResolvedOptions:
     set_compile: dict[str, Json]
     origins: Mapping[str, Origin]
     as_given: Mapping[str, object]
-    unknown: tuple[Given, ...]
+    unknown: tuple[RawOption, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -78,7 +78,7 @@ class _Named:
     """An option that was given and has an effect."""
 
     spec: OptionSpec
-    given: Given
+    given: RawOption
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def resolve(
     *,
     options_path: str | os.PathLike[str] | None,
     model_is_container: bool,
-    flags: Sequence[Given] = (),
+    flags: Sequence[RawOption] = (),
 ) -> ResolvedOptions:
     """Resolve options: keyword arguments and flags win over the options file, the file over the defaults.
 
@@ -130,7 +130,9 @@ def resolve(
     qaic.errors.OptionError
         A value is wrong, or the options file is.
     """
-    given = [Given(Origin(Source.KEYWORD, key), value) for key, value in kwargs.items() if value is not None]
+    given = [
+        RawOption(Origin(Source.KEYWORD, key), value) for key, value in kwargs.items() if value is not None
+    ]
     given += flags
     chosen = _options_path(given, options_path)
     in_file = [] if chosen is None else read_options_file(chosen.value)
@@ -138,13 +140,13 @@ def resolve(
 
     named, unnamed = _named([*given, *in_file])
     named = [item for item in named if item.spec is not _OPTIONS_PATH]
-    ignored: list[Given] = []
+    ignored: list[RawOption] = []
     if model_is_container:
         ignored = [item.given for item in named if item.spec.stage is Stage.COMPILE]
         named = [item for item in named if item.spec.stage is not Stage.COMPILE]
     for_tools = [item.given for item in named if _is_for_tools(item)]
     named = [item for item in named if not _is_for_tools(item)]
-    forwarded: list[Given] = []
+    forwarded: list[RawOption] = []
     if _forwards_unknown(named):
         forwarded, unnamed = unnamed, []
     _refuse_unusable([item for item in [*unnamed, *for_tools] if _is_refused(item)])
@@ -208,7 +210,7 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
         found = find(key)
         if found is not None and found.updatable:
             if value is not None:
-                named.append(_Named(found, Given(Origin(Source.KEYWORD, key), value)))
+                named.append(_Named(found, RawOption(Origin(Source.KEYWORD, key), value)))
         elif found is None:
             wrong.append(_unknown_text(key))
         else:
@@ -223,16 +225,18 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
     return {name: item.value for name, item in _loaded(_merge(_typed(named))).items()}
 
 
-def _options_path(keywords: Sequence[Given], argument: str | os.PathLike[str] | None) -> _TypedPath | None:
+def _options_path(
+    keywords: Sequence[RawOption], argument: str | os.PathLike[str] | None
+) -> _TypedPath | None:
     """Find the options file, which a caller may also have put among the options under another spelling."""
     named = [_Named(_OPTIONS_PATH, item) for item in keywords if find(item.key) is _OPTIONS_PATH]
     if argument is not None:
-        named.append(_Named(_OPTIONS_PATH, Given(Origin(Source.KEYWORD, _OPTIONS_PATH.name), argument)))
+        named.append(_Named(_OPTIONS_PATH, RawOption(Origin(Source.KEYWORD, _OPTIONS_PATH.name), argument)))
     found = _merge(_typed(named)).get(_OPTIONS_PATH.name)
     return None if found is None else _TypedPath(FilePath().parse(found.value), found.origin)
 
 
-def _refuse_nested(in_file: Sequence[Given]) -> None:
+def _refuse_nested(in_file: Sequence[RawOption]) -> None:
     for item in in_file:
         if item.value is not None and find(item.key) is _OPTIONS_PATH:
             raise OptionError(
@@ -242,10 +246,10 @@ def _refuse_nested(in_file: Sequence[Given]) -> None:
             )
 
 
-def _named(items: Sequence[Given]) -> tuple[list[_Named], list[Given]]:
+def _named(items: Sequence[RawOption]) -> tuple[list[_Named], list[RawOption]]:
     """Split what was given into options of the table and the rest."""
     named: list[_Named] = []
-    unnamed: list[Given] = []
+    unnamed: list[RawOption] = []
     for item in items:
         found = find(item.key)
         if found is None:
@@ -260,7 +264,7 @@ def _is_for_tools(item: _Named) -> bool:
     return item.spec.stage is Stage.CLI and item.given.origin.source is not Source.ARGV
 
 
-def _is_refused(item: Given) -> bool:
+def _is_refused(item: RawOption) -> bool:
     """Whether an option that cannot be used here is an error in any case.
 
     A file may carry what is for other tools; a keyword argument is written for this call. ``json_input_file``
@@ -394,7 +398,7 @@ def _refuse_broken(view: RuleView) -> None:
         )
 
 
-def _refuse_unusable(items: Sequence[Given]) -> None:
+def _refuse_unusable(items: Sequence[RawOption]) -> None:
     if not items:
         return
     unknown = [item for item in items if find(item.key) is None]
@@ -414,7 +418,7 @@ def _refuse_unusable(items: Sequence[Given]) -> None:
     )
 
 
-def _unknown_warnings(items: Sequence[Given]) -> list[str]:
+def _unknown_warnings(items: Sequence[RawOption]) -> list[str]:
     return [
         f"ignored: {_unknown_text(item.origin.spelling, item.origin)}"
         for item in items
@@ -422,12 +426,12 @@ def _unknown_warnings(items: Sequence[Given]) -> list[str]:
     ]
 
 
-def _tool_warnings(items: Sequence[Given]) -> list[str]:
+def _tool_warnings(items: Sequence[RawOption]) -> list[str]:
     names = dict.fromkeys(item.origin.spelling for item in items)
     return [f"options that only the command line tools use are ignored: {', '.join(names)}"] if names else []
 
 
-def _container_warnings(items: Sequence[Given]) -> list[str]:
+def _container_warnings(items: Sequence[RawOption]) -> list[str]:
     names = dict.fromkeys(item.origin.spelling for item in items if item.value is not None)
     if not names:
         return []

@@ -47,7 +47,7 @@ class RuleView:
     origins: Mapping[str, Origin]
     model_is_container: bool
 
-    def asks(self, name: str) -> bool:
+    def is_set(self, name: str) -> bool:
         """Whether an option was given, with another value than its default."""
         if name not in self.origins:
             return False
@@ -55,11 +55,11 @@ class RuleView:
         # Samples may be an array, which compares its items.
         return value is not None if default is None else value != default
 
-    def asked(self, names: Iterable[str]) -> list[str]:
+    def given_names(self, names: Iterable[str]) -> list[str]:
         """Return the spellings of those options that have another value than their default."""
-        return [self.spell(name) for name in names if self.asks(name)]
+        return [self.format(name) for name in names if self.is_set(name)]
 
-    def spell(self, name: str) -> str:
+    def format(self, name: str) -> str:
         """Return the name of an option the way the user wrote it, or would write it."""
         origin = self.origins.get(name)
         if origin is not None:
@@ -111,12 +111,12 @@ def exclusive(name: str, *options: str, because: str = "keep one of them") -> Ru
 
     def check(view: RuleView) -> str | None:
         # A switch that was turned off explicitly asks for nothing here.
-        asked = view.asked(option for option in options if view.values[option] is not False)
+        asked = view.given_names(option for option in options if view.values[option] is not False)
         if len(asked) < 2:
             return None
-        return f"{joined(asked)} exclude each other: {because.format(*map(view.spell, options))}"
+        return f"{format_names(asked)} exclude each other: {because.format(*map(view.format, options))}"
 
-    listed = joined([f"`{option}`" for option in options])
+    listed = format_names([f"`{option}`" for option in options])
     return Rule(name, options, Severity.ERROR, f"{listed} exclude each other.", check)
 
 
@@ -138,21 +138,21 @@ def needs(
     """
 
     def check(view: RuleView) -> str | None:
-        asked = view.asked(options)
-        if not asked or any(view.asks(option) for option in needed):
+        asked = view.given_names(options)
+        if not asked or any(view.is_set(option) for option in needed):
             return None
-        one_of = joined([view.spell(option) for option in needed], "or")
+        one_of = format_names([view.format(option) for option in needed], "or")
         if severity is Severity.ERROR:
-            return f"{joined(asked)} {'needs' if len(asked) == 1 else 'need'} {one_of}"
+            return f"{format_names(asked)} {'needs' if len(asked) == 1 else 'need'} {one_of}"
         have = "has" if len(asked) == 1 else "have"
-        return f"{joined(asked)} {have} no effect without {one_of}"
+        return f"{format_names(asked)} {have} no effect without {one_of}"
 
     need = "needs" if len(options) == 1 else "need"
     users, sources = ([f"`{option}`" for option in listed] for listed in (options, needed))
-    summary = f"{joined(users)} {need} {joined(sources, 'or')}."
+    summary = f"{format_names(users)} {need} {format_names(sources, 'or')}."
     return Rule(name, (*options, *needed), severity, summary, check)
 
 
-def joined(names: Sequence[str], word: str = "and") -> str:
+def format_names(names: Sequence[str], word: str = "and") -> str:
     """List names as in a sentence."""
     return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qaic.options.names import normalise
+from qaic.options.names import normalize
 
 if TYPE_CHECKING:
     from qaic.options.codecs.scalars import Codec
@@ -193,9 +193,9 @@ class OptionSpec:
         keys = {self.name, *self.aliases}
         # One-letter flags are a matter of the command line: as a keyword or YAML key they would be a riddle.
         if self.flag is not None:
-            keys.update(normalise(text) for text in self.flag.texts if len(text) > 1)
+            keys.update(normalize(text) for text in self.flag.texts if len(text) > 1)
         if self.aic is not None:
-            keys.update((normalise(self.aic.name), normalise(self.aic.json_key)))
+            keys.update((normalize(self.aic.name), normalize(self.aic.json_key)))
         return frozenset(keys)
 
 

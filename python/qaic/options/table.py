@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
-from qaic.options.names import nearest, normalise
+from qaic.options.names import nearest, normalize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ def index(rows: Iterable[OptionSpec]) -> dict[str, OptionSpec]:
     found: dict[str, OptionSpec] = {}
     for row in rows:
         for key in row.keys:
-            if normalise(key) != key:
+            if normalize(key) != key:
                 message = f"the key {key!r} of the option {row.name} is not in its normal form"
                 raise ValueError(message)
             if found.setdefault(key, row) is not row:
@@ -47,7 +47,7 @@ _NAMES = tuple(spec.name for spec in SPECS)
 
 def find(key: str) -> OptionSpec | None:
     """Return the option that a user's spelling means, or None."""
-    return _INDEX.get(normalise(key))
+    return _INDEX.get(normalize(key))
 
 
 def nearest_name(key: str) -> str | None:
@@ -64,7 +64,7 @@ def nearest_name(key: str) -> str | None:
 
 def nearest_flag(key: str) -> str | None:
     """Return the text of the flag that is nearest to a wrong one, without dashes, or None."""
-    by_key = {normalise(text): text for text in _FLAGS if len(text) > 1}
+    by_key = {normalize(text): text for text in _FLAGS if len(text) > 1}
     found = nearest(key, by_key)
     if found is not None:
         return by_key[found]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qaic.errors import StateError
-from qaic.page.latency.distribution import PERCENTILES, course, histogram
+from qaic.page.latency.distribution import PERCENTILES, curve, histogram
 from qaic.page.timeline import Merger
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _draw_histogram(axes: Any, distribution: Distribution) -> None:
 def _draw_course(axes: Any, distribution: Distribution) -> None:
     assert distribution.seconds is not None  # noqa: S101 (callers look)
     unit, per_second = distribution.unit
-    columns = course(distribution.seconds, _COLUMNS)
+    columns = curve(distribution.seconds, _COLUMNS)
     if len(columns.first) == distribution.count:
         axes.plot(columns.first, columns.middle * per_second, ".", markersize=4)
     else:

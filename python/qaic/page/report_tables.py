@@ -25,16 +25,16 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def report_html(report: Report) -> str:
     """Return the body of a report's section."""
-    tables = (tiles_html(table) if is_facts(table) else table_html(table) for table in report.tables)
+    tables = (stat_cards_html(table) if is_facts(table) else table_html(table) for table in report.tables)
     return "\n".join(part for part in (verdict_html(report.verdict), *tables) if part)
 
 
-def says_nothing(report: Report) -> bool:
+def is_empty(report: Report) -> bool:
     """Whether a report has neither a verdict nor a row: the device did not measure what it is about."""
     return not report.verdict and not any(table.rows for table in report.tables)
 
 
-def silent_html(reports: Sequence[Report]) -> str:
+def empty_html(reports: Sequence[Report]) -> str:
     """Return the list of reports that say nothing, and why."""
     rows = []
     for report in reports:
@@ -60,7 +60,7 @@ def is_facts(table: Table) -> bool:
     )
 
 
-def tiles_html(table: Table) -> str:
+def stat_cards_html(table: Table) -> str:
     """Return names and values as tiles."""
     tiles, absent = [], []
     for name, value, *extremes, unit in table.rows:

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
-from qaic.cli.console import SUCCESS, USAGE, complain, show
+from qaic.cli.console import SUCCESS, USAGE, print_line, print_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
     if _HELP & set(argv):
         from qaic.cli.compile.help_text import help_text
 
-        show(help_text(name, runs=runs))
+        print_line(help_text(name, runs=runs))
         return SUCCESS
     from qaic.cli.compile.log import logged
 
@@ -70,9 +70,9 @@ def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
     try:
         return resolve({}, options_path=None, model_is_container=False, flags=read_argv(argv))
     except OptionError as error:
-        complain("error", error.message)
+        print_message("error", error.message)
         for hint in (*error.hints, f"{name} -h shows the options"):
-            complain("hint", hint)
+            print_message("hint", hint)
         return None
     except OSError as error:
         # Only the options file is opened here by itself; other files are values and refused as such.
@@ -96,12 +96,12 @@ def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
     will_run = runs and not options.compile_only and not only_dumps
     request = run_step.prepared(resolved) if will_run else None
     if request is None:
-        run_step.tell_unused(resolved, name)
+        run_step.warn_unused(resolved, name)
     path = _compile(resolved, only_dumps=only_dumps)
     for written in dumped:
-        show(f"wrote {written}")
+        print_line(f"wrote {written}")
     if path is not None:
-        show(f"compiled {path}")
+        print_line(f"compiled {path}")
     if request is None or path is None:
         return SUCCESS
     return run_step.run(request, path)
@@ -118,9 +118,9 @@ def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
     model = model_input.open_model(resolved.session.model_path)
     if options.output_dir is not None and not only_dumps:
         output_folder.check_replaceable(options.output_dir, options.target)
-    show(f"reading {resolved.session.model_path}")
-    show(output_folder.target_line(options))
-    show(output_folder.precision_line(options))
+    print_line(f"reading {resolved.session.model_path}")
+    print_line(output_folder.target_line(options))
+    print_line(output_folder.precision_line(options))
     sys.stdout.flush()
     if not only_dumps:
         return compile_resolved(model, resolved)
@@ -146,11 +146,11 @@ def _write_operators(resolved: ResolvedOptions) -> int:
             code="option.operators_supported",
             context={"options": ["operators_supported"]},
         )
-    show(write_operators(resolved.compile, resolved.compile.output_dir or Path()))
+    print_line(write_operators(resolved.compile, resolved.compile.output_dir or Path()))
     return SUCCESS
 
 
 def _misused(message: str, name: str) -> int:
-    complain("error", message)
-    complain("hint", f"{name} -h shows the options")
+    print_message("error", message)
+    print_message("hint", f"{name} -h shows the options")
     return USAGE

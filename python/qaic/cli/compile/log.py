@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import complain, show
+from qaic.cli.console import print_line, print_message
 from qaic.compiler.backend.card.card_process import OUTPUT_LOGGER
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class _Lines(logging.Handler):
         if record.name == OUTPUT_LOGGER and record.levelno > logging.INFO:
             sys.stderr.write(f"{text}\n")
         elif record.name in {_REPORTS, OUTPUT_LOGGER}:
-            show(text)
+            print_line(text)
             sys.stdout.flush()
         elif record.levelno >= self.least:
-            complain(_KINDS.get(record.levelno, record.levelname.lower()), text)
+            print_message(_KINDS.get(record.levelno, record.levelname.lower()), text)
 
 
 @contextmanager

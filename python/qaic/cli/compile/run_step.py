@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import complain
+from qaic.cli.console import print_message
 from qaic.options.raw_option import Source
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def prepared(resolved: ResolvedOptions) -> argparse.Namespace:
     return parse(argv)
 
 
-def tell_unused(resolved: ResolvedOptions, name: str) -> None:
+def warn_unused(resolved: ResolvedOptions, name: str) -> None:
     """Say which options are for a run that does not come; `compile_only` has a rule that says so.
 
     Samples are told too where they are not measured: the option for that may have been forgotten.
@@ -70,7 +70,7 @@ def tell_unused(resolved: ResolvedOptions, name: str) -> None:
         given = (origin for option, origin in resolved.origins.items() if option in _SAMPLES)
         samples = [str(origin) for origin in given if origin.source is Source.ARGV]
         if samples:
-            complain(
+            print_message(
                 "note",
                 f"{', '.join(samples)} without -convert-to-quantize or -dump-profile: nothing is measured",
             )
@@ -78,7 +78,7 @@ def tell_unused(resolved: ResolvedOptions, name: str) -> None:
         return
     unused = [str(origin) for option, origin in resolved.origins.items() if option in _FOR_RUNS]
     if unused:
-        complain(
+        print_message(
             "note", f"{', '.join(unused)}: for a run by qaic-exec or qaic-runner; {name} runs nothing now"
         )
 

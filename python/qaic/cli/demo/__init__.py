@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qaic import Session
-from qaic.cli.console import complain, show, table
+from qaic.cli.console import print_line, print_message, table
 from qaic.cli.demo.filetype_model import FileTypeModel
 from qaic.errors import InputError, StateError
 
@@ -53,13 +53,13 @@ def demo(paths: Sequence[str], *, shown: int) -> int:
         )
     if len(files) > len(features):
         count = len(files) - len(features)
-        complain("note", f"{count} too short to classify (less than {model.smallest_file_bytes} bytes)")
-    show(f"model: {model.path} (Magika, a trained file-type classifier)")
+        print_message("note", f"{count} too short to classify (less than {model.smallest_file_bytes} bytes)")
+    print_line(f"model: {model.path} (Magika, a trained file-type classifier)")
     threads = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="openqaic-demo-") as folder:
         started = time.perf_counter()
         session = _compile(model, features, folder, cores=1, activations=threads)
-        show(
+        print_line(
             f"compiled {model.path.name} ({model.path.stat().st_size / 1e6:.1f} MB) to programqpc.bin in "
             f"{time.perf_counter() - started:.2f} s"
         )
@@ -68,8 +68,8 @@ def demo(paths: Sequence[str], *, shown: int) -> int:
             largest_difference = _classify(model, features, session, reference, shown)
             _measure(next(iter(features.values())), session, reference, threads)
     agree = largest_difference <= _TOLERANCE
-    show()
-    show(
+    print_line()
+    print_line(
         f"answers {'agree' if agree else 'DIFFER'} on {len(features)} inputs: "
         f"largest difference of a probability {largest_difference:.1e}"
     )
@@ -90,7 +90,7 @@ def _collect(paths: Sequence[str]) -> list[Path]:
             files.append(path)
     regular = [path for path in files if path.is_file()]
     if len(regular) > _MOST_FILES:
-        complain("note", f"{len(regular)} files found, the first {_MOST_FILES} are used")
+        print_message("note", f"{len(regular)} files found, the first {_MOST_FILES} are used")
     return regular[:_MOST_FILES]
 
 
@@ -145,16 +145,16 @@ def _classify(
         )
         best = int(scores[0].argmax())
         rows.append([path, model.labels[best], f"{scores[0, best]:.1%}"])
-    show()
-    show(table(rows[:shown], header=["file", "label", "confidence"]))
+    print_line()
+    print_line(table(rows[:shown], header=["file", "label", "confidence"]))
     if len(rows) > shown:
-        show(f"... and {len(rows) - shown} more")
+        print_line(f"... and {len(rows) - shown} more")
     return largest_difference
 
 
 def _measure(tokens: NDArray[Any], session: Session, reference: _OnnxRuntime, threads: int) -> None:
-    show()
-    show("measuring beside onnxruntime, a few seconds")
+    print_line()
+    print_line("measuring beside onnxruntime, a few seconds")
     feeds = {"bytes": tokens}
     ours: list[float] = []
     theirs: list[float] = []
@@ -171,8 +171,8 @@ def _measure(tokens: NDArray[Any], session: Session, reference: _OnnxRuntime, th
         ["openqaic", *_percentiles(ours), f"{median(ours_per_second):.0f}"],
         ["onnxruntime", *_percentiles(theirs), f"{median(theirs_per_second):.0f}"],
     ]
-    show()
-    show(table(rows, header=["", "p50 ms", "p90 ms", "p99 ms", f"inferences/s on {threads} threads"]))
+    print_line()
+    print_line(table(rows, header=["", "p50 ms", "p90 ms", "p99 ms", f"inferences/s on {threads} threads"]))
 
 
 def _milliseconds(work: Callable[[], object]) -> float:

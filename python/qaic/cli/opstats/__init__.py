@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, complain, show
+from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
 from qaic.errors import QaicError
 from qaic.support.open_regular import read_regular
 
@@ -129,15 +129,15 @@ class _Run:
         chosen = arguments.select_devices
         known = opstats_files.devices(file for files in samples for file in files)
         if chosen is not None and not set(chosen) & set(known):
-            complain(
+            print_message(
                 "error",
                 f"{directory}: no buffer of {_some('device', chosen)}, only of {_some('device', known)}",
             )
             return FAILURE
         self._programs = qaic.stats.descriptors(arguments.qpc, opstats_schema=arguments.opstats_schema)
         if not self._programs and not arguments.force:
-            complain("error", f"{arguments.qpc}: the program was compiled without statistics")
-            complain("hint", f"compile it with -stats-level={_OP_LEVEL}; --force decodes without names")
+            print_message("error", f"{arguments.qpc}: the program was compiled without statistics")
+            print_message("hint", f"compile it with -stats-level={_OP_LEVEL}; --force decodes without names")
             return FAILURE
         if arguments.trace and arguments.host_trace is not None:
             self._host_trace = read_regular(arguments.host_trace)
@@ -146,7 +146,7 @@ class _Run:
         for files in samples:
             self._sample([file for file in files if chosen is None or (file.slice or 0) in chosen], expected)
         for hint in self._hints:
-            complain("hint", hint)
+            print_message("hint", hint)
         return FAILURE if self._failed else SUCCESS
 
     def _sample(self, files: list[StatsFile], expected: list[int]) -> None:
@@ -155,7 +155,7 @@ class _Run:
 
         for number in sorted(set(expected) - set(opstats_files.devices(files))):
             where = files[0].path if files else "an inference"
-            complain("warning", f"{where}: device {number} wrote no buffer for this inference")
+            print_message("warning", f"{where}: device {number} wrote no buffer for this inference")
         opened = [(file, buffer) for file in files if (buffer := self._open(file)) is not None]
         if self._arguments.summary:
             paths = [path for file, buffer in opened if (path := self._summary(file, buffer)) is not None]
@@ -179,16 +179,16 @@ class _Run:
             return None
         if arguments.verbose:
             run = buffer.run
-            show(
+            print_line(
                 f"{file.path}: layout {buffer.layout}, {run.device_name}, level {run.stats_level}, "
                 f"{run.cores} cores, {len(buffer.ops)} operations"
             )
         warnings = buffer.warnings if arguments.verbose else buffer.warnings[:_SHOWN_WARNINGS]
         for text in warnings:
-            complain("warning", f"{file.path}: {text}")
+            print_message("warning", f"{file.path}: {text}")
         if len(warnings) < len(buffer.warnings):
             rest = len(buffer.warnings) - len(warnings)
-            complain("warning", f"{file.path}: {rest} more like these; --verbose shows them")
+            print_message("warning", f"{file.path}: {rest} more like these; --verbose shows them")
         self._note_missing(file, buffer)
         return buffer
 
@@ -196,11 +196,13 @@ class _Run:
         if not buffer.has("OP") and not self._has_noted_level:
             self._has_noted_level = True
             level = buffer.run.stats_level
-            complain("note", f"{file.path}: level {level} has no operations, those need level {_OP_LEVEL}")
+            print_message(
+                "note", f"{file.path}: level {level} has no operations, those need level {_OP_LEVEL}"
+            )
         cores = self._arguments.select_cores
         missing = sorted(set(cores or ()) - {int(core) for core in buffer.cores["core"]})
         if missing:
-            complain("warning", f"{file.path}: there is no {_some('core', missing)}")
+            print_message("warning", f"{file.path}: there is no {_some('core', missing)}")
 
     def _summary(self, file: StatsFile, buffer: StatsBuffer) -> Path | None:
         from qaic.cli.opstats.files import summary_name
@@ -252,17 +254,17 @@ class _Run:
         self._failed = True
         if isinstance(error, QaicError):
             text = error.message.removeprefix(f"{path}: ")
-            complain("error", f"{path}: {text} [{error.code}]")
+            print_message("error", f"{path}: {text} [{error.code}]")
             self._hints.update(dict.fromkeys(hints_of(error)))
         else:
-            complain("error", f"{path}: {error.strerror or error}")
+            print_message("error", f"{path}: {error.strerror or error}")
 
 
 def _show_generated(what: str, paths: list[Path]) -> None:
     if paths:
-        show(f"Generated {what} outputs:")
+        print_line(f"Generated {what} outputs:")
         for path in paths:
-            show(f" {path}")
+            print_line(f" {path}")
 
 
 def _some(what: str, numbers: Sequence[int]) -> str:

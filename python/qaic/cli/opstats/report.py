@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, complain, show
+from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
 from qaic.errors import QaicError, StatsError
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def _capture(
             _complain_of(path, error)
             hints.update(dict.fromkeys(hints_of(error, option)))
     for hint in hints:
-        complain("hint", hint)
+        print_message("hint", hint)
     host = _latencies(arguments.latency, place)
     if not buffers and paths:
-        complain("error", f"none of {len(paths)} stats buffers could be read")
+        print_message("error", f"none of {len(paths)} stats buffers could be read")
         return None, True
     return Capture(buffers, host=host, name=str(place or files[0]) if paths else ""), failed
 
@@ -149,10 +149,10 @@ def _found(place: Path) -> list[Path]:
 
 def _complain_of(path: Path, error: QaicError | OSError) -> None:
     if isinstance(error, OSError) and not isinstance(error, QaicError):
-        complain("error", f"{path}: {error.strerror or error}")
+        print_message("error", f"{path}: {error.strerror or error}")
         return
     where = "" if str(path) in error.message else f"{path}: "
-    complain("error", f"{where}{error.message} [{error.code}]")
+    print_message("error", f"{where}{error.message} [{error.code}]")
 
 
 def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
@@ -168,7 +168,7 @@ def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
         return HostLatencies.of_file(beside[0])
     except (StatsError, OSError) as error:
         # It was not asked for.
-        complain(
+        print_message(
             "warning", error.message if isinstance(error, StatsError) else f"{beside[0]}: {error.strerror}"
         )
         return None
@@ -189,6 +189,6 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
         written = [page.write(capture, reports, folder / "report.html")]
     else:
         written = write_files(reports, arguments.format, folder)
-    show("Generated report outputs:")
+    print_line("Generated report outputs:")
     for path in written:
-        show(f" {path}")
+        print_line(f" {path}")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, USAGE, show, show_json, table
+from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_json, print_line, table
 from qaic.cli.qpc.info_text import info_text, segments_text, summary_lines
 from qaic.errors import QaicError, QpcError
 from qaic.support.text import escape_unprintable
@@ -79,18 +79,18 @@ def _info(arguments: argparse.Namespace) -> int:
 
     described = facts(_open(arguments))
     if arguments.json:
-        show_json(described)
+        print_json(described)
     else:
-        show(info_text(described))
+        print_line(info_text(described))
     return SUCCESS
 
 
 def _list(arguments: argparse.Namespace) -> int:
     rows = list(_walk(_open(arguments)))
     if arguments.json:
-        show_json(rows)
+        print_json(rows)
     else:
-        show(segments_text(rows))
+        print_line(segments_text(rows))
     return SUCCESS
 
 
@@ -114,16 +114,16 @@ def _extract(arguments: argparse.Namespace) -> int:
     try:
         written = qpc.extract(arguments.output_dir, arguments.pattern, force=arguments.force)
     except FileExistsError as error:
-        console.complain("error", f"{error.filename}: {error.strerror}")
-        console.complain("hint", "--force overwrites, another --output-dir keeps both")
+        console.print_message("error", f"{error.filename}: {error.strerror}")
+        console.print_message("hint", "--force overwrites, another --output-dir keeps both")
         return FAILURE
     if arguments.json:
-        show_json([str(path) for path in written])
+        print_json([str(path) for path in written])
     elif written:
-        show(table([[path.stat().st_size, path] for path in written], header=["bytes", "file"]))
+        print_line(table([[path.stat().st_size, path] for path in written], header=["bytes", "file"]))
     if not written:
-        console.complain("error", f"no file matches {arguments.pattern!r}")
-        console.complain(
+        console.print_message("error", f"no file matches {arguments.pattern!r}")
+        console.print_message(
             "hint", "a pattern matches a whole path, as *networkdesc.json; without -s all is written"
         )
         return FAILURE
@@ -138,17 +138,19 @@ def _validate(arguments: argparse.Namespace) -> int:
     valid = not any(finding.severity == "error" for finding in findings)
     described = _facts_of_readable(path)
     if arguments.json:
-        show_json({"valid": valid, "findings": [asdict(finding) for finding in findings], "facts": described})
+        print_json(
+            {"valid": valid, "findings": [asdict(finding) for finding in findings], "facts": described}
+        )
         return SUCCESS if valid else FAILURE
     if described is not None:
         for line in summary_lines(described):
-            show(line)
+            print_line(line)
         for label, cores in _programs(described):
-            show(f"Number of NSP required{label}: {cores}")
-        show()
+            print_line(f"Number of NSP required{label}: {cores}")
+        print_line()
     for finding in findings:
-        show(_finding_line(finding))
-    show("valid" if valid else "not valid")
+        print_line(_finding_line(finding))
+    print_line("valid" if valid else "not valid")
     return SUCCESS if valid else FAILURE
 
 
@@ -182,15 +184,15 @@ def _diff(arguments: argparse.Namespace) -> int:
             opened.append(Qpc(path))
         except (QaicError, OSError) as error:
             # 1 would say that they differ.
-            console.complain(
+            console.print_message(
                 "error", f"{path}: {error.message if isinstance(error, QaicError) else error.strerror}"
             )
             return USAGE
     found = differences(opened[0], opened[1])
     if arguments.json:
-        show_json(found)
+        print_json(found)
     else:
-        show(diff_text(found))
+        print_line(diff_text(found))
     return SUCCESS if found["same"] else FAILURE
 
 

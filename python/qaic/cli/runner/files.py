@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.cli.console import show
+from qaic.cli.console import print_line
 from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
         Writes to the path it is given.
     """
     if path.exists():
-        show(f"Deleting previous file: {path}")
-    show(f"Writing file:{path}")
+        print_line(f"Deleting previous file: {path}")
+    print_line(f"Writing file:{path}")
     write_replacing(path, write)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from qaic import _core, rt
-from qaic.cli.console import DEVICE, SUCCESS, complain, show
+from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message
 from qaic.cli.runner.input_sources import requests_of
 from qaic.cli.runner.live import Progress, latency_reporter, rate_reporter
 from qaic.cli.runner.loop import Loop
@@ -66,8 +66,8 @@ def run(options: argparse.Namespace) -> int:
     if not named and (code := _check_devices(ids)) != SUCCESS:
         return code
     if options.verbose:
-        show(f"Device: {':'.join(map(str, ids))}")
-        show(f"Program: {options.test_data}")
+        print_line(f"Device: {':'.join(map(str, ids))}")
+        print_line(f"Program: {options.test_data}")
     return _run_plan(plan, context, ids, options)
 
 
@@ -79,7 +79,7 @@ def _plan(options: argparse.Namespace) -> _Plan:
         require_plain_transfers(options.test_data)
     if options.unused_profiling:
         what = "of this kind" if options.profiling else ""
-        complain(
+        print_message(
             "note",
             f"{', '.join(options.unused_profiling)}: no effect without --aic-profiling-type {what}".rstrip(),
         )
@@ -89,7 +89,7 @@ def _plan(options: argparse.Namespace) -> _Plan:
     _check_range(options, count)
     writer = Writer(options, network) if options.writes or options.dump_input_buffers else None
     if options.compare_outputs and not any(part.paths for request in requests for part in request.outputs):
-        complain("note", "-c: there is no output file to compare with")
+        print_message("note", "-c: there is no output file to compare with")
     compares = options.output_file is not None or options.compare_outputs
     comparer = Comparer(network, options.output_file) if compares else None
     statistics = statistics_of(options.test_data)
@@ -123,12 +123,12 @@ def _check_devices(ids: list[int]) -> int:
         raise DeviceError(f"the devices cannot be listed: {status.name}", code="device.list")
     for number in ids:
         if number not in known:
-            complain("error", f"Device {number} invalid; there are {', '.join(map(str, known))}")
+            print_message("error", f"Device {number} invalid; there are {', '.join(map(str, known))}")
             return DEVICE
         status, info = util.getDeviceInfo(number)
         if status != rt.QStatus.QS_SUCCESS or info.devStatus != rt.QDevStatus.QDS_READY:
-            complain("error", f"device {number} is not ready")
-            complain("hint", f"qaic-util -q -d {number} shows its state")
+            print_message("error", f"device {number} is not ready")
+            print_message("hint", f"qaic-util -q -d {number} shows its state")
             return DEVICE
     return SUCCESS
 
@@ -196,14 +196,14 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], options: argpars
         elapsed_ns = loop.run(plan.iterations, options.time)
     if recording is not None:
         recording.finish()
-    show(" ---- Stats ----")
-    show(_stats_line(progress.completed, elapsed_ns, batch))
+    print_line(" ---- Stats ----")
+    print_line(_stats_line(progress.completed, elapsed_ns, batch))
     for line in metrics.lines() if metrics else ():
-        show(line)
+        print_line(line)
     if options.verbose and plan.comparer is not None:
-        show(f"Outputs of {progress.completed} inferences are as expected")
+        print_line(f"Outputs of {progress.completed} inferences are as expected")
     if options.verbose:
-        show(f"{progress.completed} inferences completed successfully")
+        print_line(f"{progress.completed} inferences completed successfully")
     return SUCCESS
 
 

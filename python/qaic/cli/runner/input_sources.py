@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.cli.console import complain, show
+from qaic.cli.console import print_line, print_message
 from qaic.cli.runner.requests import (
     Request,
     file_bytes,
@@ -42,7 +42,7 @@ def requests_of(options: argparse.Namespace, network: Network) -> list[Request]:
         return _listed(Path(options.aic_batch_input_file_list), network, join=options.auto_batch_input)
     if options.input_file is not None:
         for name in options.input_file:
-            show(f"Input file: {name}")
+            print_line(f"Input file: {name}")
         return [from_files(network, [Path(name) for name in options.input_file], "-i")]
     bindings = Path(options.test_data) / "bindings.json"
     if bindings.is_file() and not options.unbound_random and (found := _bindings_file(bindings, network)):
@@ -53,7 +53,7 @@ def requests_of(options: argparse.Namespace, network: Network) -> list[Request]:
 def _random(network: Network, *, bounded: bool) -> Request:
     from qaic.cli.runner.random_inputs import generator
 
-    show(f"Using {'bounded' if bounded else 'unbound'} random inputs")
+    print_line(f"Using {'bounded' if bounded else 'unbound'} random inputs")
     fill = generator(bounded=bounded)
     return of_data(network, [fill(binding) for binding in network.inputs])
 
@@ -66,11 +66,11 @@ def _bindings_file(path: Path, network: Network) -> Request | None:
         first = read_batch(path, network, compare=False)[0]
     except (InputError, OSError) as error:
         # The vendor's form of this file is not public, so one that is not understood is no mistake.
-        complain("note", f"bindings.json is not used: {error}")
+        print_message("note", f"bindings.json is not used: {error}")
         return None
     for part in first.inputs:
         for name in part.paths:
-            show(f"Input file: {name}")
+            print_line(f"Input file: {name}")
     return first
 
 
@@ -137,7 +137,7 @@ def _joined(rows: Sequence[Sequence[Path]], network: Network, where: str) -> lis
     batch = network.batch
     missing = -len(rows) % batch
     if missing:
-        complain("note", f"the last batch of {batch} is filled with {missing} copies of the last input")
+        print_message("note", f"the last batch of {batch} is filled with {missing} copies of the last input")
     filled = [*rows, *[rows[-1]] * missing]
     return [
         from_batch_of_files(network, filled[start : start + batch], where)

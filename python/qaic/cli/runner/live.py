@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from qaic import _core
-from qaic.cli.console import show
+from qaic.cli.console import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def rate_reporter(progress: Progress, batch: int, period_ms: int) -> Reporter:
         nonlocal last_count, last_time
         count, now = progress.completed, time.perf_counter()
         rate = (count - last_count) / (now - last_time) * batch
-        show(f"Live: InferenceCnt {count} Period {count - last_count} Inf/Sec {rate:.3f}")
+        print_line(f"Live: InferenceCnt {count} Period {count - last_count} Inf/Sec {rate:.3f}")
         last_count, last_time = count, now
 
     return Reporter(report, period_ms / 1e3)
@@ -70,7 +70,7 @@ def latency_reporter(inference_set: _core.RtInferenceSet) -> Reporter:
     """Report each second the time inferences took from submit to completion."""
     profiler = _core.Profiler([inference_set])
     profiler.start()
-    return Reporter(lambda: show(f"Live: {round_trips(profiler.drain())}"), _STATS_PERIOD_SECONDS)
+    return Reporter(lambda: print_line(f"Live: {round_trips(profiler.drain())}"), _STATS_PERIOD_SECONDS)
 
 
 def round_trips(samples: _core.Samples) -> str:

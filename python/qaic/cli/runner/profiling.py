@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from qaic import _core
-from qaic.cli.console import complain, show
+from qaic.cli.console import print_line, print_message
 from qaic.cli.runner.files import replace, replace_content, writable_folder
 from qaic.cli.runner.live import round_trips
 from qaic.cli.runner.profiling_options import STREAMED
@@ -173,11 +173,11 @@ class _Reports:
         self._name = name
 
     def fetch(self) -> None:
-        show(f"{self._name}: {round_trips(self.profiler.drain())}")
+        print_line(f"{self._name}: {round_trips(self.profiler.drain())}")
 
     def finish(self) -> None:
         if len(samples := self.profiler.drain()):
-            show(f"{self._name}: {round_trips(samples)}")
+            print_line(f"{self._name}: {round_trips(samples)}")
 
 
 class DeviceMetrics:
@@ -297,7 +297,7 @@ class Recording:
             A file cannot be written.
         """
         if not self._is_started:
-            complain("note", "the run ended before --aic-profiling-start-delay; nothing was recorded")
+            print_message("note", "the run ended before --aic-profiling-start-delay; nothing was recorded")
             return
         for recorder in self._recorders:
             recorder.finish()
@@ -344,7 +344,9 @@ class Recording:
 def _drained(profiler: _core.Profiler) -> _core.Samples:
     samples = profiler.drain()
     if samples.dropped:
-        complain("note", f"{samples.dropped} inferences were not recorded: there was no room for so many")
+        print_message(
+            "note", f"{samples.dropped} inferences were not recorded: there was no room for so many"
+        )
     return samples
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.console import FAILURE, SUCCESS, USAGE, complain, show
+from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_line, print_message
 from qaic.cli.transcript.diff import Comparison, Difference, call_name, compare
 from qaic.cli.transcript.lines import VOLATILE, Line, read
 from qaic.errors import InputError
@@ -32,7 +32,7 @@ def diff(a: str, b: str, *, lrt: bool) -> int:
         return USAGE
     comparison = compare(*sides, lrt=lrt)
     for line in _report(comparison):
-        show(escape_unprintable(line))
+        print_line(escape_unprintable(line))
     return FAILURE if comparison.differences else SUCCESS
 
 
@@ -50,7 +50,7 @@ def show_calls(path: str) -> int:
             answer = f"{line.errno} {answer}".rstrip()
         if answer:
             parts += ["->", answer]
-        show(escape_unprintable(" ".join(part for part in parts if part)))
+        print_line(escape_unprintable(" ".join(part for part in parts if part)))
     return SUCCESS
 
 
@@ -58,9 +58,9 @@ def _read(path: str) -> list[Line] | None:
     try:
         return read(path)
     except InputError as error:
-        complain("error", error.message)
+        print_message("error", error.message)
     except OSError as error:
-        complain("error", f"{path}: {error.strerror or error}")
+        print_message("error", f"{path}: {error.strerror or error}")
     return None
 
 

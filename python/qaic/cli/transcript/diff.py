@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.transcript.lines import Line, normalised, without_dma_padding
+from qaic.cli.transcript.lines import Line, normalized, without_dma_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,7 +80,7 @@ def _lanes(lines: Sequence[Line]) -> dict[int | None, list[Line]]:
     lanes: dict[int | None, list[Line]] = {}
     for line in lines:
         if line.name not in _NOT_COMPARED:
-            lanes.setdefault(line.file, []).append(normalised(line))
+            lanes.setdefault(line.file, []).append(normalized(line))
     return lanes
 
 

@@ -127,7 +127,7 @@ def _optional(value: dict[str, Any], name: str, kind: type) -> Any:
     return found
 
 
-def normalised(line: Line) -> Line:
+def normalized(line: Line) -> Line:
     """Return the line without what says something about one run only."""
     names = _VOLATILE_NAMES | _VOLATILE_OF_CALL.get(line.name, frozenset())
     octets = dict(line.octets)

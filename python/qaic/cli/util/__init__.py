@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from qaic.cli import console
-from qaic.cli.console import DEVICE, SUCCESS, complain, show
+from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message
 from qaic.errors import DeviceError, OptionError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _tool(argv: Sequence[str]) -> int:
     if arguments.version:
         from qaic import __version__
 
-        show(f"qaic-util, openqaic {__version__}")
+        print_line(f"qaic-util, openqaic {__version__}")
         return SUCCESS
     if arguments.soc_reset or arguments.enable_mdp:
         return _act(arguments)
@@ -93,13 +93,13 @@ def _query(arguments: argparse.Namespace) -> int:
         from qaic.cli.util.source import runtime_version
 
         version, variant = runtime_version()
-        show(f"LRT QC_IMAGE_VERSION:{variant}.{version}")
-        show(f"LRT IMAGE_VARIANT:{variant}")
-        show(f"Number of devices: {len(devices)}")
+        print_line(f"LRT QC_IMAGE_VERSION:{variant}.{version}")
+        print_line(f"LRT IMAGE_VARIANT:{variant}")
+        print_line(f"Number of devices: {len(devices)}")
         for device in devices:
-            show(f"QID {device.qid}")
+            print_line(f"QID {device.qid}")
             for fact in device.facts:
-                show(f"\t{fact.line}")
+                print_line(f"\t{fact.line}")
     return code
 
 
@@ -153,8 +153,8 @@ def _act(arguments: argparse.Namespace) -> int:
     if arguments.address is not None:
         devices = [device for device in devices if device.matches("PCI Address", arguments.address)]
         if not devices:
-            complain("error", f"-p {arguments.address}: no device has this PCI address")
-            complain("hint", "qaic-util -q shows the addresses")
+            print_message("error", f"-p {arguments.address}: no device has this PCI address")
+            print_message("hint", "qaic-util -q shows the addresses")
             return DEVICE
     for device in devices:
         if not source.is_card(device.qid):
@@ -170,13 +170,13 @@ def _act(arguments: argparse.Namespace) -> int:
                 source.reset(device.qid)
             except DeviceError as error:
                 # The others are reset all the same.
-                complain("error", f"QID {device.qid}: {error.message}")
+                print_message("error", f"QID {device.qid}: {error.message}")
                 for hint in error.hints:
-                    complain("hint", hint)
+                    print_message("hint", hint)
                 code = DEVICE
                 continue
             why = "reset; what was on it is lost, and it is back when qaic-util shows it as Ready"
-        show(f"QID {device.qid}: {why}")
+        print_line(f"QID {device.qid}: {why}")
     return code
 
 

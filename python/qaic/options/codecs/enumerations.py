@@ -18,7 +18,7 @@ from qaic.options.codecs.scalars import (
     Json,
     ListOf,
     ValueMismatchError,
-    plain,
+    to_python,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class HardwareVersion(Enum):
 
     def parse(self, value: object) -> str:
         """See `Codec.parse`."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, int | float) and not isinstance(given, bool):
             given = str(given)
         return super().parse("2.0" if isinstance(given, str) and given.strip() == "2" else given)
@@ -74,7 +74,7 @@ class MostCores(Codec[tuple[int, ...]]):
 
     def parse(self, value: object) -> tuple[int, ...]:
         """See `Codec.parse`."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, str | int) and not isinstance(given, bool):
             try:
                 if self._any.parse(given) < 0:
@@ -118,7 +118,7 @@ class HexCodes(Codec[tuple[int, ...]]):
 
     def parse(self, value: object) -> tuple[int, ...]:
         """See `Codec.parse`."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, str):
             parts: Sequence[object] = re.split(r"\s*,\s*|\s+", given.strip()) if given.strip() else []
         elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):

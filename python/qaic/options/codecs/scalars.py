@@ -50,7 +50,7 @@ class ValueMismatchError(ValueError):
         self.found = found
 
 
-def plain(value: object) -> object:
+def to_python(value: object) -> object:
     """Turn a numpy (or alike) scalar or array into Python numbers and lists, without importing numpy."""
     if (
         not isinstance(value, type)
@@ -147,7 +147,7 @@ class Bool(Codec[bool]):
 
     def parse(self, value: object) -> bool:
         """See `Codec.parse`. The integers 0 and 1 are accepted."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, bool):
             return given
         if isinstance(given, int) and given in {0, 1}:
@@ -194,7 +194,7 @@ class Int(Codec[int]):
 
     def parse(self, value: object) -> int:
         """See `Codec.parse`. Booleans and floats are refused, also whole ones."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, bool):
             raise self.mismatch(given)
         if isinstance(given, str):
@@ -232,7 +232,7 @@ class Float(Codec[float]):
 
     def parse(self, value: object) -> float:
         """See `Codec.parse`."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, str):
             if not _FLOAT.fullmatch(given.strip()):
                 raise self.mismatch(given)
@@ -263,7 +263,7 @@ class Str(Codec[str]):
 
     def parse(self, value: object) -> str:
         """See `Codec.parse`."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, int | float) and not isinstance(given, bool):
             return repr(given)
         if isinstance(given, str) and given.strip():
@@ -372,7 +372,7 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
 
     def parse(self, value: object) -> tuple[T, ...]:
         """See `Codec.parse`. An empty sequence and an empty text are an empty list."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, str):
             text = given.strip()
             parts: Sequence[object] = (

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from qaic.options.codecs.scalars import Codec, Int, Json, ListOf, ValueMismatchError, plain
-from qaic.options.names import normalise
+from qaic.options.codecs.scalars import Codec, Int, Json, ListOf, ValueMismatchError, to_python
+from qaic.options.names import normalize
 from qaic.support.text import format_value
 
 #: Largest dimension that ONNX and the container can both hold.
@@ -72,7 +72,7 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
 
     def parse(self, value: object) -> int | tuple[int, ...]:
         """See `Codec.parse`. A list of one id is that id; an id may stand in it once."""
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, str):
             parts: Sequence[object] = re.split(r"\s*[:,]\s*", given.strip())
         elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray):
@@ -231,7 +231,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
             given: dict[str, object] = {f"input_{part}": text for part, text in match.groupdict().items()}
         elif isinstance(item, Mapping):
             given = {
-                normalise(key) if isinstance(key, str) else repr(key): entry for key, entry in item.items()
+                normalize(key) if isinstance(key, str) else repr(key): entry for key, entry in item.items()
             }
         else:
             raise ValueMismatchError(self.expected, f"{format_value(item)} in the list")
@@ -262,7 +262,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
         return found
 
     def _dims(self, name: str, value: object) -> tuple[int, ...]:
-        given = plain(value)
+        given = to_python(value)
         if isinstance(given, str):
             given = given.strip().removeprefix("[").removesuffix("]")
         try:

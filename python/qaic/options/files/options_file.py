@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from qaic.errors import OptionConflictError, OptionError
 from qaic.options.codecs.scalars import Bool, ValueMismatchError
-from qaic.options.names import normalise
-from qaic.options.raw_option import Given, Origin, Source
+from qaic.options.names import normalize
+from qaic.options.raw_option import Origin, RawOption, Source
 from qaic.support.yaml import (
     DuplicateKeyError,
     PlainValues,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 256 * 1024
 
 
-def read_options_file(path: Path) -> list[Given]:
+def read_options_file(path: Path) -> list[RawOption]:
     """Read the options of a file, in the order of the file.
 
     Parameters
@@ -81,19 +81,19 @@ def read_options_file(path: Path) -> list[Given]:
         raise _error(path, error.line, error.problem) from None
 
 
-def _options(path: Path, root: MappingNode) -> list[Given]:
+def _options(path: Path, root: MappingNode) -> list[RawOption]:
     values = PlainValues()
     base: Path | None = None
-    given: list[Given] = []
-    for key, at, node in pairs(root, normalise):
+    given: list[RawOption] = []
+    for key, at, node in pairs(root, normalize):
         # Only a whole option can be "not given"; inside a value, None may well be the name of an input.
         value = None if is_null(node) else values.of(node)
-        if normalise(key) == "relative_path":
+        if normalize(key) == "relative_path":
             # A key of the ONNX Runtime provider's files: not an option, but a rule for reading the others.
             base = path.parent if _flag(path, key, at, value) else None
         else:
-            given.append(Given(Origin(Source.YAML, key, path, at), value))
-    return [Given(item.origin, item.value, base) for item in given]
+            given.append(RawOption(Origin(Source.YAML, key, path, at), value))
+    return [RawOption(item.origin, item.value, base) for item in given]
 
 
 def _flag(path: Path, key: str, at: int, value: object) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qaic.page.latency.distribution import PERCENTILES, course, histogram
+from qaic.page.latency.distribution import PERCENTILES, curve, histogram
 from qaic.page.text import escape
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def percentiles_svg(distribution: Distribution) -> str:
     return _svg("Latency by percentile", pieces)
 
 
-def course_svg(distribution: Distribution) -> str:
+def curve_svg(distribution: Distribution) -> str:
     """Return the latencies in the order in which they were measured. They must be known."""
     seconds = distribution.seconds
     assert seconds is not None  # noqa: S101 (callers look)
@@ -117,7 +117,7 @@ def course_svg(distribution: Distribution) -> str:
             for place, value in enumerate(seconds.tolist())
         ]
     else:
-        columns = course(seconds, _COLUMNS)
+        columns = curve(seconds, _COLUMNS)
         xs = [across(place) for place in columns.first.tolist()]
         upper = [f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.most.tolist(), strict=True)]
         lower = [f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.least.tolist(), strict=True)]
@@ -129,7 +129,7 @@ def course_svg(distribution: Distribution) -> str:
     return _svg("Latencies in the order of measuring", pieces)
 
 
-def course_note(distribution: Distribution) -> str:
+def curve_note(distribution: Distribution) -> str:
     """Return what the chart of the course leaves out."""
     seconds = distribution.seconds
     assert seconds is not None  # noqa: S101 (callers look)

@@ -158,7 +158,7 @@ def _round_up(width: float) -> float:
 
 
 @dataclass(frozen=True)
-class Course:
+class Curve:
     """Latencies in the order of measuring, in at most so many columns; in seconds."""
 
     first: NDArray[np.int64]
@@ -167,12 +167,12 @@ class Course:
     most: NDArray[np.float64]
 
 
-def course(seconds: NDArray[np.float64], columns: int) -> Course:
+def curve(seconds: NDArray[np.float64], columns: int) -> Curve:
     """Reduce latencies to columns of as many neighbours as needed, each with least, median and most."""
     count = min(columns, len(seconds))
     first = np.arange(count) * len(seconds) // count
     groups = np.split(seconds, first[1:])
-    return Course(
+    return Curve(
         first,
         np.minimum.reduceat(seconds, first),
         np.array([np.median(group) for group in groups]),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.page.document import document
-from qaic.page.latency.charts import course_note, course_svg, histogram_svg, percentiles_svg
-from qaic.page.report_tables import report_html, tiles_html, verdict_html
+from qaic.page.latency.charts import curve_note, curve_svg, histogram_svg, percentiles_svg
+from qaic.page.report_tables import report_html, stat_cards_html, verdict_html
 from qaic.page.text import escape
 from qaic.stats.reports.render.table import Column, Report, Table
 
@@ -23,7 +23,7 @@ def latency_page(distribution: Distribution, *, title: str, reports: Sequence[Re
         ("distribution", "Distribution", _distribution(distribution)),
     ]
     if distribution.seconds is not None and distribution.count > 1:
-        chart = _figure(course_svg(distribution), course_note(distribution))
+        chart = _figure(curve_svg(distribution), curve_note(distribution))
         parts.append(("course", "In the order of measuring", chart))
     parts += [(report.name, report.title, report_html(report)) for report in reports]
     return document(title, f"Latency of {distribution.counted}", parts)
@@ -44,7 +44,7 @@ def _overview(distribution: Distribution) -> str:
     rows = [(name, seconds * per_second, unit) for name, seconds in distribution.rows()]
     columns = (Column("metric"), Column("value", None, "float"), Column("unit"))
     facts = Table("figures", "Figures", columns, [("count", distribution.count, None), *rows])
-    return verdict_html(verdict) + tiles_html(facts)
+    return verdict_html(verdict) + stat_cards_html(facts)
 
 
 def _distribution(distribution: Distribution) -> str:

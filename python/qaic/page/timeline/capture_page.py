@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from qaic.page.document import document
-from qaic.page.report_tables import report_html, says_nothing, silent_html
+from qaic.page.report_tables import empty_html, is_empty, report_html
 from qaic.page.timeline import pack
 from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.page.timeline.section import timeline_html
@@ -26,11 +26,11 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
     parts = [
         (report.name, report.title, report_html(report))
         for report in sorted(reports, key=lambda report: report.name != _FIRST)
-        if not says_nothing(report)
+        if not is_empty(report)
     ]
-    silent = [report for report in reports if says_nothing(report)]
+    silent = [report for report in reports if is_empty(report)]
     if silent:
-        parts.append(("silent", "Without figures", silent_html(silent)))
+        parts.append(("silent", "Without figures", empty_html(silent)))
     data = None
     if timeline.operations:
         after = 1 if parts and parts[0][0] == _FIRST else 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import OpFacts
+    from qaic.stats.reports.capture.op_info import OpInfo
     from qaic.stats.reports.capture.trace_reader import Reading, ThreadSums
 
 # Flags of OP records.
@@ -139,7 +139,7 @@ def _in_turn(capture: Capture) -> dict[int, int]:
     return times
 
 
-def _describe(labels: Labels, facts: OpFacts) -> NDArray[np.int64]:
+def _describe(labels: Labels, facts: OpInfo) -> NDArray[np.int64]:
     """Add the operations of a program; the result is the label of each, by number."""
     kinds, memories, types, nodes, engines = (
         facts.kinds, facts.memories, facts.types, facts.nodes, facts.engines,

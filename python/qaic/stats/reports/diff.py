@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import Coded, OpFacts
+    from qaic.stats.reports.capture.op_info import Coded, OpInfo
     from qaic.stats.reports.render.table import Cell
 
 
@@ -82,7 +82,7 @@ def diff(a: Capture, b: Capture) -> Report:
     )
 
 
-def _rows(a: Capture, b: Capture, key: Callable[[OpFacts], Coded]) -> list[tuple[Cell, ...]]:
+def _rows(a: Capture, b: Capture, key: Callable[[OpInfo], Coded]) -> list[tuple[Cell, ...]]:
     sums = [
         {group.key: group for group in grouped(capture, key, {"time": own_time_us})} for capture in (a, b)
     ]

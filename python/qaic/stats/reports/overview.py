@@ -12,7 +12,7 @@ from qaic.stats.reports.capture.op_categories import BUCKETS
 from qaic.stats.reports.hardware.cores import findings, loads
 from qaic.stats.reports.hardware.memory import residency
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
-from qaic.stats.reports.time.bottleneck import Bound, bound_of
+from qaic.stats.reports.time.bottleneck import Bottleneck, bottleneck_of
 from qaic.stats.reports.time.overhead import Calibration, calibration
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _MEANING: Final = {
 def overview(capture: Capture) -> Report:
     """Verdict and key figures."""
     known = calibration(capture)
-    bound = bound_of(capture, known.floor_us) if capture.samples else None
+    bound = bottleneck_of(capture, known.floor_us) if capture.samples else None
     figures = _figures(capture)
     tables = [Table("figures", "Key figures", _FIGURES, figures, _missing(figures))]
     if bound is not None:
@@ -64,7 +64,7 @@ def overview(capture: Capture) -> Report:
     return Report("overview", "Overview", [*_verdict(capture, bound, known), *_remarks(capture)], tables)
 
 
-def _verdict(capture: Capture, bound: Bound | None, known: Calibration) -> list[str]:
+def _verdict(capture: Capture, bound: Bottleneck | None, known: Calibration) -> list[str]:
     span = capture.median(lambda sample: sample.span_us)
     if span is None:
         return ["no inference was measured on the device"]

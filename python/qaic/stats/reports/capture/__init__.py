@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic.errors import StatsError, StatsFormatError
-from qaic.stats.reports.capture.op_info import OpFacts, facts_of
+from qaic.stats.reports.capture.op_info import OpInfo, op_info_of
 from qaic.stats.reports.capture.trace_reader import Measured, Reading
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Capture:
                 code="stats.nothing_captured",
                 hints=("give at least one buffer",),
             )
-        self._facts: dict[str | None, OpFacts] = {}
+        self._facts: dict[str | None, OpInfo] = {}
         self._json = _Texts()
         self._samples: tuple[Sample, ...] | None = None
 
@@ -104,11 +104,11 @@ class Capture:
             for key, readings in sorted(groups.items())
         )
 
-    def _facts_of(self, buffer: Measured) -> OpFacts:
+    def _facts_of(self, buffer: Measured) -> OpInfo:
         text = self._json.of(buffer)
         facts = self._facts.get(text)
         if facts is None:
-            facts = self._facts[text] = facts_of(text, self._unnamed_ops() if text is None else ())
+            facts = self._facts[text] = op_info_of(text, self._unnamed_ops() if text is None else ())
         return facts
 
     def _unnamed_ops(self) -> list[int]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import Coded, OpFacts
+    from qaic.stats.reports.capture.op_info import Coded, OpInfo
     from qaic.stats.reports.capture.trace_reader import Reading
 
 
@@ -48,7 +48,7 @@ class Group:
 
 def grouped(
     capture: Capture,
-    key: Callable[[OpFacts], Coded],
+    key: Callable[[OpInfo], Coded],
     weights: Mapping[str, Callable[[Reading], NDArray[np.float64]]],
 ) -> list[Group]:
     """Sum columns over the operations with the same key; groups that nothing was executed of are left out.

@@ -68,7 +68,7 @@ class Transfer:
     transaction: str
 
 
-class OpFacts:
+class OpInfo:
     """Operations of a program.
 
     Parameters
@@ -195,6 +195,6 @@ class OpFacts:
         ]
 
 
-def facts_of(json_text: str | None, counts: Sequence[int]) -> OpFacts:
+def op_info_of(json_text: str | None, counts: Sequence[int]) -> OpInfo:
     """Columns of a descriptor in JSON."""
-    return OpFacts(json.loads(json_text) if json_text is not None else None, counts)
+    return OpInfo(json.loads(json_text) if json_text is not None else None, counts)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.stats.reports.capture.op_info import OpFacts
+    from qaic.stats.reports.capture.op_info import OpInfo
     from qaic.stats.reports.time.timeline import CoreActivity
 
 #: executions looked at together: 12 MB of records
@@ -72,7 +72,7 @@ class Measured(Protocol):
 
 
 class OpSums:
-    """Per operation of the program (see ``OpFacts``) what its executions sum up to, in ticks.
+    """Per operation of the program (see ``OpInfo``) what its executions sum up to, in ticks.
 
     An operation that runs on several threads of a group counts once, with its largest
     thread. Times are own times: what ran inside another operation is not in the outer one.
@@ -155,7 +155,7 @@ class Reading:
         Operations of its program.
     """
 
-    def __init__(self, buffer: Measured, facts: OpFacts) -> None:
+    def __init__(self, buffer: Measured, facts: OpInfo) -> None:
         self.buffer = buffer
         self.facts = facts
         self.run = buffer.run

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import OpFacts
+    from qaic.stats.reports.capture.op_info import OpInfo
     from qaic.stats.reports.render.table import Cell
 
 OUTSIDE: Final = "(outside of layers)"
@@ -39,7 +39,7 @@ def layers(capture: Capture) -> Report:
     every = [path for readings in capture.by_device() for path in readings[0].facts.nodes.values]
     known = layer_names(every)
 
-    def key(facts: OpFacts) -> Coded:
+    def key(facts: OpInfo) -> Coded:
         names = Coded.of(known[path] for path in facts.nodes.values)
         return Coded(names.codes[facts.nodes.codes], names.values)
 

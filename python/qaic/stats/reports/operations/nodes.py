@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import OpFacts
+    from qaic.stats.reports.capture.op_info import OpInfo
     from qaic.stats.reports.capture.trace_reader import Reading
     from qaic.stats.reports.render.table import Cell
 
@@ -35,7 +35,7 @@ def nodes(capture: Capture) -> Report:
     return Report("nodes", "Nodes of the model", verdict, [table])
 
 
-def split_by(capture: Capture, key: Callable[[OpFacts], Coded], name: str) -> Table:
+def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Table:
     """Table of time by a column of texts, with a column for each bucket that occurs."""
     found = grouped(
         capture,
@@ -89,7 +89,7 @@ def split_by(capture: Capture, key: Callable[[OpFacts], Coded], name: str) -> Ta
     return Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note, faint)
 
 
-def wall_spans_us(capture: Capture, key: Callable[[OpFacts], Coded]) -> dict[str, float]:
+def wall_spans_us(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[str, float]:
     """From the first start to the last end of what has a key in common; the longest of the devices."""
     spans: dict[str, float] = {}
     for readings in capture.by_device():

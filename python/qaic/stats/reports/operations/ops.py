@@ -11,7 +11,7 @@ from qaic.stats.reports.time.overhead import marked
 
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import OpFacts
+    from qaic.stats.reports.capture.op_info import OpInfo
 
 _COLUMNS = (
     Column("kind"),
@@ -31,7 +31,7 @@ _COLUMNS = (
 def ops(capture: Capture) -> Report:
     """Time by kind, engine, memory and types of the operands, and by bucket."""
 
-    def key(facts: OpFacts) -> Coded:
+    def key(facts: OpInfo) -> Coded:
         return Coded.joined(facts.kinds, facts.engines, facts.memories, facts.types, facts.buckets)
 
     found = grouped(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.capture.groups import Group
-    from qaic.stats.reports.capture.op_info import Coded, OpFacts
+    from qaic.stats.reports.capture.op_info import Coded, OpInfo
     from qaic.stats.reports.capture.trace_reader import Reading
     from qaic.stats.reports.render.table import Cell
 
@@ -73,7 +73,7 @@ def roofline(capture: Capture) -> Report:
     return Report("roofline", "Work and bytes", verdict if time else [], tables)
 
 
-def _rows(capture: Capture, key: Callable[[OpFacts], Coded], whole: float) -> list[tuple[Cell, ...]]:
+def _rows(capture: Capture, key: Callable[[OpInfo], Coded], whole: float) -> list[tuple[Cell, ...]]:
     weights = {"time": _timed, "macs": _macs, "bytes": _bytes}
     found = [group for group in grouped(capture, key, weights) if group["macs"]]
     found.sort(key=lambda group: (-group["time"], str(group.key)))

@@ -34,7 +34,7 @@ _STANDS_OUT: Final = 25.0
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bottleneck:
     """Percentages of the cores' time; engines work beside each other, so they do not add up to 100.
 
     ``compute`` is the busiest of matrix and vector engine, ``memory`` the transfers or the operations that
@@ -66,7 +66,7 @@ class Bound:
         }
 
 
-def bound_of(capture: Capture, floor_us: float | None) -> Bound | None:
+def bottleneck_of(capture: Capture, floor_us: float | None) -> Bottleneck | None:
     """Median over the samples of the means over cores; None where operations were not measured."""
     found = [
         _of_core(reading, core, floor_us)
@@ -82,10 +82,10 @@ def bound_of(capture: Capture, floor_us: float | None) -> Bound | None:
     if len(found) % by_sample == 0:
         # Every sample has the same cores: the mean over cores first.
         per_sample = per_sample.reshape(by_sample, -1, len(names)).mean(axis=1)
-    return Bound(*(median(per_sample[:, place].tolist()) or 0.0 for place in range(len(names))))
+    return Bottleneck(*(median(per_sample[:, place].tolist()) or 0.0 for place in range(len(names))))
 
 
-def _of_core(reading: Reading, core: CoreFacts, floor_us: float | None) -> Bound:
+def _of_core(reading: Reading, core: CoreFacts, floor_us: float | None) -> Bottleneck:
     threads = [thread for thread in reading.threads if thread.core == core.core]
     span = core.span_u
     active = activity(reading, core)
@@ -101,7 +101,7 @@ def _of_core(reading: Reading, core: CoreFacts, floor_us: float | None) -> Bound
         small = _at_floor(reading, core, floor_us)
         spent = {bucket: part((bucket,)) for _, bucket in by_bucket}
         kept = {bucket: spent[bucket] - 100 * small.get(bucket, 0.0) / span for bucket in spent}
-        return Bound(
+        return Bottleneck(
             sum(kept.get(bucket, 0.0) for bucket in _ARITHMETIC),
             kept.get(MOVEMENT, 0.0),
             kept.get(CONVERT, 0.0),
@@ -110,7 +110,7 @@ def _of_core(reading: Reading, core: CoreFacts, floor_us: float | None) -> Bound
         )
     matrix = [utilization(thread) or 0.0 for thread in threads if thread.engine == "HMX"]
     moved = 100 * active_transfers(reading, core) / span
-    return Bound(
+    return Bottleneck(
         max(100 * max(matrix, default=0.0), part(_ARITHMETIC, "HVX")),
         max(moved, part((MOVEMENT,), "HVX"), part((MOVEMENT,), "DMAIssue")),
         part((CONVERT,), "HVX"),

@@ -89,7 +89,7 @@ class _Cursor:
 def in_time_order(
     reading: Reading, core: int, *, transfers: bool | None = None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield starts, ends and numbers (in ``OpFacts``) of a core's executions by start, some at a time.
+    """Yield starts, ends and numbers (in ``OpInfo``) of a core's executions by start, some at a time.
 
     What is no work of the model is left out.
 
