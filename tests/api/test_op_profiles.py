@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 import qaic
 from child_process import run_script
+from qaic.stats.reports import diff
 
 ZOO = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 ZOO_MODELS = sorted(path.stem.removeprefix("light_") for path in ZOO.glob("*.onnx"))
@@ -119,6 +120,30 @@ def test_a_producer_ends_before_its_consumer_starts(name, tmp_path):
         if starts[oc] < ends[maker]
     ]
     assert early == []
+
+
+def profiled(model, **options):
+    rng = np.random.default_rng(2)
+    with qaic.Session(model, stats_level=70, **options) as session:
+        shapes = session.model_input_shape_dict
+        inputs = {key: rng.standard_normal(shape).astype(dtype) for key, (shape, dtype) in shapes.items()}
+        with session.profile() as profile:
+            session.run(inputs)
+    return profile.capture()
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+def test_profiles_of_two_precisions_join_by_the_nodes_of_the_user(name):
+    model = ZOO / f"light_{name}.onnx"
+    sample = {"gpu_0/data_0" if name == "shufflenet" else "data_0": np.ones((1, 3, 224, 224), np.float32)}
+    baseline = profiled(model)
+    quantized = profiled(model, convert_to_quantize=True, calibration_data=[sample])
+    for new in (quantized, profiled(model, convert_to_fp16=True)):
+        rows = diff(baseline, new).table("nodes").rows
+        assert [row[0] for row in rows if None in row[1:3]] == []
+        # Not all of one row: most nodes stand alone.
+        convolutions = sum(node.op_type == "Conv" for node in onnx.load(model).graph.node)
+        assert len(rows) >= convolutions
 
 
 def test_the_container_of_a_measured_program_is_the_same_from_every_process(tmp_path):

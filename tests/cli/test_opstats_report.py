@@ -105,8 +105,8 @@ def test_a_difference_names_both_sides(report, stats, tmp_path):
     other.write_bytes(encoded(9, ops=60))
     code, out, err = report("--qpc", "x", "-i", stats, "--against", other)
     assert (code, err) == (0, "")
-    assert out.startswith(f"== Difference of {stats} (A) and {other} (B) ==")
-    assert "100.0 % longer" in out
+    assert out.startswith(f"== From {other} to {stats} ==")
+    assert "new takes 50.0 % less than the baseline" in out
 
 
 def test_bad_files_are_named_and_the_others_reported(report, stats):

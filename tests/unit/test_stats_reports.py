@@ -330,11 +330,51 @@ def test_a_difference_says_when_binaries_differ(core):
     executions[0, 4][0]["dur_u"] = 100
     report = diff(core, capture(buffer(program, executions, span=(0, 300))))
     assert report.verdict[:2] == [
-        "B takes 25.0 % less than A (400.0 us -> 300.0 us)",
+        "new takes 25.0 % less than the baseline (400.0 us -> 300.0 us)",
         "the binaries differ: counts of operations compare only within one compilation",
     ]
     assert report.table("kinds").rows[0] == ("aicconvolutiond32", 200, 100, -100, -50, 1, 1)
     assert "the binaries differ" not in " ".join(diff(core, core).verdict)
+
+
+def test_a_difference_joins_nodes_that_are_fused_otherwise():
+    """float32 fuses an activation with its convolution, int8 a sum with the next one."""
+
+    def measured(*ops):
+        program = made.Program()
+        for name, nodes in ops:
+            program.op(0, name, "FusedConv", nodes=list(nodes))
+        return capture(buffer(program, {(0, 0): in_row([10 * (place + 1) for place in range(len(ops))])}))
+
+    baseline = measured(("c1", ["c1", "r1"]), ("c2", ["c2"]), ("add", ["add"]), ("end", ["end"]))
+    new = measured(("c1", ["c1"]), ("r1", ["r1"]), ("c2", ["c2", "add"]), ("Reorder", []))
+    rows = {row[0]: row[1:4] for row in diff(baseline, new).table("nodes").rows}
+    assert rows == {
+        "c1 + r1": (10, 30, 20),
+        "c2 + add": (50, 30, -20),
+        "end": (40, None, -40),
+        "Reorder": (None, 40, 40),
+    }
+    # The other way round they are the same rows.
+    assert {row[0]: row[2:0:-1] for row in diff(new, baseline).table("nodes").rows} == {
+        name: row[:2] for name, row in rows.items()
+    }
+
+
+def test_a_difference_does_not_join_a_chain_of_nodes_that_overlap():
+    """int8 gives an activation to the convolution behind it, float32 to the one before."""
+
+    def measured(ops):
+        program = made.Program()
+        for name, nodes in ops:
+            program.op(0, name, "Conv", nodes=nodes)
+        return capture(buffer(program, {(0, 0): in_row([10] * len(ops))}))
+
+    before = measured([(f"c{n}", [f"c{n}", f"r{n}"]) for n in range(9)])
+    after = measured([(f"c{n}", [f"r{n - 1}", f"c{n}"] if n else ["c0"]) for n in range(9)])
+    assert [row[:4] for row in diff(before, after).table("nodes").rows] == [
+        (f"c{n}", 10, 10, 0) for n in range(9)
+    ]
 
 
 def test_latencies_are_read_from_the_report_and_from_samples():

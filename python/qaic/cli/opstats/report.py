@@ -41,7 +41,7 @@ def report(argv: Sequence[str]) -> int:
         failed |= other_failed
         if other is None:
             return FAILURE
-        made.append(diff(capture, other))
+        made.append(diff(other, capture))
     _put_out(arguments, capture, made)
     return FAILURE if failed else SUCCESS
 
@@ -59,7 +59,10 @@ def _parser() -> console.Parser:
     parser.add_argument("-q", "--qpc", metavar="FILE", help="programqpc.bin, for the names of operations")
     parser.add_argument("-i", "--input-dir", metavar="DIR", help="read the stats buffers of this directory")
     parser.add_argument(
-        "-a", "--against", metavar="PATH", help="compare: buffers of a directory, or a buffer"
+        "-a",
+        "--against",
+        metavar="PATH",
+        help="baseline to compare with: buffers of a directory, or a buffer",
     )
     parser.add_argument("--against-qpc", metavar="FILE", help="program of --against, when it is another")
     parser.add_argument("--latency", metavar="FILE", help="latency report of qaic-runner, for host-latency")

@@ -1,10 +1,11 @@
-"""Did two captures differ, and where."""
+"""What a new capture does otherwise than a baseline, and where."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from qaic.stats.reports.capture.groups import grouped, own_time_us
+from qaic.stats.reports.capture.op_info import Coded
 from qaic.stats.reports.operations.nodes import NO_OPERATIONS
 from qaic.stats.reports.render.table import Column, Report, Table
 
@@ -12,69 +13,69 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import Coded, OpInfo
+    from qaic.stats.reports.capture.op_info import OpInfo
     from qaic.stats.reports.render.table import Cell
 
 
 def _columns(name: str) -> tuple[Column, ...]:
     return (
         Column(name),
-        Column("time A", "us", "float"),
-        Column("time B", "us", "float"),
-        Column("B - A", "us", "float"),
+        Column("baseline", "us", "float"),
+        Column("new", "us", "float"),
+        Column("difference", "us", "float"),
         Column("change", kind="change"),
-        Column("count A", kind="int"),
-        Column("count B", kind="int"),
+        Column("baseline count", kind="int"),
+        Column("new count", kind="int"),
     )
 
 
 _INFERENCE = (
     Column("figure"),
-    Column("A", kind="float"),
-    Column("B", kind="float"),
-    Column("B - A", kind="float"),
+    Column("baseline", kind="float"),
+    Column("new", kind="float"),
+    Column("difference", kind="float"),
     Column("change", kind="change"),
 )
 
 
-def diff(a: Capture, b: Capture) -> Report:
+def diff(baseline: Capture, new: Capture) -> Report:
     """Compare two captures: the inference, kinds of operations, and nodes.
 
-    ``change`` is relative to A; what only one has, has no time in the other.
+    ``change`` is relative to the baseline; what only one has, has no time in the other. Nodes are the user's.
+    What one program computes in one operation and the other in several is one row.
     """
-    same = a.binaries() == b.binaries()
-    spans_a = sorted(sample.span_us for sample in a.samples)
-    spans_b = sorted(sample.span_us for sample in b.samples)
-    middle_a, middle_b = (capture.median(lambda sample: sample.span_us) for capture in (a, b))
+    spans = [sorted(sample.span_us for sample in capture.samples) for capture in (baseline, new)]
+    before, after = (capture.median(lambda sample: sample.span_us) for capture in (baseline, new))
     verdict = []
-    if middle_a and middle_b:
-        change = 100 * (middle_b - middle_a) / middle_a
+    if before and after:
+        change = 100 * (after - before) / before
         verdict.append(
-            f"A and B take the same time, {middle_a:.1f} us"
-            if middle_a == middle_b
-            else f"B takes {abs(change):.1f} % {'longer' if change > 0 else 'less'} than A"
-            f" ({middle_a:.1f} us -> {middle_b:.1f} us)"
+            f"both take the same time, {before:.1f} us"
+            if before == after
+            else f"new takes {abs(change):.1f} % {'longer' if change > 0 else 'less'} than the baseline"
+            f" ({before:.1f} us -> {after:.1f} us)"
         )
-        if spans_a[-1] >= spans_b[0] and spans_b[-1] >= spans_a[0] and len(spans_a) + len(spans_b) > 2:
+        overlap = spans[0][-1] >= spans[1][0] and spans[1][-1] >= spans[0][0]
+        if overlap and len(spans[0]) + len(spans[1]) > 2:
             verdict.append("their samples overlap, so the difference may be noise")
-    if not same:
+    if baseline.binaries() != new.binaries():
         verdict.append("the binaries differ: counts of operations compare only within one compilation")
-    if a.is_cpu != b.is_cpu:
+    if baseline.is_cpu != new.is_cpu:
         verdict.append("they were measured on different kinds of devices")
     inference: list[tuple[Cell, ...]] = [
-        ("inference us, median", *_compared(middle_a, middle_b)),
-        ("inference us, least", *_compared(_first(spans_a), _first(spans_b))),
-        ("inference us, most", *_compared(_first(spans_a[::-1]), _first(spans_b[::-1]))),
+        ("inference us, median", *_compared(before, after)),
+        ("inference us, least", *_compared(_first(spans[0]), _first(spans[1]))),
+        ("inference us, most", *_compared(_first(spans[0][::-1]), _first(spans[1][::-1]))),
     ]
-    kinds = _rows(a, b, lambda facts: facts.kinds)
-    nodes = _rows(a, b, lambda facts: facts.nodes)
+    kinds = _rows(baseline, new, lambda facts: facts.kinds)
+    nodes = _rows(baseline, new, _JoinedNodes(baseline, new).of)
     return Report(
         "diff",
-        f"Difference of {a.name or 'A'} (A) and {b.name or 'B'} (B)",
+        f"From {baseline.name or 'the baseline'} to {new.name or 'the new one'}",
         verdict,
         [
             Table(
-                "inference", f"Inference, {len(spans_a)} and {len(spans_b)} samples", _INFERENCE, inference
+                "inference", f"Inference, {len(spans[0])} and {len(spans[1])} samples", _INFERENCE, inference
             ),
             Table("kinds", "By kind", _columns("kind"), kinds, None if kinds else NO_OPERATIONS),
             Table("nodes", "By node", _columns("node"), nodes),
@@ -82,9 +83,62 @@ def diff(a: Capture, b: Capture) -> Report:
     )
 
 
-def _rows(a: Capture, b: Capture, key: Callable[[OpInfo], Coded]) -> list[tuple[Cell, ...]]:
+class _JoinedNodes:
+    """The user's nodes, each with what one of the programs computes together with it and the other apart.
+
+    Precisions fuse otherwise: an operation for a convolution and its activation in one program is two in the
+    other, and only their sum compares. Each operation counts to the node that it is named after.
+    """
+
+    def __init__(self, *captures: Capture) -> None:
+        #: node -> another of its row; one without leads the row
+        self._leaders: dict[str, str] = {}
+        #: leader -> the nodes of its row, in the order of the operations
+        self._members: dict[str, dict[str, None]] = {}
+        computed = [_computed(capture) for capture in captures]
+        for own, other in (computed, computed[::-1]):
+            holders = {node: path for path, nodes in reversed(other.items()) for node in nodes}
+            for path in own:
+                if path in other:
+                    continue
+                holder = next((holders[node] for node in (path, *own[path]) if node in holders), None)
+                if holder is not None:
+                    self._join(holder, path)
+        for node in {**computed[0], **computed[1]}:
+            self._members.setdefault(self._leader(node), {})[node] = None
+
+    def of(self, facts: OpInfo) -> Coded:
+        """Return the rows that operations are of, as texts."""
+        return Coded.of(" + ".join(self._members[self._leader(path)]) for path in facts.paths)
+
+    def _join(self, one: str, other: str) -> None:
+        one, other = self._leader(one), self._leader(other)
+        if one != other:
+            self._leaders[other] = one
+
+    def _leader(self, node: str) -> str:
+        seen = []
+        while node in self._leaders:
+            seen.append(node)
+            node = self._leaders[node]
+        self._leaders.update(dict.fromkeys(seen, node))
+        return node
+
+
+def _computed(capture: Capture) -> dict[str, list[str]]:
+    """Return what the operations compute that are named after the same node, by that node."""
+    found: dict[str, list[str]] = {}
+    for readings in capture.by_device():
+        facts = readings[0].facts
+        for path, nodes in zip(facts.paths, facts.node_sets, strict=True):
+            found.setdefault(path, []).extend(nodes)
+    return found
+
+
+def _rows(baseline: Capture, new: Capture, key: Callable[[OpInfo], Coded]) -> list[tuple[Cell, ...]]:
     sums = [
-        {group.key: group for group in grouped(capture, key, {"time": own_time_us})} for capture in (a, b)
+        {group.key: group for group in grouped(capture, key, {"time": own_time_us})}
+        for capture in (baseline, new)
     ]
     rows: list[tuple[Cell, ...]] = []
     for name in {**sums[0], **sums[1]}:
@@ -98,10 +152,10 @@ def _rows(a: Capture, b: Capture, key: Callable[[OpInfo], Coded]) -> list[tuple[
     return rows
 
 
-def _compared(a: float | None, b: float | None) -> tuple[Cell, ...]:
-    if a is None or b is None:
-        return a, b, None, None
-    return a, b, b - a, 100 * (b - a) / a if a else None
+def _compared(before: float | None, after: float | None) -> tuple[Cell, ...]:
+    if before is None or after is None:
+        return before, after, None, None
+    return before, after, after - before, 100 * (after - before) / before if before else None
 
 
 def _first(values: list[float]) -> float | None:

@@ -179,13 +179,13 @@ class _Table:
         node = self._origins.engine_nodes[place]
         computed = self._origins.computed[place]
         chief = self._chiefs[place]
-        paths = (*self._owners.get(chief, ()), chief) if chief is not None else (node.name or node.op_type,)
+        path = node.name or node.op_type if chief is None else self._user_path(chief)
         inputs = [name for name in node.input if name]
         outputs = [name for name in node.output if name]
         values = [self._values.get(name) for name in outputs]
         sizes = [value.nbytes for value in values]
         entry: dict[str, Any] = {
-            "name": f"{paths[0]}/__{place}",
+            "name": f"{path}/__{place}",
             "engine_name": _without_number(node),
             "nodes": list(dict.fromkeys(owner for name in computed for owner in self._owners[name])),
             # The engine renames what it makes itself at each load: only these tell an operation again.
@@ -206,6 +206,12 @@ class _Table:
         }
         # A descriptor says nothing of what is empty.
         return {key: value for key, value in entry.items() if value or key in _ALWAYS}
+
+    def _user_path(self, name: str) -> str:
+        """Return what the user calls a node of the program; one may do the work of several."""
+        owners = self._owners.get(name, ())
+        # Before others come nodes that only make its constants.
+        return name if not owners or name in owners else owners[0]
 
     def _chief(self, place: int) -> str | None:
         """Choose the node that an operation is named after, among those it computes."""

@@ -141,9 +141,17 @@ class OpInfo:
     @cached_property
     def nodes(self) -> Coded:
         """The user's nodes: those the compiler names, else the path in the operation's name."""
-        return Coded.of(
-            " + ".join(op["nodes"]) if op.get("nodes") else node_path(op.get("name", "")) for op in self._ops
-        )
+        return Coded.of(" + ".join(nodes) for nodes in self.node_sets)
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """Paths of the nodes that the operations are named after."""
+        return [node_path(op.get("name", "")) for op in self._ops]
+
+    @cached_property
+    def node_sets(self) -> list[tuple[str, ...]]:
+        """The user's nodes that each operation computes, one or more."""
+        return [tuple(op.get("nodes", ())) or (path,) for op, path in zip(self._ops, self.paths, strict=True)]
 
     @cached_property
     def cores(self) -> NDArray[np.int64]:
