@@ -4,9 +4,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
-from qaic.compiler.pipeline import lower
 from qaic.options import resolve
 from session_models import engine, model
 
@@ -69,4 +69,4 @@ def lowered(built, **options):
     """Lower a model with options, without any cache."""
     resolved = resolve(options, options_path=None, model_is_container=False)
     with onnx_file.open_bytes(built.SerializeToString()) as source, Progress("test") as progress:
-        return lower(source, resolved.compile, progress)
+        return lower_program(source, resolved.compile, progress)

@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(items):
 def _compile_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QAIC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        # Every model is checked after every pass.
+        patch.setenv("QAIC_VERIFY_PASSES", "1")
         yield
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import onnx
 
 from qaic.compiler.frontend.validation import drop_unused
-from qaic.compiler.ir.shape_inference.inference import inferred
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import ValueFacts, collect_shapes, collect_types
 from qaic.compiler.ir.weights import read_all
+from qaic.compiler.passes.assign_precision import classify
 from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization
+from qaic.compiler.passes.shape_inference.inference import inferred
 from qaic.compiler.quantization.insert_qdq import quantize
-from qaic.compiler.quantization.precision_classes import PrecisionClass, classify
 from qaic.options.models import CompileOptions
 
 

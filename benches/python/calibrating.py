@@ -16,7 +16,7 @@ from .worker import measure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qaic.compiler.calibration.profile import Profile
+    from qaic.compiler.ir.profile import Profile
 
     from .effort import Effort
 
@@ -74,10 +74,10 @@ def _profiled(model: models.Model, calibration: str, samples: int) -> tuple[Prof
     )
     started = time.process_time()
     with onnx_file.open_model(model.path) as source, Progress("benchmark") as progress:
-        lowered = lower(source, options.compile, progress)
+        _, context = lower(source, options.compile, progress)
     seconds = time.process_time() - started
-    assert lowered.profile is not None
-    return lowered.profile, seconds
+    assert context.profile is not None
+    return context.profile, seconds
 
 
 def _counting(profile: Profile, calibration: str) -> float:

@@ -223,9 +223,9 @@ def _compile(
 
     content = model.SerializeToString(deterministic=True)
     with onnx_file.open_bytes(content) as source, Progress("compiling model") as progress:
-        lowered = lower(source, options, progress)
+        program, _ = lower(source, options, progress)
         effective = effective_options(options)
-        write_program(container, lowered, options, set_options, effective, progress=progress)
+        write_program(container, program, options, set_options, effective, progress=progress)
 
 
 def _model_of(

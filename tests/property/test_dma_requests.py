@@ -18,7 +18,7 @@ from qaic import _core
 from qaic.compiler import compile_model
 from qaic.compiler.backend.cpu.descriptor import metadata
 from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers, dma_buffers
-from qaic.compiler.frontend.interface import Edge
+from qaic.compiler.ir.interface import Edge
 from qaic.options import resolve
 from qpc_support import container, program
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import qaic
+from lowered_program import lower_program
 from qaic.compiler.calibration.encodings import read_external
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
-from qaic.compiler.pipeline import lower
 from qaic.errors import CompileError, OptionError
 from qaic.options import resolve
 from qaic.options.models import CompileOptions
@@ -176,7 +176,7 @@ def quantized(model, held, tmp_path):
     resolved = resolve({"external_quantization_file": path}, options_path=None, model_is_container=False)
     chosen = resolved.compile
     assert isinstance(chosen, CompileOptions)
-    return lower(onnx_file.open_bytes(model.SerializeToString()), chosen, Progress("test"))
+    return lower_program(onnx_file.open_bytes(model.SerializeToString()), chosen, Progress("test"))
 
 
 TABLE = {

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.ir.float16_weights import HalfSource, Overflows
 from qaic.compiler.ir.weights import MemoryRange, read_all
-from qaic.compiler.pipeline import lower
 from qaic.options.models import CompileOptions
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -100,7 +100,7 @@ def test_random_graph_equals_rounding_after_each_node(program, x, clip):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with onnx_file.open_bytes(model.SerializeToString()) as source:
         chosen = CompileOptions(convert_to_fp16=True, clip_fp16_constants=clip)
-        compiled = lower(source, chosen, Progress("test")).model
+        compiled = lower_program(source, chosen, Progress("test")).model
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(compiled.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from test_fp16_properties import COMPUTING, FLOAT, SELECTING, SIZE, half, half_constant, programs, vectors
 
+from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
-from qaic.compiler.pipeline import lower
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.models import CompileOptions
 
@@ -82,7 +82,7 @@ def test_each_node_computes_in_its_precision(data, program, x):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with onnx_file.open_bytes(model.SerializeToString()) as source:
-        compiled = lower(source, options, Progress("test")).model
+        compiled = lower_program(source, options, Progress("test")).model
     onnx.checker.check_model(compiled)
     settings_ = ort.SessionOptions()
     settings_.log_severity_level = 4

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from qaic.compiler.quantization.op_types import SAME_PARAMETERS
+from qaic.compiler.ir.op_types import SAME_PARAMETERS
 from quantize_oracle import Reference, profile_of, run, with_outputs
 from quantize_support import quantized
 

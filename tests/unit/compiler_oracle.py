@@ -7,10 +7,10 @@ import onnx
 import onnxruntime as ort
 from onnx import helper
 
+from lowered_program import Program, lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.ir.weights import read_all
-from qaic.compiler.pipeline import Lowered, lower
 from qaic.options.models import CompileOptions
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -39,12 +39,13 @@ def node(op, inputs, outputs, **attributes):
     return helper.make_node(op, inputs, outputs, **attributes)
 
 
-def lowered(model, **options) -> Lowered:
+def lowered(model, **options) -> Program:
     """Lower a model in memory."""
-    return lower(onnx_file.open_bytes(model.SerializeToString()), CompileOptions(**options), Progress("test"))
+    source = onnx_file.open_bytes(model.SerializeToString())
+    return lower_program(source, CompileOptions(**options), Progress("test"))
 
 
-def whole(program: Lowered) -> onnx.ModelProto:
+def whole(program: Program) -> onnx.ModelProto:
     """Put the weights back into the graph."""
     model = onnx.ModelProto()
     model.CopyFrom(program.model)
@@ -83,5 +84,5 @@ def half(array):
         return np.asarray(array).astype(np.float16).astype(np.float32)
 
 
-def kinds(program: Lowered):
+def kinds(program: Program):
     return [n.op_type for n in program.model.graph.node]

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 
 from qaic.compiler.backend.cpu.descriptor import batch_of, network_descriptor
 from qaic.compiler.backend.cpu.dma_buffers import dma_buffers, place
-from qaic.compiler.frontend.interface import Edge
+from qaic.compiler.ir.interface import Edge
 from qaic.errors import CompileError
 
 

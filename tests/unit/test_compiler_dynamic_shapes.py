@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import qaic
 import session_models
-from qaic.compiler.ir.shape_inference import dynamic_shapes
+from qaic.compiler.passes.shape_inference import dynamic_shapes
 from qaic.errors import OptionError, QaicError
 
 WEIGHT = np.random.default_rng(3).standard_normal((4, 5)).astype(np.float32)

@@ -7,9 +7,9 @@ from compiler_oracle import info, model_of, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file, wire
-from qaic.compiler.pipeline import lower
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 
@@ -31,7 +31,7 @@ positions = st.one_of(st.integers(0, _PAYLOAD - 1), st.integers(_PAYLOAD + 2048,
 
 def attempt(content):
     with contextlib.suppress(CompileError), onnx_file.open_bytes(content) as source:
-        lower(source, CompileOptions(convert_to_fp16=True), Progress("test"))
+        lower_program(source, CompileOptions(convert_to_fp16=True), Progress("test"))
 
 
 @settings(max_examples=150, deadline=None)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.ir.weights import read_all, whole_pieces
-from qaic.compiler.pipeline import lower
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 
@@ -220,7 +220,7 @@ def test_external_constants_of_the_main_graph_are_weights_or_stay_when_small(tmp
         assert len(source.skeleton) < 1024
         assert [file.path.name for file in source.files] == ["model.onnx", "c.data", "axis.data"]
         assert source.weights["c"].source.offset == 64
-        program = lower(source, CompileOptions(), Progress("test"))
+        program = lower_program(source, CompileOptions(), Progress("test"))
         x = np.arange(1000)[::-1].copy()
         assert run(whole(program), {"x": x})["y"] == 999_000
 
@@ -236,7 +236,7 @@ def test_external_constants_are_streamed_whatever_their_size(tmp_path):
     nodes = [node("Constant", [], ["c"], value=tensor), node("MatMul", ["x", "c"], ["y"])]
     path = saved(model_of(nodes, [info("x", [1, 1 << 20])], [info("y", [1, 1 << 14])]), tmp_path)
     with onnx_file.open_model(path) as source:
-        program = lower(source, CompileOptions(), Progress("test"))
+        program = lower_program(source, CompileOptions(), Progress("test"))
     assert program.weights["c"].source.nbytes == 1 << 36
 
 
@@ -269,7 +269,7 @@ def test_external_data_is_read_in_attributes_branches_functions_and_sparse_tenso
     model = model_of(nodes, inputs, [info("y", [10])], [("n", np.int64([2]))], functions=[function])
     with onnx_file.open_model(saved(model, tmp_path)) as source:
         assert len(source.files) == 7
-        program = lower(source, CompileOptions(), Progress("test"))
+        program = lower_program(source, CompileOptions(), Progress("test"))
     found = run(whole(program), {"x": np.zeros(3, np.float32), "q": np.array(True)})["y"]
     expected = values["a"] + values["b"] + values["c"]
     np.testing.assert_array_equal(found, [*expected, 7, 7, 4, 0, 40, 0, 100])

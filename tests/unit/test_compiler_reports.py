@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qaic.compiler import compile_model
 from qaic.compiler.diagnostics.log_tap import tapped
 from qaic.compiler.diagnostics.pass_timing import PassLog
-from qaic.compiler.quantization.precision_classes import PrecisionClass
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.reports import emit_report, perf_metrics, perf_warnings
 from qaic.options import resolve
 
@@ -190,7 +190,7 @@ def test_times_and_costs_are_reported_each_time(model, caplog):
         assert "MACs              2,048 (MatMul 2,048)" in metrics
         rows = titles["passes of the compiler"].getMessage().splitlines()[2:]
         assert rows[0].split()[0] == "read"
-        assert {"check", "shapes", "write", "total"} <= {row.split()[0] for row in rows}
+        assert {"check-model", "infer-shapes", "write", "total"} <= {row.split()[0] for row in rows}
 
 
 def test_hints_follow_the_options_about_precision(model, caplog):
@@ -240,7 +240,7 @@ def test_debug_keeps_each_graph_and_a_log(model, tmp_path, caplog):
     assert "w" in {value.name for value in first.graph.input}
     assert "Cast" in {node.op_type for node in last.graph.node}
     log = (folder / emit_report.DEBUG_LOG).read_text()
-    assert "debug qaic.compiler: pass check: " in log
+    assert "debug qaic.compiler: pass check-model: " in log
     # What an earlier run left there is no result of this one.
     (folder / "99-old.onnx").touch()
     build(model, enable_debug=True, output_dir=out)

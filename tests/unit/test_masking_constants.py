@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
-from qaic.compiler.quantization.precision import report
+from qaic.compiler.ir.float16_weights import report_overflows
 
 LEAST = np.finfo(np.float32).min
 LEAST_HALF = np.float32(-65504)
@@ -87,7 +87,7 @@ def test_it_is_said_once(caplog):
     with caplog.at_level(logging.WARNING):
         program = lowered(disentangled_attention(), convert_to_fp16=True)
         assert run(whole(program), operands(1) | {"mask": np.int64([[1, 0, 0, 0]])})
-        report(program.overflows)
+        report_overflows(program.overflows)
     assert caplog.messages == [
         "1 constants are beyond the range of float16 and became the largest finite value "
         "(clip_fp16_constants=false makes them infinite): 'least'"

@@ -5,9 +5,9 @@ import onnx
 import pytest
 from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
 
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import ValueFacts, collect_types, common_shapes
-from qaic.compiler.quantization import precision
-from qaic.compiler.quantization.precision_classes import PrecisionClass, classify
+from qaic.compiler.passes.assign_precision import classify
 from qaic.errors import CompileError
 from qaic.options.codecs.op_types import KIND_ALIASES
 from qaic.options.files.node_precision import NodePrecision
@@ -289,7 +289,6 @@ def test_large_bfloat16_weights_stay_small():
 def test_plain_model_is_left_alone():
     program = lowered(perceptron())
     assert [n.op_type for n in program.model.graph.node] == [n.op_type for n in perceptron().graph.node]
-    assert not precision.needs_inlining(perceptron(), {}, CompileOptions(convert_to_fp16=True))
 
 
 def test_measuring_a_float16_model_leaves_its_program_alone(tmp_path):

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from qaic.compiler.quantization.op_types import DIRECT, QUANTIZABLE, SAME_PARAMETERS
+from qaic.compiler.ir.op_types import DIRECT, QUANTIZABLE, SAME_PARAMETERS
 from qaic.errors import CompileError
 from quantize_oracle import (
     Reference,

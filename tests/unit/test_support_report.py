@@ -9,8 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from decoder_model import decoder
 from qaic.compiler import compile_model
+from qaic.compiler.diagnostics.survey import Survey
 from qaic.compiler.reports import operator_list
-from qaic.compiler.reports.support_report import Survey, survey_operators, survey_types
+from qaic.compiler.reports.support_report import survey_operators, survey_types
 from qaic.errors import CompileError, OptionError
 from qaic.options import CompileOptions, resolve
 

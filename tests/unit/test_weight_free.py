@@ -17,6 +17,7 @@ from onnx import TensorProto
 import qaic
 import safetensors_files
 import weight_free_models as models
+from lowered_program import lower_program
 from qaic.cli.compile import main
 from qaic.compiler import digest
 from qaic.compiler.diagnostics.progress import Progress
@@ -25,7 +26,6 @@ from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
 from qaic.compiler.ir.float16_weights import Overflows
 from qaic.compiler.ir.float_conversion import ConvertedFloats
 from qaic.compiler.ir.weights import read_all
-from qaic.compiler.pipeline import lower
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 
@@ -117,7 +117,7 @@ def test_weights_of_any_size_are_streamed(tmp_path):
     models.embed(model, models.spec(["model.safetensors"], {"w": (0, "w")}))
     path.write_bytes(model.SerializeToString())
     with onnx_file.open_model(path) as source:
-        program = lower(source, CompileOptions(convert_to_fp16=True), Progress("test"))
+        program = lower_program(source, CompileOptions(convert_to_fp16=True), Progress("test"))
     assert [weight.source.nbytes for weight in program.weights.values()] == [1 << 36]
 
 
@@ -136,7 +136,7 @@ def test_weights_in_blocks_take_no_memory_of_their_size(tmp_path):
     path.write_bytes(model.SerializeToString())
     options = CompileOptions(convert_to_fp16=True, mxfp6_matmul=True)
     with onnx_file.open_model(path) as source:
-        (weight,) = lower(source, options, Progress("test")).weights.values()
+        (weight,) = lower_program(source, options, Progress("test")).weights.values()
         assert weight.blocks is not None
         tracemalloc.start()
         try:
@@ -490,7 +490,7 @@ def test_other_types_are_taken_as_they_are(tmp_path, dtype, elem_type, count):
     models.embed(model, models.spec(["model.safetensors"], {"w": (0, "k")}))
     path.write_bytes(model.SerializeToString())
     with onnx_file.open_model(path) as source:
-        program = lower(source, CompileOptions(), Progress("test"))
+        program = lower_program(source, CompileOptions(), Progress("test"))
         found = run(whole(program), {"x": np.zeros(count, np.float32)})["y"]
     np.testing.assert_array_equal(found, np.arange(count) % 2)
 
@@ -506,7 +506,7 @@ def test_small_weight_may_be_a_shape(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     with onnx_file.open_model(path) as source:
-        (output,) = lower(source, CompileOptions(), Progress("test")).outputs
+        (output,) = lower_program(source, CompileOptions(), Progress("test")).outputs
     assert output.dims == (3, 2)
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from qaic.compiler.calibration.sample_digest import SampleFiles
     from qaic.compiler.frontend.files.onnx_file import ModelFile
-    from qaic.compiler.pipeline import Lowered
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.options.models import CompileOptions
 
 _LOG = logging.getLogger("qaic.compiler")
@@ -112,9 +113,9 @@ def write_side_files(
 
     extra_artifacts.check_targets(model, options)
     with opened(model) as source, Progress(f"reading {_title(model)}") as progress:
-        lowered = lower(source, options, progress)
-        extra_artifacts.write_all(lowered.side_files)
-    return [file.path for file in lowered.side_files]
+        _, context = lower(source, options, progress)
+        extra_artifacts.write_all(context.side_files)
+    return [file.path for file in context.side_files]
 
 
 def _title(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> str:
@@ -160,7 +161,7 @@ def _compiled(
         with kept_warnings.collected() as texts:
             if is_measured_first:
                 lowered = _lowered(source, options, samples, progress)
-                keyed["profile"] = {"digest": _profile_digest(lowered)}
+                keyed["profile"] = {"digest": _profile_digest(lowered[1])}
             key = cache.cache_key(content, keyed)
             found = store.lookup(key) if is_kept else None
             result = found or store.build(
@@ -194,15 +195,15 @@ def _listed_samples(options: CompileOptions, store: cache.Cache) -> SampleFiles 
     return digest_samples(options.input_list_file.path, store.index)
 
 
-def _profile_digest(lowered: Lowered) -> str:
+def _profile_digest(context: Context) -> str:
     from qaic.compiler.calibration.load_or_collect import profile_digest
 
-    return "" if lowered.profile is None else profile_digest(lowered.profile)
+    return "" if context.profile is None else profile_digest(context.profile)
 
 
 def _lowered(
     source: ModelFile, options: CompileOptions, samples: SampleFiles | None, progress: Progress
-) -> Lowered:
+) -> tuple[Model, Context]:
     """Lower the model, and make sure that the samples were those of the cache key."""
     from qaic.compiler.pipeline import lower
 
@@ -222,7 +223,7 @@ def _lowered(
 def _write(
     path: Path,
     source: ModelFile,
-    lowered: Lowered,
+    lowered: tuple[Model, Context],
     options: CompileOptions,
     set_options: Mapping[str, object],
     *,
@@ -231,9 +232,10 @@ def _write(
     """Write the program of a lowered model, and the files beside it."""
     from qaic.compiler.backend.cpu.qpc_writer import write_program
     from qaic.compiler.frontend.files import weight_free
-    from qaic.compiler.quantization import precision
+    from qaic.compiler.ir.float16_weights import report_overflows
 
-    write_program(path, lowered, options, set_options, effective_options(options), progress=progress)
+    model, context = lowered
+    write_program(path, model, options, set_options, effective_options(options), progress=progress)
     for file in source.files:
         if file.changed():
             path.unlink()
@@ -245,8 +247,8 @@ def _write(
                 fix="do not write to the model while it is compiled",
             )
     weight_free.report(source.overflows)
-    precision.report(lowered.overflows)
-    extra_artifacts.write_all(lowered.side_files)
+    report_overflows(context.overflows)
+    extra_artifacts.write_all(context.side_files)
 
 
 def opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFile:

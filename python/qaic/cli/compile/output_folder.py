@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.cache_contents import PROGRAM_NAME
-from qaic.compiler.quantization.precision_classes import is_quantizing
+from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.emit_report import DEBUG_FOLDER
 from qaic.compiler.reports.support_report import choose_list

@@ -20,8 +20,9 @@ from qaic import _core
 from qaic.compiler import cache, cache_contents
 from qaic.compiler.calibration.add_observers import write_instrumented
 from qaic.compiler.calibration.dataset import fitted
-from qaic.compiler.calibration.profile import TensorProfile
+from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.profile import TensorProfile
 from qaic.compiler.passes.retained_state import SUFFIX
 from qaic.errors import InferenceError
 
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.compiler.calibration.dataset import Sample, Source
-    from qaic.compiler.calibration.float_graph import FloatGraph, Measured
+    from qaic.compiler.calibration.dataset import ModelInput, Sample, Source
+    from qaic.compiler.calibration.observed_tensors import Measured
     from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.errors import CompileError
     from qaic.options.models import CompileOptions
 
@@ -100,11 +103,10 @@ def _not_finite(name: str, place: str, values: NDArray[np.float32]) -> CompileEr
 
 
 def measure(
-    graph: FloatGraph,
+    model: Model,
+    context: Context,
     measured: Measured,
     source: Source,
-    options: CompileOptions,
-    progress: Progress,
     *,
     with_histograms: bool,
 ) -> dict[str, TensorProfile]:
@@ -114,16 +116,14 @@ def measure(
 
     Parameters
     ----------
-    graph
+    model
         The float graph.
+    context
+        Options of the compilation.
     measured
         What to measure.
     source
         The samples.
-    options
-        Options of the compilation.
-    progress
-        Told about samples.
     with_histograms
         Whether ranges alone are not enough.
 
@@ -138,20 +138,23 @@ def measure(
     store = cache.open_cache().folder
     with cache_contents.work_folder(store, "calibration") as folder:
         path = folder / cache_contents.PROGRAM_NAME
-        output_bytes = write_instrumented(path, graph, measured.results)
+        output_bytes = write_instrumented(path, model, context, measured.results)
+        options = context.options
+        inputs = model_inputs(model, has_state=options.retained_state)
         kind = HistogramRecord if with_histograms else RangeRecord
         records = {name: kind() for name in (*measured.inputs, *measured.results)}
-        _Run(graph, measured, source, records, progress).run(path, workers_of(graph, output_bytes, options))
+        workers = workers_of(inputs, output_bytes, options)
+        _Run(inputs, measured, source, records, context.progress).run(path, workers)
     profiles = {name: record.profile(options.num_histogram_bins) for name, record in records.items()}
     return {name: profile for name, profile in profiles.items() if profile is not None}
 
 
-def workers_of(graph: FloatGraph, output_bytes: int, options: CompileOptions) -> int:
+def workers_of(inputs: Sequence[ModelInput], output_bytes: int, options: CompileOptions) -> int:
     """Say how many samples run side by side.
 
     One at a time where the device keeps state, which one sample leaves to the next.
     """
-    if graph.has_state and any(item.is_state for item in graph.inputs()):
+    if any(item.is_state for item in inputs):
         return 1
     wanted = options.profiling_threads or len(sched_getaffinity(0))
     return max(1, min(wanted, _CORES, _MOST_BYTES // max(output_bytes, 1)))
@@ -162,13 +165,13 @@ class _Run:
 
     def __init__(
         self,
-        graph: FloatGraph,
+        inputs: Sequence[ModelInput],
         measured: Measured,
         source: Source,
         records: Mapping[str, RangeRecord | HistogramRecord],
         progress: Progress,
     ) -> None:
-        self._inputs = graph.inputs()
+        self._inputs = inputs
         self._measured = measured
         self._source = source
         self._records = records

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.ir.interface import Edge
     from qaic.compiler.ir.weights import Weight
 
 

@@ -5,87 +5,100 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qaic.compiler.calibration.collector import measure
 from qaic.compiler.calibration.dataset import FileSource, ObjectSource
 from qaic.compiler.calibration.encodings import read_external
-from qaic.compiler.calibration.float_graph import choose
 from qaic.compiler.calibration.glow_profile import MOST_BYTES, read_profile, write_profile
 from qaic.compiler.calibration.graph_hash import graph_hash
-from qaic.compiler.calibration.profile import Profile
+from qaic.compiler.calibration.observed_tensors import choose, model_inputs
 from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSource, index_limits
 from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.quantization.precision_classes import INTEGERS, decide, is_quantizing
-from qaic.compiler.reports.extra_artifacts import SideFile
+from qaic.compiler.ir.context import SideFile
+from qaic.compiler.ir.precision import INTEGERS, is_quantizing
+from qaic.compiler.ir.profile import Profile
+from qaic.compiler.passes.assign_precision import decide
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from qaic.compiler.calibration.dataset import Source
-    from qaic.compiler.calibration.float_graph import FloatGraph, Measured
-    from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.calibration.observed_tensors import Measured
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.pass_contract import Pass
     from qaic.options.files.file_content import InputFileContent
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
 
 
-def profile_of(
-    graph: FloatGraph, options: CompileOptions, progress: Progress
-) -> tuple[Profile | None, list[SideFile]]:
-    """Find out about the values of a model what the options ask for.
+class DumpProfile:
+    """Measure the values of the float graph, as quantizing would see it, and write them to a file.
+
+    The model itself is compiled as it is.
 
     Parameters
     ----------
-    graph
-        The float graph; not changed.
-    options
-        Options of the compilation.
-    progress
-        Told about samples.
-
-    Returns
-    -------
-    profile : Profile or None
-        What is known; None when nothing is to be quantized.
-    files : list of SideFile
-        The profile to write for `dump_profile`.
-
-    Raises
-    ------
-    OptionError
-        A file or a sample is wrong, or the profile is of another model.
-    CompileError
-        A tensor holds NaN or infinity.
+    prepare
+        The passes that make the float graph of a model.
     """
-    if is_quantizing(options):
-        return _obtained(graph, options, progress), []
-    if options.dump_profile is None:
-        return None, []
-    return None, [_dumped(graph, options, options.dump_profile, progress)]
+
+    name = "dump-profile"
+
+    def __init__(self, prepare: Sequence[Pass]) -> None:
+        self._prepare = prepare
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the file is asked for, and is not the one that is quantized by."""
+        return context.options.dump_profile is not None and not is_quantizing(context.options)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Note the file."""
+        path = context.options.dump_profile
+        if path is None:
+            return False
+        graph, asked = model.copy(), replace(context, for_integers=True)
+        for step in self._prepare:
+            if step.is_needed(asked):
+                step.run(graph, asked)
+        profile = _measured(graph, asked, with_histograms=True)
+        profile.graph_hash = graph_hash(graph.proto.graph, graph.weights, graph.inputs)
+        pieces = list(write_profile(profile, graph.proto.graph))
+
+        def write(target: Path) -> None:
+            with target.open("w", encoding="utf-8") as stream:
+                stream.writelines(pieces)
+
+        context.side_files.append(SideFile(path, write))
+        return False
 
 
-def _obtained(graph: FloatGraph, options: CompileOptions, progress: Progress) -> Profile:
-    if options.load_profile is not None:
-        return _loaded(graph, options, options.load_profile)
-    if options.external_quantization_file is not None:
-        return _external(graph, options.external_quantization_file)
-    # The range is enough where calibration does not shrink it.
-    return _measured(graph, options, progress, with_histograms=options.quantization_calibration != "None")
+class Calibrate:
+    """Learn the values of the float graph: from a file, or from samples that are run now."""
 
+    name = "calibrate"
 
-def _dumped(graph: FloatGraph, options: CompileOptions, path: Path, progress: Progress) -> SideFile:
-    profile = _measured(graph, options, progress, with_histograms=True)
-    profile.graph_hash = graph_hash(graph.model.graph, graph.weights, graph.interface.inputs)
-    pieces = list(write_profile(profile, graph.model.graph))
+    def is_needed(self, context: Context) -> bool:
+        """Whether the model is quantized."""
+        return is_quantizing(context.options)
 
-    def write(target: Path) -> None:
-        with target.open("w", encoding="utf-8") as stream:
-            stream.writelines(pieces)
-
-    return SideFile(path, write)
+    def run(self, model: Model, context: Context) -> bool:
+        """Set the profile."""
+        options = context.options
+        if options.load_profile is not None:
+            context.profile = _loaded(model, options, options.load_profile)
+        elif options.external_quantization_file is not None:
+            context.profile = _external(model, options.external_quantization_file)
+        else:
+            # The range is enough where calibration does not shrink it.
+            with_histograms = options.quantization_calibration != "None"
+            context.profile = _measured(model, context, with_histograms=with_histograms)
+        return False
 
 
 def profile_digest(profile: Profile) -> str:
@@ -103,9 +116,9 @@ def profile_digest(profile: Profile) -> str:
     return digest.hexdigest()
 
 
-def _loaded(graph: FloatGraph, options: CompileOptions, file: InputFileContent) -> Profile:
+def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Profile:
     found = read_profile(read_unchanged(file, "load_profile"), str(file.path))
-    own = graph_hash(graph.model.graph, graph.weights, graph.interface.inputs)
+    own = graph_hash(graph.proto.graph, graph.weights, graph.inputs)
     if found.graph_hash is None:
         _log.warning("load_profile: %s does not say which model it is of", file.path)
     elif found.graph_hash != own:
@@ -123,15 +136,15 @@ def _loaded(graph: FloatGraph, options: CompileOptions, file: InputFileContent) 
         _log.warning(
             "load_profile: %s is of another graph; entries of tensors with equal names are used", file.path
         )
-    profile = found.bind(graph.model.graph)
+    profile = found.bind(graph.proto.graph)
     _complete(profile, choose(graph, _float_nodes(graph, options)), f"load_profile {file.path}")
     return profile
 
 
-def _external(graph: FloatGraph, file: InputFileContent) -> Profile:
+def _external(graph: Model, file: InputFileContent) -> Profile:
     option = "external_quantization_file"
     profile = read_external(
-        read_unchanged(file, option), str(file.path), graph.model.graph, graph.constants()
+        read_unchanged(file, option), str(file.path), graph.proto.graph, graph.constants()
     )
     chosen = choose(graph, set(profile.precisions))
     _complete(profile, chosen, f"{option} {file.path}")
@@ -161,26 +174,25 @@ def _complete(profile: Profile, chosen: Measured, where: str) -> None:
         )
 
 
-def _measured(
-    graph: FloatGraph, options: CompileOptions, progress: Progress, *, with_histograms: bool
-) -> Profile:
+def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Profile:
+    options = context.options
     source = source_of(graph, options)
     chosen = choose(graph, _float_nodes(graph, options))
     if not chosen.inputs and not chosen.results:
         _log.warning("%s: the model has no tensors that can be quantized", source.option)
         return Profile()
-    found = measure(graph, chosen, source, options, progress, with_histograms=with_histograms)
+    found = measure(graph, context, chosen, source, with_histograms=with_histograms)
     return Profile({name: found[at] for name, at in chosen.same.items() if at in found})
 
 
-def _float_nodes(graph: FloatGraph, options: CompileOptions) -> set[str]:
+def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:
     """Collect the nodes that stay in a float precision whatever is known about their values."""
     profiled = graph.facts.types.keys()
-    classes = decide(graph.model, graph.facts, options, profiled, tell=False).classes
+    classes = decide(graph.proto, graph.facts, options, profiled, tell=False).classes
     return {key for key, chosen in classes.items() if chosen not in INTEGERS}
 
 
-def source_of(graph: FloatGraph, options: CompileOptions) -> Source:
+def source_of(graph: Model, options: CompileOptions) -> Source:
     """Open the samples that the options name; random ones, with a warning, where they name none.
 
     Raises
@@ -190,7 +202,7 @@ def source_of(graph: FloatGraph, options: CompileOptions) -> Source:
     """
     if options.calibration_data is not None:
         return ObjectSource(options.calibration_data)
-    inputs = graph.inputs()
+    inputs = model_inputs(graph, has_state=options.retained_state)
     if options.input_list_file is not None:
         return FileSource(options.input_list_file.path, inputs)
     if options.use_random_input_data is None:
@@ -200,7 +212,7 @@ def source_of(graph: FloatGraph, options: CompileOptions) -> Source:
             RANDOM_SAMPLES,
         )
     kind = options.use_random_input_data or "uniform"
-    return RandomSource(inputs, kind, index_limits(graph.model.graph, graph.facts.shapes))
+    return RandomSource(inputs, kind, index_limits(graph.proto.graph, graph.facts.shapes))
 
 
 def read_unchanged(file: InputFileContent, option: str) -> bytes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.custom_ops import CustomOps, Library
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.errors import OptionError
 from qaic.support.yaml import PlainValues, YamlMistakeError, compose
@@ -31,42 +31,6 @@ _MOST_BYTES: Final = 1 << 20
 
 #: how deep in the document an operator is looked for
 _DEPTH: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """An engine library with custom operators, as the container describes it."""
-
-    path: Path
-    size: int
-    crc32: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the container keeps: no folder of this machine."""
-        return {"name": self.path.name, "size": self.size, "crc32": self.crc32}
-
-
-@dataclass(frozen=True, slots=True)
-class CustomOps:
-    """What the descriptions say.
-
-    Parameters
-    ----------
-    operators : Mapping[str, Library or None]
-        The library of each operator; None where the description has none for the interpreter.
-    """
-
-    operators: Mapping[str, Library | None]
-
-    @property
-    def libraries(self) -> list[Library]:
-        """Each library once, in the order of the descriptions."""
-        return list(dict.fromkeys(library for library in self.operators.values() if library is not None))
-
-    @property
-    def implemented(self) -> frozenset[str]:
-        """Operators that a library implements."""
-        return frozenset(name for name, library in self.operators.items() if library is not None)
 
 
 def read(files: Sequence[InputFileContent]) -> CustomOps:

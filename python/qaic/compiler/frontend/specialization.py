@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
-from qaic.compiler.frontend.interface import Edge, check_size, read_edge
+from qaic.compiler.frontend.interface import read_edge
+from qaic.compiler.ir.interface import Edge, Interface, Variant, check_size
+from qaic.compiler.ir.pass_contract import Always
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -20,19 +22,11 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.options.files.specializations import Specialization
 
 _OPTION = "network_specialization_config"
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One set of shapes: dims of every input and output, in order."""
-
-    name: str
-    symbols: Mapping[str, int]
-    inputs: tuple[tuple[int, ...], ...]
-    outputs: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +35,6 @@ class Edges:
 
     inputs: tuple[Edge, ...]
     outputs: tuple[Edge, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """Inputs and outputs with their largest dims, and the sets of shapes if there are several."""
-
-    inputs: tuple[Edge, ...]
-    outputs: tuple[Edge, ...]
-    variants: tuple[Variant, ...]
 
 
 def copies(
@@ -212,3 +197,15 @@ def fix_interface(model: onnx.ModelProto, forms: Sequence[onnx.ModelProto]) -> N
                 if value.name in inputs:
                     dim.dim_param = symbols_of_file[position]
     graph.ClearField("value_info")
+
+
+class FixInterface(Always):
+    """Give inputs and outputs their final types, and drop what only inference needed."""
+
+    name = "fix-interface"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        fix_interface(model.proto, model.forms)
+        return True

@@ -10,8 +10,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.frontend.inlined_names import rename_values
-from qaic.compiler.quantization.precision_classes import has_node_options
+from qaic.compiler.ir.inlined_names import rename_values
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.precision import has_node_options
 from qaic.options.files.node_precision import NodePrecision
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.frontend.inlined_names import InlinedNames
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.inlined_names import InlinedNames
+    from qaic.compiler.ir.model import Model
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
@@ -144,3 +147,15 @@ def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
             count,
             listing(missing),
         )
+
+
+class TranslateNames(Always):
+    """Let options name values of the expanded graph."""
+
+    name = "translate-names"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the options."""
+        del model
+        context.options = in_expanded_graph(context.options, context.names, context.exact)
+        return False

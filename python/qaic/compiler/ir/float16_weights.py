@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from qaic.compiler.ir.weights import Source
+
+_log = logging.getLogger("qaic.compiler")
 
 #: largest finite float16
 HALF_MAX: Final = 65504.0
@@ -84,3 +88,20 @@ class HalfSource:
             rest = bytes(data[whole:])
             values = np.frombuffer(data, dtype, whole // dtype.itemsize)
             yield self.overflows.to_grid(self.name, values, self.grid).tobytes()
+
+
+def report_overflows(overflows: Overflows) -> None:
+    """Warn about constants beyond float16, once, after all of them were read."""
+    if overflows.counts:
+        total = sum(overflows.counts.values())
+        became = (
+            "the largest finite value (clip_fp16_constants=false makes them infinite)"
+            if overflows.clip
+            else "infinity (clip_fp16_constants is false)"
+        )
+        _log.warning(
+            "%d constants are beyond the range of float16 and became %s: %s",
+            total,
+            became,
+            listing(sorted(overflows.counts)),
+        )

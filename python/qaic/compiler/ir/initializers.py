@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.errors import CompileError
 
 #: types of weights the engine takes from the mapping; sub-byte and 8-bit float types stay in the graph
@@ -135,3 +138,15 @@ def settle_sizes(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         weights[weight.name] = weight
     for index in reversed(large):
         del graph.initializer[index]
+
+
+class SettleSizes(Always):
+    """Fix the sizes that constants were declared with."""
+
+    name = "settle-sizes"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        settle_sizes(model.proto, model.weights)
+        return True

@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.pass_contract import Always
 
 if TYPE_CHECKING:
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 #: IR version that every engine we accept reads; later ones add element types and annotations, no operators
 _IR_VERSION: Final = 10
@@ -35,3 +39,15 @@ def lower_stamps(model: onnx.ModelProto) -> None:
         used = {node.op_type for node in all_nodes(model.graph.node) if node.domain in STANDARD_DOMAINS}
         changed = (defs.get_schema(name, entry.version, "").since_version for name in used)
         entry.version = max((_OPERATOR_SET, *changed))
+
+
+class LowerOpsetVersion(Always):
+    """Stamp the model with the newest operator set that the engine knows."""
+
+    name = "lower-opset-version"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        lower_stamps(model.proto)
+        return True

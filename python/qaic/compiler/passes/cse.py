@@ -10,12 +10,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import RANDOM, standard
+from qaic.compiler.ir.value_info import common_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 _RANDOM: Final = RANDOM | {"Dropout"}
 
@@ -93,3 +98,24 @@ def _key(node: onnx.NodeProto) -> object:
         return None
     attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
     return node.op_type, tuple(node.input), tuple(attributes), tuple(bool(name) for name in node.output)
+
+
+class MergeEqualNodes(Always):
+    """Compute once what expanded functions of the card compute many times over."""
+
+    name = "merge-equal-nodes"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        if not model.has_units:
+            return False
+        merge_equal(model.proto.graph, common_shapes(model.forms), _listed(context))
+        return True
+
+
+def _listed(context: Context) -> dict[str, str]:
+    """Map the values that a precision file lists to what their nodes are to compute in."""
+    lists = context.options.node_precision_info_file
+    if lists is None:
+        return {}
+    return dict.fromkeys(lists.fp16, "fp16") | dict.fromkeys(lists.fp32, "fp32")

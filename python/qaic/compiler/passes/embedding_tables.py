@@ -14,9 +14,11 @@ import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.initializers import as_weight
 from qaic.compiler.ir.precision_ops import standard
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.errors import CompileError
 
 _log = logging.getLogger("qaic.compiler")
@@ -250,3 +254,39 @@ def _refuse(file: Path, what: str, found: str, expected: str) -> CompileError:
         fix="write the file with numpy.save and zipfile, or with dump_embedding_tables",
         context={"path": str(file)},
     )
+
+
+class DumpEmbeddingTables:
+    """Write the embedding tables of the model to a file."""
+
+    name = "dump-embedding-tables"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the file is asked for."""
+        return context.options.dump_embedding_tables is not None
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Note the file."""
+        path = context.options.dump_embedding_tables
+        if path is not None:
+            tables = find_tables(model.proto, model.weights)
+            context.side_files.append(SideFile(path, partial(write_tables, tables)))
+        return False
+
+
+class LoadEmbeddingTables:
+    """Replace the embedding tables of the model by those of a file."""
+
+    name = "load-embedding-tables"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether there is a file."""
+        return context.options.load_embedding_tables is not None
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        file = context.options.load_embedding_tables
+        if file is None:
+            return False
+        load_tables(model.proto, model.weights, file.path)
+        return True

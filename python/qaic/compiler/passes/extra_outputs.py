@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.frontend.inlined_names import InlinedNames
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.inlined_names import InlinedNames
+    from qaic.compiler.ir.model import Model
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -143,3 +145,39 @@ def _ranks(form: onnx.ModelProto) -> dict[str, int]:
         if edge.elem_type != BOOL:
             ranks[value.name] = len(edge.dims)
     return ranks
+
+
+class AddNamedOutputs:
+    """Make results of inner operators that are asked for outputs."""
+
+    name = "add-named-outputs"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether some are asked for."""
+        return bool(context.options.extra_output_tensors)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        options = context.options
+        graph_names = {model.proto.graph.name, *(entry.name for entry in model.entries), *options.graph_names}
+        was_cut = bool(options.output_node_names)
+        add_named(model.proto, options.extra_output_tensors, graph_names, context.names, was_cut=was_cut)
+        model.forms = []
+        return True
+
+
+class AddEveryOutput:
+    """Make the results of all operators outputs."""
+
+    name = "add-every-output"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether that is asked for."""
+        return bool(context.options.all_intermediate_outputs)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        add_every(model.proto, model.forms)
+        model.forms = []
+        return True

@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.constants import Constants
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import FreshNames, uses
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.weights import Source, Weight, read_all
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +132,50 @@ def _is_inference(norm: onnx.NodeProto) -> bool:
         and numbers.get("spatial", 1) == 1
         and numbers.get("is_test", 1) == 1
     )
+
+
+class FoldForIntegers:
+    """Make one node of a convolution and its normalization, so that both have one range.
+
+    Which kinds have which precision makes no difference, because a profile must fit whatever is asked of it
+    later; single nodes are the same when a profile is made and when it is used.
+    """
+
+    name = "fold-batch-normalization-for-integers"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the graph is quantized, or measured for it."""
+        return context.for_integers
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        lists = context.options.node_precision_info_file
+        named = set() if lists is None else {*lists.fp16, *lists.fp32}
+
+        def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
+            return not named & {node_key(conv), node_key(norm)}
+
+        return _fold(model, are_one_unit)
+
+
+class FoldForFloat16(Always):
+    """Make one node of a convolution and its normalization in float16, so that both have one rounding."""
+
+    name = "fold-batch-normalization-for-float16"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        classes, requested = context.plan.classes, context.plan.requested
+
+        def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
+            same = classes.get(node_key(conv)) is classes.get(node_key(norm)) is PrecisionClass.FP16
+            return same and {node_key(conv), node_key(norm)} <= requested
+
+        return bool(requested) and _fold(model, are_one_unit)
+
+
+def _fold(model: Model, are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool]) -> bool:
+    if not fold_batch_normalization(model.proto, model.weights, are_one_unit):
+        return False
+    model.learn_constants()
+    return True

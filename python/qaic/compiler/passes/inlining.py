@@ -6,21 +6,32 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.frontend.inlined_names import Call, calls_in
+from qaic.compiler.frontend import validation
+from qaic.compiler.frontend.value_options import inside_functions
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+from qaic.compiler.ir.inlined_names import Call, calls_in
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.precision import needs_inner_nodes
+from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
+from qaic.compiler.passes.legalize_qualcomm_functions import is_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import onnx
 
-    from qaic.compiler.frontend.inlined_names import InlinedNames
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.inlined_names import InlinedNames
+    from qaic.compiler.ir.model import Model
 
 _log = logging.getLogger("qaic.compiler")
 
 #: domain, name, overload
 _Key = tuple[str, str, str]
+
+#: level of statistics from which on nodes are measured one by one
+NODE_LEVEL: Final = 70
 
 #: functions with as many nodes stay functions on the card
 _SMALL: Final = 100
@@ -128,3 +139,67 @@ def _expected(
         results = dict(zip(body.output, node.output, strict=False))
         inner = Call(name or node_key(node), body.name, nodes=body.node, parent=call, results=results)
         yield from _expected(body.node, bodies, inner)
+
+
+def expand(
+    model: Model, keep: Callable[[onnx.FunctionProto], bool] = is_unit, names: InlinedNames | None = None
+) -> bool:
+    """Expand the functions of a model, whose bodies may bring text and unused constants along.
+
+    Parameters
+    ----------
+    model : Model
+        Changed.
+    keep : callable
+        Says of a function that its calls stay; without it those stay that one rounding belongs to.
+    names : InlinedNames or None
+        Learns what the values of bodies are called afterwards.
+    """
+    flat = inline_functions(model.proto, keep, names)
+    if flat is model.proto:
+        return False
+    validation.normalize(flat, model.weights)
+    model.proto = flat
+    return True
+
+
+class InlineFunctions(Always):
+    """Expand functions, where the model has some of the card, or all expansions are asked for."""
+
+    name = "inline-functions"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        is_wanted = model.has_units or context.options.always_expand_onnx_functions
+        return bool(is_wanted) and expand(model, names=context.names)
+
+
+class InlineForNodes(Always):
+    """Expand functions whose nodes the options treat one by one."""
+
+    name = "inline-for-nodes"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        options = context.options
+        proto = model.proto
+        is_wanted = options.stats_level >= NODE_LEVEL or (
+            proto.functions
+            and (
+                needs_inner_nodes(options)
+                or mentions_half(proto, model.weights)
+                or inside_functions(proto.graph, options.extra_output_tensors)
+            )
+        )
+        return bool(is_wanted) and expand(model, names=context.names)
+
+
+class InlineUnits(Always):
+    """Expand the functions of the card that were kept because one rounding belongs to each."""
+
+    name = "inline-units"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        return model.has_units and expand(model, lambda _: False)

@@ -21,12 +21,16 @@ from qaic.compiler.ir.graph_walk import (
     subgraphs,
 )
 from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, MutableSequence
 
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 #: from this version of the operator set on, a mask may have fewer columns than keys, so one is not for all
 _PADDED_MASKS: Final = 24
@@ -284,3 +288,15 @@ def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[st
         copy.op_type = operator
         del copy.attribute[:]
     return copy
+
+
+class LegalizeExports(Always):
+    """Rewrite what exporters write and shape inference or the engine does not take."""
+
+    name = "legalize-exports"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        legalize_exports(model.proto)
+        return True

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableSequence
 
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 #: domains of functions that stand for operators of the card
 DOMAINS: Final = frozenset({"com.qualcomm.cloud", "com.qti.aisw.onnx"})
@@ -229,3 +233,15 @@ def _write_rms_norm(function: onnx.FunctionProto, version: int) -> None:
     product = add("Mul", scaled, add("Cast", weight, to=FLOAT))
     nodes.append(helper.make_node("CastLike", [product, source], [result]))
     _replace(function.node, nodes)
+
+
+class LegalizeQualcommFunctions(Always):
+    """Give functions that stand for operators of the card bodies that the engine has kernels for."""
+
+    name = "legalize-qualcomm-functions"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        model.has_units = legalize(model.proto)
+        return model.has_units

@@ -25,6 +25,8 @@ from qaic.compiler.ir.graph_walk import (
     subgraphs,
 )
 from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.weights import MemoryRange, Weight, read_all
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, MutableSequence
 
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 #: the operator set with types of four bits and scales of blocks
 _HAS_BLOCKS: Final = 21
@@ -298,3 +303,16 @@ def _unpack_zero_points(node: onnx.NodeProto, constants: Constants, graph: onnx.
     dtype = helper.tensor_dtype_to_np_dtype(scales.elem_type)
     constants.add_array(name, np.ascontiguousarray(numbers).reshape(-1).astype(dtype))
     node.input[3] = name
+
+
+class LegalizeQuantizedWeights(Always):
+    """Write weights that come quantized in a form that every supported engine computes rightly."""
+
+    name = "legalize-quantized-weights"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        context.exact = legalize_quantized_weights(model.proto, model.weights)
+        if context.exact and context.names is None:
+            context.names = InlinedNames(model.proto)
+        return bool(context.exact)

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.elem_types import BOOL, INT8, INT16, INT32, UINT16
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.value_info import collect_types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 #: types of which some supported engine lacks the kernel
 _WITHOUT_KERNEL: Final = frozenset({BOOL, INT8, INT16, UINT16})
@@ -68,3 +73,17 @@ def _as_int32(node: onnx.NodeProto, types: Mapping[str, int], fresh: FreshNames)
     selected = helper.make_node("Where", [condition, *wide[:2]], [wide[2]], name=node.name)
     narrow = helper.make_node("Cast", [wide[2]], [result], to=_elem_type(node, types))
     return [*casts, selected, narrow]
+
+
+class LegalizeWhere(Always):
+    """Select as int32 what the engine has no kernel for."""
+
+    name = "legalize-where"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        if not legalize_where(model.proto, collect_types(model.forms[0])):
+            return False
+        model.forms = []
+        return True

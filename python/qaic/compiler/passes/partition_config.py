@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.inlining import inline_small_functions
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.options.files.partitions import PartitionConfig
 
 _log = logging.getLogger("qaic.compiler")
@@ -100,3 +104,40 @@ def write_template(names: list[str], cores: int, path: Path) -> None:
 
 def _name(node: onnx.NodeProto) -> str:
     return str(node.name) or node_key(node)
+
+
+class DumpPartitionTemplate:
+    """Describe the nodes of the model in a partition file that the user may edit."""
+
+    name = "dump-partition-template"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the file is asked for."""
+        return context.options.mdp_dump_partition_config is not None
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Note the file."""
+        path = context.options.mdp_dump_partition_config
+        if path is not None:
+            names = node_names(model.proto, model.weights)
+            context.side_files.append(
+                SideFile(path, partial(write_template, names, context.options.aic_num_cores))
+            )
+        return False
+
+
+class CheckPartitions:
+    """Refuse a partition file that does not fit the model."""
+
+    name = "check-partitions"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether there is a file."""
+        return context.options.mdp_load_partition_config is not None
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Check."""
+        config = context.options.mdp_load_partition_config
+        if config is not None:
+            check_partitions(inline_small_functions(model.proto).graph, config)
+        return False

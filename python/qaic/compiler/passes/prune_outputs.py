@@ -7,13 +7,18 @@ import logging
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.frontend.value_options import as_outputs, inside_functions
 from qaic.compiler.ir.graph_walk import all_graphs, subgraphs
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.passes.inlining import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.errors import CompileError
 
 _log = logging.getLogger("qaic.compiler")
@@ -131,3 +136,31 @@ def unknown_result(
         fix=fix,
         context={"tensor": name},
     )
+
+
+class PruneOutputs(Always):
+    """Cut the model back to the outputs that are asked for, inside of functions too."""
+
+    name = "prune-outputs"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        # Finding them may replace the graph.
+        wanted = _wanted(model, context)
+        keep_outputs(model.proto, wanted)
+        return True
+
+
+def _wanted(model: Model, context: Context) -> Sequence[str]:
+    """Find the outputs that are asked for; those inside of functions after these were expanded."""
+    names, wanted = context.names, context.options.output_node_names
+    if names is None or not inside_functions(model.proto.graph, wanted):
+        return wanted
+    expand(model, names=names)
+    graph = model.proto.graph
+    computed = {name for node in graph.node for name in node.output}
+    return [
+        output
+        for name in wanted
+        for output in ([name] if name in computed else as_outputs(graph, name, names) or [name])
+    ]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import refuse
 
 if TYPE_CHECKING:
-    from qaic.compiler.frontend.interface import Edge
-    from qaic.compiler.frontend.specialization import Interface
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.interface import Edge, Interface
+    from qaic.compiler.ir.model import Model
 
 SUFFIX: Final = "_RetainedState"
 
@@ -77,3 +78,19 @@ def _check_variants(interface: Interface, position: int, output: int) -> None:
                 fix="give the symbols of its shape the same sizes in every specialization",
                 context={"input": name, "specializations": [first.name, variant.name]},
             )
+
+
+class CheckRetainedState:
+    """Refuse state that could not go from one inference into the next."""
+
+    name = "check-retained-state"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the device keeps state."""
+        return bool(context.options.retained_state)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Check."""
+        del context
+        check_retained(model.interface)
+        return False

@@ -13,7 +13,9 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import symbols, validation
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
 from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
+from qaic.compiler.passes.shape_inference.dynamic_shapes import sizes_of
 from qaic.errors import OptionConflictError
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.weights import Weight
 
 #: the batch that exporters trace with
@@ -182,3 +186,19 @@ def _require_batch(
                 fix="export the model with a symbolic first dimension",
                 context={"tensor": value.name},
             )
+
+
+class BindSymbols(Always):
+    """Give the batch and every symbolic dimension its size in each specialization."""
+
+    name = "bind-symbols"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        options = context.options
+        defined = set_batch(model.proto, model.weights, options.batchsize, options.onnx_define_symbol)
+        model.entries = options.network_specialization_config or sizes_of(
+            model.proto, options.dynamic_shape_input, defined
+        )
+        model.sizes = symbols.bind(model.proto, defined, options.model_inputs, model.entries)
+        return True

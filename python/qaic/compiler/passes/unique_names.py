@@ -9,11 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
+from qaic.compiler.ir.pass_contract import Always
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 
 def separate_scopes(graph: onnx.GraphProto, constants: Iterable[str]) -> None:
@@ -65,3 +69,15 @@ def _defined(graph: onnx.GraphProto) -> list[str]:
     names |= dict.fromkeys(tensor.values.name for tensor in graph.sparse_initializer)
     names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
     return list(names)
+
+
+class UniqueNames(Always):
+    """Give every value of every graph a name of its own."""
+
+    name = "unique-names"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        separate_scopes(model.proto.graph, model.weights)
+        return True

@@ -9,7 +9,7 @@ from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.constants import Constants
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import FreshNames
-from qaic.compiler.quantization.precision_classes import PrecisionClass
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.quantization.raise_opset import version_of
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from qaic.compiler.ir.constants import Constants, read_array
 from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.ir.initializers import lift_float_constants
+from qaic.compiler.ir.op_types import operands, quantizable
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.weights import Weight
-from qaic.compiler.quantization.op_types import operands, quantizable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.graph_walk import subgraphs, uses
+from qaic.compiler.ir.op_types import SAME_PARAMETERS, WEIGHTED
+from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.quantization.op_types import SAME_PARAMETERS, WEIGHTED
 from qaic.compiler.quantization.patterns import Composites
-from qaic.compiler.quantization.precision_classes import INTEGERS, PrecisionClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

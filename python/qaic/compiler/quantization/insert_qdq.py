@@ -17,11 +17,7 @@ from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import subgraphs, uses
-from qaic.compiler.quantization import rowwise_embeddings, weighted
-from qaic.compiler.quantization.builder import NodeWriter, Stored
-from qaic.compiler.quantization.fold_constants import fold_constants
-from qaic.compiler.quantization.groups import Unit, find_units
-from qaic.compiler.quantization.op_types import (
+from qaic.compiler.ir.op_types import (
     DIRECT,
     SAME_PARAMETERS,
     WEIGHTED,
@@ -29,15 +25,21 @@ from qaic.compiler.quantization.op_types import (
     quantizable,
     results,
 )
+from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
+from qaic.compiler.quantization import rowwise_embeddings, weighted
+from qaic.compiler.quantization.builder import NodeWriter, Stored
+from qaic.compiler.quantization.fold_constants import fold_constants
+from qaic.compiler.quantization.groups import Unit, find_units
 from qaic.compiler.quantization.parameters import Parameters, QuantParams, value_range
-from qaic.compiler.quantization.precision_classes import INTEGERS, PrecisionClass
 from qaic.compiler.quantization.quantized_tensor import quantized_weight
 from qaic.compiler.quantization.raise_opset import raise_operator_set
 
 if TYPE_CHECKING:
     import onnx
 
-    from qaic.compiler.calibration.profile import Profile
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.profile import Profile
     from qaic.compiler.ir.value_info import ValueFacts
     from qaic.compiler.ir.weights import Weight
     from qaic.options.models import CompileOptions
@@ -495,3 +497,21 @@ class Inserter(NodeWriter):
             else:
                 kept.append(node)
         self.nodes = kept[::-1]
+
+
+class Quantize:
+    """Let nodes work on integers that are to."""
+
+    name = "quantize"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether integers are asked for."""
+        return is_quantizing(context.options)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        if context.profile is None:
+            return False
+        classes, options = context.plan.classes, context.options
+        quantize(model.proto, model.weights, model.facts, classes, profile=context.profile, options=options)
+        return True

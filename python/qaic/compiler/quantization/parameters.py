@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qaic.compiler.calibration.profile import Profile, TensorProfile
+    from qaic.compiler.ir.profile import Profile, TensorProfile
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")

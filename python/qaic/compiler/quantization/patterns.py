@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.quantization.precision_classes import PrecisionClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

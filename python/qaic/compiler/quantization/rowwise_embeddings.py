@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constants import read_array
 from qaic.compiler.ir.elem_types import FLOAT, UINT8
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.weights import Weight
 from qaic.compiler.quantization.parameters import value_range
-from qaic.compiler.quantization.precision_classes import PrecisionClass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants import read_array
 from qaic.compiler.ir.elem_types import INT8, INT16
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.weights import Weight
 from qaic.compiler.quantization.parameters import value_range
-from qaic.compiler.quantization.precision_classes import PrecisionClass
 from qaic.compiler.quantization.quantize_bias import settle
 from qaic.compiler.quantization.quantized_tensor import quantized_weight
 

@@ -6,7 +6,7 @@ They appear after the container was written, each as a whole; a compilation that
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +15,9 @@ from qaic.options.files.file_content import InputFileContent
 from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from qaic.compiler.ir.context import SideFile
     from qaic.options.models import CompileOptions
 
 #: options that name a file to write; with one of them a container from the cache is not enough
@@ -26,22 +27,6 @@ _OPTIONS: Final = (
     "dump_custom_io_config_template_file",
     "mdp_dump_partition_config",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SideFile:
-    """A file to write after the container.
-
-    Parameters
-    ----------
-    path : Path
-        Where it goes; replaced if it exists.
-    write : callable
-        Writes the content to the path it is given, which does not exist.
-    """
-
-    path: Path
-    write: Callable[[Path], None]
 
 
 def are_wanted(options: CompileOptions) -> bool:

@@ -11,8 +11,8 @@ from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.ir.constant_propagation import constant_values, node_key
 from qaic.compiler.ir.elem_types import FLOAT, INT64
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
-from qaic.compiler.quantization.precision_classes import PrecisionClass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,14 +8,15 @@ and is a warning, or with ``strict_aic`` an error; never more than an estimate.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.elem_types import TABLE, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS
+from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.reports import operator_list
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.diagnostics.survey import Survey
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.compiler.reports.operator_list import OperatorList
     from qaic.options.models import CompileOptions
 
@@ -64,17 +68,6 @@ _BFLOAT16: Final = 16
 #: unsigned integers are common as indices and masks, and have integer types of the card to become; uint4 is
 #: what the card's own CastToUInt4 makes of packed weights
 _TOLERATED_TYPES: Final = frozenset({4, 12, 13, 21})
-
-
-@dataclass(slots=True)
-class Survey:
-    """Findings of level 2: what was found, then the nodes or values it was found at."""
-
-    findings: dict[str, list[str]] = field(default_factory=dict)
-
-    def note(self, what: str, where: str) -> None:
-        """Add one finding."""
-        self.findings.setdefault(what, []).append(where)
 
 
 def survey_operators(
@@ -244,3 +237,28 @@ def _operator_name(node: onnx.NodeProto) -> str:
 
 def _where(node: onnx.NodeProto) -> str:
     return str(node.name) or node_key(node)
+
+
+class SurveyOperators(Always):
+    """Look for operators that a card is unlikely to take."""
+
+    name = "survey-operators"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Note what is found."""
+        operators = choose_list(context.options)
+        custom = context.custom.operators
+        survey_operators(model.proto, model.weights, operators, context.survey, custom=custom)
+        return False
+
+
+class SurveyTypes(Always):
+    """Look for element types that a card does not compute with, and report all that was found."""
+
+    name = "survey-types"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Warn, or with ``strict_aic`` refuse."""
+        survey_types(collect_types(model.forms[0]), context.options, context.survey)
+        report(context.survey, context.options)
+        return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.backend.cpu.dma_buffers import FROM_DEVICE, TO_DEVICE, DmaBuffers
-from qaic.compiler.frontend.interface import Edge
 from qaic.compiler.ir.elem_types import (
     BFLOAT16,
     BOOL,
@@ -18,13 +17,14 @@ from qaic.compiler.ir.elem_types import (
     TABLE,
     UINT8,
 )
+from qaic.compiler.ir.interface import Edge
 from qaic.support.profiling_types import STATS_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qaic.compiler.backend.op_profiling.settings import StatsSettings
-    from qaic.compiler.frontend.specialization import Variant
+    from qaic.compiler.ir.interface import Variant
 
 #: ONNX element type -> (buffer type code, scale, offset)
 _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.frontend.interface import MAX_BYTES, Edge
+from qaic.compiler.ir.interface import MAX_BYTES, Edge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

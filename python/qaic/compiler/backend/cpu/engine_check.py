@@ -11,25 +11,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qaic.compiler.frontend.interface import MAX_BYTES, Edge
 from qaic.compiler.ir.elem_types import BFLOAT16, EDGE_TYPES
+from qaic.compiler.ir.interface import MAX_BYTES, Edge
 
 if TYPE_CHECKING:
-    from qaic.compiler.pipeline import Lowered
+    from qaic.compiler.ir.model import Model
 
 
-def without_weights(lowered: Lowered) -> Lowered | None:
+def without_weights(model: Model) -> Model | None:
     """Make the form of a program whose weights are inputs.
 
     Returns
     -------
-    Lowered or None
+    Model or None
         None when a weight cannot be an input: its type has no buffer, or it is too large for one.
     """
     from qaic.compiler.frontend.validation import with_weights_as_inputs
 
     edges = []
-    for weight in lowered.weights.values():
+    for weight in model.weights.values():
         edge = Edge(weight.name, weight.elem_type, weight.dims)
         if (
             edge.elem_type not in {*EDGE_TYPES, BFLOAT16}
@@ -38,13 +38,13 @@ def without_weights(lowered: Lowered) -> Lowered | None:
         ):
             return None
         edges.append(edge)
-    return replace(
-        lowered,
-        model=with_weights_as_inputs(lowered.model, lowered.weights),
-        weights={},
-        inputs=(*lowered.inputs, *edges),
+    interface = replace(
+        model.interface,
+        inputs=(*model.inputs, *edges),
         variants=tuple(
             replace(variant, inputs=(*variant.inputs, *(edge.dims for edge in edges)))
-            for variant in lowered.variants
+            for variant in model.variants
         ),
     )
+    proto = with_weights_as_inputs(model.proto, model.weights)
+    return replace(model, proto=proto, weights={}, known=interface)

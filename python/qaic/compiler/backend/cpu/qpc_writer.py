@@ -1,4 +1,4 @@
-"""Writing a lowered program as a container.
+"""Writing a model program as a container.
 
 The same model, options and version give the same bytes: messages are serialized deterministically, nothing
 depends on paths, times or the order of a hash table. Constants are streamed; the rest is small and built in
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers
-    from qaic.compiler.backend.op_profiling.operations import Instrumentation
     from qaic.compiler.backend.op_profiling.settings import OpsTable, StatsSettings
     from qaic.compiler.diagnostics.progress import Progress
-    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.ir.interface import Edge
+    from qaic.compiler.ir.model import Model, Provenance
     from qaic.compiler.ir.weights import Weight
-    from qaic.compiler.pipeline import Lowered
     from qaic.options.models import CompileOptions
 
 #: of a program that every reader of plans can run
@@ -65,7 +64,7 @@ _GRAPH_LIMIT: Final = (1 << 31) - 1
 
 def write_program(
     path: Path,
-    lowered: Lowered,
+    model: Model,
     options: CompileOptions,
     set_options: Mapping[str, object],
     effective: Mapping[str, object],
@@ -78,7 +77,7 @@ def write_program(
     ----------
     path : Path
         File to write; must not exist. Nothing is left there on failure.
-    lowered : Lowered
+    model : Model
         The program; its model is completed with the places of the constants.
     options : CompileOptions
         Compile options.
@@ -98,15 +97,15 @@ def write_program(
     """
     stats = settings_of(options, set_options)
     # Writing declares the weights in the graph.
-    form = without_weights(lowered) if _weight_bytes(lowered) >= _LARGE_CONSTANTS else None
+    form = without_weights(model) if _weight_bytes(model) >= _LARGE_CONSTANTS else None
     notes = {"options": dict(set_options), "effective": dict(effective)}
-    progress.stage("write", lowered.model, lowered.weights)
+    progress.stage("write", model.proto, model.weights)
     try:
-        if stats is not None and lowered.instrumentation is not None:
-            content, table = _operations(path, lowered, lowered.instrumentation, options, form)
+        if stats is not None and model.provenance is not None:
+            content, table = _operations(path, model, model.provenance, options, form)
             stats = replace(stats, table=table)
         else:
-            content = _content_of(lowered)
+            content = _content_of(model)
         _write(path, content, options, notes=notes, stats=stats, progress=progress)
         progress.stage("load")
         _prove(path, form, options)
@@ -115,27 +114,27 @@ def write_program(
         raise
 
 
-def write_unchecked(path: Path, lowered: Lowered, options: CompileOptions) -> None:
+def write_unchecked(path: Path, model: Model, options: CompileOptions) -> None:
     """Write a program that is loaded at once, so that the engine will check it then. It measures nothing.
 
     Parameters
     ----------
     path : Path
         File to write; must not exist. Nothing is left there on failure.
-    lowered : Lowered
+    model : Model
         The program; its model is completed with the places of the constants.
     options : CompileOptions
         Compile options.
     """
-    _write(path, _content_of(lowered), options)
+    _write(path, _content_of(model), options)
 
 
 def _operations(
     path: Path,
-    lowered: Lowered,
-    known: Instrumentation,
+    model: Model,
+    provenance: Provenance,
     options: CompileOptions,
-    form: Lowered | None,
+    form: Model | None,
 ) -> tuple[_Content, OpsTable]:
     """Describe the operations of a program; takes a container that the engine loads, for each try.
 
@@ -149,24 +148,24 @@ def _operations(
         path.unlink()
         return optimized
 
-    owners = known.user_nodes.settle(lowered.model)
-    content = _content_of(lowered)
+    owners = provenance.settle(model.proto)
+    content = _content_of(model)
     optimized = tried(content)
     for _ in range(_FUNCTION_DEPTH):
-        written_out = named_throughout(lowered.model, optimized)
+        written_out = named_throughout(model.proto, optimized)
         if written_out is None:
             break
-        owners = known.user_nodes.settle(written_out)
-        lowered.model, content = written_out, replace(content, graph=_serialized(written_out))
+        owners = provenance.settle(written_out)
+        model.proto, content = written_out, replace(content, graph=_serialized(written_out))
         optimized = tried(content)
-    return content, describe_operations(lowered.model, optimized, owners, known.forms)
+    return content, describe_operations(model.proto, optimized, owners, model.described)
 
 
-def _weight_bytes(lowered: Lowered) -> int:
-    return sum(weight.source.nbytes for weight in lowered.weights.values())
+def _weight_bytes(model: Model) -> int:
+    return sum(weight.source.nbytes for weight in model.weights.values())
 
 
-def _prove(path: Path, form: Lowered | None, options: CompileOptions) -> None:
+def _prove(path: Path, form: Model | None, options: CompileOptions) -> None:
     """Let the engine load a program; of one with large weights first the form without them.
 
     Raises
@@ -192,7 +191,7 @@ def _prove(path: Path, form: Lowered | None, options: CompileOptions) -> None:
 class _Content:
     """What is the same in every container of a program."""
 
-    lowered: Lowered
+    model: Model
     #: the graph, its weights declared to be in ``constants.bin``
     graph: bytes
     #: byte offset of each weight there
@@ -200,9 +199,9 @@ class _Content:
     constants_size: int
 
 
-def _content_of(lowered: Lowered) -> _Content:
-    places, constants_size = _place_constants(lowered)
-    return _Content(lowered, _graph_bytes(lowered, places), places, constants_size)
+def _content_of(model: Model) -> _Content:
+    places, constants_size = _place_constants(model)
+    return _Content(model, _graph_bytes(model, places), places, constants_size)
 
 
 def _write(
@@ -215,32 +214,32 @@ def _write(
     progress: Progress | None = None,
 ) -> None:
     """Write the container; `notes` are entries of the plan that only inform."""
-    lowered, constants_size = content.lowered, content.constants_size
-    batch = descriptor.batch_of(lowered.inputs)
+    model, constants_size = content.model, content.constants_size
+    batch = descriptor.batch_of(model.inputs)
     buffers = dma_buffers(
-        lowered.inputs,
-        lowered.outputs,
+        model.inputs,
+        model.outputs,
         combine_inputs=options.combine_inputs,
         combine_outputs=options.combine_outputs,
-        has_variants=bool(lowered.variants),
+        has_variants=bool(model.variants),
         stats=stats,
     )
     network = _core.encode_network_desc(
         json.dumps(
             descriptor.network_descriptor(
-                lowered.name,
-                lowered.inputs,
-                lowered.outputs,
+                model.name,
+                model.inputs,
+                model.outputs,
                 buffers,
                 cores=options.aic_num_cores,
                 batch=batch,
-                variants=lowered.variants,
+                variants=model.variants,
                 stats=stats,
             )
         )
     )
-    metadata = _metadata(lowered, options, constants_size, buffers)
-    described = None if stats is None else stats.operations(lowered.name)
+    metadata = _metadata(model, options, constants_size, buffers)
+    described = None if stats is None else stats.operations(model.name)
     operations = None if described is None else canonical_json(described)
     plan = canonical_json(
         {
@@ -276,7 +275,7 @@ def _write(
     for name, data in small.items():
         writer.write(name, data)
     if constants_size:
-        _write_constants(writer, lowered, content.places, constants_size, progress)
+        _write_constants(writer, model, content.places, constants_size, progress)
     if options.qpc_crc:
         others = (name for name, _, _ in segments if name != CHECKSUMS_SEGMENT)
         sums = b"".join(struct.pack("<I", writer.crc32(name)) for name in others)
@@ -284,9 +283,9 @@ def _write(
     writer.finish()
 
 
-def _metadata(lowered: Lowered, options: CompileOptions, constants_size: int, buffers: DmaBuffers) -> bytes:
+def _metadata(model: Model, options: CompileOptions, constants_size: int, buffers: DmaBuffers) -> bytes:
     fields = descriptor.metadata(
-        lowered.name,
+        model.name,
         buffers,
         cores=options.aic_num_cores,
         constants_size=constants_size,
@@ -297,15 +296,15 @@ def _metadata(lowered: Lowered, options: CompileOptions, constants_size: int, bu
 
 def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, object]:
     """Make the entries of the plan that the device works by."""
-    lowered = content.lowered
+    model = content.model
     return {
-        "version": _plan_version(lowered, options),
+        "version": _plan_version(model, options),
         "target": "cpu",
         "producer": f"openqaic {_core.__version__}",
         "batch": batch,
         "cores": options.aic_num_cores,
-        "inputs": [_edge(edge) for edge in lowered.inputs],
-        "outputs": [_edge(edge) for edge in lowered.outputs],
+        "inputs": [_edge(edge) for edge in model.inputs],
+        "outputs": [_edge(edge) for edge in model.outputs],
         "initializers": [
             {
                 "name": weight.name,
@@ -315,11 +314,11 @@ def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, o
                 "size": weight.source.nbytes,
                 **_blocks(weight),
             }
-            for weight in lowered.weights.values()
+            for weight in model.weights.values()
         ],
-        "loops": has_loops(lowered.model),
+        "loops": has_loops(model.proto),
         **({"hardware": options.aic_hw_version} if options.aic_hw_version == "ai200" else {}),
-        **_shapes_and_state(lowered, options),
+        **_shapes_and_state(model, options),
     }
 
 
@@ -356,10 +355,10 @@ def _stats(stats: StatsSettings | None, buffers: DmaBuffers, described: bytes) -
     return {"stats": entries}
 
 
-def _shapes_and_state(lowered: Lowered, options: CompileOptions) -> dict[str, object]:
+def _shapes_and_state(model: Model, options: CompileOptions) -> dict[str, object]:
     """Make the entries of the plan that most programs do without."""
     entries: dict[str, object] = {}
-    if lowered.variants:
+    if model.variants:
         entries["variants"] = [
             {
                 "name": variant.name,
@@ -367,10 +366,10 @@ def _shapes_and_state(lowered: Lowered, options: CompileOptions) -> dict[str, ob
                 "inputs": variant.inputs,
                 "outputs": variant.outputs,
             }
-            for variant in lowered.variants
+            for variant in model.variants
         ]
-    if lowered.custom_op_libraries:
-        entries["custom_op_libraries"] = [library.to_json() for library in lowered.custom_op_libraries]
+    if model.libraries:
+        entries["custom_op_libraries"] = [library.to_json() for library in model.libraries]
     if options.retained_state:
         entries["retained_state"] = True
         if options.split_retained_state_io:
@@ -390,14 +389,14 @@ def canonical_json(value: object) -> bytes:
 
 def _write_constants(
     writer: _core.QpcWriter,
-    lowered: Lowered,
+    model: Model,
     places: Mapping[str, int],
     total: int,
     progress: Progress | None,
 ) -> None:
     """Stream the weights, each to its place."""
     done = 0
-    for weight in lowered.weights.values():
+    for weight in model.weights.values():
         writer.write("constants.bin", bytes(places[weight.name] - done))
         done = places[weight.name]
         for piece in weight.source.chunks():
@@ -416,22 +415,22 @@ def _write_constants(
     writer.write("constants.bin.crc", struct.pack("<I", writer.crc32("constants.bin")))
 
 
-def _place_constants(lowered: Lowered) -> tuple[dict[str, int], int]:
+def _place_constants(model: Model) -> tuple[dict[str, int], int]:
     """Give each weight an offset in ``constants.bin``; returns the offsets and the size of the payload."""
     places: dict[str, int] = {}
     end = 0
-    for weight in lowered.weights.values():
+    for weight in model.weights.values():
         places[weight.name] = -(-end // _ALIGNMENT) * _ALIGNMENT
         end = places[weight.name] + weight.source.nbytes
     return places, end
 
 
-def _graph_bytes(lowered: Lowered, places: Mapping[str, int]) -> bytes:
+def _graph_bytes(model: Model, places: Mapping[str, int]) -> bytes:
     """Serialize the graph with its weights declared as external data in ``constants.bin``."""
     import onnx
 
-    graph = lowered.model.graph
-    for weight in lowered.weights.values():
+    graph = model.proto.graph
+    for weight in model.weights.values():
         tensor = onnx.TensorProto(
             name=weight.name,
             data_type=weight.elem_type,
@@ -445,7 +444,7 @@ def _graph_bytes(lowered: Lowered, places: Mapping[str, int]) -> bytes:
         ):
             tensor.external_data.add(key=key, value=value)
         graph.initializer.append(tensor)
-    return _serialized(lowered.model)
+    return _serialized(model.proto)
 
 
 def _serialized(model: onnx.ModelProto) -> bytes:
@@ -462,9 +461,9 @@ def _serialized(model: onnx.ModelProto) -> bytes:
     return serialized
 
 
-def _plan_version(lowered: Lowered, options: CompileOptions) -> int:
-    has_blocks = any(weight.blocks is not None for weight in lowered.weights.values())
-    return STATEFUL_PLAN_VERSION if lowered.variants or options.retained_state or has_blocks else PLAN_VERSION
+def _plan_version(model: Model, options: CompileOptions) -> int:
+    has_blocks = any(weight.blocks is not None for weight in model.weights.values())
+    return STATEFUL_PLAN_VERSION if model.variants or options.retained_state or has_blocks else PLAN_VERSION
 
 
 def _blocks(weight: Weight) -> dict[str, object]:

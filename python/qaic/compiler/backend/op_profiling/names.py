@@ -11,11 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.backend.op_profiling.provenance import Origins
+from qaic.compiler.backend.op_profiling.settings import OPS
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.graph_walk import all_nodes
 
 if TYPE_CHECKING:
     import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
 
 
 class UserNodes:
@@ -81,3 +85,19 @@ class _Names:
             name = f"{base}_{self._taken[base]}"
         self._taken[name] = 1
         return name
+
+
+class RecordProvenance:
+    """Remember the nodes of the user's model, where operations are measured."""
+
+    name = "record-provenance"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether operations are measured."""
+        return context.options.stats_level >= OPS
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Name the nodes."""
+        del context
+        model.provenance = UserNodes(model.proto)
+        return True

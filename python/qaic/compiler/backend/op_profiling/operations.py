@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic import _core
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.backend.op_profiling.names import UserNodes
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -42,22 +40,6 @@ _SHOWN: Final = 16
 #: name of the operation that stands for all that are not in the list
 _OTHERS: Final = "engine"
 _MEMORY: Final = "HOST"
-
-
-@dataclass(frozen=True, slots=True)
-class Instrumentation:
-    """What the passes know about the nodes of a program.
-
-    Parameters
-    ----------
-    user_nodes : UserNodes
-        The nodes before the passes.
-    forms : sequence of sequences of onnx.ModelProto
-        For each set of sizes the program with inferred types and shapes, and what else tells some.
-    """
-
-    user_nodes: UserNodes
-    forms: Sequence[Sequence[onnx.ModelProto]]
 
 
 def engine_graph(program: Path) -> onnx.ModelProto:

@@ -4,7 +4,7 @@ The border of a program gets the type and the layout that were asked for; just i
 what the model was written for.
 """
 
-from qaic.compiler.passes.custom_io.interface import change_edges
-from qaic.compiler.passes.custom_io.template import template_of
+from qaic.compiler.passes.custom_io.interface import ApplyCustomIo
+from qaic.compiler.passes.custom_io.template import DumpIoTemplate
 
-__all__ = ["change_edges", "template_of"]
+__all__ = ["ApplyCustomIo", "DumpIoTemplate"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.ir.interface import Edge
     from qaic.options.files.custom_io import CustomIo
 
 #: the permutation of `Transpose` from the border to the model, and back

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.frontend.interface import check_size
-from qaic.compiler.frontend.specialization import Interface
+from qaic.compiler.frontend.interface import check_hardware
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.ir.interface import Interface, check_size
+from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.passes.custom_io.conversion import Converter
 from qaic.compiler.passes.custom_io.requests import BORDER_TYPES, FILE, changes, requests_of
 from qaic.compiler.passes.emulation.mx_fake_quantize import packed_shape
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.frontend.interface import Edge
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.interface import Edge
+    from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.weights import Weight
     from qaic.options.files.custom_io import CustomIo
     from qaic.options.models import CompileOptions
@@ -186,3 +189,17 @@ def _sizes(
     return tuple(
         _border_dims(sizes, requests.get(edge.name)) for edge, sizes in zip(edges, dims, strict=True)
     )
+
+
+class ApplyCustomIo(Always):
+    """Give the border of the program the types and layouts that are asked for."""
+
+    name = "apply-custom-io"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        changed = change_edges(model.proto, model.weights, model.interface, context.options)
+        check_hardware((*changed.inputs, *changed.outputs), context.options.aic_hw_version)
+        is_changed = changed is not model.known
+        model.known = changed
+        return is_changed

@@ -16,8 +16,7 @@ from qaic.options.files.custom_io import CONVERSIONS, CustomIo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from qaic.compiler.frontend.interface import Edge
-    from qaic.compiler.frontend.specialization import Interface
+    from qaic.compiler.ir.interface import Edge, Interface
     from qaic.options.models import CompileOptions
 
 FILE: Final = "custom_io_list_file"

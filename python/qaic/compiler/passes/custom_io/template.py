@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
-from qaic.compiler.reports.extra_artifacts import SideFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from qaic.compiler.frontend.interface import Edge
-    from qaic.compiler.frontend.specialization import Interface
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.interface import Edge, Interface
+    from qaic.compiler.ir.model import Model
 
 _PRECISIONS: Final = {FLOAT: "float", FLOAT16: "float16", BFLOAT16: "bfloat16"}
 
@@ -56,3 +57,20 @@ def _side(what: str, edges: Iterable[Edge]) -> Iterable[str]:
         if len(edge.dims) == 4:
             yield "   Layout: NCHW\n"
         yield f"   Precision: {precision}\n   # Scale: 1.0\n   # Offset: 0\n"
+
+
+class DumpIoTemplate:
+    """Describe the inputs and outputs in a custom I/O file that the user may edit."""
+
+    name = "dump-io-template"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the file is asked for."""
+        return context.options.dump_custom_io_config_template_file is not None
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Note the file."""
+        path = context.options.dump_custom_io_config_template_file
+        if path is not None:
+            context.side_files.append(template_of(model.interface, path))
+        return False

@@ -17,6 +17,9 @@ from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, 
 from qaic.compiler.ir.float16_weights import HALF_MAX, HalfSource, Overflows
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, subgraphs, uses
 from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.precision import ROUNDED as ROUNDED_CLASSES
+from qaic.compiler.ir.precision import Classification, PrecisionClass
 from qaic.compiler.ir.precision_ops import (
     BIAS_TAKERS,
     COMMUTING,
@@ -27,12 +30,15 @@ from qaic.compiler.ir.precision_ops import (
     standard,
 )
 from qaic.compiler.ir.weights import Weight
+from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.constant_bounds import exceeds, filling, may_exceed
-from qaic.compiler.quantization.precision_classes import Classification, PrecisionClass
+from qaic.options.models import CompileOptions
 
 if TYPE_CHECKING:
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.value_info import ValueFacts
 
 _GRIDS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
@@ -417,3 +423,35 @@ class Rounder:
             scope.on_grid.add((name, grid))
         self.types[narrow] = grid
         return narrow
+
+
+class EmulateFloat16(Always):
+    """Round the floats of each node to what it computes in; the last pass over them."""
+
+    name = "emulate-float16"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        if not any(chosen in ROUNDED_CLASSES for chosen in context.plan.classes.values()):
+            return False
+        Rounder(
+            model.proto, model.weights, model.facts, decided=context.plan, overflows=context.overflows
+        ).run()
+        return True
+
+
+def round_as_model(model: Model, hardware: str | None) -> None:
+    """Round what is float16 or bfloat16 in the model and nothing else.
+
+    Parameters
+    ----------
+    model : Model
+        The float graph, changed; its facts stay as they are.
+    hardware : str or None
+        Hardware family, which decides about bfloat16.
+    """
+    facts = replace(model.facts, types=dict(model.facts.types), shapes=dict(model.facts.shapes))
+    if facts.narrow:
+        decided = decide(model.proto, facts, CompileOptions(aic_hw_version=hardware), None)
+        overflows = Overflows(clip=False)
+        Rounder(model.proto, model.weights, facts, decided=decided, overflows=overflows).run()

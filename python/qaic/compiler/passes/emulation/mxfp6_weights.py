@@ -18,17 +18,19 @@ from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, uses
 from qaic.compiler.ir.initializers import as_weight
+from qaic.compiler.ir.precision import INTEGERS
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.weights import BlockFormat, Source, Weight, whole_pieces
-from qaic.compiler.quantization.precision_classes import INTEGERS
 from qaic.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import onnx
 
-    from qaic.compiler.quantization.precision import PreparedFloats
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.precision import PrecisionClass
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -105,26 +107,26 @@ class MxSource:
                     ) from error
 
 
-def compress_weights(floats: PreparedFloats) -> int:
+def compress_weights(model: Model, context: Context) -> int:
     """Give the matrix products their weights in blocks; changes the model and its weights.
 
     Parameters
     ----------
-    floats : PreparedFloats
-        The model, its nodes classified.
+    model : Model
+        The model; changed.
+    context : Context
+        Options, and what each node computes in.
 
     Returns
     -------
     int
         Number of products.
     """
-    options = floats.options
-    if not options.mxfp6_matmul:
-        return 0
-    original = floats.facts.original
+    options = context.options
+    original = model.facts.original
     names = {
         key: {str(node.name), key, original.get(key, key)}
-        for node in all_nodes(floats.model.graph.node)
+        for node in all_nodes(model.proto.graph.node)
         for key in (node_key(node),)
     }
     excluded = set(options.exclude_mxfp6_matmul)
@@ -138,10 +140,10 @@ def compress_weights(floats: PreparedFloats) -> int:
         )
     lists = options.node_precision_info_file
     excluded |= set() if lists is None else set(lists.fp32)
-    compressor = _Compressor(floats)
+    compressor = _Compressor(model, context.plan.classes)
     count = sum(
         compressor.compress(node)
-        for node in all_nodes(floats.model.graph.node)
+        for node in all_nodes(model.proto.graph.node)
         if standard(node, "MatMul", "Gemm") and not names[node_key(node)] & excluded
     )
     if count:
@@ -158,9 +160,10 @@ def compress_weights(floats: PreparedFloats) -> int:
 class _Compressor:
     """Makes the blocks of each weight once for all readers."""
 
-    def __init__(self, floats: PreparedFloats) -> None:
-        graph = floats.model.graph
-        self.floats = floats
+    def __init__(self, model: Model, classes: Mapping[str, PrecisionClass]) -> None:
+        graph = model.proto.graph
+        self.model = model
+        self.classes = classes
         self.fresh = FreshNames(graph)
         self.makers = {name: node for node in graph.node for name in node.output if name}
         self.small = {tensor.name: tensor for tensor in graph.initializer}
@@ -169,7 +172,7 @@ class _Compressor:
 
     def compress(self, node: onnx.NodeProto) -> bool:
         """Replace the right operand of a product; says whether that was possible."""
-        chosen = self.floats.classes.get(node_key(node))
+        chosen = self.classes.get(node_key(node))
         if chosen is None or chosen in INTEGERS or len(node.input) < 2:
             return False
         weight, swapped = self._constant(node.input[1])
@@ -187,8 +190,8 @@ class _Compressor:
             name = self.made[key] = self.fresh.make(weight.name, "mxfp6")
             dims = (*weight.dims[:-2], *(weight.dims[:-3:-1] if swapped else weight.dims[-2:]))
             source = MxSource(weight.source, weight.elem_type, weight.dims, moved, weight.name)
-            self.floats.weights[name] = Weight(name, FLOAT, dims, source, BlockFormat(ENCODING, axis))
-            facts = self.floats.facts
+            self.model.weights[name] = Weight(name, FLOAT, dims, source, BlockFormat(ENCODING, axis))
+            facts = self.model.facts
             facts.types[name] = FLOAT
             facts.shapes[name] = dims
             if node.input[1] in facts.narrow:
@@ -200,7 +203,7 @@ class _Compressor:
         """Find the constant behind an operand, and whether its last two dimensions are swapped."""
         swapped = False
         while True:
-            weight = self.floats.weights.get(name)
+            weight = self.model.weights.get(name)
             if weight is None and name in self.small:
                 weight = as_weight(self.small[name])
             if weight is not None:
@@ -209,19 +212,19 @@ class _Compressor:
             if maker is None or not standard(maker, "Cast", "Identity", "Transpose"):
                 return None, False
             if maker.op_type == "Transpose":
-                rank = len(self.floats.facts.shapes.get(name, ()))
+                rank = len(self.model.facts.shapes.get(name, ()))
                 perm = next((list(a.ints) for a in maker.attribute if a.name == "perm"), [*range(rank)][::-1])
                 if rank not in {2, 3} or perm != [*range(rank - 2), rank - 1, rank - 2]:
                     return None, False
                 swapped = not swapped
-            elif self.floats.facts.types.get(maker.input[0], 0) not in FLOATS - {DOUBLE}:
+            elif self.model.facts.types.get(maker.input[0], 0) not in FLOATS - {DOUBLE}:
                 return None, False
             self.passed.add(name)
             name = maker.input[0]
 
     def drop_dead(self) -> None:
         """Remove the nodes between a constant and its products that are not needed any more."""
-        graph = self.floats.model.graph
+        graph = self.model.proto.graph
         count = uses(graph)
         dead = []
         for index in reversed(range(len(graph.node))):
@@ -231,3 +234,17 @@ class _Compressor:
                 count.subtract(node.input)
         for index in dead:
             del graph.node[index]
+
+
+class CompressWeights:
+    """Give matrix products their constant weights in blocks of MXFP6."""
+
+    name = "compress-weights"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether that is asked for."""
+        return bool(context.options.mxfp6_matmul)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        return compress_weights(model, context) > 0

@@ -21,48 +21,49 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.quantization.precision import PreparedFloats
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+    from qaic.options.files.partitions import PartitionConfig
 
 _log = logging.getLogger("qaic.compiler")
 
 
-def round_traffic(floats: PreparedFloats) -> int:
+def round_traffic(model: Model, config: PartitionConfig | None) -> int:
     """Round the floats that cross from one partition to another; changes the model.
 
     Parameters
     ----------
-    floats : PreparedFloats
+    model : Model
         The model before its floats are rounded to the grids of their nodes.
+    config : PartitionConfig or None
+        The partitions.
 
     Returns
     -------
     int
         Number of values that cross.
     """
-    config = floats.options.mdp_load_partition_config
-    if not floats.options.allow_mxint8_mdp_io:
-        return 0
     listed = [] if config is None else [set(partition.nodes or ()) for partition in config.partitions]
     if sum(map(bool, listed)) < 2:
         _log.warning(
             "allow_mxint8_mdp_io: nothing passes between partitions, there are not two with a nodeList"
         )
         return 0
-    return _Traffic(floats, listed).run()
+    return _Traffic(model, listed).run()
 
 
 class _Traffic:
     """One walk over the main graph, in the order of its nodes."""
 
-    def __init__(self, floats: PreparedFloats, listed: list[set[str]]) -> None:
-        graph = floats.model.graph
+    def __init__(self, model: Model, listed: list[set[str]]) -> None:
+        graph = model.proto.graph
         self.graph = graph
-        self.facts = floats.facts
+        self.facts = model.facts
         self.numbers = {name: number for number, names in enumerate(listed) for name in names}
-        self.constants = constant_values(graph, floats.weights)
+        self.constants = constant_values(graph, model.weights)
         self.fresh = FreshNames(graph)
         self.opset = next(
-            entry.version for entry in floats.model.opset_import if entry.domain in STANDARD_DOMAINS
+            entry.version for entry in model.proto.opset_import if entry.domain in STANDARD_DOMAINS
         )
         #: value -> partition of its node
         self.places: dict[str, int] = {}
@@ -139,3 +140,17 @@ def _rename(node: onnx.NodeProto, old: str, new: str) -> None:
         for value in inner.output:
             if value.name == old:
                 value.name = new
+
+
+class RoundPartitionTraffic:
+    """Round to MXINT8 what passes from one partition to the next."""
+
+    name = "round-partition-traffic"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether that is asked for."""
+        return bool(context.options.allow_mxint8_mdp_io)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        return round_traffic(model, context.options.mdp_load_partition_config) > 0

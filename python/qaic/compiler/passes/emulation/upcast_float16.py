@@ -7,18 +7,26 @@ merely carry data - inputs, outputs, constants and what casts make of them - kee
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.elem_types import FLOAT, type_name
+from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
-from qaic.compiler.ir.initializers import dense
+from qaic.compiler.ir.initializers import dense, lift_float_constants
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.precision import has_node_options
 from qaic.compiler.ir.precision_ops import GRIDS, standard
+from qaic.compiler.ir.value_info import ValueFacts, collect_types, common_shapes
 from qaic.compiler.ir.weights import Weight
 
 if TYPE_CHECKING:
     import onnx
 
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+
+_log = logging.getLogger("qaic.compiler")
 
 #: attributes that choose the element type of an output
 _TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
@@ -196,3 +204,29 @@ def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
     from onnx import helper
 
     return helper.make_node("Cast", [source], [target], to=elem_type)
+
+
+class UpcastFloat16(Always):
+    """Give all floats that are computed with the type float32, and remember what they were."""
+
+    name = "upcast-float16"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        options = context.options
+        # Which set of shapes it is makes no difference to a type.
+        facts = model.facts = ValueFacts(collect_types(model.forms[0]), common_shapes(model.forms))
+        types = set(facts.types.values())
+        if not context.for_integers and not has_node_options(options) and not types & {FLOAT16, BFLOAT16}:
+            return False
+        if options.convert_to_fp16 and DOUBLE in types:
+            _log.warning("convert_to_fp16: the model has float64 tensors; they are treated as float32")
+        lift_float_constants(model.proto)
+        widen(model.proto, model.weights, facts)
+        if BFLOAT16 in facts.narrow.values() and options.aic_hw_version != "ai200":
+            _log.warning(
+                "the model computes in bfloat16, which the hardware family ai100 does not have; "
+                "it computes in %s here (aic_hw_version=ai200 keeps bfloat16)",
+                "float16" if options.convert_to_fp16 else "float32",
+            )
+        return True

@@ -15,7 +15,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import specialization, symbols, validation
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.frontend.specialization import Edges
-from qaic.compiler.ir.shape_inference.inference import inferred
+from qaic.compiler.passes.shape_inference.inference import inferred
 from qaic.errors import OptionError
 from qaic.options.files.specializations import Specialization
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.frontend.interface import Edge
-    from qaic.compiler.frontend.specialization import Interface
+    from qaic.compiler.ir.interface import Edge, Interface
     from qaic.compiler.ir.weights import Weight
 
 #: sets of shapes at most: the container lists them all

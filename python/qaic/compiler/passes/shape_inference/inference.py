@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols, validation
-from qaic.compiler.ir.shape_inference import engine_shapes, shape_arithmetic
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, known_dims, untyped_values
+from qaic.compiler.passes.shape_inference import engine_shapes, shape_arithmetic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The float graph that values are measured on: after `precision.prepare`, before anything is lowered."""
+"""Which tensors of the float graph are measured: all floats are float32, and no precision is assigned."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ import numpy as np
 from qaic.compiler.calibration.dataset import ModelInput
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
+from qaic.compiler.ir.op_types import operands, quantizable, results
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.passes.retained_state import SUFFIX
-from qaic.compiler.quantization.op_types import operands, quantizable, results
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import onnx
 
-    from qaic.compiler.frontend.custom_ops import Library
-    from qaic.compiler.frontend.specialization import Interface
-    from qaic.compiler.ir.value_info import ValueFacts
-    from qaic.compiler.ir.weights import Weight
-    from qaic.compiler.quantization.precision import PreparedFloats
-    from qaic.options.files.specializations import Specialization
+    from qaic.compiler.ir.model import Model
+
 
 #: operators whose first result holds exactly the values of the first input, each as often as before
 _REARRANGING: Final = frozenset(
@@ -47,71 +41,26 @@ _LIMITING: Final = frozenset({"Clip", "Relu"})
 _MEASURABLE: Final = frozenset({FLOAT, FLOAT16})
 
 
-@dataclass(slots=True)
-class FloatGraph:
-    """A model as it is before lowering, with what is known about it.
+def model_inputs(model: Model, *, has_state: bool) -> list[ModelInput]:
+    """List the inputs of a float graph as samples have to fill them.
 
     Parameters
     ----------
-    floats
-        The model, prepared to be quantized.
-    interface
-        Inputs and outputs with all sets of shapes.
-    sizes, entries
-        Sizes of the symbols, one set for each specialization.
-    libraries
-        Engine libraries with custom operators.
+    model
+        The float graph.
     has_state
         Whether the device keeps state between inferences.
     """
-
-    floats: PreparedFloats
-    interface: Interface
-    sizes: Sequence[Mapping[str, int]]
-    entries: Sequence[Specialization]
-    libraries: Sequence[Library] = ()
-    has_state: bool = False
-
-    @property
-    def model(self) -> onnx.ModelProto:
-        """Skeleton."""
-        return self.floats.model
-
-    @property
-    def weights(self) -> dict[str, Weight]:
-        """Large initializers of the main graph."""
-        return self.floats.weights
-
-    @property
-    def facts(self) -> ValueFacts:
-        """Types and shapes of the values."""
-        return self.floats.facts
-
-    @property
-    def hardware(self) -> str | None:
-        """Hardware family."""
-        return self.floats.options.aic_hw_version
-
-    def inputs(self) -> list[ModelInput]:
-        """List the inputs as samples have to fill them."""
-        outputs = {edge.name for edge in self.interface.outputs}
-        variants = self.interface.variants
-        return [
-            ModelInput(
-                edge.name,
-                np.dtype(edge.dtype),
-                tuple(variant.inputs[at] for variant in variants) if variants else (edge.dims,),
-                is_state=self.has_state and f"{edge.name}{SUFFIX}" in outputs,
-            )
-            for at, edge in enumerate(self.interface.inputs)
-        ]
-
-    def constants(self) -> set[str]:
-        """Collect the names of the constants of the main graph."""
-        graph = self.model.graph
-        found = {tensor.name for tensor in graph.initializer} | self.weights.keys()
-        found |= {tensor.values.name for tensor in graph.sparse_initializer}
-        return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+    outputs = {edge.name for edge in model.outputs}
+    return [
+        ModelInput(
+            edge.name,
+            np.dtype(edge.dtype),
+            tuple(variant.inputs[at] for variant in model.variants) if model.variants else (edge.dims,),
+            is_state=has_state and f"{edge.name}{SUFFIX}" in outputs,
+        )
+        for at, edge in enumerate(model.inputs)
+    ]
 
 
 @dataclass(slots=True)
@@ -137,52 +86,52 @@ class Measured:
     same: dict[str, str] = field(default_factory=dict)
 
 
-def choose(graph: FloatGraph, float_nodes: set[str]) -> Measured:
+def choose(model: Model, float_nodes: set[str]) -> Measured:
     """Choose the tensors that quantizing may need: what quantizable nodes read and write, constants apart.
 
     Parameters
     ----------
-    graph
+    model
         The float graph.
     float_nodes
         Nodes that stay in a float precision in any case, by their first output.
     """
     wanted: dict[str, None] = {}
-    for node in graph.model.graph.node:
+    for node in model.proto.graph.node:
         if not quantizable(node) or next((name for name in node.output if name), "") in float_nodes:
             continue
         wanted |= dict.fromkeys(node.input[at] for at in operands(node))
         wanted |= dict.fromkeys(node.output[at] for at in results(node))
-    constants = graph.constants()
-    derived = _derived(graph.model.graph, constants)
-    source = _sources(graph.model.graph, constants)
-    limited = _limited(graph.model.graph, constants)
-    inputs = [edge.name for edge in graph.interface.inputs]
+    constants = model.constants()
+    derived = _derived(model.proto.graph, constants)
+    source = _sources(model.proto.graph, constants)
+    limited = _limited(model.proto.graph, constants)
+    inputs = [edge.name for edge in model.interface.inputs]
     chosen = Measured()
     known = set(inputs)
     for name in wanted:
-        if name in constants or graph.facts.types.get(name) not in _MEASURABLE:
+        if name in constants or model.facts.types.get(name) not in _MEASURABLE:
             continue
         at = name
-        while at in source and source[at] not in constants and _is_measurable(graph, source[at]):
+        while at in source and source[at] not in constants and _is_measurable(model, source[at]):
             at = source[at]
-        while at in limited and _is_measurable(graph, limited[at]):
+        while at in limited and _is_measurable(model, limited[at]):
             at = limited[at]
-        if at not in known and not _is_measurable(graph, at):
+        if at not in known and not _is_measurable(model, at):
             continue
         chosen.same[name] = at
     used = set(chosen.same.values())
     chosen.inputs = [name for name in inputs if name in used]
     chosen.results = [
-        name for node in graph.model.graph.node for name in node.output if name in used and name not in known
+        name for node in model.proto.graph.node for name in node.output if name in used and name not in known
     ]
     chosen.fixed = used & derived
     return chosen
 
 
-def _is_measurable(graph: FloatGraph, name: str) -> bool:
+def _is_measurable(model: Model, name: str) -> bool:
     """Whether a value can be an output of a program."""
-    return graph.facts.types.get(name) in _MEASURABLE and len(graph.facts.shapes.get(name, range(9))) <= 8
+    return model.facts.types.get(name) in _MEASURABLE and len(model.facts.shapes.get(name, range(9))) <= 8
 
 
 def _sources(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:

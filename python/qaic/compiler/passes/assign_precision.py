@@ -6,18 +6,19 @@ that quantize and that round floats act on what is decided here and look at no o
 
 from __future__ import annotations
 
-import enum
 import logging
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.op_types import operands, quantizable, results
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.precision import ROUNDED, Classification, PrecisionClass, has_node_options
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
-from qaic.compiler.quantization.op_types import operands, quantizable, results
 from qaic.options.codecs.op_types import operator_kind
 
 if TYPE_CHECKING:
@@ -25,36 +26,14 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.value_info import ValueFacts
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-class PrecisionClass(enum.Enum):
-    """What a node computes in."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-    INT8 = "int8"
-    INT16 = "int16"
-
-
-#: classes of nodes that are quantized
-INTEGERS: Final = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
-
-
-@dataclass(slots=True)
-class Classification:
-    """The decision for every node that reads or makes floats, by the name of its first output."""
-
-    classes: dict[str, PrecisionClass] = field(default_factory=dict)
-    #: Nodes that an option wants in fp16 with all their floats; of the other fp16 nodes it is those floats
-    #: that have this type in the model.
-    requested: set[str] = field(default_factory=set)
 
 
 def classify(
@@ -128,32 +107,6 @@ def decide(
         if chosen is PrecisionClass.FP16 and asked:
             result.requested.add(key)
     return result
-
-
-def needs_inner_nodes(options: CompileOptions) -> bool:
-    """Whether functions must be expanded, because something is done to single nodes."""
-    return has_node_options(options) or options.dump_profile is not None
-
-
-def has_node_options(options: CompileOptions) -> bool:
-    """Whether the options change how nodes compute."""
-    return bool(
-        options.convert_to_fp16
-        or options.execute_nodes_in_fp16
-        or options.keep_original_precision_for_nodes
-        or options.node_precision_info_file is not None
-        or options.mxfp6_matmul
-        or is_quantizing(options)
-    )
-
-
-def is_quantizing(options: CompileOptions) -> bool:
-    """Whether the options ask for integers in the place of floats."""
-    return bool(
-        options.convert_to_quantize
-        or options.load_profile is not None
-        or options.external_quantization_file is not None
-    )
 
 
 def _own_class(node: onnx.NodeProto, facts: ValueFacts, *, has_bfloats: bool) -> PrecisionClass | None:
@@ -243,3 +196,38 @@ def _instances(
         {keys[name] for name in lists.fp16 if name in keys},
         {keys[name] for name in lists.fp32 if name in keys},
     )
+
+
+class AssignPrecision(Always):
+    """Decide what each node computes in."""
+
+    name = "assign-precision"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Set the plan."""
+        options, profile = context.options, context.profile
+        if not has_node_options(options) and not model.facts.narrow:
+            return False
+        if profile is None:
+            context.plan = decide(model.proto, model.facts, options, None)
+        else:
+            context.plan = decide(
+                model.proto, model.facts, options, profile.tensors, external=profile.precisions
+            )
+        if any(chosen in ROUNDED for chosen in context.plan.classes.values()):
+            _warn_untyped(model)
+        return False
+
+
+def _warn_untyped(model: Model) -> None:
+    kinds = {
+        f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        for node in all_nodes(model.proto.graph.node)
+        for name in node.output
+        if name and name not in model.facts.types
+    }
+    if kinds:
+        _log.warning(
+            "float16 rounding: the result types of %s are not known; they stay unrounded",
+            listing(sorted(kinds)),
+        )

@@ -1,0 +1,49 @@
+"""What is known about the values of the finished graph: passes have added some."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from qaic.compiler.backend.op_profiling.settings import OPS
+from qaic.compiler.ir.value_info import collect_shapes
+from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
+from qaic.compiler.passes.shape_inference.engine_shapes import complete
+from qaic.errors import QaicError
+
+if TYPE_CHECKING:
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+_log = logging.getLogger("qaic.compiler")
+
+
+class InferFinished:
+    """Infer the values of the finished graph once more, where operations are measured."""
+
+    name = "infer-finished"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether operations are measured."""
+        return context.options.stats_level >= OPS
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Learn types and shapes."""
+        del context
+        libraries = model.library_paths
+        try:
+            finished, _ = inferred_forms(model.proto, model.weights, model.sizes, model.entries, libraries)
+        except QaicError as error:
+            _log.debug("sizes of values that the compiler has added are not known: %s", error)
+            model.described = [[form] for form in model.forms]
+            return False
+        for form in finished:
+            shapes = collect_shapes(form)
+            results = [name for node in form.graph.node for name in node.output if name]
+            unknown = [name for name in results if name not in shapes]
+            if unknown:
+                # With constants computed, the engine may know shapes that the model computes from shapes.
+                complete(form, unknown, libraries, folding=True)
+        # What was known of the model before is known of what has kept its name.
+        model.described = list(map(list, zip(finished, model.forms, strict=True)))
+        return False

@@ -1,0 +1,94 @@
+"""What passes know beside the model: the options, and what was learned and is to be reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.compiler.diagnostics.survey import Survey
+from qaic.compiler.ir.precision import Classification
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.ir.custom_ops import CustomOps
+    from qaic.compiler.ir.float16_weights import Overflows
+    from qaic.compiler.ir.inlined_names import InlinedNames
+    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.profile import Profile
+    from qaic.compiler.ir.weights import Weight
+    from qaic.options.models import CompileOptions
+
+#: writes a container that the caller loads at once
+WriteProgram = Callable[[Path, "Model", "CompileOptions"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """A file to write after the container.
+
+    Parameters
+    ----------
+    path : Path
+        Where it goes; replaced if it exists.
+    write : callable
+        Writes the content to the path it is given, which does not exist.
+    """
+
+    path: Path
+    write: Callable[[Path], None]
+
+
+@dataclass(slots=True)
+class Context:
+    """Options of one compilation, and what its passes have found.
+
+    Parameters
+    ----------
+    options
+        Compile options; names of values in them are those of the graph, once functions are expanded.
+    progress
+        Shows where the compilation is.
+    write_program
+        Writes a container to run while compiling; passes do not know how programs are written.
+    custom
+        Operators that the user brings along.
+    for_integers
+        Whether the graph is to be quantized, or measured for it.
+    survey
+        What a card would not take, as far as it is known.
+    is_checked
+        Whether the user's model was found to be one, so that what is wrong later is the compiler's.
+    names
+        What values are called inside of expanded functions, where options name some.
+    exact
+        Values inside of quantized weights, which options about floats are not about.
+    given_weights
+        The weights of the model before its precision was changed.
+    profile
+        What is known about the values of the float graph, where it is quantized.
+    plan
+        What each node computes in.
+    overflows
+        Constants that are beyond float16.
+    side_files
+        What the options want written beside the container.
+    """
+
+    options: CompileOptions
+    progress: Progress
+    write_program: WriteProgram
+    custom: CustomOps
+    for_integers: bool
+    overflows: Overflows
+    survey: Survey = field(default_factory=Survey)
+    is_checked: bool = False
+    names: InlinedNames | None = None
+    exact: Sequence[str] = ()
+    given_weights: dict[str, Weight] = field(default_factory=dict)
+    profile: Profile | None = None
+    plan: Classification = field(default_factory=Classification)
+    side_files: list[SideFile] = field(default_factory=list)

@@ -1,0 +1,73 @@
+"""The tensors at the border of a program, once for each set of shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.elem_types import tensor_bytes, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: the descriptor counts bytes of a buffer in an u32
+MAX_BYTES: Final = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An input or output of the program."""
+
+    name: str
+    elem_type: int
+    dims: tuple[int, ...]
+    #: what it is in the model, where the custom I/O options changed it
+    model: Edge | None = None
+    #: scale and offset of a quantized edge: real = scale x (q - offset)
+    quantized: tuple[float, int] | None = None
+    #: the last dim of a tensor whose bytes are MXINT8 blocks
+    mxint8: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return tensor_bytes(self.elem_type, self.dims)
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type."""
+        return type_name(self.elem_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One set of shapes: dims of every input and output, in order."""
+
+    name: str
+    symbols: Mapping[str, int]
+    inputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Inputs and outputs with their largest dims, and the sets of shapes if there are several."""
+
+    inputs: tuple[Edge, ...]
+    outputs: tuple[Edge, ...]
+    variants: tuple[Variant, ...]
+
+
+def check_size(edge: Edge, kind: str) -> Edge:
+    """Return an edge that fits a buffer, and refuse any other."""
+    if edge.nbytes > MAX_BYTES or any(dim > 0x7FFF_FFFF for dim in edge.dims):
+        raise refuse(
+            f"{kind} {edge.name!r}",
+            code="tensor_too_large",
+            found=f"{edge.nbytes} bytes {list(edge.dims)}",
+            expected=f"at most {MAX_BYTES} bytes",
+            fix="use a smaller batch or split the tensor",
+            context={"tensor": edge.name},
+        )
+    return edge

@@ -1,0 +1,128 @@
+"""A model on its way to a program: what passes change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, Self
+
+from qaic.compiler.ir.value_info import ValueFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.compiler.ir.custom_ops import Library
+    from qaic.compiler.ir.interface import Edge, Interface, Variant
+    from qaic.compiler.ir.weights import Weight
+    from qaic.options.files.specializations import Specialization
+
+
+class Provenance(Protocol):
+    """Which nodes of the user's model the nodes of a program go back to."""
+
+    def settle(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
+        """Name the nodes of a model, and map each name to those of the user's nodes."""
+
+
+@dataclass(slots=True)
+class Model:
+    """A graph, its weights, and the sets of shapes that it serves.
+
+    Parameters
+    ----------
+    proto
+        The graph without its large initializers.
+    weights
+        The large initializers of the main graph, in the order in which they are stored.
+    libraries
+        Engine libraries that its operators need.
+    has_units
+        Whether functions are left that stand for operators of the card, whose bodies are rounded as one.
+    name
+        Name of the program.
+    sizes, entries
+        Sizes of the symbols, and what asks for them; one set for each specialization.
+    forms
+        The model with all types and shapes and with its weights as inputs, once for each set of shapes; of
+        many sets only some. Empty while shapes are not known.
+    known
+        The inputs and outputs; none before shapes are known.
+    facts
+        What is known about values once all floats are float32.
+    provenance
+        Its nodes as they were before the passes, where operations are measured.
+    described
+        For each set of shapes the finished program with inferred types and shapes, and what else tells
+        some; where operations are measured.
+    """
+
+    proto: onnx.ModelProto
+    weights: dict[str, Weight]
+    libraries: Sequence[Library] = ()
+    has_units: bool = False
+    name: str = "unnamed"
+    sizes: Sequence[Mapping[str, int]] = ()
+    entries: Sequence[Specialization] = ()
+    forms: list[onnx.ModelProto] = field(default_factory=list)
+    known: Interface | None = None
+    facts: ValueFacts = field(default_factory=lambda: ValueFacts({}, {}))
+    provenance: Provenance | None = None
+    described: Sequence[Sequence[onnx.ModelProto]] = ()
+
+    @property
+    def interface(self) -> Interface:
+        """Inputs and outputs with all sets of shapes; known from shape inference on."""
+        if self.known is None:
+            message = "the shapes of the model are not known yet"
+            raise AssertionError(message)
+        return self.known
+
+    @property
+    def inputs(self) -> tuple[Edge, ...]:
+        """Inputs."""
+        return self.interface.inputs
+
+    @property
+    def outputs(self) -> tuple[Edge, ...]:
+        """Outputs."""
+        return self.interface.outputs
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The sets of shapes where there are several, else empty."""
+        return self.interface.variants
+
+    @property
+    def library_paths(self) -> list[Path]:
+        """Files of the engine libraries."""
+        return [library.path for library in self.libraries]
+
+    def constants(self) -> set[str]:
+        """Collect the names of the constants of the main graph."""
+        graph = self.proto.graph
+        found = {tensor.name for tensor in graph.initializer} | self.weights.keys()
+        found |= {tensor.values.name for tensor in graph.sparse_initializer}
+        return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+
+    def learn_constants(self) -> None:
+        """Take up the types and shapes of constants that were added."""
+        for tensor in self.proto.graph.initializer:
+            self.facts.types.setdefault(tensor.name, tensor.data_type)
+            self.facts.shapes.setdefault(tensor.name, tuple(tensor.dims))
+        for weight in self.weights.values():
+            self.facts.types.setdefault(weight.name, weight.elem_type)
+            self.facts.shapes.setdefault(weight.name, weight.dims)
+
+    def copy(self) -> Self:
+        """Copy the graph and what changes with it; the numbers of weights are shared."""
+        proto = type(self.proto)()
+        proto.CopyFrom(self.proto)
+        facts = self.facts
+        return replace(
+            self,
+            proto=proto,
+            weights=dict(self.weights),
+            facts=ValueFacts(dict(facts.types), dict(facts.shapes), dict(facts.narrow), dict(facts.original)),
+        )

@@ -1,0 +1,44 @@
+"""The contract of a pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+
+class Pass(Protocol):
+    """One step of compiling; ``compiler/pipeline.py`` and nothing else states its place in the order."""
+
+    #: in reports of times, names of saved graphs, and progress
+    name: str
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the options ask for it; a model that does not need it is found by `run`."""
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model, or learn something of it.
+
+        Returns
+        -------
+        bool
+            Whether the model was changed.
+
+        Raises
+        ------
+        CompileError
+            The model cannot become a program.
+        OptionError
+            An option contradicts the model.
+        """
+
+
+class Always:
+    """A pass that options do not decide about."""
+
+    def is_needed(self, context: Context) -> bool:
+        """Tell that it is needed."""
+        del context
+        return True

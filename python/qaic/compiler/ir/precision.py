@@ -1,0 +1,62 @@
+"""What nodes may compute in, and what options ask about it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from qaic.options.models import CompileOptions
+
+
+class PrecisionClass(enum.Enum):
+    """What a node computes in."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT16 = "int16"
+
+
+#: classes of nodes whose values are rounded
+ROUNDED: Final = frozenset({PrecisionClass.FP16, PrecisionClass.BF16})
+#: classes of nodes that are quantized
+INTEGERS: Final = frozenset({PrecisionClass.INT8, PrecisionClass.INT16})
+
+
+@dataclass(slots=True)
+class Classification:
+    """The decision for every node that reads or makes floats, by the name of its first output."""
+
+    classes: dict[str, PrecisionClass] = field(default_factory=dict)
+    #: Nodes that an option wants in fp16 with all their floats; of the other fp16 nodes it is those floats
+    #: that have this type in the model.
+    requested: set[str] = field(default_factory=set)
+
+
+def needs_inner_nodes(options: CompileOptions) -> bool:
+    """Whether functions must be expanded, because something is done to single nodes."""
+    return has_node_options(options) or options.dump_profile is not None
+
+
+def has_node_options(options: CompileOptions) -> bool:
+    """Whether the options change how nodes compute."""
+    return bool(
+        options.convert_to_fp16
+        or options.execute_nodes_in_fp16
+        or options.keep_original_precision_for_nodes
+        or options.node_precision_info_file is not None
+        or options.mxfp6_matmul
+        or is_quantizing(options)
+    )
+
+
+def is_quantizing(options: CompileOptions) -> bool:
+    """Whether the options ask for integers in the place of floats."""
+    return bool(
+        options.convert_to_quantize
+        or options.load_profile is not None
+        or options.external_quantization_file is not None
+    )

@@ -1,0 +1,86 @@
+"""What holds of a model between two passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import onnx
+
+    from qaic.compiler.ir.model import Model
+
+
+class InvalidModelError(AssertionError):
+    """A pass has left a model that is none: a defect of the compiler."""
+
+
+def verify(model: Model, after: str) -> None:
+    """Check a model.
+
+    In each graph, a value has one producer; what a node or an output reads is there before it; the operator
+    set of every node is imported. Weights are not in the graph too.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    after : str
+        The pass that left it, for the message.
+
+    Raises
+    ------
+    InvalidModelError
+        It is not valid.
+    """
+    proto = model.proto
+    domains = {_domain(entry.domain) for entry in proto.opset_import}
+    declared = {tensor.name for tensor in proto.graph.initializer}
+    declared |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
+    twice = declared & model.weights.keys()
+    faults = [f"weight {name!r} is in the graph too" for name in sorted(twice)]
+    faults += _faults(proto.graph, set(model.weights), domains)
+    for function in proto.functions:
+        own = {_domain(entry.domain) for entry in function.opset_import}
+        known = set(function.input)
+        faults += _node_faults(function.node, known, own | domains)
+        faults += [f"output {name!r} of {function.name!r}" for name in function.output if name not in known]
+    if faults:
+        message = f"after the pass {after!r}: {'; '.join(faults[:5])}"
+        raise InvalidModelError(message)
+
+
+def _domain(name: str) -> str:
+    return "" if name in STANDARD_DOMAINS else name
+
+
+def _faults(graph: onnx.GraphProto, outer: set[str], domains: set[str]) -> list[str]:
+    known = set(outer)
+    known.update(value.name for value in graph.input)
+    known.update(tensor.name for tensor in graph.initializer)
+    known.update(tensor.values.name for tensor in graph.sparse_initializer)
+    faults = _node_faults(graph.node, known, domains)
+    faults += [f"output {value.name!r} has no producer" for value in graph.output if value.name not in known]
+    return faults
+
+
+def _node_faults(nodes: Iterable[onnx.NodeProto], known: set[str], domains: set[str]) -> list[str]:
+    faults = []
+    made: set[str] = set()
+    for node in nodes:
+        if _domain(node.domain) not in domains:
+            faults.append(f"no operator set of domain {node.domain!r}, of node {node.name!r}")
+        faults += [
+            f"{name!r} is read by {node.op_type} {node.name!r} and has no producer before it"
+            for name in node.input
+            if name and name not in known
+        ]
+        for graph in subgraphs(node):
+            faults += _faults(graph, known, domains)
+        faults += [f"{name!r} is made twice" for name in node.output if name and name in made]
+        made.update(node.output)
+        known.update(node.output)
+    return faults

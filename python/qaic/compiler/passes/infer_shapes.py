@@ -1,0 +1,27 @@
+"""Giving every value its type and shape, in each set of shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
+
+if TYPE_CHECKING:
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+
+class InferShapes(Always):
+    """Infer types and shapes, unless they are those of the model as it is."""
+
+    name = "infer-shapes"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Learn the shapes."""
+        del context
+        if not model.forms:
+            model.forms, model.known = inferred_forms(
+                model.proto, model.weights, model.sizes, model.entries, model.library_paths
+            )
+        return False

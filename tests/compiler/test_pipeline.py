@@ -1,0 +1,117 @@
+"""The list of passes, the page that describes it, and what is checked after each of them."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.verify import InvalidModelError, verify
+from qaic.compiler.pipeline import PHASES
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "passes.md"
+PASSES = [step for phase in PHASES.values() for step in phase]
+
+
+def described():
+    """Read the page: phase -> its rows."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("## "):
+            rows = found.setdefault(line[3:], [])
+        elif line.startswith("| `"):
+            name, sentence = (cell.strip() for cell in line.strip("|").split("|"))
+            rows.append((name.strip("`"), sentence))
+    return found
+
+
+def test_page_lists_the_passes_in_their_order_with_their_sentences():
+    listed = {
+        phase: [(step.name, inspect.getdoc(step).splitlines()[0]) for step in steps]
+        for phase, steps in PHASES.items()
+    }
+    assert described() == listed
+
+
+def test_one_name_means_one_pass():
+    by_name: dict[str, set[type]] = {}
+    for step in PASSES:
+        by_name.setdefault(step.name, set()).add(type(step))
+    assert all(len(kinds) == 1 for kinds in by_name.values())
+
+
+def model_of(nodes, outputs=("y",), weights=()) -> Model:
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in outputs],
+        [numpy_helper.from_array(np.ones(2, np.float32), name) for name in ("c", *weights)],
+    )
+    return Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), {})
+
+
+def relu(source, result, domain=""):
+    return helper.make_node("Relu", [source], [result], domain=domain)
+
+
+def nested(source):
+    graphs = {
+        branch: helper.make_graph(
+            [relu(source, f"{branch}_out")],
+            branch,
+            [],
+            [helper.make_tensor_value_info(f"{branch}_out", TensorProto.FLOAT, [2])],
+        )
+        for branch in ("then_branch", "else_branch")
+    }
+    return helper.make_node("If", ["c"], ["y"], **graphs)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [relu("x", "y")],
+        [relu("c", "a"), relu("a", "y")],
+        [relu("x", "a"), nested("a")],
+    ],
+)
+def test_model_with_a_producer_for_every_use_is_valid(nodes):
+    verify(model_of(nodes), "a pass")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "fault"),
+    [
+        ([relu("a", "y"), relu("x", "a")], ("y",), "'a' is read by Relu '' and has no producer before it"),
+        ([relu("x", "y"), relu("x", "y")], ("y",), "'y' is made twice"),
+        ([relu("x", "y")], ("z",), "output 'z' has no producer"),
+        ([relu("x", "y", "other")], ("y",), "no operator set of domain 'other'"),
+        ([nested("gone")], ("y",), "'gone' is read by Relu"),
+    ],
+)
+def test_model_that_is_none_is_refused_with_the_pass_and_the_fault(nodes, outputs, fault):
+    with pytest.raises(InvalidModelError, match="after the pass 'break-it'") as caught:
+        verify(model_of(nodes, outputs), "break-it")
+    assert fault in str(caught.value)
+
+
+def test_weight_that_is_in_the_graph_too_is_refused():
+    model = model_of([relu("x", "y")], weights=["w"])
+    model.weights["w"] = None
+    with pytest.raises(InvalidModelError, match="weight 'w' is in the graph too"):
+        verify(model, "a pass")
+
+
+def test_copy_of_a_model_changes_alone():
+    model = model_of([relu("x", "y")])
+    copy = model.copy()
+    copy.proto.graph.node[0].op_type = "Abs"
+    copy.weights["w"] = None
+    copy.facts.types["x"] = onnx.TensorProto.FLOAT
+    assert (model.proto.graph.node[0].op_type, model.weights, model.facts.types) == ("Relu", {}, {})

@@ -1,0 +1,46 @@
+"""A program before it is written, with what the compiler has learned of it, for tests that look at both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qaic.compiler.pipeline import lower
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.compiler.ir.context import Context
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a compilation leaves for the writer, and what it has learned."""
+
+    model: onnx.ModelProto
+    weights: dict
+    name: str
+    inputs: tuple
+    outputs: tuple
+    variants: tuple
+    context: Context
+
+    @property
+    def profile(self):
+        return self.context.profile
+
+    @property
+    def overflows(self):
+        return self.context.overflows
+
+    @property
+    def side_files(self):
+        return self.context.side_files
+
+
+def lower_program(source, options, progress) -> Program:
+    """Run all passes over an opened model."""
+    model, context = lower(source, options, progress)
+    return Program(
+        model.proto, model.weights, model.name, model.inputs, model.outputs, model.variants, context
+    )
