@@ -21,7 +21,7 @@ from qaic.cli import compile as compile_tool
 from qaic.cli import compile_and_run, shims
 from qaic.errors import DeviceError, OptionError, QaicError
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
-from qaic.options.names import normalise
+from qaic.options.names import normalize
 from qaic.options.spec import Effect
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def help_of(tool):
 def is_there(name):
     """Whether a name of the guide exists; its spelling tells what kind of name it is."""
     if name.endswith("="):
-        return normalise(name[:-1]) in KEYWORDS
+        return normalize(name[:-1]) in KEYWORDS
     if name.startswith("-"):
         return name[1:] in FLAGS
     if name.startswith("/opt/qti-aic/"):
@@ -118,7 +118,7 @@ def test_the_tables_are_read():
     ("name", "state", "note"), [row[1:] for row in ROWS if row[1].startswith("-") or row[1].endswith("=")]
 )
 def test_options_do_what_the_guide_says(name, state, note):
-    spec = KEYWORDS[normalise(name[:-1])] if name.endswith("=") else FLAGS[name[1:]]
+    spec = KEYWORDS[normalize(name[:-1])] if name.endswith("=") else FLAGS[name[1:]]
     assert not spec.ours, "an option that the SDK does not have"
     assert (spec.effect is Effect.RECORDED) == ("recorded" in note)
     assert spec.sdk_only == ("refused:" in note)

@@ -331,10 +331,10 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
     [
         (["-t", "nowhere"], 1, "error: nowhere: No such file or directory"),
         (["-t", "."], 1, "programqpc.bin: No such file or directory"),
-        (["-n", "0"], 2, "argument -n/--num-iter: '0' is not a whole number of at least 1"),
-        (["-n", "many"], 2, "'many' is not a whole number"),
-        (["--time", "0"], 2, "'0' is not a number of seconds greater than 0"),
-        (["--time", "inf"], 2, "'inf' is not a number of seconds"),
+        (["-n", "0"], 2, "argument -n/--num-iter: expected an integer of at least 1, found '0'"),
+        (["-n", "many"], 2, "expected an integer of at least 1, found 'many'"),
+        (["--time", "0"], 2, "a number of seconds greater than 0 is expected"),
+        (["--time", "inf"], 2, "argument --time: expected a number"),
         (["-S", "0"], 2, "-S/--set-size"),
         (["-a", "-1"], 2, "-a/--aic-num-of-activations"),
         (["-num-itr", "5"], 2, "did you mean --num-iter?"),
@@ -344,10 +344,10 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
         (["-d", "0", "-D", "0"], 2, "-d and -D both choose devices"),
         (["-D", "0:0"], 2, "-D '0:0' names a device twice"),
         (["-D", "0:1,2"], 2, "-D '0:1,2' is neither"),
-        (["-D", ""], 2, "-D '' is neither"),
+        (["-D", ""], 2, "expected text, found ''"),
         (["-d", "5"], 3, "Device 5 invalid; there are 0"),
         (["-D", "0:9"], 3, "Device 9 invalid"),
-        (["-p", "maybe"], 2, "invalid choice: 'maybe'"),
+        (["-p", "maybe"], 2, "expected one of on, off, found 'maybe'"),
         (["-i", "x", "--aic-batch-json-input", "y"], 2, "are different sources of inputs"),
         (["-i", "x", "--unbound-random"], 2, "--unbound-random is about random inputs"),
         (["-i", "x", "--auto-batch-input"], 2, "--auto-batch-input combines files"),
@@ -437,7 +437,7 @@ def test_help_is_success_and_cheap(capsys):
         capture_output=True,
         text=True,
     ).stderr
-    assert not re.search(r"\b(numpy|qaicrt|onnx|dataclasses)\b", loaded)
+    assert not re.search(r"\b(numpy|qaicrt|qaic\.rt|onnx|pydantic|yaml|qaic\.options\.table)\b", loaded)
 
 
 def test_cores_are_free_again_afterwards(tool, program):

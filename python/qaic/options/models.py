@@ -6,7 +6,7 @@ defaults are those of the option table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from qaic.options.rows.diagnostics import DiagnosticOptions
@@ -17,7 +17,7 @@ from qaic.options.rows.run_step import RunStepOptions
 from qaic.options.rows.runtime import RuntimeRows
 from qaic.options.rows.scheduling import SchedulingOptions
 from qaic.options.rows.session import SessionOptions
-from qaic.options.spec import OptionSpec, Row, Stage
+from qaic.options.spec import OptionSpec, Stage, rows_of
 
 __all__ = ["CompileOptions", "OptionClass", "RunStepOptions", "RuntimeOptions", "SessionOptions", "specs_of"]
 
@@ -50,12 +50,7 @@ def specs_of(model: OptionClass) -> tuple[OptionSpec, ...]:
         if "SECTION" in vars(base)
         for name in vars(base)["__annotations__"]
     }
-    rows: list[OptionSpec] = []
-    for declared in fields(model):
-        row = declared.metadata["option"]
-        assert isinstance(row, Row)  # noqa: S101  # every field is declared with `option`
-        rows.append(row.spec(declared.name, _STAGES[model], sections[declared.name]))
-    return tuple(rows)
+    return tuple(row.spec(name, _STAGES[model], sections[name]) for name, row in rows_of(model).items())
 
 
 _STAGES: dict[type, Stage] = {

@@ -7,12 +7,14 @@ precedence, errors, command lines, JSON keys, the reference page - is derived fr
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qaic.options.names import normalize
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from qaic.options.codecs.scalars import Codec
 
 T = TypeVar("T")
@@ -212,6 +214,11 @@ class Row:
         return OptionSpec(
             name=name, stage=stage, section=section, codec=self.codec, default=self.default, **self.arguments
         )
+
+
+def rows_of(declared: type[DataclassInstance]) -> dict[str, Row]:
+    """Return the rows that are fields of a class, by name, in their order."""
+    return {row.name: row.metadata["option"] for row in fields(declared)}
 
 
 def option(

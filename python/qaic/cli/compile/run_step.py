@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.console import print_message
 from qaic.options.raw_option import Source
 
 if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
+    from qaic.cli.runner.command_line import RunRequest
     from qaic.options.resolution import ResolvedOptions
 
 #: option -> option of `qaic-runner`
 _OPTIONS: Final = {
-    "aic_num_of_instances": "--aic-num-of-activations",
-    "aic_profiling_num_samples": "--aic-profiling-num-samples",
-    "aic_profiling_out_dir": "--aic-profiling-out-dir",
-    "aic_profiling_start_delay": "--aic-profiling-start-delay",
-    "aic_profiling_type": "--aic-profiling-type",
-    "input_list_file": "--aic-batch-input-file-list",
-    "json_input_file": "--aic-batch-json-input",
-    "num_iter": "--num-iter",
-    "time": "--time",
-    "write_output_dir": "--write-output-dir",
-    "write_output_num_samples": "--write-output-num-samples",
-    "write_output_start_iter": "--write-output-start-iter",
+    "aic_num_of_instances": "aic_num_of_activations",
+    "aic_profiling_num_samples": "aic_profiling_num_samples",
+    "aic_profiling_out_dir": "aic_profiling_out_dir",
+    "aic_profiling_start_delay": "aic_profiling_start_delay",
+    "aic_profiling_type": "aic_profiling_type",
+    "input_list_file": "aic_batch_input_file_list",
+    "json_input_file": "aic_batch_json_input",
+    "num_iter": "num_iter",
+    "time": "time",
+    "write_output_dir": "write_output_dir",
+    "write_output_num_samples": "write_output_num_samples",
+    "write_output_start_iter": "write_output_start_iter",
 }
 #: of these only the run makes use
 _FOR_RUNS: Final = frozenset({*_OPTIONS, "aic_profiling_start_iter", "dev_id"}) - {"input_list_file"}
@@ -34,30 +33,32 @@ _FOR_RUNS: Final = frozenset({*_OPTIONS, "aic_profiling_start_iter", "dev_id"}) 
 _SAMPLES: Final = ("input_list_file", "use_random_input_data")
 
 
-def prepared(resolved: ResolvedOptions) -> argparse.Namespace:
-    """Turn the options of the run into those of ``qaic-runner``, which judges them before any work.
+def prepared(resolved: ResolvedOptions) -> RunRequest:
+    """Turn the options of the run into those of ``qaic-runner``, before any work; the program comes later.
 
     Raises
     ------
-    SystemExit
-        They contradict each other, or ``qaic-runner`` does not know a value.
+    qaic.errors.OptionConflictError
+        They contradict each other.
     """
-    from qaic.cli.runner.command_line import parse
+    from qaic.cli.runner.command_line import request_of
+    from qaic.options.rows.runner import RunnerOptions
 
-    argv = ["--test-data", "."]
-    for name, flag in _OPTIONS.items():
-        if name in resolved.as_given:
-            given = resolved.as_given[name]
-            values = given if isinstance(given, tuple) else (given,)
-            argv += [f"{flag}={getattr(value, 'path', value)}" for value in values]
+    given: dict[str, Any] = {
+        # Of an option that reads a file the runner takes the file.
+        runners: getattr(resolved.as_given[name], "path", resolved.as_given[name])
+        for name, runners in _OPTIONS.items()
+        if name in resolved.as_given
+    }
     if resolved.run_step.aic_profiling_type:
         # Its default is another one here: the inference that pays for the start is not recorded.
-        argv += [f"--aic-profiling-start-iter={resolved.run_step.aic_profiling_start_iter}"]
+        given["aic_profiling_start_iter"] = resolved.run_step.aic_profiling_start_iter
     if "dev_id" in resolved.as_given:
         ids = resolved.runtime.dev_id
-        argv += [f"-d={ids}"] if isinstance(ids, int) else [f"-D={':'.join(map(str, ids))}"]
-    argv += ["-v"] * resolved.compile.verbose
-    return parse(argv)
+        given |= (
+            {"aic_device_id": ids} if isinstance(ids, int) else {"aic_device_map": ":".join(map(str, ids))}
+        )
+    return request_of(RunnerOptions(verbose=resolved.compile.verbose, **given), Path())
 
 
 def warn_unused(resolved: ResolvedOptions, name: str) -> None:
@@ -83,7 +84,7 @@ def warn_unused(resolved: ResolvedOptions, name: str) -> None:
         )
 
 
-def run(request: argparse.Namespace, program: Path) -> int:
+def run(request: RunRequest, program: Path) -> int:
     """Run a program; returns the exit code.
 
     Raises
@@ -91,7 +92,8 @@ def run(request: argparse.Namespace, program: Path) -> int:
     QaicError
         Anything that keeps the program from running to its end.
     """
+    from dataclasses import replace
+
     from qaic.cli.runner.flow import run as run_program
 
-    request.test_data = str(program)
-    return run_program(request)
+    return run_program(replace(request, program=program))

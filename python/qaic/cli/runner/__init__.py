@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tool(argv: Sequence[str]) -> int:
     from qaic.cli.runner.command_line import parse
 
-    options = parse(argv)
+    request = parse(argv)
     from qaic.cli.runner.flow import run
 
-    return run(options)
+    return run(request)

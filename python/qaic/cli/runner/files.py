@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.cli.console import print_line
@@ -12,9 +11,10 @@ from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
-def writable_folder(name: str) -> Path:
+def writable_folder(folder: Path) -> Path:
     """Make a folder in one that exists, or take it as it is.
 
     Raises
@@ -22,7 +22,6 @@ def writable_folder(name: str) -> Path:
     OSError
         It cannot be made or written.
     """
-    folder = Path(name)
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
     if not folder.is_dir():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from qaic import _core, rt
@@ -13,14 +12,16 @@ from qaic.cli.runner.live import Progress, latency_reporter, rate_reporter
 from qaic.cli.runner.loop import Loop
 from qaic.cli.runner.memory import InputMemory
 from qaic.cli.runner.network import Network
-from qaic.cli.runner.outputs import Comparer, Writer
+from qaic.cli.runner.outputs import Comparer, Writer, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
 from qaic.errors import DeviceBusyError, DeviceError, OptionError, QaicError
 
 if TYPE_CHECKING:
-    import argparse
+    from pathlib import Path
 
+    from qaic.cli.runner.command_line import RunRequest
     from qaic.cli.runner.requests import Request
+    from qaic.options.rows.runner import RunnerOptions
 
 _LOG_LEVELS = (
     rt.QLogLevel.QL_ERROR,
@@ -47,7 +48,7 @@ class _Plan(NamedTuple):
     iterations: int | None
 
 
-def run(options: argparse.Namespace) -> int:
+def run(request: RunRequest) -> int:
     """Run the program; returns the exit code.
 
     Raises
@@ -55,51 +56,56 @@ def run(options: argparse.Namespace) -> int:
     QaicError
         Anything that keeps the program from running to its end.
     """
-    named, is_map = options.devices
+    options, named = request.options, list(request.devices)
     if (code := _check_devices(named)) != SUCCESS:
         return code
     context = rt.Context(rt.QIDList(named))
     level = options.verbose
     context.setLogLevel(_LOG_LEVELS[level] if level < len(_LOG_LEVELS) else _LOG_LEVELS[0])
-    plan = _plan(options)
-    ids = named if is_map else _chosen(context, plan.qpc, named)
+    plan = _plan(request)
+    ids = named if request.is_device_map else _chosen(context, plan.qpc, named)
     if not named and (code := _check_devices(ids)) != SUCCESS:
         return code
     if options.verbose:
         print_line(f"Device: {':'.join(map(str, ids))}")
-        print_line(f"Program: {options.test_data}")
-    return _run_plan(plan, context, ids, options)
+        print_line(f"Program: {request.program}")
+    return _run_plan(plan, context, ids, request)
 
 
-def _plan(options: argparse.Namespace) -> _Plan:
-    qpc = rt.Qpc(_container(options.test_data))
+def _plan(request: RunRequest) -> _Plan:
+    options = request.options
+    qpc = rt.Qpc(_container(request.program))
     if options.pre_post_processing == "off":
         from qaic.cli.runner.raw_buffers import require_plain_transfers
 
-        require_plain_transfers(options.test_data)
-    if options.unused_profiling:
-        what = "of this kind" if options.profiling else ""
+        require_plain_transfers(request.program)
+    if request.unused_profiling:
+        what = "of this kind" if request.profiling else ""
         print_message(
             "note",
-            f"{', '.join(options.unused_profiling)}: no effect without --aic-profiling-type {what}".rstrip(),
+            f"{', '.join(request.unused_profiling)}: no effect without --aic-profiling-type {what}".rstrip(),
         )
     network = Network.of(qpc)
-    requests = requests_of(options, network)
-    count = options.num_iter or (len(requests) if options.time is None else None)
-    _check_range(options, count)
-    writer = Writer(options, network) if options.writes or options.dump_input_buffers else None
+    requests = requests_of(options, request.program, network)
+    count = request.num_iter or (len(requests) if options.time is None else None)
+    _check_range(request, count)
+    writer = Writer(request, network) if request.writes or options.dump_input_buffers else None
     if options.compare_outputs and not any(part.paths for request in requests for part in request.outputs):
         print_message("note", "-c: there is no output file to compare with")
-    compares = options.output_file is not None or options.compare_outputs
+    compares = bool(options.output_file) or options.compare_outputs
     comparer = Comparer(network, options.output_file) if compares else None
-    statistics = statistics_of(options.test_data)
-    profiles = checked_folder(options.profiling, statistics) if options.profiling else None
+    statistics = statistics_of(request.program)
+    profiles = checked_folder(request.profiling, statistics) if request.profiling else None
     return _Plan(qpc, network, requests, writer, comparer, statistics, profiles, count)
 
 
-def _check_range(options: argparse.Namespace, count: int | None) -> None:
-    first, samples = options.write_output_start_iter, options.write_output_num_samples
-    if (options.writes or options.dump_input_buffers) and count is not None and first + samples > count:
+def _check_range(request: RunRequest, count: int | None) -> None:
+    first, samples = written_range(request.options)
+    if (
+        (request.writes or request.options.dump_input_buffers)
+        and count is not None
+        and first + samples > count
+    ):
         raise OptionError(
             f"--write-output-start-iter {first} and --write-output-num-samples {samples} end at inference "
             f"{first + samples}, and {count} are run",
@@ -107,13 +113,12 @@ def _check_range(options: argparse.Namespace, count: int | None) -> None:
         )
 
 
-def _container(path: str) -> str:
-    folder = Path(path)
+def _container(folder: Path) -> str:
     if not folder.exists():
-        raise FileNotFoundError(2, "No such file or directory", path)
+        raise FileNotFoundError(2, "No such file or directory", str(folder))
     if folder.is_dir() and not (folder / "programqpc.bin").exists():
         raise FileNotFoundError(2, "No such file or directory", str(folder / "programqpc.bin"))
-    return path
+    return str(folder)
 
 
 def _check_devices(ids: list[int]) -> int:
@@ -152,7 +157,8 @@ def _pick(context: rt.Context, qpc: rt.Qpc, ids: list[int]) -> int:
     return int(chosen)
 
 
-def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], options: argparse.Namespace) -> int:
+def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequest) -> int:
+    options = request.options
     try:
         inference_set = rt.InferenceSet(
             context,
@@ -190,8 +196,8 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], options: argpars
         if metrics is not None:
             reporters.enter_context(metrics)
         recording = None
-        if plan.profiles is not None:
-            recording = Recording(inference_set, options.profiling, plan.profiles, plan.statistics, progress)
+        if plan.profiles is not None and request.profiling is not None:
+            recording = Recording(inference_set, request.profiling, plan.profiles, plan.statistics, progress)
             reporters.enter_context(recording)
         elapsed_ns = loop.run(plan.iterations, options.time)
     if recording is not None:
@@ -207,7 +213,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], options: argpars
     return SUCCESS
 
 
-def _properties(options: argparse.Namespace, ids: list[int]) -> rt.InferenceSetProperties:
+def _properties(options: RunnerOptions, ids: list[int]) -> rt.InferenceSetProperties:
     properties = rt.InferenceSetProperties()
     properties.programProperties.SubmitRetryTimeoutMs = options.submit_timeout
     properties.programProperties.SubmitNumRetries = options.submit_retry_count

@@ -16,13 +16,13 @@ from qaic.cli.runner.requests import (
 from qaic.errors import InputError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from qaic.cli.runner.network import Network
+    from qaic.options.rows.runner import RunnerOptions
 
 
-def requests_of(options: argparse.Namespace, network: Network) -> list[Request]:
+def requests_of(options: RunnerOptions, program: Path, network: Network) -> list[Request]:
     """Plan the inferences of a command line. Files are looked at and not read.
 
     Raises
@@ -35,16 +35,16 @@ def requests_of(options: argparse.Namespace, network: Network) -> list[Request]:
     if options.aic_batch_json_input is not None:
         from qaic.cli.runner.batch_json import read_batch
 
-        return read_batch(Path(options.aic_batch_json_input), network, compare=options.compare_outputs)
+        return read_batch(options.aic_batch_json_input, network, compare=options.compare_outputs)
     if options.aic_batch_input_directory is not None:
-        return _folder(Path(options.aic_batch_input_directory), network, join=options.auto_batch_input)
+        return _folder(options.aic_batch_input_directory, network, join=options.auto_batch_input)
     if options.aic_batch_input_file_list is not None:
-        return _listed(Path(options.aic_batch_input_file_list), network, join=options.auto_batch_input)
-    if options.input_file is not None:
+        return _listed(options.aic_batch_input_file_list, network, join=options.auto_batch_input)
+    if options.input_file:
         for name in options.input_file:
             print_line(f"Input file: {name}")
-        return [from_files(network, [Path(name) for name in options.input_file], "-i")]
-    bindings = Path(options.test_data) / "bindings.json"
+        return [from_files(network, list(options.input_file), "-i")]
+    bindings = program / "bindings.json"
     if bindings.is_file() and not options.unbound_random and (found := _bindings_file(bindings, network)):
         return [found]
     return [_random(network, bounded=not options.unbound_random)]

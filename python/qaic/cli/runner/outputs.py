@@ -12,16 +12,22 @@ from qaic.cli.runner.requests import file_bytes
 from qaic.errors import InputError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from qaic.cli.runner.command_line import RunRequest
     from qaic.cli.runner.memory import Slot
     from qaic.cli.runner.network import Network
     from qaic.cli.runner.requests import Part, Request
+    from qaic.options.rows.runner import RunnerOptions
 
 _MOST_MAPS = 256
+
+
+def written_range(options: RunnerOptions) -> tuple[int, int]:
+    """Return the first inference whose outputs are written, and of how many they are."""
+    return options.write_output_start_iter or 0, options.write_output_num_samples or 1
 
 
 class Writer:
@@ -35,11 +41,12 @@ class Writer:
         The folder cannot be made.
     """
 
-    def __init__(self, options: argparse.Namespace, network: Network) -> None:
-        self._folder = writable_folder(options.write_output_dir)
-        self._first: int = options.write_output_start_iter
-        self._last: int = self._first + options.write_output_num_samples - 1
-        self._outputs = options.writes
+    def __init__(self, request: RunRequest, network: Network) -> None:
+        options = request.options
+        self._folder = writable_folder(options.write_output_dir or Path())
+        self._first, samples = written_range(options)
+        self._last = self._first + samples - 1
+        self._outputs = request.writes
         self._inputs = options.dump_input_buffers
         bindings = [*(network.inputs if self._inputs else []), *(network.outputs if self._outputs else [])]
         names: dict[str, str] = {}
@@ -88,11 +95,11 @@ class Comparer:
         The number or the size of the files is wrong.
     """
 
-    def __init__(self, network: Network, files: Sequence[str] | None) -> None:
+    def __init__(self, network: Network, files: Sequence[Path]) -> None:
         # What a device measures is different in each inference.
         outputs = [binding for binding in network.outputs if not binding.is_statistics]
         self._files: dict[int, Path] = {}
-        if files is not None:
+        if files:
             if len(files) == len(network.outputs):
                 outputs = network.outputs
             if len(files) != len(outputs):
@@ -100,8 +107,7 @@ class Comparer:
                 raise InputError(
                     f"-o: {len(files)} files for {len(outputs)} outputs: {names}", code="runner.file_count"
                 )
-            for binding, name in zip(outputs, files, strict=True):
-                path = Path(name)
+            for binding, path in zip(outputs, files, strict=True):
                 if binding.is_statistics:
                     continue
                 if (found := file_bytes(path)) != binding.nbytes:

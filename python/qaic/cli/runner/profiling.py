@@ -15,8 +15,8 @@ from qaic import _core
 from qaic.cli.console import print_line, print_message
 from qaic.cli.runner.files import replace, replace_content, writable_folder
 from qaic.cli.runner.live import round_trips
-from qaic.cli.runner.profiling_options import STREAMED
 from qaic.errors import InputError
+from qaic.options.rows.runner import STREAMED
 from qaic.qpc import Qpc
 from qaic.rt.profiling_reports import LATENCY, RAW_DEVICE_STATS, device_report, files
 from qaic.support.profiling_types import PREFIX, summary_name, trace_name
@@ -38,7 +38,7 @@ _METRIC_SAMPLES = 20
 _PROGRAM = 0
 
 
-def statistics_of(container: str) -> _core.StatsDescriptor | None:
+def statistics_of(container: Path) -> _core.StatsDescriptor | None:
     """Read what explains the device's buffers; ``None`` for a program that has none."""
     qpc = Qpc(container)
     return _core.StatsDescriptor.of_qpc(qpc.compiled) if qpc.is_program else None

@@ -16,9 +16,10 @@ from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
-def require_plain_transfers(container: str) -> None:
+def require_plain_transfers(container: Path) -> None:
     """Refuse a program whose buffers on the device differ from its inputs and outputs.
 
     Raises
