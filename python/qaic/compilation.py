@@ -6,35 +6,41 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from qaic.compiler import compile_resolved
 from qaic.compiler.output_folder import writable_folder
 from qaic.errors import CompileError, InputTypeError, OptionConflictError, OptionError, UnknownOptionError
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.options import resolve
+from qaic.options.keywords import CompileKeywords
 from qaic.qpc import DataType, Qpc
 from qaic.support.atomic_io import write_replacing
+from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Unpack
-
     import onnx
 
-    from qaic.configs import AicCompilerConfig, CompileConfig
-    from qaic.options.keywords import CompileKeywords
+    from qaic import configs
+else:
+    # Both take long to import, and only a reader of the types of `compile` needs them.
+    onnx, configs = LazyModule("onnx"), LazyModule("qaic.configs")
 
 _log = logging.getLogger("qaic.compiler")
 
 
 def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     model: str | os.PathLike[str] | bytes | onnx.ModelProto | Sequence[Any],
-    config: CompileConfig | AicCompilerConfig | Mapping[str, object] | str | os.PathLike[str] | None = None,
+    config: configs.CompileConfig
+    | configs.AicCompilerConfig
+    | Mapping[str, object]
+    | str
+    | os.PathLike[str]
+    | None = None,
     **options: Unpack[CompileKeywords],
 ) -> Qpc:
     """Compile an ONNX model to a program container.

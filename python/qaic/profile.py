@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import OptionError, StateError
 from qaic.runtime.latency import PERCENTILES, summarize
+from qaic.stats import StatsBuffer
+from qaic.stats.reports import Capture, Report
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.profiling_types import SAMPLING_RATES, buffer_name, latency_name, trace_name
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Mapping
-    from typing import Any, Final
-
-    from numpy.typing import NDArray
-
-    from qaic.stats import StatsBuffer
-    from qaic.stats.reports import Capture, Report
 
 _LARGEST_COUNT: Final = 2**63 - 1
 _FORMATS: Final = ("json", "perfetto")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import QpcError, QpcFormatError
@@ -24,10 +25,9 @@ from qaic.model_path import QPC_MAGIC, find_model
 from qaic.qpc_initializers import CONSTANTS, Initializers, bad_plan, check_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
     from typing_extensions import Buffer
+else:
+    Buffer = bytes | bytearray | memoryview
 
 PLAN_SECTION: Final = "openqaic_plan"
 GRAPH_SECTION: Final = "openqaic_graph"

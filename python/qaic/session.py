@@ -8,33 +8,27 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from qaic import _core
 from qaic.errors import DeviceTimeoutError, OptionConflictError, OptionError
 from qaic.model_path import find_model
-from qaic.options import resolve
+from qaic.options import ResolvedOptions, RuntimeOptions, resolve
+from qaic.options.keywords import SessionKeywords
 from qaic.options.resolution import parse_updates
+from qaic.runtime.futures import Collector
 from qaic.runtime.imap import MapProgress, imap
 from qaic.runtime.latency import CallProfile
 from qaic.runtime.metrics import Measurements
 from qaic.runtime.shapes import ShapeDict, coerce
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
-    from pathlib import Path
-    from types import TracebackType
-    from typing import Any, Self, Unpack
-
-    from numpy.typing import ArrayLike, NDArray
-
-    from qaic.options import ResolvedOptions, RuntimeOptions
-    from qaic.options.keywords import SessionKeywords
-    from qaic.runtime.futures import Collector
 
 _logger = logging.getLogger(__name__)
 

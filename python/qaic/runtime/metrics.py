@@ -5,24 +5,26 @@ The base of :class:`qaic.Session`, which records; here is what its users read.
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from qaic import _core
 from qaic.errors import StateError
+from qaic.options import RuntimeOptions
 from qaic.runtime.latency import CallProfile, LatencyRecord, format_summary
+from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from qaic import _core
-    from qaic.options import RuntimeOptions
-    from qaic.profile import Profile
+    from qaic import profile as profiles
+else:
+    profiles = LazyModule("qaic.profile")
 
 
 class Measurements:
@@ -46,7 +48,7 @@ class Measurements:
         self._latencies = LatencyRecord()
         self.profiling_results: list[CallProfile] = []
         # Profiles that record, and the latencies of the one that ended last.
-        self._profiles: list[Profile] = []
+        self._profiles: list[profiles.Profile] = []
         self._profiled_s: NDArray[np.float64] | None = None
 
     @contextmanager
@@ -57,7 +59,7 @@ class Measurements:
         first: int = 0,
         samples: int | None = None,
         sampling: int = 1,
-    ) -> Iterator[Profile]:
+    ) -> Iterator[profiles.Profile]:
         """Record the inferences of a ``with`` block: times on the host, and what the device measures.
 
         All inferences of this session count that begin and end inside of the block, from whichever thread and
