@@ -18,7 +18,7 @@ from inference_sets import S
 from qaic import _core
 from qaic.compiler import compile_model
 from qaic.options import resolve
-from qaic.rt import profiling_reports
+from qaic.rt.profiling import reports as profiling_reports
 
 TYPE = qaicrt.QAicProfilingTypeEnum
 LATENCY = TYPE.QAIC_PROFILING_INFERENCE_LATENCY_TYPE

@@ -19,8 +19,8 @@ from inference_sets import S
 from qaic import _core
 from qaic.compiler import compile_model
 from qaic.options import resolve
-from qaic.rt import profiling_stream
-from qaic.rt.profiling_pattern import compile_pattern
+from qaic.rt.profiling import stream
+from qaic.rt.profiling.pattern import compile_pattern
 
 TYPE = qaicrt.QAicProfilingTypeEnum
 TRACE = TYPE.QAIC_PROFILING_INFERENCE_TRACE_TYPE
@@ -230,7 +230,7 @@ def test_other_types(path, clock, kind):
 
 
 def test_a_slow_callback_gets_fewer_reports_and_all_samples(path, clock, monkeypatch):
-    monkeypatch.setattr(profiling_stream, "_UNDELIVERED", 2)
+    monkeypatch.setattr(stream, "_UNDELIVERED", 2)
     client, sink = Client(path), ReportSink()
     entered, go = threading.Event(), threading.Event()
 
@@ -321,7 +321,7 @@ def test_states_are_checked(path, clock, capfd):
 @given(now_ms=st.floats(0, 1e13), period=st.sampled_from([500, 1000, 2000, 4000]))
 @example(now_ms=5000.0, period=500)
 def test_the_next_boundary_is_the_first_multiple_after_now(now_ms, period):
-    boundary = profiling_stream.next_boundary_ms(now_ms, period)
+    boundary = stream.next_boundary_ms(now_ms, period)
     assert boundary % period == 0
     assert boundary > now_ms >= boundary - period
 

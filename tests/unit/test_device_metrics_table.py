@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaic.rt.profiling_reports import device_report
+from qaic.rt.profiling.reports import device_report
 
 METRICS = ["ExecTimeUs", "InfPerSec", "InfPCycles"]
 MEASURED = st.fixed_dictionaries(dict.fromkeys(METRICS, st.none() | st.floats(0, 1e9, allow_nan=False)))

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from qaic.rt.benchmark import InferenceBenchmarkSet
     from qaic.rt.containers import BufferMapping, QpcConstantsInfo, QpcInfo, QpcProgramInfo
     from qaic.rt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
-    from qaic.rt.profiling import ProfilingHandle
-    from qaic.rt.profiling_stream import StreamProfilingHandle
+    from qaic.rt.profiling.handle import ProfilingHandle
+    from qaic.rt.profiling.stream import StreamProfilingHandle
     from qaic.rt.programs import ExecObjInfo, ProgramInfo
     from qaic.rt.properties import (
         BenchmarkProperties,
@@ -115,7 +115,7 @@ _HOMES = {
     "ExecObjInfo": "programs",
     "InferenceBenchmarkSet": "benchmark",
     "InferenceSetProperties": "properties",
-    "ProfilingHandle": "profiling",
+    "ProfilingHandle": "profiling.handle",
     "ProfilingProperties": "properties",
     "ProgramInfo": "programs",
     "QAicProgramProperties": "properties",
@@ -128,7 +128,7 @@ _HOMES = {
     "QpcFile": "qpc_file",
     "QpcInfo": "containers",
     "QpcProgramInfo": "containers",
-    "StreamProfilingHandle": "profiling_stream",
+    "StreamProfilingHandle": "profiling.stream",
     "Util": "util",
     "vector_char": "sequences",
 }

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qaic import _core, rt
 from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message
-from qaic.cli.runner.input_sources import requests_of
+from qaic.cli.runner.inputs.memory import InputMemory
+from qaic.cli.runner.inputs.sources import requests_of
 from qaic.cli.runner.live import Progress, latency_reporter, rate_reporter
 from qaic.cli.runner.loop import Loop
-from qaic.cli.runner.memory import InputMemory
 from qaic.cli.runner.network import Network
 from qaic.cli.runner.outputs import Comparer, Writer, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from qaic.cli.runner.command_line import RunRequest
-    from qaic.cli.runner.requests import Request
+    from qaic.cli.runner.inputs.requests import Request
     from qaic.options.rows.runner import RunnerOptions
 
 _LOG_LEVELS = (

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from qaic import rt
-from qaic.cli.runner.memory import Slot
+from qaic.cli.runner.inputs.memory import Slot
 from qaic.errors import (
     DeviceError,
     DeviceMemoryError,
@@ -19,10 +19,10 @@ from qaic.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from qaic.cli.runner.inputs.memory import InputMemory
+    from qaic.cli.runner.inputs.requests import Request
     from qaic.cli.runner.live import Progress
-    from qaic.cli.runner.memory import InputMemory
     from qaic.cli.runner.outputs import Comparer, Writer
-    from qaic.cli.runner.requests import Request
 
 _OK = rt.QStatus.QS_SUCCESS
 _DEVICE_ERRORS: dict[rt.QStatus, type[QaicError]] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qaic.cli.runner.files import replace, safe_name, writable_folder
-from qaic.cli.runner.requests import file_bytes
+from qaic.cli.runner.inputs.requests import file_bytes
 from qaic.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.cli.runner.command_line import RunRequest
-    from qaic.cli.runner.memory import Slot
+    from qaic.cli.runner.inputs.memory import Slot
+    from qaic.cli.runner.inputs.requests import Part, Request
     from qaic.cli.runner.network import Network
-    from qaic.cli.runner.requests import Part, Request
     from qaic.options.rows.runner import RunnerOptions
 
 _MOST_MAPS = 256

@@ -18,7 +18,7 @@ from qaic.cli.runner.live import round_trips
 from qaic.errors import InputError
 from qaic.options.rows.runner import STREAMED
 from qaic.qpc import Qpc
-from qaic.rt.profiling_reports import LATENCY, RAW_DEVICE_STATS, device_report, files
+from qaic.rt.profiling.reports import LATENCY, RAW_DEVICE_STATS, device_report, files
 from qaic.support.profiling_types import PREFIX, summary_name, trace_name
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.cli.console import print_line, print_message
-from qaic.cli.runner.requests import (
+from qaic.cli.runner.inputs.requests import (
     Request,
     file_bytes,
     from_batch_of_files,
@@ -33,7 +33,7 @@ def requests_of(options: RunnerOptions, program: Path, network: Network) -> list
         A file or folder cannot be read.
     """
     if options.aic_batch_json_input is not None:
-        from qaic.cli.runner.batch_json import read_batch
+        from qaic.cli.runner.inputs.batch_json import read_batch
 
         return read_batch(options.aic_batch_json_input, network, compare=options.compare_outputs)
     if options.aic_batch_input_directory is not None:
@@ -51,7 +51,7 @@ def requests_of(options: RunnerOptions, program: Path, network: Network) -> list
 
 
 def _random(network: Network, *, bounded: bool) -> Request:
-    from qaic.cli.runner.random_inputs import generator
+    from qaic.cli.runner.inputs.random_data import generator
 
     print_line(f"Using {'bounded' if bounded else 'unbound'} random inputs")
     fill = generator(bounded=bounded)
@@ -60,7 +60,7 @@ def _random(network: Network, *, bounded: bool) -> Request:
 
 def _bindings_file(path: Path, network: Network) -> Request | None:
     """Inference of the file beside the container; ``None``, and a note, when it cannot be used."""
-    from qaic.cli.runner.batch_json import read_batch
+    from qaic.cli.runner.inputs.batch_json import read_batch
 
     try:
         first = read_batch(path, network, compare=False)[0]

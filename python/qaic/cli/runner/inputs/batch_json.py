@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from qaic.cli.runner.requests import SKIPPED, Part, Request, file_bytes, resolve
+from qaic.cli.runner.inputs.requests import SKIPPED, Part, Request, file_bytes, resolve
 from qaic.errors import InputError
 
 if TYPE_CHECKING:

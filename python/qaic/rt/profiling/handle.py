@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from qaic import _core
-from qaic.rt import profiling_reports
 from qaic.rt.enums import QAicProfilingTypeEnum, QStatus
 from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
 from qaic.rt.module_name import of_qaicrt
+from qaic.rt.profiling import reports
 
 if TYPE_CHECKING:
     import os
@@ -80,7 +80,7 @@ class ProfilingHandle:
         first = arguments[0] if arguments else None
         is_file_form = isinstance(first, list | tuple) or bool(keywords.keys() & set(_FILE_FORM) - {"type"})
         given = _bound(_FILE_FORM if is_file_form else _CALLBACK_FORM, arguments, keywords)
-        self._type = checked_type(given.get("type", profiling_reports.LATENCY), "ProfilingHandle")
+        self._type = checked_type(given.get("type", reports.LATENCY), "ProfilingHandle")
         self._count: int | None = None
         self._callback: ReportCallback | None = None
         self._folder = Path()
@@ -106,12 +106,12 @@ class ProfilingHandle:
             checked_program(program, "ProfilingHandle")
         self._context = programs[0]._context()  # noqa: SLF001 - for this package
         self._profiler = _core.Profiler(
-            programs, count=self._count, device_stats=profiling_reports.NEEDS_DEVICE[self._type]
+            programs, count=self._count, device_stats=reports.NEEDS_DEVICE[self._type]
         )
         # Programs whose reports come from a device that measures nothing.
         self._without_stats = (
             [facts["network"] for facts in self._profiler.programs if not facts["has_stats"]]
-            if profiling_reports.NEEDS_DEVICE[self._type]
+            if reports.NEEDS_DEVICE[self._type]
             else []
         )
         self._lock = threading.Lock()
@@ -170,8 +170,8 @@ class ProfilingHandle:
             try:
                 samples = run.finish()
                 if samples is not None and self._callback is None:
-                    for name, content in profiling_reports.files(samples, self._type, self._prefix):
-                        profiling_reports.write(self._folder, name, content)
+                    for name, content in reports.files(samples, self._type, self._prefix):
+                        reports.write(self._folder, name, content)
             except (OSError, _core.QaicError) as error:
                 return self._refuse(f"the report was not made: {error}", QStatus.QS_ERROR)
         run.flush()
@@ -225,7 +225,7 @@ class _Run:
                 why = f"{samples.dropped} samples were not kept; there was no room for them"
                 _core.rt_log_error(self._context, f"ProfilingHandle: {why}")
             if self._callback is not None and len(samples):
-                text = profiling_reports.report(samples, self._kind)
+                text = reports.report(samples, self._kind)
                 dispatcher = self._context._dispatcher()  # noqa: SLF001 - for this package
                 dispatcher.post(self._callback, text, self._kind)
         return samples
@@ -267,7 +267,7 @@ def checked_callback(callback: Any, owner: str, kind: QAicProfilingTypeEnum) -> 
     if not callable(callback):
         found = callback.__class__.__name__
         raise init_failed(f"callback is a {found}; a callable is needed", owner)
-    if kind is profiling_reports.RAW_DEVICE_STATS:
+    if kind is reports.RAW_DEVICE_STATS:
         why = "stats buffers are files; give a ProfilingHandle programs and an outputDirectory"
         raise init_failed(why, owner)
     checked: ReportCallback = callback

@@ -9,16 +9,16 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from qaic import _core
-from qaic.rt import profiling_reports
 from qaic.rt.enums import QStatus
 from qaic.rt.module_name import of_qaicrt
-from qaic.rt.profiling import checked_callback, checked_program, checked_type, init_failed
-from qaic.rt.profiling_pattern import compile_pattern
+from qaic.rt.profiling import reports
+from qaic.rt.profiling.handle import checked_callback, checked_program, checked_type, init_failed
+from qaic.rt.profiling.pattern import compile_pattern
 from qaic.support.profiling_types import REPORTING_RATES_MS, SAMPLING_RATES
 
 if TYPE_CHECKING:
     from qaic.rt.enums import QAicProfilingTypeEnum
-    from qaic.rt.profiling import Profiled, ReportCallback
+    from qaic.rt.profiling.handle import Profiled, ReportCallback
     from qaic.rt.properties import ProfilingProperties
 
 _OWNER = "StreamProfilingHandle"
@@ -73,7 +73,7 @@ class StreamProfilingHandle:
     callback
         Called with (report, type).
     properties
-        A :class:`ProfilingProperties`; ``None`` for latency profiling_reports.
+        A :class:`ProfilingProperties`; ``None`` for latency reports.
     name
         Name of the handle.
     regex
@@ -108,9 +108,7 @@ class StreamProfilingHandle:
         if isinstance(reportingRate, bool) or reportingRate not in REPORTING_RATES_MS:
             known = ", ".join(map(str, REPORTING_RATES_MS))
             raise init_failed(f"reportingRate is {reportingRate!r}; one of {known} ms is needed", _OWNER)
-        self._type = checked_type(
-            profiling_reports.LATENCY if properties is None else properties.type, _OWNER
-        )
+        self._type = checked_type(reports.LATENCY if properties is None else properties.type, _OWNER)
         self._callback = checked_callback(callback, _OWNER, self._type)
         self._period_ms = int(reportingRate)
         self._name = str(name)
@@ -119,7 +117,7 @@ class StreamProfilingHandle:
         except ValueError as error:
             raise init_failed(f"regex {regex!r} cannot be used: {error}", _OWNER) from None
         self._profiler = _core.Profiler(
-            sampling=int(sampling), device_stats=profiling_reports.NEEDS_DEVICE[self._type], pattern=pattern
+            sampling=int(sampling), device_stats=reports.NEEDS_DEVICE[self._type], pattern=pattern
         )
         self._lock = threading.Lock()
         self._context: _core.RtContext | None = None
@@ -148,7 +146,7 @@ class StreamProfilingHandle:
         except _core.QaicError as error:
             return self._refuse(str(error), QStatus.QS_ERROR)
         facts = self._profiler.programs[number]
-        if profiling_reports.NEEDS_DEVICE[self._type] and not facts["has_stats"]:
+        if reports.NEEDS_DEVICE[self._type] and not facts["has_stats"]:
             self._profiler.remove(program)
             return self._refuse(
                 f"program {facts['network']!r} was compiled without statistics; "
@@ -284,13 +282,13 @@ class _Stream:
             )
 
     def _report(self, *, waits: bool) -> None:
-        """Have the callback called; `waits`: it takes one of the places of undelivered profiling_reports."""
+        """Have the callback called; `waits`: it takes one of the places of undelivered reports."""
         try:
             samples = self._profiler.drain()
             if samples.dropped:
                 why = f"{samples.dropped} samples were not kept; there was no room for them"
                 _core.rt_log_error(self._context, f"{_OWNER}: {why}")
-            text = profiling_reports.report(samples, self._kind)
+            text = reports.report(samples, self._kind)
         except _core.QaicError as error:
             _core.rt_log_error(self._context, f"{_OWNER}: a report was not made: {error}")
             if waits:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.cli.runner.requests import Request
+    from qaic.cli.runner.inputs.requests import Request
 
 
 class InputMemory:

@@ -1,0 +1,1 @@
+"""Handles that take samples of inferences, and what they report."""
