@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.compiler import cache, digest
+from qaic.compiler import cache, cache_contents, digest
 from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.diagnostics import kept_warnings
 from qaic.compiler.diagnostics.compile_error import refuse
@@ -160,7 +161,7 @@ def _compiled(
         lowered = None
         with kept_warnings.collected() as texts:
             if is_measured_first:
-                lowered = _lowered(source, options, samples, progress)
+                lowered = _lowered(source, options, samples, progress, store.folder)
                 keyed["profile"] = {"digest": _profile_digest(lowered[1])}
             key = cache.cache_key(content, keyed)
             found = store.lookup(key) if is_kept else None
@@ -169,7 +170,7 @@ def _compiled(
                 lambda temporary: _write(
                     temporary,
                     source,
-                    lowered or _lowered(source, options, samples, progress),
+                    lowered or _lowered(source, options, samples, progress, store.folder),
                     options,
                     set_options,
                     progress=progress,
@@ -202,12 +203,18 @@ def _profile_digest(context: Context) -> str:
 
 
 def _lowered(
-    source: ModelFile, options: CompileOptions, samples: SampleFiles | None, progress: Progress
+    source: ModelFile,
+    options: CompileOptions,
+    samples: SampleFiles | None,
+    progress: Progress,
+    store: Path,
 ) -> tuple[Model, Context]:
     """Lower the model, and make sure that the samples were those of the cache key."""
     from qaic.compiler.pipeline import lower
 
-    lowered = lower(source, options, progress)
+    # Where the container will be: it has the same weights, and temporary folders may be in memory.
+    work_folder = partial(cache_contents.work_folder, store)
+    lowered = lower(source, options, progress, work_folder)
     changed = None if samples is None else samples.changed()
     if changed is not None:
         raise refuse(

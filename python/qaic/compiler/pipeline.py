@@ -5,10 +5,14 @@ A pass is one file, one test file and one entry here. `time_passes` and `enable_
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
+from qaic.compiler.backend.op_profiling.describe_operations import DescribeOperations
 from qaic.compiler.backend.op_profiling.infer_finished import InferFinished
 from qaic.compiler.backend.op_profiling.names import RecordProvenance
 from qaic.compiler.calibration.load_or_collect import Calibrate, DumpProfile
@@ -57,10 +61,11 @@ from qaic.compiler.reports import emit_report
 from qaic.compiler.reports.support_report import SurveyOperators, SurveyTypes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.frontend.files.onnx_file import ModelFile
+    from qaic.compiler.ir.context import WorkFolder
     from qaic.compiler.ir.pass_contract import Pass
     from qaic.options.models import CompileOptions
 
@@ -121,14 +126,26 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         DumpIoTemplate(),
         ApplyCustomIo(),
     ),
-    "annotate": (InferFinished(),),
+    "annotate": (InferFinished(), DescribeOperations()),
 }
 
 #: a process with this variable checks the model after every pass; tests set it
 VERIFY_VARIABLE: Final = "QAIC_VERIFY_PASSES"
 
 
-def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> tuple[Model, Context]:
+@contextlib.contextmanager
+def temporary_folder(purpose: str) -> Iterator[Path]:
+    """Make a folder where the system keeps temporary files."""
+    with tempfile.TemporaryDirectory(prefix=f"openqaic-{purpose}-") as folder:
+        yield Path(folder)
+
+
+def lower(
+    source: ModelFile,
+    options: CompileOptions,
+    progress: Progress,
+    work_folder: WorkFolder = temporary_folder,
+) -> tuple[Model, Context]:
     """Apply everything the options say to a model.
 
     Parameters
@@ -139,6 +156,8 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> tup
         Compile options.
     progress : Progress
         Told about passes.
+    work_folder : callable
+        Makes folders for programs that are run while compiling; these are as large as the result.
 
     Returns
     -------
@@ -162,6 +181,7 @@ def lower(source: ModelFile, options: CompileOptions, progress: Progress) -> tup
         options,
         progress,
         write_unchecked,
+        work_folder,
         custom,
         for_integers=is_quantizing(options),
         overflows=Overflows(clip=options.clip_fp16_constants),

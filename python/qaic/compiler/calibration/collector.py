@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic import _core
-from qaic.compiler import cache, cache_contents
 from qaic.compiler.calibration.add_observers import write_instrumented
 from qaic.compiler.calibration.dataset import fitted
 from qaic.compiler.calibration.observed_tensors import model_inputs
@@ -134,10 +133,8 @@ def measure(
     OptionError
         A sample does not fit the model, or there is none.
     """
-    # Where the container will be, too: it has the same weights, and temporary folders may be in memory.
-    store = cache.open_cache().folder
-    with cache_contents.work_folder(store, "calibration") as folder:
-        path = folder / cache_contents.PROGRAM_NAME
+    with context.work_folder("calibration") as folder:
+        path = folder / "program.bin"
         output_bytes = write_instrumented(path, model, context, measured.results)
         options = context.options
         inputs = model_inputs(model, has_state=options.retained_state)

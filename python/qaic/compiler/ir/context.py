@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.weights import Weight
     from qaic.options.models import CompileOptions
 
+#: makes a folder for what is of no use afterwards; the argument says for what
+WorkFolder = Callable[[str], AbstractContextManager[Path]]
 #: writes a container that the caller loads at once
 WriteProgram = Callable[[Path, "Model", "CompileOptions"], None]
 
@@ -54,6 +57,8 @@ class Context:
         Shows where the compilation is.
     write_program
         Writes a container to run while compiling; passes do not know how programs are written.
+    work_folder
+        Makes folders for programs that are run while compiling.
     custom
         Operators that the user brings along.
     for_integers
@@ -81,6 +86,7 @@ class Context:
     options: CompileOptions
     progress: Progress
     write_program: WriteProgram
+    work_folder: WorkFolder
     custom: CustomOps
     for_integers: bool
     overflows: Overflows

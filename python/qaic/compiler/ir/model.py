@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from qaic.compiler.ir.value_info import ValueFacts
 
@@ -24,6 +24,22 @@ class Provenance(Protocol):
 
     def settle(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
         """Name the nodes of a model, and map each name to those of the user's nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpsTable:
+    """What is known about the operations of a program.
+
+    Parameters
+    ----------
+    ops : sequence
+        Entries of the descriptor, the place of one is its number.
+    executions : int
+        How often a run can execute them, all together.
+    """
+
+    ops: Sequence[Mapping[str, Any]]
+    executions: int
 
 
 @dataclass(slots=True)
@@ -56,6 +72,8 @@ class Model:
     described
         For each set of shapes the finished program with inferred types and shapes, and what else tells
         some; where operations are measured.
+    operations
+        What the engine runs for it, where that is measured.
     """
 
     proto: onnx.ModelProto
@@ -70,6 +88,7 @@ class Model:
     facts: ValueFacts = field(default_factory=lambda: ValueFacts({}, {}))
     provenance: Provenance | None = None
     described: Sequence[Sequence[onnx.ModelProto]] = ()
+    operations: OpsTable | None = None
 
     @property
     def interface(self) -> Interface:

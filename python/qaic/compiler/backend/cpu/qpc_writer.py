@@ -7,18 +7,19 @@ memory.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import struct
 import zlib
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.backend.cpu import descriptor
 from qaic.compiler.backend.cpu.dma_buffers import dma_buffers
 from qaic.compiler.backend.cpu.engine_check import without_weights
-from qaic.compiler.backend.op_profiling.operations import describe_operations, engine_graph, named_throughout
 from qaic.compiler.backend.op_profiling.settings import settings_of
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import type_name
@@ -26,16 +27,16 @@ from qaic.compiler.ir.graph_walk import has_loops
 from qaic.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import onnx
 
     from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers
-    from qaic.compiler.backend.op_profiling.settings import OpsTable, StatsSettings
+    from qaic.compiler.backend.op_profiling.settings import StatsSettings
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.ir.interface import Edge
-    from qaic.compiler.ir.model import Model, Provenance
+    from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.weights import Weight
     from qaic.options.models import CompileOptions
 
@@ -52,10 +53,10 @@ CHECKSUMS_SEGMENT: Final = "openqaic.crc"
 #: what the operations of the program are; only where they are measured
 OPERATIONS_SEGMENT: Final = "opstatsdesc.open"
 
+_NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
+
 #: alignment of payloads in the container and of initializers in `constants.bin`
 _ALIGNMENT: Final = 64
-#: how deep the standard functions are nested that an engine has no kernel for
-_FUNCTION_DEPTH: Final = 4
 #: bytes of weights from which on the engine would copy too much to see whether it takes them
 _LARGE_CONSTANTS: Final = 64 << 20
 #: protobuf cannot read a message larger than this
@@ -78,7 +79,7 @@ def write_program(
     path : Path
         File to write; must not exist. Nothing is left there on failure.
     model : Model
-        The program; its model is completed with the places of the constants.
+        The program.
     options : CompileOptions
         Compile options.
     set_options : Mapping[str, object]
@@ -96,19 +97,15 @@ def write_program(
         The file cannot be written.
     """
     stats = settings_of(options, set_options)
-    # Writing declares the weights in the graph.
-    form = without_weights(model) if _weight_bytes(model) >= _LARGE_CONSTANTS else None
+    form = light_form(model)
     notes = {"options": dict(set_options), "effective": dict(effective)}
     progress.stage("write", model.proto, model.weights)
     try:
-        if stats is not None and model.provenance is not None:
-            content, table = _operations(path, model, model.provenance, options, form)
-            stats = replace(stats, table=table)
-        else:
-            content = _content_of(model)
-        _write(path, content, options, notes=notes, stats=stats, progress=progress)
+        if stats is not None and model.operations is not None:
+            stats = replace(stats, table=model.operations)
+        _write(path, _content_of(model), options, notes=notes, stats=stats, progress=progress)
         progress.stage("load")
-        _prove(path, form, options)
+        prove(path, form, options)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -122,50 +119,20 @@ def write_unchecked(path: Path, model: Model, options: CompileOptions) -> None:
     path : Path
         File to write; must not exist. Nothing is left there on failure.
     model : Model
-        The program; its model is completed with the places of the constants.
+        The program.
     options : CompileOptions
         Compile options.
     """
     _write(path, _content_of(model), options)
 
 
-def _operations(
-    path: Path,
-    model: Model,
-    provenance: Provenance,
-    options: CompileOptions,
-    form: Model | None,
-) -> tuple[_Content, OpsTable]:
-    """Describe the operations of a program; takes a container that the engine loads, for each try.
-
-    The graph is changed where that is needed to have a name for each of them.
-    """
-
-    def tried(content: _Content) -> onnx.ModelProto:
-        _write(path, content, options)
-        _prove(path, form, options)
-        optimized = engine_graph(path)
-        path.unlink()
-        return optimized
-
-    owners = provenance.settle(model.proto)
-    content = _content_of(model)
-    optimized = tried(content)
-    for _ in range(_FUNCTION_DEPTH):
-        written_out = named_throughout(model.proto, optimized)
-        if written_out is None:
-            break
-        owners = provenance.settle(written_out)
-        model.proto, content = written_out, replace(content, graph=_serialized(written_out))
-        optimized = tried(content)
-    return content, describe_operations(model.proto, optimized, owners, model.described)
+def light_form(model: Model) -> Model | None:
+    """Make the form of a program without its weights, where the engine would copy too many of them."""
+    size = sum(weight.source.nbytes for weight in model.weights.values())
+    return without_weights(model) if size >= _LARGE_CONSTANTS else None
 
 
-def _weight_bytes(model: Model) -> int:
-    return sum(weight.source.nbytes for weight in model.weights.values())
-
-
-def _prove(path: Path, form: Model | None, options: CompileOptions) -> None:
+def prove(path: Path, form: Model | None, options: CompileOptions) -> None:
     """Let the engine load a program; of one with large weights first the form without them.
 
     Raises
@@ -427,6 +394,21 @@ def _place_constants(model: Model) -> tuple[dict[str, int], int]:
 
 def _graph_bytes(model: Model, places: Mapping[str, int]) -> bytes:
     """Serialize the graph with its weights declared as external data in ``constants.bin``."""
+    with declared(model, places):
+        return _serialized(model.proto)
+
+
+@contextlib.contextmanager
+def declared(model: Model, places: Mapping[str, int] = _NOWHERE) -> Iterator[None]:
+    """Have the weights of a model in its graph meanwhile, without their numbers.
+
+    Parameters
+    ----------
+    model : Model
+        Changed, and put back; its graph may be replaced meanwhile.
+    places : Mapping[str, int]
+        Byte offset of each in ``constants.bin``; 0 for others.
+    """
     import onnx
 
     graph = model.proto.graph
@@ -439,12 +421,18 @@ def _graph_bytes(model: Model, places: Mapping[str, int]) -> bytes:
         )
         for key, value in (
             ("location", "constants.bin"),
-            ("offset", str(places[weight.name])),
+            ("offset", str(places.get(weight.name, 0))),
             ("length", str(weight.source.nbytes)),
         ):
             tensor.external_data.add(key=key, value=value)
         graph.initializer.append(tensor)
-    return _serialized(model.proto)
+    try:
+        yield
+    finally:
+        # They are the last ones, also of a graph that was made of this one.
+        initializers = model.proto.graph.initializer
+        if model.weights:
+            del initializers[len(initializers) - len(model.weights) :]
 
 
 def _serialized(model: onnx.ModelProto) -> bytes:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic import _core
 from qaic.compiler.backend.op_profiling.provenance import Origins
-from qaic.compiler.backend.op_profiling.settings import OpsTable
 from qaic.compiler.backend.op_profiling.values import ValueTable
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
+from qaic.compiler.ir.model import OpsTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,6 +14,7 @@ from qaic import _core
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from qaic.compiler.ir.model import OpsTable
     from qaic.options.models import CompileOptions
 
 #: the levels, each of which adds to those below
@@ -31,22 +32,6 @@ _PORTS: Final = 2
 
 #: options that ask for statistics, beside a level
 _REQUESTS: Final = ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "aic_profiling_type")
-
-
-@dataclass(frozen=True, slots=True)
-class OpsTable:
-    """What is known about the operations of a program.
-
-    Parameters
-    ----------
-    ops : sequence
-        Entries of the descriptor, the place of one is its number.
-    executions : int
-        How often a run can execute them, all together.
-    """
-
-    ops: Sequence[Mapping[str, Any]]
-    executions: int
 
 
 @dataclass(frozen=True, slots=True)
