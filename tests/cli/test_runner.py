@@ -1,5 +1,6 @@
 """``qaic-runner`` runs programs: counts, durations, devices, files, comparisons."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import emulated_cards
 import qaicrt
 import session_models
+from qaic.cli.runner import command_line
 from qaic.compiler import compile_model
 from qaic.options import resolve
 from runner_support import compiled, doubling, raw, run, two_inputs
@@ -242,6 +244,91 @@ def test_live_latencies(tool, program):
     assert live
     least, most = (float(re.search(rf"{word} ([\d.]+)", live[0]).group(1)) for word in ("Min", "Max"))
     assert 0 < least <= float(re.search(r"Avg ([\d.]+)", live[0]).group(1)) <= most
+
+
+def options_of(*arguments):
+    return command_line.parse(arguments).options
+
+
+FIGURES = ("Mean", "Min", "P50", "P90", "P95", "P99", "Max")
+LATENCY = "LatencyUs " + " ".join(rf"{name} ([\d.]+)" for name in FIGURES)
+
+
+@pytest.mark.parametrize(("flags", "in_flight"), [((), 1), (("-S", "4"), 4), (("-S", "10"), 10)])
+def test_latencies_are_of_single_inferences_unless_more_are_asked_for(tool, program, flags, in_flight):
+    code, lines, _ = tool("-t", program, "-n", "60", "-s", *flags)
+    assert code == 0
+    (line,) = (line for line in lines if line.startswith("LatencyUs"))
+    mean, least, p50, p90, p95, p99, most = map(float, re.match(LATENCY, line).groups())
+    assert 0 < least <= p50 <= p90 <= p95 <= p99 <= most
+    assert least <= mean <= most
+    assert line.endswith(f" Count 60 InFlight {in_flight}")
+
+
+def test_the_rate_is_measured_with_many_in_flight(tool, program, tmp_path):
+    assert tool("-t", program, "-n", "30", "--json", tmp_path / "run.json", "-S", "10")[0] == 0
+    assert json.loads((tmp_path / "run.json").read_text())["in_flight"] == 10
+    assert options_of("-t", "x").in_flight_per_activation == 10
+    assert options_of("-t", "x", "-s").in_flight_per_activation == 1
+    assert options_of("-t", "x", "--json", "f").in_flight_per_activation == 1
+    assert options_of("-t", "x", "-s", "-S", "7").in_flight_per_activation == 7
+
+
+def test_json_has_every_sample(tool, program, tmp_path):
+    path = tmp_path / "run.json"
+    code, lines, _ = tool("-t", program, "-n", "25", "-a", "2", "--warm-up", "5", "--json", path)
+    assert code == 0
+    assert f"wrote {path}" in lines
+    found = json.loads(path.read_text())
+    line = next(line for line in lines if line.startswith("InferenceCnt"))
+    count, microseconds, batch, rate = re.fullmatch(STATS, line).groups()
+    measured = (found["inferences"], found["duration_us"], found["batch_size"])
+    assert measured == (25, int(microseconds), int(batch))
+    assert (int(count), found["warm_up"]) == (25, 5)
+    assert found["inferences_per_second"] == pytest.approx(float(rate), abs=1e-3)
+    assert (found["activations"], found["in_flight"]) == (2, 2)
+    latency = found["latency"]
+    assert latency["count"] == len(latency["samples_us"]) == 25
+    assert latency["p50_us"] == pytest.approx(np.median(latency["samples_us"]))
+    assert latency["max_us"] == max(latency["samples_us"])
+
+
+def test_warm_up_is_neither_counted_nor_written_nor_compared_twice(tool, program, tmp_path):
+    out = tmp_path / "out"
+    write = ["--write-output-dir", out, "--write-output-num-samples", "2"]
+    code, lines, _ = tool("-t", program, "-n", "3", "--warm-up", "4", "-s", *write)
+    assert code == 0
+    assert any(line.startswith("InferenceCnt 3 ") for line in lines)
+    assert any(" Count 3 " in line for line in lines)
+    assert sorted(path.name.rpartition("-inf-")[2] for path in out.iterdir()) == ["0.bin", "1.bin"]
+
+
+@pytest.mark.parametrize(
+    ("error", "flags", "code"),
+    [
+        (0.0, (), 0),
+        (1e-5, (), 1),
+        (1e-5, ("--rtol", "1e-4"), 0),
+        (1e-5, ("--atol", "1e-4"), 0),
+        (1e-2, ("--rtol", "1e-4", "--atol", "1e-4"), 1),
+        (np.nan, ("--rtol", "1"), 1),
+    ],
+)
+def test_outputs_are_compared_within_a_tolerance(tool, pair, tmp_path, error, flags, code):
+    a, b = np.arange(6, dtype=np.float32), np.ones(6, np.float32)
+    difference = a - b
+    difference[3] += np.float32(error)
+    files = ["-i", raw(tmp_path, "a", a), "-i", raw(tmp_path, "b", b), "-o", raw(tmp_path, "s", a + b)]
+    found, _, err = tool("-t", pair, *files, "-o", raw(tmp_path, "d", difference), "-n", "3", *flags)
+    assert found == code, err
+    if code and flags:
+        assert "1 of 6 elements beyond the tolerance, the most at 3: 2.0, " in err
+
+
+def test_a_tolerance_without_something_to_compare_is_refused(tool, program):
+    code, _, err = tool("-t", program, "--rtol", "0.1")
+    assert code == 2
+    assert "--rtol and --atol are about -o or -c" in err
 
 
 def test_several_devices(tool, program, monkeypatch):

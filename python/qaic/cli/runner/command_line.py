@@ -197,6 +197,10 @@ def _refuse_contradictions(options: RunnerOptions) -> bool:
     is_batch = bool(given) and given[0] != "-i"
     if is_batch and options.output_file:
         raise _conflict("-o expects the same outputs of every inference, and a batch has different inputs")
+    if (options.rtol is not None or options.atol is not None) and not (
+        options.output_file or options.compare_outputs
+    ):
+        raise _conflict("--rtol and --atol are about -o or -c, which compare outputs")
     if options.unbound_random and given:
         raise _conflict(f"--unbound-random is about random inputs, and {given[0]} gives others")
     if options.auto_batch_input and given not in (

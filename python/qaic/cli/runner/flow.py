@@ -9,10 +9,11 @@ from qaic import _core, rt
 from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message
 from qaic.cli.runner.inputs.memory import InputMemory
 from qaic.cli.runner.inputs.sources import requests_of
+from qaic.cli.runner.latencies import Latencies, final_line, write_json
 from qaic.cli.runner.live import Progress, latency_reporter, rate_reporter
 from qaic.cli.runner.loop import Loop
 from qaic.cli.runner.network import Network
-from qaic.cli.runner.outputs import Comparer, Writer, written_range
+from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
 from qaic.errors import DeviceBusyError, DeviceError, OptionError, QaicError
 
@@ -93,7 +94,7 @@ def _plan(request: RunRequest) -> _Plan:
     if options.compare_outputs and not any(part.paths for request in requests for part in request.outputs):
         print_message("note", "-c: there is no output file to compare with")
     compares = bool(options.output_file) or options.compare_outputs
-    comparer = Comparer(network, options.output_file) if compares else None
+    comparer = Comparer(network, options.output_file, Tolerance.of(options)) if compares else None
     statistics = statistics_of(request.program)
     profiles = checked_folder(request.profiling, statistics) if request.profiling else None
     return _Plan(qpc, network, requests, writer, comparer, statistics, profiles, count)
@@ -164,7 +165,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             context,
             plan.qpc,
             ids[0] if len(ids) == 1 else None,
-            options.set_size,
+            options.in_flight_per_activation,
             options.aic_num_of_activations,
             _properties(options, ids),
         )
@@ -174,7 +175,8 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             raise error.__cause__ from None
         raise
     memory = InputMemory(plan.requests, options.aic_batch_max_memory * _MEGABYTE)
-    handles = options.set_size * options.aic_num_of_activations
+    handles = options.in_flight_per_activation * options.aic_num_of_activations
+    in_flight = min(handles, plan.iterations or handles)
     batch = plan.network.batch
     progress = Progress()
     loop = Loop(
@@ -182,16 +184,19 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
         plan.requests,
         memory,
         activations=options.aic_num_of_activations,
-        most_in_flight=min(handles, plan.iterations or handles, memory.most_in_flight or handles),
+        most_in_flight=min(in_flight, memory.most_in_flight or in_flight),
         progress=progress,
         writer=plan.writer,
         comparer=plan.comparer,
     )
+    if options.warm_up:
+        loop.warm_up(options.warm_up)
+    latencies = Latencies(inference_set) if options.stats or options.json is not None else None
     with ExitStack() as reporters:
         if options.live_reporting:
             reporters.enter_context(rate_reporter(progress, batch, options.live_reporting_period))
-        if options.stats:
-            reporters.enter_context(latency_reporter(inference_set))
+        if options.stats and latencies is not None:
+            reporters.enter_context(latency_reporter(latencies))
         metrics = DeviceMetrics(inference_set) if plan.statistics else None
         if metrics is not None:
             reporters.enter_context(metrics)
@@ -204,6 +209,24 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
         recording.finish()
     print_line(" ---- Stats ----")
     print_line(_stats_line(progress.completed, elapsed_ns, batch))
+    if latencies is not None:
+        summary = latencies.summary()
+        print_line(final_line(summary, in_flight))
+        if options.json is not None:
+            result = {
+                "program": str(request.program),
+                "devices": ids,
+                "activations": options.aic_num_of_activations,
+                "in_flight": in_flight,
+                "batch_size": batch,
+                "warm_up": options.warm_up,
+                "inferences": progress.completed,
+                "duration_us": elapsed_ns // 1000,
+                "inferences_per_second": _rate(progress.completed, elapsed_ns, batch),
+                "latency": summary,
+            }
+            write_json(options.json, result)
+            print_line(f"wrote {options.json}")
     for line in metrics.lines() if metrics else ():
         print_line(line)
     if options.verbose and plan.comparer is not None:
@@ -223,8 +246,12 @@ def _properties(options: RunnerOptions, ids: list[int]) -> rt.InferenceSetProper
     return properties
 
 
+def _rate(count: int, elapsed_ns: int, batch: int) -> float:
+    return count * 1e6 / max(1, elapsed_ns // 1000) * batch
+
+
 def _stats_line(count: int, elapsed_ns: int, batch: int) -> str:
     microseconds = elapsed_ns // 1000
-    rate = count * 1e6 / max(1, microseconds) * batch
+    rate = _rate(count, elapsed_ns, batch)
     # The form is the vendor's; scripts take the last line that contains "Inf/Sec".
     return f"InferenceCnt {count} TotalDuration {microseconds}us BatchSize {batch} Inf/Sec {rate:.3f}"

@@ -6,12 +6,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from qaic import _core
 from qaic.cli.console import print_line
+from qaic.cli.runner.latencies import round_trips
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+
+    from qaic.cli.runner.latencies import Latencies
 
 _STATS_PERIOD_SECONDS = 1.0
 
@@ -66,20 +68,6 @@ def rate_reporter(progress: Progress, batch: int, period_ms: int) -> Reporter:
     return Reporter(report, period_ms / 1e3)
 
 
-def latency_reporter(inference_set: _core.RtInferenceSet) -> Reporter:
+def latency_reporter(latencies: Latencies) -> Reporter:
     """Report each second the time inferences took from submit to completion."""
-    profiler = _core.Profiler([inference_set])
-    profiler.start()
-    return Reporter(lambda: print_line(f"Live: {round_trips(profiler.drain())}"), _STATS_PERIOD_SECONDS)
-
-
-def round_trips(samples: _core.Samples) -> str:
-    """Say how long the inferences of some samples took from submit to completion."""
-    if not len(samples):
-        return "RoundTripTimeUs none completed"
-    times = samples.times()
-    latencies_us = (times["completed_ns"] - times["enqueued_ns"]) / 1e3
-    return (
-        f"RoundTripTimeUs Avg {latencies_us.mean():.3f} Min {latencies_us.min():.3f} "
-        f"Max {latencies_us.max():.3f} Count {len(samples) + samples.dropped}"
-    )
+    return Reporter(lambda: print_line(f"Live: {round_trips(latencies.take())}"), _STATS_PERIOD_SECONDS)

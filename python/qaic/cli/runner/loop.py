@@ -78,6 +78,20 @@ class Loop:
         # Requests as they are where their outputs are written.
         self._written: dict[int, Request] = {}
 
+    def warm_up(self, count: int) -> None:
+        """Run inferences that nothing is made of. Blocking.
+
+        Raises
+        ------
+        QaicError
+            An inference failed.
+        """
+        kept = self._writer, self._comparer
+        self._writer = self._comparer = None
+        self.run(count, None)
+        self._writer, self._comparer = kept
+        self._progress.completed = 0
+
     def run(self, count: int | None, seconds: float | None) -> int:
         """Run ``count`` inferences, or for ``seconds``. Blocking.
 

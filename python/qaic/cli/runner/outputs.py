@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from qaic.cli.runner.files import replace, safe_name, writable_folder
 from qaic.cli.runner.inputs.requests import file_bytes
 from qaic.errors import InputError
+from qaic.rt import BufferDataTypeEnum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from qaic.cli.runner.command_line import RunRequest
     from qaic.cli.runner.inputs.memory import Slot
     from qaic.cli.runner.inputs.requests import Part, Request
-    from qaic.cli.runner.network import Network
+    from qaic.cli.runner.network import Binding, Network
     from qaic.options.rows.runner import RunnerOptions
 
 _MOST_MAPS = 256
@@ -81,13 +82,48 @@ class Writer:
             yield from zip(request.outputs, slot.outputs, strict=True)
 
 
+class Tolerance(NamedTuple):
+    """How far an output of floats may be from the expected one: ``atol + rtol * abs(expected)``."""
+
+    relative: float
+    absolute: float
+
+    @classmethod
+    def of(cls, options: RunnerOptions) -> Tolerance | None:
+        """Return the one that options name; None where bytes count."""
+        if options.rtol is None and options.atol is None:
+            return None
+        return cls(options.rtol or 0.0, options.atol or 0.0)
+
+
+#: how floats are stored; bfloat16 is the upper half of a float32
+_FLOATS: Final[dict[int, np.dtype[Any]]] = {
+    int(BufferDataTypeEnum.BUFFER_DATA_TYPE_FLOAT): np.dtype(np.float32),
+    int(BufferDataTypeEnum.BUFFER_DATA_TYPE_FLOAT16): np.dtype(np.float16),
+    int(BufferDataTypeEnum.BUFFER_DATA_TYPE_BFLOAT16): np.dtype(np.uint16),
+}
+
+
+def _floats(content: NDArray[np.uint8], data_type: int) -> NDArray[np.float32]:
+    # A file may begin anywhere, and a copy is aligned.
+    stored: NDArray[Any] = np.frombuffer(content.tobytes(), dtype=_FLOATS[data_type])
+    floats: NDArray[np.float32] = (
+        (stored.astype(np.uint32) << 16).view(np.float32)
+        if stored.dtype == np.uint16
+        else stored.astype(np.float32)
+    )
+    return floats
+
+
 class Comparer:
-    """Compares every inference with expected outputs, byte by byte.
+    """Compares every inference with expected outputs, byte by byte or within a tolerance.
 
     Parameters
     ----------
     files
         Expected outputs of all inferences, in the order of the outputs; ``None`` when the requests name them.
+    tolerance
+        How far outputs of floats may be off; None for not at all.
 
     Raises
     ------
@@ -95,7 +131,8 @@ class Comparer:
         The number or the size of the files is wrong.
     """
 
-    def __init__(self, network: Network, files: Sequence[Path]) -> None:
+    def __init__(self, network: Network, files: Sequence[Path], tolerance: Tolerance | None) -> None:
+        self._tolerance = tolerance
         # What a device measures is different in each inference.
         outputs = [binding for binding in network.outputs if not binding.is_statistics]
         self._files: dict[int, Path] = {}
@@ -133,11 +170,33 @@ class Comparer:
             expected = self._expected(path)
             if len(expected) == len(array) and np.array_equal(expected, array):
                 continue
+            difference = self._difference(part.binding, expected, array)
+            if difference is None:
+                continue
             raise InputError(
-                f"inference {iteration}: output {part.binding.name!r} differs from {path}: "
-                f"{_difference(expected, array)}",
+                f"inference {iteration}: output {part.binding.name!r} differs from {path}: {difference}",
                 code="runner.output_differs",
             )
+
+    def _difference(
+        self, binding: Binding, expected: NDArray[np.uint8], found: NDArray[np.uint8]
+    ) -> str | None:
+        """Say how outputs differ; None if they do not by more than the tolerance."""
+        if self._tolerance is None or binding.data_type not in _FLOATS or len(expected) != len(found):
+            return _difference(expected, found)
+        wanted, given = (_floats(content, binding.data_type) for content in (expected, found))
+        relative, absolute = self._tolerance
+        beyond = ~np.isclose(given, wanted, rtol=relative, atol=absolute, equal_nan=True)
+        if not beyond.any():
+            return None
+        with np.errstate(invalid="ignore"):
+            off = np.where(beyond, np.abs(given - wanted), -1.0)
+        # NaN is the largest there is.
+        place = int(np.argmax(off))
+        return (
+            f"{np.count_nonzero(beyond)} of {len(given)} elements beyond the tolerance, the most at {place}: "
+            f"{given[place]}, {wanted[place]} expected"
+        )
 
     def _expected(self, path: Path) -> NDArray[np.uint8]:
         # Mapped: the pages come and go with the memory there is. The number of maps of a process is limited.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from qaic import _core
 from qaic.cli.console import print_line, print_message
 from qaic.cli.runner.files import replace, replace_content, writable_folder
-from qaic.cli.runner.live import round_trips
+from qaic.cli.runner.latencies import round_trips
 from qaic.errors import InputError
 from qaic.options.rows.runner import STREAMED
 from qaic.qpc import Qpc

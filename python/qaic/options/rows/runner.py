@@ -119,10 +119,17 @@ class RunnerOptions:
         Effect.TIMING,
         Flag("aic-num-of-activations", FlagForm.VALUE, others=("a",)),
     )
-    set_size: int = _row(
+    warm_up: int = _row(
+        Int(ge=0),
+        0,
+        "Inferences before the ones that are measured.",
+        Effect.TIMING,
+        Flag("warm-up", FlagForm.VALUE, ours=True),
+    )
+    set_size: int | None = _row(
         Int(ge=1),
-        10,
-        "Inferences in flight per activation.",
+        None,
+        "Inferences in flight per activation; without it 10, and 1 where latencies are asked for.",
         Effect.TIMING,
         Flag("set-size", FlagForm.VALUE, others=("S",)),
     )
@@ -151,7 +158,16 @@ class RunnerOptions:
         Effect.DIAGNOSTIC,
         Flag("live-reporting-period", FlagForm.VALUE, others=("r",)),
     )
-    stats: bool = _switch("Report latencies of inferences each second.", Effect.DIAGNOSTIC, "stats", "s")
+    stats: bool = _switch(
+        "Report latencies of inferences each second, and their percentiles.", Effect.DIAGNOSTIC, "stats", "s"
+    )
+    json: Path | None = _row(
+        FilePath("file"),
+        None,
+        "Write the result with the latency of each inference as JSON.",
+        Effect.FILE,
+        Flag("json", FlagForm.VALUE, ours=True),
+    )
     aic_batch_input_directory: Path | None = _row(
         FilePath("directory"),
         None,
@@ -192,6 +208,20 @@ class RunnerOptions:
     )
     compare_outputs: bool = _switch(
         "Compare with the output files of --aic-batch-json-input.", Effect.BEHAVIOUR, "compare-outputs", "c"
+    )
+    rtol: float | None = _row(
+        Float(ge=0),
+        None,
+        "Relative difference that -o and -c accept in outputs of floats; without a tolerance bytes count.",
+        Effect.BEHAVIOUR,
+        Flag("rtol", FlagForm.VALUE, ours=True),
+    )
+    atol: float | None = _row(
+        Float(ge=0),
+        None,
+        "Absolute difference that -o and -c accept in outputs of floats.",
+        Effect.BEHAVIOUR,
+        Flag("atol", FlagForm.VALUE, ours=True),
     )
     write_output_start_iter: int | None = _row(
         Int(ge=0),
@@ -280,3 +310,9 @@ class RunnerOptions:
         Effect.RECORDED,
         Flag("aic-lib-path", FlagForm.VALUE),
     )
+
+    @property
+    def in_flight_per_activation(self) -> int:
+        """Inferences in flight; an inference behind nine others takes as long as ten."""
+        asks_for_latencies = self.stats or self.json is not None
+        return self.set_size or (1 if asks_for_latencies else 10)

@@ -1,0 +1,89 @@
+"""How long the inferences of a run took: what ``-s`` and ``--json`` tell at its end."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic import _core
+from qaic.support.atomic_io import replace_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_PERCENTILES: Final = (50, 90, 95, 99)
+
+
+class Latencies:
+    """Times from submit to completion of all inferences from now on.
+
+    Parameters
+    ----------
+    inference_set : InferenceSet
+        What runs them.
+    """
+
+    def __init__(self, inference_set: _core.RtInferenceSet) -> None:
+        self._profiler = _core.Profiler([inference_set])
+        self._profiler.start()
+        self._parts: list[NDArray[np.float64]] = []
+        self._dropped = 0
+
+    def take(self) -> _core.Samples:
+        """Take what was measured since the last call."""
+        samples = self._profiler.drain()
+        self._parts.append(_latencies_us(samples))
+        self._dropped += samples.dropped
+        return samples
+
+    def summary(self) -> dict[str, Any]:
+        """Summarize all inferences; ``samples_us`` has each that was kept."""
+        self.take()
+        found = np.concatenate(self._parts)
+        if not len(found):
+            return {"count": 0, "dropped": self._dropped, "samples_us": []}
+        percentiles = np.percentile(found, _PERCENTILES)
+        return {
+            "count": len(found) + self._dropped,
+            "dropped": self._dropped,
+            "mean_us": float(found.mean()),
+            "min_us": float(found.min()),
+            **{f"p{name}_us": float(value) for name, value in zip(_PERCENTILES, percentiles, strict=True)},
+            "max_us": float(found.max()),
+            "samples_us": found.tolist(),
+        }
+
+
+def _latencies_us(samples: _core.Samples) -> NDArray[np.float64]:
+    times = samples.times()
+    latencies_us: NDArray[np.float64] = (times["completed_ns"] - times["enqueued_ns"]) / 1e3
+    return latencies_us
+
+
+def round_trips(samples: _core.Samples) -> str:
+    """Say how long the inferences of some samples took from submit to completion."""
+    if not len(samples):
+        return "RoundTripTimeUs none completed"
+    latencies_us = _latencies_us(samples)
+    return (
+        f"RoundTripTimeUs Avg {latencies_us.mean():.3f} Min {latencies_us.min():.3f} "
+        f"Max {latencies_us.max():.3f} Count {len(samples) + samples.dropped}"
+    )
+
+
+def final_line(summary: dict[str, Any], in_flight: int) -> str:
+    """Say how long all inferences took, and how many were in flight, for each waits for those before it."""
+    if not summary["samples_us"]:
+        return "LatencyUs none completed"
+    figures = ("mean", "min", *(f"p{percent}" for percent in _PERCENTILES), "max")
+    shown = " ".join(f"{name.capitalize()} {summary[f'{name}_us']:.3f}" for name in figures)
+    return f"LatencyUs {shown} Count {summary['count']} InFlight {in_flight}"
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    """Write the result of a run. Blocking."""
+    replace_bytes(path, json.dumps(result, indent=1).encode() + b"\n")
