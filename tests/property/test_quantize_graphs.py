@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from qaic.compiler.ir.op_types import SAME_PARAMETERS
+from qaic.compiler.ir.op_types import VALUE_PRESERVING
 from quantize_oracle import Reference, profile_of, run, with_outputs
 from quantize_support import quantized
 
@@ -228,7 +228,7 @@ def check(model, seed, chosen):
     probe = with_outputs(result, names)
     for way in ({}, {"unsigned_weights": True}, {"optimize": False}):
         actual = {**run(probe, feeds, **way), **feeds}
-        reference = Reference(model, profile, actual, SAME_PARAMETERS, **chosen)
+        reference = Reference(model, profile, actual, VALUE_PRESERVING, **chosen)
         for name in names:
             step = reference.params(name)[0]
             wanted = reference.result(name)

@@ -75,12 +75,12 @@ def loads(model):
 
 def test_the_kinds_are_those_of_the_specification():
     assert frozenset([*COMPUTING.split(), *PICKING.split()]) == op_types.QUANTIZABLE
-    assert frozenset([*PICKING.split(), "Split"]) == op_types.SAME_PARAMETERS
+    assert frozenset([*PICKING.split(), "Split"]) == op_types.VALUE_PRESERVING
 
 
-@pytest.mark.parametrize("op", sorted(op_types.DIRECT))
+@pytest.mark.parametrize("op", sorted(op_types.INTEGER_KERNELS))
 def test_the_engine_runs_direct_kinds_on_integers(op):
-    direct = op_types.DIRECT[op]
+    direct = op_types.INTEGER_KERNELS[op]
     for elem_type, first in ((onnx.TensorProto.UINT8, direct.uint8), (onnx.TensorProto.INT16, direct.int16)):
         for opset in (first, 13, 17, 21) if first is not None else ():
             if opset >= first:

@@ -56,7 +56,10 @@ from qaic.compiler.passes.prune_outputs import PruneOutputs
 from qaic.compiler.passes.retained_state import CheckRetainedState
 from qaic.compiler.passes.set_batch import BindSymbols
 from qaic.compiler.passes.unique_names import UniqueNames
-from qaic.compiler.quantization.insert_qdq import Quantize
+from qaic.compiler.quantization.fold_constants import FoldConstants
+from qaic.compiler.quantization.insert_qdq import InsertQdq
+from qaic.compiler.quantization.plan_quantization import PlanQuantization
+from qaic.compiler.quantization.raise_opset import RaiseOpsetVersion
 from qaic.compiler.reports import emit_report
 from qaic.compiler.reports.support_report import SurveyOperators, SurveyTypes
 
@@ -116,7 +119,13 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         AssignPrecision(),
         FoldForFloat16(),
     ),
-    "quantize": (CompressWeights(), Quantize()),
+    "quantize": (
+        CompressWeights(),
+        RaiseOpsetVersion(),
+        FoldConstants(),
+        PlanQuantization(),
+        InsertQdq(),
+    ),
     "emulate": (RoundPartitionTraffic(), EmulateFloat16()),
     "interface": (
         InlineUnits(),

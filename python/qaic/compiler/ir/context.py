@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.inlined_names import InlinedNames
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.profile import Profile
+    from qaic.compiler.ir.quantization_plan import QuantizationPlan
     from qaic.compiler.ir.weights import Weight
     from qaic.options.models import CompileOptions
 
@@ -77,6 +78,8 @@ class Context:
         What is known about the values of the float graph, where it is quantized.
     plan
         What each node computes in.
+    quantization
+        What is quantized, how, and why not the rest; where anything is asked to be.
     overflows
         Constants that are beyond float16.
     side_files
@@ -97,4 +100,5 @@ class Context:
     given_weights: dict[str, Weight] = field(default_factory=dict)
     profile: Profile | None = None
     plan: Classification = field(default_factory=Classification)
+    quantization: QuantizationPlan | None = None
     side_files: list[SideFile] = field(default_factory=list)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: operators that only pick, move or repeat values: their output has the scale and offset of their input.
 #: Split is several Slices.
-SAME_PARAMETERS: Final = frozenset(
+VALUE_PRESERVING: Final = frozenset(
     {
         "DepthToSpace",
         "Expand",
@@ -66,7 +66,7 @@ _COMPUTING: Final = frozenset(
 )
 
 #: operators of the standard set that can be quantized
-QUANTIZABLE: Final = SAME_PARAMETERS | _COMPUTING
+QUANTIZABLE: Final = VALUE_PRESERVING | _COMPUTING
 
 #: the same of other domains
 _OTHER_DOMAINS: Final = frozenset({("com.microsoft", "Gelu")})
@@ -82,7 +82,7 @@ _ALL_OUTPUTS: Final = frozenset({"Split"})
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class IntegerKernel:
     """From which operator set on the engine runs a kind on the integers themselves."""
 
     uint8: int
@@ -92,22 +92,22 @@ class Direct:
 
 #: Kinds that every engine we accept runs on integers when input and output have the same parameters.
 #: onnxruntime 1.22 has no such kernels of TopK and SpaceToDepth.
-DIRECT: Final[dict[str, Direct]] = {
-    "Concat": Direct(4, 4),
-    "DepthToSpace": Direct(11),
-    "Expand": Direct(8, 8),
-    "Flatten": Direct(9, 9),
-    "Gather": Direct(1, 1),
-    "MaxPool": Direct(12),
-    "Pad": Direct(11),
-    "Reshape": Direct(5, 5),
-    "Resize": Direct(10),
-    "Slice": Direct(1, 1),
-    "Split": Direct(2, 2),
-    "Squeeze": Direct(1, 1),
-    "Tile": Direct(6, 6),
-    "Transpose": Direct(1, 1),
-    "Unsqueeze": Direct(1, 1),
+INTEGER_KERNELS: Final[dict[str, IntegerKernel]] = {
+    "Concat": IntegerKernel(4, 4),
+    "DepthToSpace": IntegerKernel(11),
+    "Expand": IntegerKernel(8, 8),
+    "Flatten": IntegerKernel(9, 9),
+    "Gather": IntegerKernel(1, 1),
+    "MaxPool": IntegerKernel(12),
+    "Pad": IntegerKernel(11),
+    "Reshape": IntegerKernel(5, 5),
+    "Resize": IntegerKernel(10),
+    "Slice": IntegerKernel(1, 1),
+    "Split": IntegerKernel(2, 2),
+    "Squeeze": IntegerKernel(1, 1),
+    "Tile": IntegerKernel(6, 6),
+    "Transpose": IntegerKernel(1, 1),
+    "Unsqueeze": IntegerKernel(1, 1),
 }
 
 

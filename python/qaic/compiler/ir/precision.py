@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from qaic.compiler.ir.float_reasons import FloatReason
     from qaic.options.models import CompileOptions
 
 
@@ -34,6 +35,8 @@ class Classification:
     #: Nodes that an option wants in fp16 with all their floats; of the other fp16 nodes it is those floats
     #: that have this type in the model.
     requested: set[str] = field(default_factory=set)
+    #: why a node is not quantized where a graph is
+    reasons: dict[str, FloatReason] = field(default_factory=dict)
 
 
 def needs_inner_nodes(options: CompileOptions) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
+from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.op_types import operands, quantizable, results
 from qaic.compiler.ir.pass_contract import Always
@@ -78,6 +79,7 @@ def decide(
     execute = _kinds(model, options.execute_nodes_in_fp16, "execute_nodes_in_fp16", tell=tell)
     half_nodes, float_nodes = _instances(model, facts, options)
     changing = set() if profiled is None else _changing(model)
+    outer = {node_key(node) for node in model.graph.node}
     integer = PrecisionClass.INT16 if options.quantization_precision == "Int16" else PrecisionClass.INT8
     has_bfloats = options.aic_hw_version == "ai200"
     result = Classification()
@@ -86,23 +88,30 @@ def decide(
         if own is None:
             continue
         key = node_key(node)
-        chosen = own
-        if profiled is not None and _has_ranges(node, facts, profiled, changing):
+        chosen, reason = own, None
+        if profiled is not None:
+            reason = _float_reason(node, facts, profiled, changing)
+            if reason is FloatReason.CONSTANT and key not in outer:
+                reason = FloatReason.NESTED_GRAPH
+        if profiled is not None and reason is None:
             chosen = integer
         elif options.convert_to_fp16:
             chosen = PrecisionClass.FP16
         named = next((external[name] for name in node.output if name in external), None)
         if named is not None:
-            chosen = PrecisionClass(named)
+            chosen, reason = PrecisionClass(named), reason or FloatReason.EXTERNAL_FILE
         kept = _is_of(node, keep)
         if kept:
-            chosen = own
+            chosen, reason = own, reason or FloatReason.KEPT_PRECISION
         executed = _is_of(node, execute)
         if executed or key in half_nodes:
-            chosen = PrecisionClass.FP16
+            by_option = FloatReason.EXECUTED_IN_FP16 if executed else FloatReason.NODE_PRECISION_FILE
+            chosen, reason = PrecisionClass.FP16, reason or by_option
         if key in float_nodes:
-            chosen = PrecisionClass.FP32
+            chosen, reason = PrecisionClass.FP32, reason or FloatReason.NODE_PRECISION_FILE
         result.classes[key] = chosen
+        if profiled is not None and reason is not None:
+            result.reasons[key] = reason
         asked = executed or key in half_nodes or ((options.convert_to_fp16 or named is not None) and not kept)
         if chosen is PrecisionClass.FP16 and asked:
             result.requested.add(key)
@@ -138,21 +147,22 @@ def _has_graphs(node: onnx.NodeProto) -> bool:
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
-def _has_ranges(
+def _float_reason(
     node: onnx.NodeProto, facts: ValueFacts, profiled: Collection[str], changing: set[str]
-) -> bool:
-    """Whether a node can be quantized: its kind, and a range for each float that is not a constant."""
+) -> FloatReason | None:
+    """Say why a node cannot be quantized; None where its kind can be and each of its floats has a range."""
     if not quantizable(node):
-        return False
+        return FloatReason.OPERATOR
     outputs = [node.output[position] for position in results(node)]
     inputs = [node.input[position] for position in operands(node)]
     # Constants are folded; values of nested graphs have no range and are not among those that change.
     if not outputs or not all(name in changing for name in outputs):
-        return False
-    return all(
-        facts.types.get(name) == FLOAT and (name in profiled or name not in changing)
-        for name in (*inputs, *outputs)
-    )
+        return FloatReason.CONSTANT
+    if any(facts.types.get(name) != FLOAT for name in (*inputs, *outputs)):
+        return FloatReason.TYPE
+    if any(name not in profiled and name in changing for name in (*inputs, *outputs)):
+        return FloatReason.NO_RANGE
+    return None
 
 
 def _is_of(node: onnx.NodeProto, kinds: set[str]) -> bool:

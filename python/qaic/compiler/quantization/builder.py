@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
+    from qaic.compiler.ir.quant_params import QuantParams
     from qaic.compiler.ir.value_info import ValueFacts
     from qaic.compiler.ir.weights import Weight
-    from qaic.compiler.quantization.parameters import QuantParams
 
 #: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits
 _AXIS_VERSION: Final = 13
@@ -29,7 +29,7 @@ _INT16_VERSION: Final = 21
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class QuantizedTensor:
     """A tensor that exists as integers."""
 
     name: str
@@ -39,7 +39,7 @@ class Stored:
     zero: str
 
 
-class NodeWriter:
+class GraphBuilder:
     """Collects the nodes of a main graph in order, with the constants that they read.
 
     Parameters
@@ -76,7 +76,7 @@ class NodeWriter:
 
     @property
     def precision(self) -> str:
-        """Precision of the unit that is being written, as options name it."""
+        """Precision of the group that is being written, as options name it."""
         return "Int8" if self.kind is PrecisionClass.INT8 else "Int16"
 
     def constants_of(self, name: str, params: QuantParams) -> tuple[str, str]:
@@ -89,15 +89,17 @@ class NodeWriter:
             self.number(name, "zero_point", np.array(params.zero_point, dtype)),
         )
 
-    def quantized(self, source: str, name: str, params: QuantParams, like: Stored | None = None) -> Stored:
+    def quantized(
+        self, source: str, name: str, params: QuantParams, like: QuantizedTensor | None = None
+    ) -> QuantizedTensor:
         """Add the node that quantizes `source`, for the value `name`."""
         target = self.fresh.make(name, "quantized")
         scale, zero = (like.scale, like.zero) if like else self.constants_of(name, params)
         self.linear("QuantizeLinear", [source, scale, zero], target)
         self.note_like(target, params.elem_type, name)
-        return Stored(target, params, scale, zero)
+        return QuantizedTensor(target, params, scale, zero)
 
-    def dequantized(self, stored: Stored, name: str) -> str:
+    def dequantized(self, stored: QuantizedTensor, name: str) -> str:
         """Add a node that dequantizes integers under a new name."""
         target = self.fresh.make(name, "dequantized")
         self.linear("DequantizeLinear", [stored.name, stored.scale, stored.zero], target)
@@ -136,7 +138,7 @@ class NodeWriter:
             node.attribute.append(helper.make_attribute("axis", axis))
         self.add(node)
 
-    def reshaped(self, stored: Stored, name: str, shape: tuple[int, ...]) -> Stored:
+    def reshaped(self, stored: QuantizedTensor, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
         """Add a Reshape of integers, one for all readers of the same shape."""
         import numpy as np
         from onnx import helper
@@ -148,7 +150,7 @@ class NodeWriter:
             self.add(helper.make_node("Reshape", [stored.name, sizes], [target]))
             self.note(target, stored.params.elem_type, shape)
             self._reshaped[key] = target
-        return Stored(self._reshaped[key], stored.params, stored.scale, stored.zero)
+        return QuantizedTensor(self._reshaped[key], stored.params, stored.scale, stored.zero)
 
     def rename(self, node: onnx.NodeProto, position: int) -> str:
         """Give a result of a node another name; returns the one it had."""
@@ -166,7 +168,7 @@ class NodeWriter:
         return self._numbers[key]
 
     def add(self, node: onnx.NodeProto) -> None:
-        """Append a node of the unit that is being written."""
+        """Append a node of the group that is being written."""
         self.nodes.append(node)
         self.classes[node_key(node)] = self.kind
 

@@ -15,14 +15,18 @@ from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.ir.initializers import lift_float_constants
 from qaic.compiler.ir.op_types import operands, quantizable
+from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.weights import Weight
+from qaic.compiler.quantization.raise_opset import has_integer_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.value_info import ValueFacts
 
 #: a result may be this many times larger than what it is made from; beyond that it stays computed
@@ -84,7 +88,7 @@ class ComputedSource:
         yield data
 
 
-def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueFacts) -> None:
+def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueFacts) -> bool:
     """Turn computed float operands of quantizable nodes into constants; changes `model` and `weights`.
 
     Values keep their names. Nodes of the main graph only.
@@ -126,6 +130,7 @@ def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: Va
         constants.add(weight)
     if folded:
         _drop_dead(graph, {weight.name for weight in folded}, known)
+    return bool(folded)
 
 
 def _computed(
@@ -183,3 +188,19 @@ def _drop_dead(graph: onnx.GraphProto, folded: set[str], known: set[str]) -> Non
         if any(name in known for name in node.output) and not any(count[name] for name in node.output):
             count.subtract(node.input)
             del graph.node[index]
+
+
+class FoldConstants:
+    """Make constants of the operands that a model computes from constants, so that they can be quantized."""
+
+    name = "fold-constants"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether integers are asked for."""
+        return is_quantizing(context.options)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        if not has_integer_forms(model.proto, context.plan.classes):
+            return False
+        return fold_constants(model.proto, model.weights, model.facts)

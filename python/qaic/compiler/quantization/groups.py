@@ -1,6 +1,6 @@
 """Nodes that are quantized as one: an operator, what is added to its result, and the bounds on that.
 
-What lies inside a unit is never rounded, as in the fused units of the card. Quantizing is
+What lies inside a group is never rounded, as in the fused units of the card. Quantizing is
 monotone, so bounds can be applied to the stored integers instead of the real numbers; where they are the
 bounds of the integers themselves, nothing is left to do.
 """
@@ -8,15 +8,15 @@ bounds of the integers themselves, nothing is left to do.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constant_propagation import node_key
 from qaic.compiler.ir.graph_walk import subgraphs, uses
-from qaic.compiler.ir.op_types import SAME_PARAMETERS, WEIGHTED
+from qaic.compiler.ir.op_types import VALUE_PRESERVING, WEIGHTED
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.quantization.patterns import Composites
+from qaic.compiler.ir.quantization_plan import Group
+from qaic.compiler.quantization.patterns import PatternFinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,31 +31,14 @@ if TYPE_CHECKING:
 HEADS = WEIGHTED | {"AveragePool", "Concat", "GlobalAveragePool", "Pad", "ReduceMean", "Resize", "Softmax"}
 
 
-@dataclass(slots=True)
-class Unit:
-    """A node with what was joined to it."""
-
-    node: onnx.NodeProto
-    #: the result of the unit, if it has one result only
-    output: str
-    #: Add, Sub, Mul and Div with constants that follow a product with a constant weight, in order
-    affine: list[tuple[str, str]] = field(default_factory=list)
-    #: bounds on the result, in the order they are applied
-    bounds: list[tuple[float, float]] = field(default_factory=list)
-    #: the nodes of a function that is written out; `node` is the last of them
-    inner: tuple[onnx.NodeProto, ...] = ()
-    #: nodes of the normalization that it is part of, which stays in float
-    in_float: tuple[onnx.NodeProto, ...] = ()
-
-
-def find_units(
+def find_groups(
     graph: onnx.GraphProto,
     classes: dict[str, PrecisionClass],
     constants: Constants,
     facts: ValueFacts,
     profiled: Callable[[str], bool],
-) -> Iterator[Unit]:
-    """Group the nodes of a graph, in order; every node is in exactly one unit.
+) -> Iterator[Group]:
+    """Group the nodes of a graph, in order; every node is in exactly one group.
 
     Parameters
     ----------
@@ -68,29 +51,29 @@ def find_units(
     facts : ValueFacts
         Types and shapes.
     profiled : callable
-        Whether a tensor has a profile; a unit whose result has none could not be quantized.
+        Whether a tensor has a profile; a group whose result has none could not be quantized.
     """
     joining = _Joining(graph, classes, constants, facts, profiled)
-    units: dict[str, Unit] = {}
+    groups: dict[str, Group] = {}
     # Products come first: what can be done by their weight and bias costs nothing.
     for node in graph.node:
         if node_key(node) not in joining.absorbed and joining.is_head(node):
-            units[node_key(node)] = joining.join(node)
-    composites = Composites(graph, constants, facts, classes, taken=set(joining.absorbed), profiled=profiled)
-    for composite in composites.find():
-        if composite.is_quantized:
-            *before, last = composite.nodes
-            units[node_key(last)] = Unit(last, node_key(last), inner=composite.nodes)
+            groups[node_key(node)] = joining.join(node)
+    patterns = PatternFinder(graph, constants, facts, classes, taken=set(joining.absorbed), profiled=profiled)
+    for pattern in patterns.find():
+        if pattern.is_quantized:
+            *before, last = pattern.nodes
+            groups[node_key(last)] = Group(last, node_key(last), function=pattern.nodes)
             joining.absorbed.update(node_key(node) for node in before)
         else:
-            units.update(
-                (node_key(n), Unit(n, node_key(n), in_float=composite.nodes)) for n in composite.nodes
+            groups.update(
+                (node_key(n), Group(n, node_key(n), normalization=pattern.nodes)) for n in pattern.nodes
             )
     for node in graph.node:
         key = node_key(node)
         if key in joining.absorbed:
             continue
-        yield units[key] if key in units else joining.join(node)
+        yield groups[key] if key in groups else joining.join(node)
 
 
 class _Joining:
@@ -116,48 +99,51 @@ class _Joining:
         operands = {name for name in node.input if name and name not in self.constants}
         return len(operands) > 1 or node.op_type in HEADS
 
-    def join(self, node: onnx.NodeProto) -> Unit:
-        """Make the unit of a node."""
-        unit = Unit(node, node_key(node))
-        kind = self.classes.get(unit.output)
-        if kind not in INTEGERS or node.op_type in SAME_PARAMETERS or any(subgraphs(node)):
-            return unit
+    def join(self, node: onnx.NodeProto) -> Group:
+        """Make the group of a node."""
+        group = Group(node, node_key(node))
+        kind = self.classes.get(group.output)
+        if kind not in INTEGERS or node.op_type in VALUE_PRESERVING or any(subgraphs(node)):
+            return group
         while (
-            self.count[unit.output] == 1 and unit.output not in self.outputs and unit.output in self.readers
+            self.count[group.output] == 1
+            and group.output not in self.outputs
+            and group.output in self.readers
         ):
-            reader = self.readers[unit.output]
+            reader = self.readers[group.output]
             key = node_key(reader)
             if self.classes.get(key) is not kind or not self.profiled(key) or key in self.absorbed:
                 break
-            if not self._joins(unit, reader):
+            if not self._joins(group, reader):
                 break
-            unit.output = key
+            group.output = key
+            group.joined.append(reader)
             self.absorbed.add(key)
-        return unit
+        return group
 
-    def _joins(self, unit: Unit, reader: onnx.NodeProto) -> bool:
-        """Take the reader of a unit's result into the unit if it belongs there."""
+    def _joins(self, group: Group, reader: onnx.NodeProto) -> bool:
+        """Take the reader of a group's result into the group if it belongs there."""
         if standard(reader, "Add", "Mul", "Sub", "Div"):
-            first = reader.input[0] == unit.output
+            first = reader.input[0] == group.output
             other = reader.input[1] if first else reader.input[0]
-            if unit.bounds or not (first or reader.op_type in {"Add", "Mul"}):
+            if group.bounds or not (first or reader.op_type in {"Add", "Mul"}):
                 return False
-            if not _is_bias(unit, other, self.constants, self.facts):
+            if not _is_bias(group, other, self.constants, self.facts):
                 return False
             if reader.op_type == "Div" and not self.constants.read(other).all():
                 return False
-            unit.affine.append((reader.op_type, other))
+            group.affine.append((reader.op_type, other))
             return True
-        bounds = _bounds(reader, self.constants) if reader.input[0] == unit.output else None
+        bounds = _bounds(reader, self.constants) if reader.input[0] == group.output else None
         if bounds is None:
             return False
-        unit.bounds.append(bounds)
+        group.bounds.append(bounds)
         return True
 
 
-def _is_bias(unit: Unit, name: str, constants: Constants, facts: ValueFacts) -> bool:
-    """Whether a constant is one number per output channel of a unit with constant weight, or one for all."""
-    node = unit.node
+def _is_bias(group: Group, name: str, constants: Constants, facts: ValueFacts) -> bool:
+    """Whether a constant is one number per output channel of a group with constant weight, or one for all."""
+    node = group.node
     if not standard(node, "Conv", "Gemm", "MatMul") or not constants.is_float(name):
         return False
     if not constants.is_float(node.input[1]):

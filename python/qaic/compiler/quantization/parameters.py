@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.ir.elem_types import INT16, UINT8
+from qaic.compiler.ir.quant_params import QuantParams
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
 
@@ -19,53 +20,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qaic.compiler")
 
-#: what an int8 number grows by when it is stored as uint8
-UNSIGNED_SHIFT: Final = 128
-
 _BITS: Final = {"Int8": 8, "Int16": 16}
 
 #: schemas whose offset is always 0
 _CENTRED: Final = frozenset({"symmetric", "symmetric_with_power2_scale"})
-
-
-@dataclass(frozen=True, slots=True)
-class QuantParams:
-    """How a tensor of activations is quantized: real = scale x (q - offset), q of a signed type.
-
-    The engine's fast kernels on x86 want unsigned activations beside signed weights, so int8 is stored as
-    uint8, shifted by 128.
-    """
-
-    scale: float
-    offset: int
-    precision: str
-
-    @property
-    def elem_type(self) -> int:
-        """Element type of the stored integers."""
-        return UINT8 if self.precision == "Int8" else INT16
-
-    @property
-    def zero_point(self) -> int:
-        """The stored integer that means zero."""
-        return self.offset + (UNSIGNED_SHIFT if self.precision == "Int8" else 0)
-
-    @property
-    def limits(self) -> tuple[int, int]:
-        """Smallest and largest stored integer."""
-        return (0, 255) if self.precision == "Int8" else (-32768, 32767)
-
-    def store(self, value: float) -> int:
-        """Quantize one number the way the engine does, to the stored integer."""
-        import numpy as np
-
-        low, high = self.limits
-        level = float(np.float32(value) / np.float32(self.scale))
-        return high if level >= high else low if level <= low - high else self._clip(round(level))
-
-    def _clip(self, level: int) -> int:
-        low, high = self.limits
-        return max(low, min(high, level + self.zero_point))
 
 
 class Parameters:
@@ -101,6 +59,16 @@ class Parameters:
         if key not in self._known:
             self._known[key] = self._choose(name, precision, scalar=scalar)
         return self._known[key]
+
+    def of_range(self, name: str, precision: str) -> QuantParams:
+        """Give the parameters by the range of a profiled tensor, which nothing is stored with."""
+        fixed = self.fixed(name, precision)
+        if fixed is not None and fixed.scale is not None:
+            return QuantParams(fixed.scale, fixed.offset or 0, precision)
+        found = self._tensors[name]
+        return QuantParams(
+            *_core.quant_range(found.minimum, found.maximum, self._activations, precision), precision
+        )
 
     def _choose(self, name: str, precision: str, *, scalar: bool) -> QuantParams:
         fixed = self.fixed(name, precision)
@@ -154,14 +122,12 @@ class Parameters:
             offsets = {0}
         return np.array([scale for scale, _ in pairs], np.float32), offsets.pop()
 
-    def report(self) -> None:
+    def report(self, warn: Callable[[str], None]) -> None:
         """Say once what was decided differently from the options."""
         if self._whole:
-            _log.warning(
-                "quantization_calibration=%s has no effect on %d tensors, whose profile has no histogram: %s",
-                self._method,
-                len(self._whole),
-                listing(self._whole),
+            warn(
+                f"quantization_calibration={self._method} has no effect on {len(self._whole)} tensors, "
+                f"whose profile has no histogram: {listing(self._whole)}"
             )
         if self._centred and self._constants not in _CENTRED:
             _log.info(

@@ -2,7 +2,7 @@
 
 Exporters spell HardSwish, Gelu, Softmax and LayerNormalization as a handful of elementary operators.
 Rounding each of them to 8 bits would make the result useless where the operator itself loses little. They
-are therefore taken together again: a function of one value is one unit, and a
+are therefore taken together again: a function of one value is one group, and a
 normalization stays in float like the operator of that name.
 """
 
@@ -71,7 +71,7 @@ _LARGEST: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Composite:
+class Pattern:
     """Nodes that are one operator."""
 
     #: in the order of the graph; the last one makes the result
@@ -84,8 +84,8 @@ class Composite:
         return {node_key(node) for node in self.nodes}
 
 
-class Composites:
-    """Finds the composites of a graph.
+class PatternFinder:
+    """Finds the patterns of a graph.
 
     Parameters
     ----------
@@ -129,14 +129,14 @@ class Composites:
         #: values that nested graphs read, which therefore have to exist
         self.nested = {name for node in nodes for inner in subgraphs(node) for name in _names_read(inner)}
 
-    def find(self) -> Iterator[Composite]:
+    def find(self) -> Iterator[Pattern]:
         """Find normalizations, softmaxes and functions; no node is in two of them."""
         taken = set(self.taken)
         for search in (self._normalizations, self._softmaxes, self._functions):
-            for composite in search(taken):
-                if not taken & composite.keys:
-                    taken |= composite.keys
-                    yield composite
+            for pattern in search(taken):
+                if not taken & pattern.keys:
+                    taken |= pattern.keys
+                    yield pattern
 
     def _is_constant(self, name: str) -> bool:
         return name in self.constants or (name in self.makers and self.makers[name].op_type == "Constant")
@@ -177,7 +177,7 @@ class Composites:
             if name
         )
 
-    def _normalizations(self, taken: set[str]) -> Iterator[Composite]:
+    def _normalizations(self, taken: set[str]) -> Iterator[Pattern]:
         """Find what is divided by a root of a mean of squares."""
         for root in self.nodes:
             if not standard(root, "Sqrt") or node_key(root) in taken:
@@ -188,7 +188,7 @@ class Composites:
                 continue
             nodes = self._between(subject, [merged])
             if nodes is not None:
-                yield Composite((*nodes, *self._scale_and_shift(merged)), is_quantized=False)
+                yield Pattern((*nodes, *self._scale_and_shift(merged)), is_quantized=False)
 
     def _subject_of(self, root: onnx.NodeProto) -> str | None:
         """Find the value whose squares are under a root: all means under it have to be of that one."""
@@ -250,7 +250,7 @@ class Composites:
                 node = readers[0]
                 yield node
 
-    def _softmaxes(self, taken: set[str]) -> Iterator[Composite]:
+    def _softmaxes(self, taken: set[str]) -> Iterator[Pattern]:
         """Find exponentials that are divided by their sum."""
         for node in self.nodes:
             exponential = self.makers.get(node.input[0]) if standard(node, "Div") else None
@@ -271,9 +271,9 @@ class Composites:
                 subject = less.input[0]
             nodes = self._between(subject, [node])
             if nodes is not None and self._is_closed(nodes) and not taken & {node_key(n) for n in nodes}:
-                yield Composite(tuple(nodes), is_quantized=True)
+                yield Pattern(tuple(nodes), is_quantized=True)
 
-    def _functions(self, taken: set[str]) -> Iterator[Composite]:
+    def _functions(self, taken: set[str]) -> Iterator[Pattern]:
         """Find functions of one value: elementary operators, and constants that do not widen it."""
         origin: dict[str, str] = {}
         for node in self.nodes:
@@ -295,7 +295,7 @@ class Composites:
                 and any(n.op_type not in {"Relu", "Clip"} for n in nodes[1:])
             ):
                 done |= {node_key(n) for n in nodes}
-                yield Composite(tuple(nodes), is_quantized=True)
+                yield Pattern(tuple(nodes), is_quantized=True)
 
     def _origin(self, node: onnx.NodeProto, origin: Mapping[str, str]) -> str | None:
         """Name the value that a pointwise node is a function of, if there is one."""

@@ -7,10 +7,10 @@ step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
+from qaic.compiler.ir.quantization_plan import QuantizedBias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,23 +25,14 @@ _SMALLEST: Final = 2.0**-125
 _LARGEST: Final = 2.0**127
 
 
-@dataclass(frozen=True, slots=True)
-class SettledBias:
-    """What is stored: int32 numbers with their scales, and the scales the weight has now."""
-
-    values: npt.NDArray[np.int32]
-    scales: npt.NDArray[np.float32]
-    weight_scales: npt.NDArray[np.float32]
-
-
-def settle(
+def quantize_bias(
     bias: npt.NDArray[np.float32],
     input_scale: float,
     weight_scales: npt.NDArray[np.float32],
     parameters: Parameters,
     *,
     integer_kernel: bool,
-) -> SettledBias:
+) -> QuantizedBias:
     """Quantize a bias.
 
     Parameters
@@ -60,7 +51,7 @@ def settle(
 
     Returns
     -------
-    SettledBias
+    QuantizedBias
         As many scales as there are weight scales.
     """
     import numpy as np
@@ -98,7 +89,7 @@ def settle(
         grid[index] = _product(data, raised[index])
     levels = np.rint(exact / grid)
     values = np.clip(levels, -_INT32_MAX, _INT32_MAX).astype(np.int32)
-    return SettledBias(values, grid.astype(np.float32), raised)
+    return QuantizedBias(values, grid.astype(np.float32), raised)
 
 
 def _product(data: np.float64, weights: npt.NDArray[np.float32] | np.float32) -> npt.NDArray[np.float64]:

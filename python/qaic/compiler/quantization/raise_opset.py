@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.frontend.validation import with_weights_as_inputs
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx
 
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.precision import PrecisionClass
     from qaic.compiler.ir.weights import Weight
 
 _log = logging.getLogger("qaic.compiler")
@@ -76,3 +82,25 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
     del model.opset_import[:]
     model.opset_import.extend(converted.opset_import)
     return True
+
+
+def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionClass]) -> bool:
+    """Whether nodes of a model are to be quantized, and its operator set has integer forms of them."""
+    return version_of(model) >= NEEDED and any(chosen in INTEGERS for chosen in classes.values())
+
+
+class RaiseOpsetVersion:
+    """Raise an old operator set to the first that has the integer forms of the operators."""
+
+    name = "raise-opset-version"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether integers are asked for."""
+        return is_quantizing(context.options)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        before = version_of(model.proto)
+        if any(chosen in INTEGERS for chosen in context.plan.classes.values()):
+            raise_operator_set(model.proto, model.weights)
+        return version_of(model.proto) != before

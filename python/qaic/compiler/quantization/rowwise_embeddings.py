@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constants import read_array
 from qaic.compiler.ir.elem_types import FLOAT, UINT8
-from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.quantization_plan import PlannedTable
 from qaic.compiler.ir.weights import Weight
 from qaic.compiler.quantization.parameters import value_range
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from qaic.compiler.quantization.groups import Unit
+    from qaic.compiler.ir.constants import Constants
+    from qaic.compiler.ir.quantization_plan import QuantizedGroup
     from qaic.compiler.quantization.insert_qdq import Inserter
+    from qaic.options.models import CompileOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,13 @@ class RowSource:
             yield np.clip(np.rint((row - low) / step), 0, 255).astype(np.uint8).tobytes()
 
 
-def is_table(inserter: Inserter, node: onnx.NodeProto) -> bool:
+def is_rowwise(node: onnx.NodeProto, constants: Constants, options: CompileOptions, precision: str) -> bool:
     """Whether a node gathers rows of a constant table, and rows are to be quantized one by one."""
-    if not standard(node, "Gather") or not inserter.options.enable_rowwise:
+    if not standard(node, "Gather") or not options.enable_rowwise:
         return False
-    weight = inserter.constants.describe(node.input[0])
+    weight = constants.describe(node.input[0])
     return (
-        inserter.kind is PrecisionClass.INT8
+        precision == "Int8"
         and weight is not None
         and weight.elem_type == FLOAT
         and len(weight.dims) > 1
@@ -60,31 +62,45 @@ def is_table(inserter: Inserter, node: onnx.NodeProto) -> bool:
     )
 
 
-def write(inserter: Inserter, unit: Unit) -> None:
-    """Write a Gather of rows: numbers, steps and smallest values are gathered, then put together."""
+def plan_table(name: str, constants: Constants) -> PlannedTable:
+    """Choose a step for every row of a table.
+
+    Raises
+    ------
+    CompileError
+        A value is not finite.
+    """
     import numpy as np
+
+    values = constants.read(name)
+    rows = values.reshape(len(values), -1)
+    value_range(rows, name)
+    low, high = rows.min(axis=1), rows.max(axis=1)
+    step = ((high.astype(np.float64) - low) / 255).astype(np.float32)
+    step[step == 0] = 1
+    return PlannedTable(name, step, low)
+
+
+def insert_table(inserter: Inserter, planned: QuantizedGroup, table: PlannedTable) -> None:
+    """Write a Gather of rows: numbers, steps and smallest values are gathered, then put together."""
     from onnx import helper
 
-    node = unit.node
-    table, places = node.input[0], node.input[1]
-    weight = inserter.constants.describe(table)
-    if weight is None:
-        raise KeyError(table)
-    stored, steps, lows = (inserter.fresh.make(table, name) for name in ("rows", "steps", "lows"))
-    if table in inserter.tables:
-        stored, steps, lows = inserter.tables[table]
+    group = planned.group
+    places = group.node.input[1]
+    stored, steps, lows = (inserter.fresh.make(table.name, part) for part in ("rows", "steps", "lows"))
+    if table.name in inserter.tables:
+        stored, steps, lows = inserter.tables[table.name]
     else:
-        inserter.tables[table] = (stored, steps, lows)
-        rows = inserter.constants.read(table).reshape(weight.dims[0], -1)
-        value_range(rows, table)
-        low, high = rows.min(axis=1), rows.max(axis=1)
-        step = ((high.astype(np.float64) - low) / 255).astype(np.float32)
-        step[step == 0] = 1
-        inserter.constants.add(Weight(stored, UINT8, weight.dims, RowSource(weight, step, low)))
+        inserter.tables[table.name] = (stored, steps, lows)
+        weight = inserter.constants.describe(table.name)
+        if weight is None:
+            raise KeyError(table.name)
+        source = RowSource(weight, table.steps, table.lows)
+        inserter.constants.add(Weight(stored, UINT8, weight.dims, source))
         shape = (weight.dims[0],) + (1,) * (len(weight.dims) - 1)
-        inserter.constants.add_array(steps, step.reshape(shape))
-        inserter.constants.add_array(lows, low.reshape(shape))
-    names = [inserter.fresh.make(unit.output, part) for part in ("numbers", "cast", "step", "low", "scaled")]
+        inserter.constants.add_array(steps, table.steps.reshape(shape))
+        inserter.constants.add_array(lows, table.lows.reshape(shape))
+    names = [inserter.fresh.make(group.output, part) for part in ("numbers", "cast", "step", "low", "scaled")]
     numbers, cast, step_name, low_name, scaled = names
     inserter.add(helper.make_node("Gather", [stored, places], [numbers]))
     inserter.add(helper.make_node("Cast", [numbers], [cast], to=FLOAT))
@@ -93,4 +109,4 @@ def write(inserter: Inserter, unit: Unit) -> None:
     inserter.add(helper.make_node("Mul", [cast, step_name], [scaled]))
     for name in names:
         inserter.note(name, UINT8 if name == numbers else FLOAT, None)
-    inserter.finish(unit, helper.make_node("Add", [scaled, low_name], [unit.output]))
+    inserter.finish(planned, helper.make_node("Add", [scaled, low_name], [group.output]))

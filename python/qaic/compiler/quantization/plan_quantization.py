@@ -1,0 +1,437 @@
+"""Making a quantization plan from a graph, the classes of its nodes and a profile."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants import Constants
+from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.float_reasons import FloatReason
+from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
+from qaic.compiler.ir.op_types import (
+    INTEGER_KERNELS,
+    VALUE_PRESERVING,
+    WEIGHTED,
+    operands,
+    quantizable,
+    results,
+)
+from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
+from qaic.compiler.ir.quant_params import QuantParams
+from qaic.compiler.ir.quantization_plan import FloatNodes, Group, QuantizationPlan, QuantizedGroup, Scheme
+from qaic.compiler.quantization.groups import find_groups
+from qaic.compiler.quantization.parameters import Parameters, value_range
+from qaic.compiler.quantization.raise_opset import has_integer_forms, version_of
+from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
+from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.profile import Profile
+    from qaic.compiler.ir.quantization_plan import PlannedTable
+    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.weights import Weight
+    from qaic.options.models import CompileOptions
+
+_log = logging.getLogger("qaic.compiler")
+
+#: operators by which the engine knows an activation that it has a kernel for
+_FUSED: Final = frozenset({"Erf", "Tanh"})
+
+#: reasons for which a node stays in float that could be quantized
+_CHOSEN: Final = frozenset(
+    {
+        FloatReason.CHOSEN,
+        FloatReason.EXECUTED_IN_FP16,
+        FloatReason.EXTERNAL_FILE,
+        FloatReason.KEPT_PRECISION,
+        FloatReason.NODE_PRECISION_FILE,
+        FloatReason.NO_RANGE,
+    }
+)
+
+#: operator set from which on Clip takes its bounds as inputs
+_CLIP_INPUTS_VERSION: Final = 11
+
+
+def plan_quantization(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    facts: ValueFacts,
+    classes: Mapping[str, PrecisionClass],
+    *,
+    reasons: Mapping[str, FloatReason],
+    profile: Profile,
+    options: CompileOptions,
+    warn: Callable[[str], None],
+) -> QuantizationPlan:
+    """Decide about every node of a graph; changes no argument.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Skeleton with an operator set that has integer forms, its computed constants folded.
+    weights : dict[str, Weight]
+        Weights of the main graph.
+    facts : ValueFacts
+        Types and shapes of the values.
+    classes : Mapping[str, PrecisionClass]
+        Class of each node by its first output.
+    reasons : Mapping[str, FloatReason]
+        Why nodes of other classes than INT8 and INT16 have them.
+    profile : Profile
+        Ranges of the tensors of the float graph.
+    options : CompileOptions
+        Schemas, calibration, precisions, row-wise and channel-wise.
+    warn : callable
+        Takes the text of a warning.
+
+    Raises
+    ------
+    CompileError
+        A constant of a quantized node is not finite.
+    """
+    parameters = Parameters(profile, options)
+    constants = Constants(model.graph, weights)
+    planner = _Planner(
+        model, constants, facts, classes, reasons=reasons, parameters=parameters, options=options
+    )
+    plan = planner.run(warn)
+    parameters.report(warn)
+    return plan
+
+
+def plan_floats(
+    graph: onnx.GraphProto, classes: Mapping[str, PrecisionClass], reasons: Mapping[str, FloatReason]
+) -> QuantizationPlan:
+    """Plan for a graph of which nothing is quantized.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Main graph.
+    classes : Mapping[str, PrecisionClass]
+        Class of each node with floats by its first output.
+    reasons : Mapping[str, FloatReason]
+        Why nodes of other classes than INT8 and INT16 have them.
+    """
+    plan = QuantizationPlan(nested=_nested(graph))
+    for node in graph.node:
+        key = node_key(node)
+        kind = classes.get(key)
+        reason = FloatReason.NO_FLOATS
+        if kind is not None:
+            reason = FloatReason.OPERATOR_SET if kind in INTEGERS else reasons.get(key, FloatReason.CHOSEN)
+        plan.entries.append(FloatNodes((node,), reason))
+        _note_chosen(node, kind, reason, plan)
+    return plan
+
+
+def _note_chosen(
+    node: onnx.NodeProto, kind: PrecisionClass | None, reason: FloatReason, plan: QuantizationPlan
+) -> None:
+    """Note a node that could be quantized and that something keeps in a float precision."""
+    if reason in _CHOSEN and quantizable(node) and kind in {PrecisionClass.FP16, PrecisionClass.FP32}:
+        plan.chosen_floats[node_key(node)] = kind.value
+
+
+def _nested(graph: onnx.GraphProto) -> list[FloatNodes]:
+    return [
+        FloatNodes((inner,), FloatReason.NESTED_GRAPH)
+        for node in graph.node
+        for nested in subgraphs(node)
+        for inner in all_nodes(nested.node)
+    ]
+
+
+class _Planner:
+    """Plans the groups of a graph one after another, as the parameters of operands follow from results."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        constants: Constants,
+        facts: ValueFacts,
+        classes: Mapping[str, PrecisionClass],
+        *,
+        reasons: Mapping[str, FloatReason],
+        parameters: Parameters,
+        options: CompileOptions,
+    ) -> None:
+        self.graph = model.graph
+        self.version = version_of(model)
+        self.constants = constants
+        self.facts = facts
+        self.classes = classes
+        self.reasons = reasons
+        self.parameters = parameters
+        self.options = options
+        #: what is stored as integers so far
+        self.known: dict[str, QuantParams] = {}
+        #: results of planned groups
+        self.made: set[str] = set()
+        self.tables: dict[str, PlannedTable] = {}
+        #: constant operand -> whether all its values are finite
+        self.finite: dict[str, bool] = {}
+        self.precision = "Int8"
+
+    def run(self, warn: Callable[[str], None]) -> QuantizationPlan:
+        plan = QuantizationPlan(nested=_nested(self.graph))
+        groups = find_groups(
+            self.graph, dict(self.classes), self.constants, self.facts, self.parameters.profiled
+        )
+        for group in groups:
+            kind = self.classes.get(node_key(group.node))
+            self.precision = "Int16" if kind is PrecisionClass.INT16 else "Int8"
+            reason = self._reason(group, kind)
+            if kind in INTEGERS:
+                self._note_ranges(group, plan)
+            if reason is not None:
+                shared = self._shared_operands(group)
+                plan.entries.append(FloatNodes(group.nodes, reason, shared, group.normalization))
+                for node in group.nodes:
+                    _note_chosen(node, self.classes.get(node_key(node)), reason, plan)
+                continue
+            planned = self._plan(group)
+            plan.entries.append(planned)
+            self.known |= planned.operands | planned.results
+            self.made |= planned.results.keys()
+        plan.constants = {name for name in plan.values() if name in self.constants}
+        infinite = sorted(name for name, finite in self.finite.items() if not finite)
+        if infinite:
+            warn(
+                "quantization: operators stay in floating point whose constants "
+                f"{listing(infinite)} are not finite"
+            )
+        return plan
+
+    def _note_ranges(self, group: Group, plan: QuantizationPlan) -> None:
+        """Note the ranges that the class of the nodes of a group stands on."""
+        for node in group.nodes:
+            names = [node.output[position] for position in results(node)] if quantizable(node) else []
+            names += [node.input[position] for position in operands(node)] if quantizable(node) else []
+            for name in names:
+                if name not in plan.ranges and self.parameters.profiled(name):
+                    plan.ranges[name] = self.parameters.of_range(name, self.precision)
+
+    def _reason(self, group: Group, kind: PrecisionClass | None) -> FloatReason | None:
+        """Say why a group is not quantized; None where it is."""
+        key = node_key(group.node)
+        if kind not in INTEGERS:
+            if kind is not None:
+                return self.reasons.get(key, FloatReason.CHOSEN)
+            is_known = any(name in self.facts.types for name in group.node.output)
+            return FloatReason.NO_FLOATS if is_known else FloatReason.ADDED
+        if group.normalization:
+            return FloatReason.NORMALIZATION
+        if group.function:
+            return self._reason_of_function(group)
+        return self._reason_of_operator(group)
+
+    def _reason_of_function(self, group: Group) -> FloatReason | None:
+        entry = self._entry(group)
+        types = self.facts.types
+        if not (entry in self.known or self.parameters.profiled(entry)):
+            return FloatReason.NO_RANGE
+        return None if types.get(entry) == types.get(group.output) == FLOAT else FloatReason.TYPE
+
+    def _reason_of_operator(self, group: Group) -> FloatReason | None:
+        node, types = group.node, self.facts.types
+        if not quantizable(node) or any(subgraphs(node)) or not operands(node):
+            return FloatReason.OPERATOR
+        for position in operands(node):
+            name = node.input[position]
+            if self.constants.is_float(name):
+                if node.op_type not in WEIGHTED and not self._is_finite(name):
+                    return FloatReason.NOT_FINITE
+                continue
+            if types.get(name) != FLOAT:
+                return FloatReason.TYPE
+            if not (name in self.known or self.parameters.profiled(name)):
+                return FloatReason.NO_RANGE
+        is_preserving = node.op_type in VALUE_PRESERVING
+        made = [node.output[position] for position in results(node)] if is_preserving else [group.output]
+        if any(types.get(name) != FLOAT for name in made):
+            return FloatReason.TYPE
+        if is_preserving and not self._is_rowwise(group):
+            return None
+        return None if self.parameters.profiled(group.output) else FloatReason.NO_RANGE
+
+    def _is_rowwise(self, group: Group) -> bool:
+        return is_rowwise(group.node, self.constants, self.options, self.precision)
+
+    def _is_finite(self, name: str) -> bool:
+        """Whether a constant operand can be quantized; models compare with infinity and mask with it."""
+        import numpy as np
+
+        if name not in self.finite:
+            self.finite[name] = bool(np.isfinite(self.constants.read(name)).all())
+        return self.finite[name]
+
+    def _entry(self, group: Group) -> str:
+        """Name the one value that a function written out is of."""
+        made = {name for node in group.function for name in node.output}
+        names = (name for node in group.function for name in node.input if name and name not in made)
+        return next(name for name in names if name not in self.constants and self.facts.types[name] == FLOAT)
+
+    def _plan(self, group: Group) -> QuantizedGroup:
+        node = group.node
+        if group.function:
+            return self._plan_function(group)
+        if self._is_rowwise(group):
+            return self._plan_rowwise(group)
+        if node.op_type in VALUE_PRESERVING:
+            return self._plan_preserving(group)
+        if node.op_type in WEIGHTED and has_constant_kernel(node, self.constants):
+            return self._plan_kernel(group)
+        return self._plan_computing(group)
+
+    def _plan_function(self, group: Group) -> QuantizedGroup:
+        entry = self._entry(group)
+        planned = QuantizedGroup(group, self.precision, Scheme.FUNCTION)
+        planned.operands[entry] = self._operand(entry)
+        planned.results[group.output] = self._result(group.output)
+        fuses = self.version >= _CLIP_INPUTS_VERSION and any(
+            node.op_type in _FUSED for node in group.function
+        )
+        if fuses and sum(list(node.input).count(entry) for node in group.function) > 1:
+            planned.shared = (entry,)
+        return planned
+
+    def _plan_rowwise(self, group: Group) -> QuantizedGroup:
+        planned = QuantizedGroup(group, self.precision, Scheme.ROWWISE)
+        name = group.node.input[0]
+        if name not in self.tables:
+            self.tables[name] = plan_table(name, self.constants)
+        planned.table = self.tables[name]
+        planned.results[group.output] = self._result(group.output)
+        return planned
+
+    def _plan_preserving(self, group: Group) -> QuantizedGroup:
+        """Plan an operator whose results have the parameters of its operand."""
+        node = group.node
+        scheme = Scheme.INTEGERS if self._has_integer_kernel(node) else Scheme.SAME_PARAMETERS
+        planned = QuantizedGroup(group, self.precision, scheme)
+        params = planned.operands[node.input[0]] = self._operand(node.input[0])
+        planned.results = {node.output[position]: params for position in results(node)}
+        return planned
+
+    def _plan_kernel(self, group: Group) -> QuantizedGroup:
+        planned = QuantizedGroup(group, self.precision, Scheme.KERNEL)
+        name = group.node.input[0]
+        planned.operands[name] = self._operand(name)
+        planned.weight = plan_weight(
+            group,
+            self.constants,
+            self.parameters,
+            self.options,
+            precision=self.precision,
+            input_scale=planned.operands[name].scale,
+        )
+        planned.results[group.output] = self._result(group.output)
+        return planned
+
+    def _plan_computing(self, group: Group) -> QuantizedGroup:
+        """Plan an operator that computes between dequantized operands and a quantized result."""
+        node = group.node
+        planned = QuantizedGroup(group, self.precision, Scheme.DEQUANTIZED)
+        planned.results[group.output] = self._result(group.output)
+        for position in operands(node):
+            planned.operands[node.input[position]] = self._operand(node.input[position])
+        if self._moves_integers(node) and all(
+            params == planned.results[group.output] for params in planned.operands.values()
+        ):
+            planned.scheme = Scheme.EQUAL_INTEGERS
+        return planned
+
+    def _moves_integers(self, node: onnx.NodeProto) -> bool:
+        """Whether a node only picks from its operands, and the engine can do so with integers."""
+        if not self._has_integer_kernel(node):
+            return False
+        attributes = {attribute.name: attribute.s for attribute in node.attribute}
+        if node.op_type == "Resize":
+            if attributes.get("mode", b"nearest") != b"nearest":
+                return False
+            if attributes.get("coordinate_transformation_mode") == b"tf_crop_and_resize":
+                return False
+        padding = node.input[2] if node.op_type == "Pad" and len(node.input) > 2 else ""
+        return not padding or self.constants.is_float(padding)
+
+    def _has_integer_kernel(self, node: onnx.NodeProto) -> bool:
+        kernel = INTEGER_KERNELS.get(node.op_type)
+        if kernel is None:
+            return False
+        first = kernel.uint8 if self.precision == "Int8" else kernel.int16
+        return first is not None and self.version >= first
+
+    def _operand(self, name: str) -> QuantParams:
+        """Choose the parameters of what a group reads."""
+        if name not in self.known:
+            self.known[name] = self._constant(name) if name in self.constants else self._result(name)
+        return self.known[name]
+
+    def _result(self, name: str) -> QuantParams:
+        shape = self.facts.shapes.get(name)
+        is_scalar = shape is not None and all(size == 1 for size in shape)
+        return self.parameters.activation(name, self.precision, scalar=is_scalar)
+
+    def _constant(self, name: str) -> QuantParams:
+        """Choose the parameters of a constant that is an operand like any other."""
+        fixed = self.parameters.fixed(name, self.precision)
+        if fixed is not None and fixed.scale is not None:
+            return QuantParams(fixed.scale, fixed.offset or 0, self.precision)
+        low, high = value_range(self.constants.read(name), name)
+        scale, offset = self.parameters.constant(float(low), float(high), self.precision)
+        return QuantParams(scale, offset, self.precision)
+
+    def _shared_operands(self, group: Group) -> tuple[str, ...]:
+        """Name what several nodes of a normalization read that groups before it make.
+
+        The first node of a normalization answers for all of them.
+        """
+        nodes = group.normalization
+        if not nodes or group.node is not nodes[0] or self.version < _CLIP_INPUTS_VERSION:
+            return ()
+        read = Counter(name for node in nodes for name in node.input if name in self.made)
+        return tuple(name for name, count in read.items() if count > 1)
+
+
+class PlanQuantization:
+    """Choose groups of nodes that compute on integers, their parameters, and the reasons of the others."""
+
+    name = "plan-quantization"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether integers are asked for."""
+        return is_quantizing(context.options)
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Set the quantization plan."""
+        chosen = context.plan
+        if context.profile is None or not has_integer_forms(model.proto, chosen.classes):
+            context.quantization = plan_floats(model.proto.graph, chosen.classes, chosen.reasons)
+        else:
+            context.quantization = plan_quantization(
+                model.proto,
+                model.weights,
+                model.facts,
+                chosen.classes,
+                reasons=chosen.reasons,
+                profile=context.profile,
+                options=context.options,
+                warn=_warn,
+            )
+        return False
+
+
+def _warn(text: str) -> None:
+    _log.warning("%s", text)

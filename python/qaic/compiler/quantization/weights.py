@@ -1,0 +1,227 @@
+"""Parameters of constant weights: of convolutions and matrix products, the operators that integers make fast.
+
+A weight has one scale, or one per output channel; the bias is quantized after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.constants import read_array
+from qaic.compiler.ir.quantization_plan import PlannedWeight
+from qaic.compiler.quantization.parameters import value_range
+from qaic.compiler.quantization.quantize_bias import quantize_bias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.compiler.ir.constants import Constants
+    from qaic.compiler.ir.profile import TensorProfile
+    from qaic.compiler.ir.quantization_plan import Group
+    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.quantization.parameters import Parameters
+    from qaic.options.models import CompileOptions
+
+_CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSource:
+    """A float32 weight times a factor per output channel, multiplied while it is read."""
+
+    inner: Weight
+    factors: npt.NDArray[np.float32]
+    axis: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.source.nbytes
+
+    def chunks(self) -> Iterator[bytes]:
+        """Multiply all of it: one weight is small enough to be held."""
+        yield _product(read_array(self.inner), self.factors, self.axis).tobytes()
+
+
+def _product(
+    values: npt.NDArray[np.float32], factors: npt.NDArray[np.float32], axis: int
+) -> npt.NDArray[np.float32]:
+    shape = [1] * values.ndim
+    shape[axis] = len(factors)
+    return values * factors.reshape(shape)
+
+
+def plan_weight(
+    group: Group,
+    constants: Constants,
+    parameters: Parameters,
+    options: CompileOptions,
+    *,
+    precision: str,
+    input_scale: float,
+) -> PlannedWeight:
+    """Choose the parameters of the weight and bias of a Conv, ConvTranspose, Gemm or MatMul.
+
+    Parameters
+    ----------
+    group : Group
+        A group whose node `has_constant_kernel`.
+    constants : Constants
+        Constants of the graph.
+    parameters : Parameters
+        Schemas and what files fixed.
+    options : CompileOptions
+        Row-wise and channel-wise.
+    precision : str
+        ``Int8`` or ``Int16``.
+    input_scale : float
+        Scale of the data operand.
+
+    Raises
+    ------
+    CompileError
+        A value is not finite, or a file has parameters along another axis than that of the output channels.
+    """
+    node = group.node
+    weight = constants.describe(node.input[1])
+    if weight is None:
+        raise KeyError(node.input[1])
+    channel_axis, channels = _channels(node, weight.dims)
+    factors, bias = _affine(group, constants, channels)
+    values = constants.read(weight.name)
+    if channel_axis is None:
+        factors = None
+    if factors is not None and channel_axis is not None:
+        values = _product(values, factors, channel_axis)
+    # What a file says of a weight does not hold for its product with factors.
+    fixed = parameters.fixed(weight.name, precision) if factors is None else None
+    along = channel_axis if _per_channel(node, options) else None
+    scales, offset, axis = _choose(
+        node, values, channel_axis, parameters, fixed=fixed, along=along, precision=precision
+    )
+    quantized = None
+    if bias is not None:
+        quantized = quantize_bias(bias, input_scale, scales, parameters, integer_kernel=precision == "Int8")
+    return PlannedWeight(weight.name, scales, offset, axis, factors, channel_axis, quantized)
+
+
+def _channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int]:
+    """Tell the axis of the output channels in a weight, None where it is not one, and their number."""
+    numbers = _attributes(node)
+    if node.op_type == "Conv":
+        return 0, dims[0]
+    if node.op_type == "ConvTranspose":
+        groups = int(numbers.get("group", 1))
+        return (1 if groups == 1 else None), dims[1] * groups
+    if node.op_type == "Gemm":
+        axis = 0 if numbers.get("transB", 0) else 1
+        return axis, dims[axis]
+    return (1 if len(dims) == 2 else None), dims[-1]
+
+
+def _affine(
+    group: Group, constants: Constants, channels: int
+) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float32] | None]:
+    """Collect what a group does to its sums of products.
+
+    Returns
+    -------
+    factors, bias : ndarray or None
+        One number per output channel; None where there is nothing to multiply or to add.
+    """
+    import numpy as np
+
+    node = group.node
+    numbers = _attributes(node) if node.op_type == "Gemm" else {}
+    factors = np.full(channels, numbers.get("alpha", 1.0), np.float32)
+    bias = np.zeros(channels, np.float32)
+    has_bias = len(node.input) > 2 and bool(node.input[2])
+    if has_bias:
+        values = constants.read(node.input[2]).reshape(-1)
+        value_range(values, node.input[2])
+        bias = bias + values * np.float32(numbers.get("beta", 1.0))
+    for kind, name in group.affine:
+        values = constants.read(name).reshape(-1)
+        value_range(values, name)
+        if kind == "Mul":
+            factors, bias = factors * values, bias * values
+        elif kind == "Div":
+            factors, bias = factors / values, bias / values
+        else:
+            bias = bias + values if kind == "Add" else bias - values
+            has_bias = True
+    return (None if (factors == 1).all() else factors), (bias if has_bias else None)
+
+
+def _choose(
+    node: onnx.NodeProto,
+    values: npt.NDArray[np.float32],
+    channel_axis: int | None,
+    parameters: Parameters,
+    *,
+    fixed: TensorProfile | None,
+    along: int | None,
+    precision: str,
+) -> tuple[npt.NDArray[np.float32], int, int | None]:
+    """Choose scales and offset of a weight, and the axis they are along; a file may have fixed them."""
+    import numpy as np
+
+    lows, highs = value_range(values, node.input[1], along)
+    if fixed is not None and fixed.scale is not None:
+        return np.array([fixed.scale], np.float32), fixed.offset or 0, None
+    if fixed is not None and fixed.channel_scales is not None and channel_axis is not None:
+        _check_axis(node, values.ndim, channel_axis, fixed.channel_axis)
+        offsets = {0} if fixed.channel_offsets is None else set(fixed.channel_offsets.tolist())
+        if len(fixed.channel_scales) == values.shape[channel_axis] and len(offsets) == 1:
+            return fixed.channel_scales.astype(np.float32), offsets.pop(), channel_axis
+    if along is None:
+        scale, offset = parameters.constant(float(lows), float(highs), precision)
+        return np.array([scale], np.float32), offset, None
+    scales, offset = parameters.channels(lows, highs, precision)
+    return scales, offset, along
+
+
+def _check_axis(node: onnx.NodeProto, rank: int, channel_axis: int, axis: int | None) -> None:
+    """Refuse parameters along another axis than that of the output channels."""
+    if axis is None or axis % rank == channel_axis:
+        return
+    raise refuse(
+        f"external_quantization_file: constant {node.input[1]!r}",
+        code="quantization_axis",
+        found=f"parameters along axis {axis}",
+        expected=f"one for the tensor, or along axis {channel_axis}, the output channels of a {node.op_type}",
+        fix="quantize per output channel where the file is made",
+        context={"tensor": str(node.input[1]), "axis": axis},
+    )
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, float]:
+    return {a.name: a.f if a.type == a.FLOAT else float(a.i) for a in node.attribute}
+
+
+def _per_channel(node: onnx.NodeProto, options: CompileOptions) -> bool:
+    return options.enable_channelwise if node.op_type in _CONVOLUTIONS else options.enable_rowwise
+
+
+def has_constant_kernel(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Whether weight and bias of a node are constants that can be quantized with the operator.
+
+    A bias has one number per output channel.
+    """
+    if not constants.is_float(node.input[1]):
+        return False
+    if len(node.input) < 3 or not node.input[2]:
+        return True
+    bias, weight = constants.describe(node.input[2]), constants.describe(node.input[1])
+    if bias is None or weight is None or not constants.is_float(node.input[2]):
+        return False
+    if node.op_type in _CONVOLUTIONS:
+        return True
+    channels = weight.dims[0] if _attributes(node).get("transB", 0) else weight.dims[1]
+    return all(size == 1 for size in bias.dims[:-1]) and (bias.dims or (1,))[-1] in {1, channels}

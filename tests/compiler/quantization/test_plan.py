@@ -1,0 +1,159 @@
+"""The plan of a graph: what is quantized, how, and why not the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import golden_programs
+from qaic.compiler import driver
+from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.float_reasons import FloatReason
+from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.precision import is_quantizing
+from qaic.compiler.pipeline import PHASES, run_passes
+from qaic.compiler.quantization.plan_quantization import PlanQuantization
+from qaic.options import resolve
+from quantize_oracle import Tensor, run
+from quantize_support import context_of, quantized
+
+FLOAT = onnx.TensorProto.FLOAT
+PASSES = [step for phase in PHASES.values() for step in phase]
+BEFORE_INSERTION = PASSES[: [type(step) for step in PASSES].index(PlanQuantization) + 1]
+#: programs that are quantized from a file; measuring is a pass of its own
+QUANTIZED = (
+    "shufflenet-quantized",
+    "encoder-quantized",
+    "text-quantized",
+    "text-quantized-int16",
+    "text-mixed",
+    "normalized-quantized",
+    "encodings",
+)
+
+
+class Ranges:
+    """A profile of a tiny graph."""
+
+    graph_hash = 0
+
+    def __init__(self, *names):
+        self.tensors = {name: Tensor(-2.0, 3.0) for name in names}
+        self.precisions = {}
+
+
+def model_of(nodes, shape=(2, 4), outputs=("y",), opset=17, **constants):
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, shape)],
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(values), name) for name, values in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def plan_of(model, *names, **options):
+    parts = {}
+    quantized(model, Ranges(*names), parts=parts, **options)
+    return parts["plan"]
+
+
+def planned(program, folder):
+    """Run the passes up to the plan over a golden program; returns its nodes and the plan."""
+    made, given = golden_programs.PROGRAMS[program](folder)
+    options = resolve(given, options_path=None, model_is_container=False).compile
+    assert is_quantizing(options)
+    with driver.opened(made if isinstance(made, onnx.ModelProto) else str(made)) as source:
+        model = Model(source.parse(), source.weights)
+        context = context_of(options)
+        run_passes(BEFORE_INSERTION, model, context)
+    return list(all_nodes(model.proto.graph.node)), context.quantization
+
+
+@pytest.mark.parametrize("program", QUANTIZED)
+def test_every_node_is_in_one_group_or_has_a_reason(program, tmp_path):
+    nodes, plan = planned(program, tmp_path)
+    grouped = [node_key(node) for group in plan.groups() for node in group.group.nodes]
+    floats = [node_key(node) for entry in plan.floats() for node in entry.nodes]
+    assert sorted(grouped + floats) == sorted(map(node_key, nodes))
+    assert grouped
+    assert plan.reasons().keys() == set(floats)
+
+
+REASONS = {
+    FloatReason.OPERATOR: ([helper.make_node("Sin", ["x"], ["y"])], {}, {}),
+    FloatReason.TYPE: (
+        [
+            helper.make_node("Cast", ["x"], ["d"], to=onnx.TensorProto.DOUBLE),
+            helper.make_node("Relu", ["d"], ["r"]),
+            helper.make_node("Cast", ["r"], ["y"], to=FLOAT),
+        ],
+        {},
+        {},
+    ),
+    FloatReason.CONSTANT: (
+        [helper.make_node("Relu", ["c"], ["k"]), helper.make_node("Sin", ["k"], ["y"])],
+        {"c": np.float32([1, 2])},
+        {},
+    ),
+    FloatReason.NOT_FINITE: (
+        [helper.make_node("Add", ["x", "c"], ["y"])],
+        {"c": np.float32([-np.inf, 0, 0, 0])},
+        {},
+    ),
+    FloatReason.KEPT_PRECISION: (
+        [helper.make_node("Relu", ["x"], ["y"])],
+        {},
+        {"keep_original_precision_for_nodes": ("Relu",)},
+    ),
+    FloatReason.EXECUTED_IN_FP16: (
+        [helper.make_node("Relu", ["x"], ["y"])],
+        {},
+        {"execute_nodes_in_fp16": ("Relu",)},
+    ),
+    FloatReason.NO_FLOATS: (
+        [
+            helper.make_node("Shape", ["x"], ["s"]),
+            helper.make_node("Abs", ["s"], ["i"]),
+            helper.make_node("Reshape", ["x", "i"], ["y"]),
+        ],
+        {},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason.code)
+def test_a_node_stays_in_float_for_a_reason(reason):
+    nodes, constants, options = REASONS[reason]
+    # Something is quantized beside it, so that there is a plan.
+    nodes = [*nodes, helper.make_node("Sigmoid", ["x"], ["q"])]
+    model = model_of(nodes, outputs=("y", "q"), **constants)
+    names = {"x", *(name for node in nodes for name in node.output)}
+    assert reason in plan_of(model, *names, **options).reasons().values()
+
+
+def test_a_node_without_a_range_has_that_reason():
+    model = model_of(
+        [helper.make_node("Sigmoid", ["x"], ["y"]), helper.make_node("Relu", ["y"], ["z"])],
+        outputs=("y", "z"),
+    )
+    assert plan_of(model, "x", "y").reasons() == {"z": FloatReason.NO_RANGE}
+
+
+def test_a_group_that_stays_in_float_keeps_the_nodes_that_were_joined_to_it():
+    """A mask of minus infinity and the Relu behind it make one group."""
+    model = model_of(
+        [helper.make_node("Add", ["x", "c"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        c=np.float32([-np.inf, 0, 0, 0]),
+    )
+    parts = {}
+    result = quantized(model, Ranges("x", "a", "y"), parts=parts)
+    assert parts["plan"].reasons() == dict.fromkeys("ay", FloatReason.NOT_FINITE)
+    feeds = {"x": np.float32([[1, 2, -3, 4], [5, 6, 7, -8]])}
+    assert run(result, feeds)["y"].tolist() == [[0, 2, 0, 4], [0, 6, 7, 0]]
+    assert [node.op_type for node in result.graph.node] == ["Add", "Relu"]
