@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from qaic.errors import OptionError
+from qaic.errors import InputTypeError, OptionError
 from qaic.support.open_regular import NotRegularError, open_regular
 
 QPC_MAGIC = bytes.fromhex("7ccda100")
@@ -16,6 +16,9 @@ QPC_MAGIC = bytes.fromhex("7ccda100")
 
 QPC_FILE_NAME = "programqpc.bin"
 """Name of the container inside a program directory."""
+
+# Comparing is quadratic in the length; no name that is meant comes near this many characters.
+_LONGEST_COMPARED = 80
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,17 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
     OptionError
         Several files match, or the file is neither a container nor an ONNX model, or no regular file.
     """
+    if isinstance(model_path, bytes | bytearray | memoryview):
+        message = f"model_path is {type(model_path).__name__}; a path is expected"
+        hint = "qaic.compile takes the bytes of a model, and its .path opens here; qaic.Qpc takes a container"
+        raise InputTypeError(message, code="input.model_path", hints=(hint,))
     path = Path(os.fspath(model_path))
     if not path.exists() and glob.has_magic(str(path)):
         path = _only_match(str(path))
     if path.is_dir():
         path = _program_in(path)
+    if not path.exists():
+        raise missing_file(path)
     try:
         with open_regular(path) as file:
             head = file.read(len(QPC_MAGIC))
@@ -71,6 +80,19 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
         context={"path": str(path), "found": head.hex(), "expected": QPC_MAGIC.hex()},
         hints=("models of other frameworks must be exported to ONNX first",),
     )
+
+
+def missing_file(path: Path) -> FileNotFoundError:
+    """Make the error about a file that does not exist, with the name nearest to its own beside it."""
+    from difflib import get_close_matches
+
+    try:
+        beside = sorted(entry.name for entry in path.parent.iterdir())
+    except OSError:
+        beside = []
+    near = get_close_matches(path.name[:_LONGEST_COMPARED], beside, n=1, cutoff=0.7)
+    hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+    return FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}{hint}", str(path))
 
 
 def _program_in(folder: Path) -> Path:

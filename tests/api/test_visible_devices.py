@@ -142,7 +142,7 @@ def test_tools_show_and_take_what_is_seen(four, container, capfd):
         assert qaic_runner(["-t", container, "-n", "1", "-v", *chosen]) == code
         captured = capfd.readouterr()
         if code:
-            assert "Device 0 invalid; there are 1, 3" in captured.err
+            assert "Device 0 invalid; the ids are: 1, 3" in captured.err
         else:
             assert f"Device: {device or 1}" in captured.out
     assert console.run(front_door._front_door, ["info", "--json"]) == 0

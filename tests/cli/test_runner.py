@@ -432,7 +432,7 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
         (["-D", "0:0"], 2, "-D '0:0' names a device twice"),
         (["-D", "0:1,2"], 2, "-D '0:1,2' is neither"),
         (["-D", ""], 2, "expected text, found ''"),
-        (["-d", "5"], 3, "Device 5 invalid; there are 0"),
+        (["-d", "5"], 3, "Device 5 invalid; the ids are: 0"),
         (["-D", "0:9"], 3, "Device 9 invalid"),
         (["-p", "maybe"], 2, "expected one of on, off, found 'maybe'"),
         (["-i", "x", "--aic-batch-json-input", "y"], 2, "are different sources of inputs"),

@@ -20,7 +20,7 @@ from qaic.options.normalize import effective_options, set_options
 from qaic.options.raw_option import Origin, RawOption, Source
 from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
-from qaic.options.table import SPECS, find, nearest_flag, nearest_name
+from qaic.options.table import SPECS, find, names_meant, nearest_flag, nearest_name
 
 if TYPE_CHECKING:
     import os
@@ -443,8 +443,7 @@ def _unknown_text(key: str, origin: Origin | None = None) -> str:
         flag = nearest_flag(key)
         near = None if flag is None else f"-{flag}"
     else:
-        name = nearest_name(key)
-        near = None if name is None else respell(name, key)
+        near = " or ".join(respell(name, key) for name in names_meant(key)) or None
     hint = "" if near is None else f"; did you mean {near}?"
     return f"unknown option {key if origin is None else origin}{hint}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
 from qaic.options.names import nearest, normalize
@@ -50,11 +50,35 @@ def find(key: str) -> OptionSpec | None:
     return _INDEX.get(normalize(key))
 
 
+#: words of other runtimes, in their normal form -> options that do what they do there
+_PRECISIONS: Final = ("convert_to_fp16", "convert_to_quantize", "mxfp6_matmul")
+_OF_OTHERS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("fp16", "float16", "half", "use_fp16", "enable_fp16"), ("convert_to_fp16",)),
+    **dict.fromkeys(("int8", "quantize", "enable_int8"), ("convert_to_quantize",)),
+    **dict.fromkeys(("precision", "dtype", "torch_dtype", "inference_precision"), _PRECISIONS),
+    **dict.fromkeys(("device", "devices", "device_id", "provider", "providers"), ("dev_id",)),
+    **dict.fromkeys(("batch_size", "batch", "max_batch_size"), ("batchsize",)),
+    **dict.fromkeys(("num_cores", "cores", "num_streams"), ("aic_num_cores",)),
+}
+
+
+def names_meant(key: str) -> tuple[str, ...]:
+    """Return the canonical names of the options that a wrong key may mean, the likeliest first."""
+    found = _OF_OTHERS.get(normalize(key))
+    if found is not None:
+        return found
+    near = nearest_name(key)
+    return () if near is None else (near,)
+
+
 def nearest_name(key: str) -> str | None:
     """Return the canonical name of the option whose name or alias is nearest to a wrong key, or None.
 
     Canonical names are preferred: an alias is often nearer to something else than what was meant.
     """
+    others = _OF_OTHERS.get(normalize(key))
+    if others is not None:
+        return others[0]
     named = nearest(key, _NAMES)
     if named is not None:
         return named

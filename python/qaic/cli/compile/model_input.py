@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.errors import OptionError
-from qaic.model_path import find_model
+from qaic.model_path import find_model, missing_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +27,8 @@ def open_model(path: Path) -> Path | onnx.ModelProto:
     OSError
         It cannot be read.
     """
+    if not path.exists():
+        raise missing_file(path)
     if path.suffix.lower() == _TEXT_SUFFIX:
         return _from_text(path)
     model = find_model(path)

@@ -15,7 +15,8 @@ from qaic.cli.runner.loop import Loop
 from qaic.cli.runner.network import Network
 from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
-from qaic.errors import DeviceBusyError, DeviceError, OptionError, QaicError
+from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, QaicError
+from qaic.model_path import missing_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +117,13 @@ def _check_range(request: RunRequest, count: int | None) -> None:
 
 def _container(folder: Path) -> str:
     if not folder.exists():
-        raise FileNotFoundError(2, "No such file or directory", str(folder))
+        raise missing_file(folder)
+    if folder.suffix.lower() == ".onnx" and folder.is_file():
+        raise InputError(
+            f"{folder} is a model; a compiled container is expected",
+            code="runner.model",
+            hints=(f"qaic-compile -m={folder} -aic-binary-dir=DIR compiles it",),
+        )
     if folder.is_dir() and not (folder / "programqpc.bin").exists():
         raise FileNotFoundError(2, "No such file or directory", str(folder / "programqpc.bin"))
     return str(folder)
@@ -125,11 +132,18 @@ def _container(folder: Path) -> str:
 def _check_devices(ids: list[int]) -> int:
     util = rt.Util()
     status, known = util.getDeviceIds()
+    if status == rt.QStatus.QS_NODEV:
+        # Virtual cards are always there: only cards were asked for.
+        raise DeviceError(
+            "no card answers: neither the kernel's driver nor an emulated one shows a device",
+            code="device.none",
+            hints=("without QAIC_DEVICE, or with QAIC_DEVICE=cpu, the program runs on the host",),
+        )
     if status != rt.QStatus.QS_SUCCESS:
         raise DeviceError(f"the devices cannot be listed: {status.name}", code="device.list")
     for number in ids:
         if number not in known:
-            print_message("error", f"Device {number} invalid; there are {', '.join(map(str, known))}")
+            print_message("error", f"Device {number} invalid; the ids are: {', '.join(map(str, known))}")
             return DEVICE
         status, info = util.getDeviceInfo(number)
         if status != rt.QStatus.QS_SUCCESS or info.devStatus != rt.QDevStatus.QDS_READY:

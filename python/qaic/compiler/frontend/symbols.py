@@ -123,8 +123,12 @@ def require_static(
     sizes : Mapping[str, int]
         That set.
     """
-    for value in inputs:
-        _require_static(value, specialization, sizes)
+    listed = list(inputs)
+    # All of them at once, so that one run tells what to give.
+    texts = {dim.dim_param for value in listed for dim in _dims(value)} - {""}
+    parts = frozenset[str]().union(*(symbols_in(text) for text in texts))
+    for value in listed:
+        _require_static(value, specialization, sizes, sorted(parts - sizes.keys()))
 
 
 def _warn_unknown(
@@ -190,7 +194,9 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
         dim.dim_value = size
 
 
-def _require_static(value: onnx.ValueInfoProto, specialization: str | None, sizes: Mapping[str, int]) -> None:
+def _require_static(
+    value: onnx.ValueInfoProto, specialization: str | None, sizes: Mapping[str, int], missing: Sequence[str]
+) -> None:
     what = f"input {value.name!r}"
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type"):
@@ -218,11 +224,11 @@ def _require_static(value: onnx.ValueInfoProto, specialization: str | None, size
                 )
             parts = symbols_in(dim.dim_param)
             symbol = min(parts - sizes.keys() or parts)
-            example = (
-                f"onnx_define_symbol={{{symbol!r}: 1}} (on a command line -onnx-define-symbol={symbol},1)"
-            )
+            wanted = missing or [symbol]
+            flags = " ".join(f"-onnx-define-symbol={name},1" for name in wanted)
+            example = f"onnx_define_symbol={dict.fromkeys(wanted, 1)} (on a command line {flags})"
             context = {"tensor": value.name, "symbol": symbol, "option": "onnx_define_symbol"}
-            fix = f"give it a value, e.g. {example}"
+            fix = f"give {'it a value' if len(wanted) == 1 else 'all of them values'}, e.g. {example}"
             if specialization is not None:
                 what = f"specialization {specialization!r}, input {value.name!r}"
                 fix = f"give it a value there, or for all specializations with {example}"

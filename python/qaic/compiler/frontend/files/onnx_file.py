@@ -202,6 +202,14 @@ class _Walk:
                 elif number != _MODEL_TRAINING:
                     pieces.append(bytes(self.view[begin:hi]))
         except wire.WireError as error:
+            if pieces and error.is_cut_off:
+                raise refuse(
+                    self.out.label,
+                    code="not_onnx",
+                    found=f"{len(self.view)} bytes, after which a message goes on",
+                    expected="a whole ONNX model",
+                    fix="the file is cut off; copy or download it again",
+                ) from error
             raise _not_onnx(self.out.label, f"bytes that are no protobuf message ({error})") from error
         self.out.skeleton = b"".join(pieces)
         # A tensor with external data has this key; searching for it is cheaper than to walk all nodes.

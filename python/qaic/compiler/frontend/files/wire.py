@@ -23,9 +23,11 @@ Buffer = memoryview
 class WireError(ValueError):
     """The bytes are not a protobuf message; `offset` says where reading stopped."""
 
-    def __init__(self, problem: str, offset: int) -> None:
+    def __init__(self, problem: str, offset: int, *, is_cut_off: bool = False) -> None:
         super().__init__(f"{problem} at byte {offset}")
         self.offset = offset
+        #: whether more bytes are wanted than there are
+        self.is_cut_off = is_cut_off
 
 
 def read_varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
@@ -82,7 +84,7 @@ def fields(buf: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int
         else:
             raise WireError(f"wire type {wire}", begin)
         if pos > end:
-            raise WireError(f"field {number} reaches past the end of its message", begin)
+            raise WireError(f"field {number} reaches past the end of its message", begin, is_cut_off=True)
         yield number, wire, begin, lo, pos
 
 

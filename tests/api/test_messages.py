@@ -1,0 +1,105 @@
+"""Messages say what to do next: the name that was meant, all that is missing, the kind of file wanted."""
+
+import pytest
+from onnx import helper
+
+import qaic
+from qaic.cli.compile import main as compile_tool
+from qaic.cli.runner import main as runner_tool
+from qaic.errors import CompileError, InputTypeError, UnknownOptionError
+from session_models import affine, model, save
+
+
+@pytest.fixture
+def path(tmp_path):
+    return save(tmp_path, affine())
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("fp16", "convert_to_fp16"),
+        ("float16", "convert_to_fp16"),
+        ("int8", "convert_to_quantize"),
+        ("precision", "convert_to_fp16 or convert_to_quantize or mxfp6_matmul"),
+        ("dtype", "convert_to_fp16 or convert_to_quantize or mxfp6_matmul"),
+        ("batch_size", "batchsize"),
+        ("num_cores", "aic_num_cores"),
+        ("device", "dev_id"),
+        ("providers", "dev_id"),
+    ],
+)
+def test_words_of_other_runtimes_name_the_option(path, key, meant):
+    with pytest.raises(UnknownOptionError) as caught:
+        qaic.Session(path, **{key: 1})
+    assert caught.value.message == f"unknown option {key}; did you mean {meant}?"
+
+
+def test_all_open_dimensions_are_listed_with_a_line_to_paste(tmp_path):
+    shapes = {"x": ["batch", "seq"], "z": ["batch", "2*width"]}
+    built = model(
+        [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Neg", ["z"], ["v"])],
+        [(name, "float32", shape) for name, shape in shapes.items()],
+        [("y", "float32", shapes["x"]), ("v", "float32", shapes["z"])],
+    )
+    with pytest.raises(CompileError) as caught:
+        qaic.Session(save(tmp_path, built))
+    (hint,) = caught.value.hints
+    assert "onnx_define_symbol={'batch': 1, 'seq': 1, 'width': 1} " in hint
+    flags = "-onnx-define-symbol=batch,1 -onnx-define-symbol=seq,1 -onnx-define-symbol=width,1"
+    assert flags in hint
+    qaic.compile(tmp_path / "model.onnx", onnx_define_symbol={"batch": 1, "seq": 1, "width": 1})
+
+
+@pytest.mark.parametrize("size", [40, 100, 150])
+def test_a_model_that_is_cut_off_is_called_so(path, tmp_path, size):
+    cut = tmp_path / "cut.onnx"
+    content = path.read_bytes()
+    assert len(content) > size
+    cut.write_bytes(content[:size])
+    with pytest.raises(CompileError, match=r"a whole ONNX model") as caught:
+        qaic.Session(cut)
+    assert "the file is cut off; copy or download it again" in caught.value.hints[0]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_in_place_of_a_path_name_the_function_that_takes_them(path, kind):
+    with pytest.raises(InputTypeError, match=f"model_path is {kind.__name__}; a path is expected") as caught:
+        qaic.Session(kind(path.read_bytes()))
+    assert "qaic.compile takes the bytes of a model" in caught.value.hints[0]
+    with qaic.Session(qaic.compile(path.read_bytes()).path) as session:
+        assert session.model_input_shape_dict
+
+
+@pytest.mark.parametrize("name", ["modle.onnx", "model.onx", "Model.onnx"])
+def test_a_missing_file_names_the_nearest(path, name, capsys):
+    for made in (qaic.Session, qaic.compile):
+        with pytest.raises(FileNotFoundError, match=r"did you mean .*model\.onnx\?") as caught:
+            made(path.with_name(name))
+        assert caught.value.filename == str(path.with_name(name))
+    assert compile_tool([f"-m={path.with_name(name)}", f"-aic-binary-dir={path.parent / 'out'}"]) == 1
+    assert runner_tool(["-t", str(path.with_name(name))]) == 1
+    errors = capsys.readouterr().err
+    assert errors.count(f"No such file or directory; did you mean {path}?") == 2
+    with pytest.raises(FileNotFoundError) as caught:
+        qaic.Session(path.with_name("else.bin"))
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_model_given_to_the_runner_names_the_compiler(path, capsys):
+    assert runner_tool(["-t", str(path)]) == 1
+    errors = capsys.readouterr().err
+    assert f"error: {path} is a model; a compiled container is expected" in errors
+    assert f"hint: qaic-compile -m={path} -aic-binary-dir=DIR compiles it" in errors
+
+
+@pytest.mark.virtual_card("without a card there is none")
+def test_no_card_is_called_so(path, monkeypatch, capsys):
+    program = qaic.compile(path).path
+    monkeypatch.setenv("QAIC_DEVICE", "kmd")
+    monkeypatch.delenv("QAIC_KMD_EMULATE", raising=False)
+    assert runner_tool(["-t", str(program)]) == 3
+    errors = capsys.readouterr().err
+    assert "error: no card answers" in errors
+    assert "QS_NODEV" not in errors
+    assert "hint: without QAIC_DEVICE, or with QAIC_DEVICE=cpu, the program runs on the host" in errors
