@@ -7,12 +7,12 @@ import onnx
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.validation import drop_unused
+from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.float16_weights import Overflows
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import ValueFacts, collect_shapes, collect_types
-from qaic.compiler.ir.weights import read_all
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization
 from qaic.compiler.passes.shape_inference.inference import inferred

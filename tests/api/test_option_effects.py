@@ -69,7 +69,7 @@ ELSEWHERE = {
     "aic_operator_list": "unit/test_support_report.py",
     "allow_mxint8_mdp_io": "unit/test_partition_traffic.py",
     "allow_profile_mismatch": "unit/test_calibration_files.py",
-    "allow_unknown_options": "unit/test_card_compiler.py",
+    "allow_unknown_options": "unit/test_card_driver.py",
     "always_expand_onnx_functions": "unit/test_compiler_inlining.py",
     "compile_only": "cli/test_compile.py",
     "enable_channelwise": "unit/test_quantize_insertion.py",
@@ -85,7 +85,7 @@ ELSEWHERE = {
     "retained_state": "api/test_session_state.py",
     "split_retained_state_io": "api/test_session_state.py",
     "strict_aic": "unit/test_support_report.py",
-    "target": "unit/test_card_compiler.py",
+    "target": "unit/test_card_driver.py",
 }
 
 

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
-from qaic.compiler.ir.float16_weights import HalfSource, Overflows
-from qaic.compiler.ir.weights import MemoryRange, read_all
+from qaic.compiler.ir.constants.float16_weights import HalfSource, Overflows
+from qaic.compiler.ir.constants.weights import MemoryRange, read_all
 from qaic.options.models import CompileOptions
 
 FLOAT = onnx.TensorProto.FLOAT

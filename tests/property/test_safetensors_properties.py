@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qaic.compiler.frontend.files.safetensors_file import read_tensors
-from qaic.compiler.ir.weights import InputFile, read_all
+from qaic.compiler.ir.constants.weights import InputFile, read_all
 from qaic.errors import CompileError
 from safetensors_files import DTYPES, described, encoded
 

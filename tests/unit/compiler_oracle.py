@@ -10,7 +10,7 @@ from onnx import helper
 from lowered_program import Program, lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
-from qaic.compiler.ir.weights import read_all
+from qaic.compiler.ir.constants.weights import read_all
 from qaic.options.models import CompileOptions
 
 FLOAT = onnx.TensorProto.FLOAT

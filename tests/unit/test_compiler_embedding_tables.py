@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from qaic.compiler.ir.weights import read_all
+from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.passes.embedding_tables import find_tables, write_tables
 from qaic.errors import CompileError
 from qaic.options.files.file_content import InputFileContent

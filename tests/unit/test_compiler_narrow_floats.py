@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.elem_types import NARROW_FLOATS, TABLE
-from qaic.compiler.ir.initializers import dense
 from qaic.errors import CompileError
 
 

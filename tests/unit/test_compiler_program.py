@@ -18,8 +18,9 @@ import pytest
 from compiler_oracle import info, model_of, node
 
 from qaic import _core
-from qaic.compiler import cache, cache_contents, compile_model, digest, driver, pipeline
+from qaic.compiler import cache, cache_contents, compile_model, driver, pipeline
 from qaic.compiler.backend.cpu import qpc_writer
+from qaic.compiler.frontend.files import content_digest as digest
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
-from qaic.compiler.ir.weights import read_all, whole_pieces
+from qaic.compiler.ir.constants.weights import read_all, whole_pieces
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 

@@ -17,8 +17,8 @@ import qpc_support
 import session_models
 from qaic import _core
 from qaic.compiler import compile_model
-from qaic.compiler.digest import DigestIndex
 from qaic.compiler.frontend import check_subgraph_tensors
+from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.errors import CompileError, DeviceError, QpcFormatError
 from qaic.options.models import CompileOptions
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
-from qaic.compiler.ir.float16_weights import report_overflows
+from qaic.compiler.ir.constants.float16_weights import report_overflows
 
 LEAST = np.finfo(np.float32).min
 LEAST_HALF = np.float32(-65504)

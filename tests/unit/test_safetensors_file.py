@@ -11,7 +11,7 @@ import safetensors_files
 from qaic.compiler.frontend.files import safetensors_file
 from qaic.compiler.frontend.files.data_files import DataFiles
 from qaic.compiler.frontend.files.safetensors_file import read_tensors
-from qaic.compiler.ir.weights import InputFile, read_all
+from qaic.compiler.ir.constants.weights import InputFile, read_all
 from qaic.errors import CompileError
 from safetensors_files import described, encoded
 

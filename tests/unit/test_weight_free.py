@@ -19,13 +19,13 @@ import safetensors_files
 import weight_free_models as models
 from lowered_program import lower_program
 from qaic.cli.compile import main
-from qaic.compiler import digest
 from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.frontend.files import content_digest as digest
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
-from qaic.compiler.ir.float16_weights import Overflows
-from qaic.compiler.ir.float_conversion import ConvertedFloats
-from qaic.compiler.ir.weights import read_all
+from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.float_conversion import ConvertedFloats
+from qaic.compiler.ir.constants.weights import read_all
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
 

@@ -32,7 +32,7 @@ from qaic.compiler.cache_contents import (
     shrink,
     size_limit,
 )
-from qaic.compiler.digest import DigestIndex
+from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.errors import QpcError
 from qaic.support.atomic_io import write_replacing
 from qaic.support.open_regular import open_regular

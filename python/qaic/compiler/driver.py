@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.compiler import cache, cache_contents, digest
+from qaic.compiler import cache, cache_contents
 from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.diagnostics import kept_warnings
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import custom_ops
-from qaic.compiler.frontend.files import onnx_file
+from qaic.compiler.frontend.files import content_digest, onnx_file
 from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
 from qaic.options.normalize import effective_options, recorded_only
@@ -154,10 +154,12 @@ def _compiled(
         Progress(f"compiling {_title(model)}", passes) as progress,
     ):
         progress.stage("read")
-        if source.content is not None:
-            content = digest.content_digest(source.content)
-        else:
-            content = digest.files_digest(source.files)
+        given = source.content
+        content = (
+            content_digest.files_digest(source.files)
+            if given is None
+            else content_digest.content_digest(given)
+        )
         lowered = None
         with kept_warnings.collected() as texts:
             if is_measured_first:
@@ -239,7 +241,7 @@ def _write(
     """Write the program of a lowered model, and the files beside it."""
     from qaic.compiler.backend.cpu.qpc_writer import write_program
     from qaic.compiler.frontend.files import weight_free
-    from qaic.compiler.ir.float16_weights import report_overflows
+    from qaic.compiler.ir.constants.float16_weights import report_overflows
 
     model, context = lowered
     write_program(path, model, options, set_options, effective_options(options), progress=progress)

@@ -26,9 +26,9 @@ from qaic.compiler.frontend.check_model import (
 )
 from qaic.compiler.frontend.specialization import FixInterface
 from qaic.compiler.frontend.value_options import TranslateNames
+from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.initializers import SettleSizes
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.float16_weights import Overflows
-from qaic.compiler.ir.initializers import SettleSizes
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import LowerOpsetVersion

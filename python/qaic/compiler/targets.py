@@ -49,7 +49,7 @@ def compile_resolved(
     """
     options = resolved.compile
     if options.target == "card":
-        from qaic.compiler.backend.card.card_compiler import compile_for_card
+        from qaic.compiler.card_driver import compile_for_card
 
         return compile_for_card(model, resolved)
     if os.environ.get(EXTRA_OPTIONS):

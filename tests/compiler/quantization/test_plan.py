@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 import golden_programs
 from qaic.compiler import driver
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.model import Model

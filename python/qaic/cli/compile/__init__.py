@@ -125,7 +125,7 @@ def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
     if not only_dumps:
         return compile_resolved(model, resolved)
     if options.target == "card":
-        from qaic.compiler.backend.card.card_compiler import dump_for_card
+        from qaic.compiler.card_driver import dump_for_card
 
         dump_for_card(model, resolved)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.frontend import specialization, validation
-from qaic.compiler.ir import initializers
+from qaic.compiler.ir.constants import initializers
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
 from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
 from qaic.options.models import CompileOptions

@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-from qaic.compiler.ir.initializers import as_weight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.interface import Edge
-    from qaic.compiler.ir.weights import Weight
 
 
 def graph_hash(graph: onnx.GraphProto, weights: Mapping[str, Weight], inputs: Sequence[Edge]) -> int:

@@ -1,8 +1,9 @@
 """The identity of the samples that an input list names: its content and that of every file in it.
 
 Calibrating is the longest part of a compilation, so a second one with the same samples has to find its
-result in the cache. Digests are remembered as those of models are (`qaic.compiler.digest`): by what the
-system says about the files, so that they are read once.
+result in the cache. Digests are remembered as those of models are
+(`qaic.compiler.frontend.files.content_digest`): by what the system says about the files, so that they are
+read once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from qaic.support.open_regular import open_regular
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qaic.compiler.digest import DigestIndex
+    from qaic.compiler.frontend.files.content_digest import DigestIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.ir.constants.weights import Weight
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.diagnostics.pass_timing import PassLog
-    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.ir.constants.weights import Weight
 
 #: seconds before anything is shown, and between two updates
 _PATIENCE: Final = 1.0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir import elem_types
+from qaic.compiler.ir.constants.weights import INLINE_LIMIT, Weight, read_all
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, all_nodes
-from qaic.compiler.ir.weights import INLINE_LIMIT, Weight, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.frontend.files.external_data import ExternalData
-    from qaic.compiler.ir.weights import FileRange
+    from qaic.compiler.ir.constants.weights import FileRange
 
 #: TensorProto.data_location
 _EXTERNAL: Final = 1

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.ir.constants.weights import Weight
 
 #: domains of operators the engine brings along without onnx knowing their schemas
 _ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})

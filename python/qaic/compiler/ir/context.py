@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.ir.constants.float16_weights import Overflows
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.custom_ops import CustomOps
-    from qaic.compiler.ir.float16_weights import Overflows
     from qaic.compiler.ir.inlined_names import InlinedNames
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.profile import Profile
     from qaic.compiler.ir.quantization_plan import QuantizationPlan
-    from qaic.compiler.ir.weights import Weight
     from qaic.options.models import CompileOptions
 
 #: makes a folder for what is of no use afterwards; the argument says for what

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.custom_ops import Library
     from qaic.compiler.ir.interface import Edge, Interface, Variant
-    from qaic.compiler.ir.weights import Weight
     from qaic.options.files.specializations import Specialization
 
 

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

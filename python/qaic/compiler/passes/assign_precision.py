@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes

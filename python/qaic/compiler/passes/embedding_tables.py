@@ -18,11 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.constants.initializers import as_weight
+from qaic.compiler.ir.constants.weights import CHUNK, Weight
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
-from qaic.compiler.ir.initializers import as_weight
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.weights import CHUNK, Weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.compiler.ir.constant_propagation import node_key
-from qaic.compiler.ir.constants import Constants
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.reader import Constants
+from qaic.compiler.ir.constants.weights import Source, Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import FreshNames, uses
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.weights import Source, Weight, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

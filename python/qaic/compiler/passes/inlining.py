@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import validation
 from qaic.compiler.frontend.value_options import inside_functions
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.compiler.ir.inlined_names import Call, calls_in
 from qaic.compiler.ir.pass_contract import Always

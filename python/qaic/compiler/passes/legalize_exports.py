@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.elem_types import INT32, INT64
 from qaic.compiler.ir.graph_walk import (
     STANDARD_DOMAINS,
@@ -20,7 +21,6 @@ from qaic.compiler.ir.graph_walk import (
     find_nodes,
     subgraphs,
 )
-from qaic.compiler.ir.initializers import dense
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 

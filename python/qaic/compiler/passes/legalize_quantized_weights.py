@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants import Constants, read_array
+from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.reader import Constants, read_array
+from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
 from qaic.compiler.ir.graph_walk import (
     STANDARD_DOMAINS,
@@ -24,11 +26,9 @@ from qaic.compiler.ir.graph_walk import (
     find_nodes,
     subgraphs,
 )
-from qaic.compiler.ir.initializers import dense
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.weights import MemoryRange, Weight, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableSequence

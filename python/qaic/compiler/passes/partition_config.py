@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.precision_ops import standard

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import symbols, validation
+from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
-from qaic.compiler.ir.initializers import dense
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
 from qaic.compiler.passes.shape_inference.dynamic_shapes import sizes_of
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.weights import Weight
 
 #: the batch that exporters trace with
 _TRACED: Final = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.compiler.ir.constant_propagation import node_key
-from qaic.compiler.ir.constants import Constants
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.reader import Constants
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import FreshNames
 from qaic.compiler.ir.precision import PrecisionClass
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.quant_params import QuantParams
     from qaic.compiler.ir.value_info import ValueFacts
-    from qaic.compiler.ir.weights import Weight
 
 #: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits
 _AXIS_VERSION: Final = 13

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants import Constants, read_array
+from qaic.compiler.ir.constants.initializers import lift_float_constants
+from qaic.compiler.ir.constants.reader import Constants, read_array
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
-from qaic.compiler.ir.initializers import lift_float_constants
 from qaic.compiler.ir.op_types import operands, quantizable
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.precision_ops import RANDOM
-from qaic.compiler.ir.weights import Weight
 from qaic.compiler.quantization.raise_opset import has_integer_forms
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import subgraphs, uses
 from qaic.compiler.ir.op_types import VALUE_PRESERVING, WEIGHTED
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.constants import Constants
+    from qaic.compiler.ir.constants.reader import Constants
     from qaic.compiler.ir.value_info import ValueFacts
 
 

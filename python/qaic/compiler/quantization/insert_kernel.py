@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import INT8, INT16
-from qaic.compiler.ir.weights import Weight
 from qaic.compiler.quantization.quantized_tensor import quantized_weight
 from qaic.compiler.quantization.weights import ProductSource
 

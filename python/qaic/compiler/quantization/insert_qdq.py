@@ -27,12 +27,12 @@ from qaic.compiler.quantization.quantized_tensor import quantized_weight
 if TYPE_CHECKING:
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.quant_params import QuantParams
     from qaic.compiler.ir.quantization_plan import Group, QuantizationPlan, QuantizedGroup
     from qaic.compiler.ir.value_info import ValueFacts
-    from qaic.compiler.ir.weights import Weight
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 

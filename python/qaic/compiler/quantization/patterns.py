@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.constants import Constants
+    from qaic.compiler.ir.constants.reader import Constants
     from qaic.compiler.ir.value_info import ValueFacts
 
 #: operators that compute each element from the elements at its place

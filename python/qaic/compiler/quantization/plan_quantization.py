@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.ir.constant_propagation import node_key
-from qaic.compiler.ir.constants import Constants
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.reader import Constants
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.profile import Profile
     from qaic.compiler.ir.quantization_plan import PlannedTable
     from qaic.compiler.ir.value_info import ValueFacts
-    from qaic.compiler.ir.weights import Weight
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")

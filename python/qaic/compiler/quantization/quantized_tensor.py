@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
-from qaic.compiler.ir.constants import read_array
+from qaic.compiler.ir.constants.reader import read_array
+from qaic.compiler.ir.constants.weights import MemoryRange, Weight
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8
-from qaic.compiler.ir.weights import MemoryRange, Weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

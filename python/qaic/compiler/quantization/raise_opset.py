@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.precision import PrecisionClass
-    from qaic.compiler.ir.weights import Weight
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.compiler.ir.constants import read_array
+from qaic.compiler.ir.constants.reader import read_array
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, UINT8
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.quantization_plan import PlannedTable
-from qaic.compiler.ir.weights import Weight
 from qaic.compiler.quantization.parameters import value_range
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from qaic.compiler.ir.constants import Constants
+    from qaic.compiler.ir.constants.reader import Constants
     from qaic.compiler.ir.quantization_plan import QuantizedGroup
     from qaic.compiler.quantization.insert_qdq import Inserter
     from qaic.options.models import CompileOptions

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants import read_array
+from qaic.compiler.ir.constants.reader import read_array
 from qaic.compiler.ir.quantization_plan import PlannedWeight
 from qaic.compiler.quantization.parameters import value_range
 from qaic.compiler.quantization.quantize_bias import quantize_bias
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from qaic.compiler.ir.constants import Constants
+    from qaic.compiler.ir.constants.reader import Constants
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.profile import TensorProfile
     from qaic.compiler.ir.quantization_plan import Group
-    from qaic.compiler.ir.weights import Weight
     from qaic.compiler.quantization.parameters import Parameters
     from qaic.options.models import CompileOptions
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.interface import Variant
     from qaic.compiler.ir.precision import PrecisionClass
-    from qaic.compiler.ir.weights import Weight
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")

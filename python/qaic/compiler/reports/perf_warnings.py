@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.ir.constant_propagation import constant_values, node_key
+from qaic.compiler.ir.constants.propagation import constant_values, node_key
 from qaic.compiler.ir.elem_types import FLOAT, INT64
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.precision import PrecisionClass
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.ir.constants.weights import Weight
 
 #: operators whose arithmetic the card does in its integer units, if it is not done while compiling
 _ARITHMETIC: Final = frozenset(

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import TABLE, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
 from qaic.compiler.ir.pass_contract import Always

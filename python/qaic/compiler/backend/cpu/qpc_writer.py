@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers
     from qaic.compiler.backend.op_profiling.settings import StatsSettings
     from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.interface import Edge
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.weights import Weight
     from qaic.options.models import CompileOptions
 
 #: of a program that every reader of plans can run

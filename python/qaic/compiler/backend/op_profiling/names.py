@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.backend.op_profiling.provenance import Origins
 from qaic.compiler.backend.op_profiling.settings import OPS
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import all_nodes
 
 if TYPE_CHECKING:

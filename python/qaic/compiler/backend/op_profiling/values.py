@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
-from qaic.compiler.reports.perf_metrics import macs_of
+from qaic.compiler.ir.macs import macs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qaic.compiler.ir.weights import InputFile
+from qaic.compiler.ir.constants.weights import InputFile
 
 
 @dataclass(slots=True)

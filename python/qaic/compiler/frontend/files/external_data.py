@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.weights import FileRange
+from qaic.compiler.ir.constants.weights import FileRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

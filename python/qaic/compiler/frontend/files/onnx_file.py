@@ -19,8 +19,8 @@ from qaic.compiler.frontend.files.external_data import ExternalData
 from qaic.compiler.frontend.files.tensor_record import TensorRecord, read_entry, read_record
 from qaic.compiler.frontend.files.weight_spec import METADATA_KEY
 from qaic.compiler.ir import elem_types
-from qaic.compiler.ir.float16_weights import Overflows
-from qaic.compiler.ir.weights import (
+from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.weights import (
     INLINE_LIMIT,
     FileRange,
     InputFile,

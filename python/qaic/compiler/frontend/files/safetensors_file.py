@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.constants.weights import FileRange, read_all
 from qaic.compiler.ir.elem_types import CODES
-from qaic.compiler.ir.weights import FileRange, read_all
 from qaic.support.json import parse_json
 
 if TYPE_CHECKING:
-    from qaic.compiler.ir.weights import InputFile
+    from qaic.compiler.ir.constants.weights import InputFile
     from qaic.errors import CompileError
 
 #: bytes of the object at most, some hundred thousand tensors; parsing takes about twenty times as much memory

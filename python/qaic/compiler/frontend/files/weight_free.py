@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend.files.safetensors_file import TYPES, StoredTensor
 from qaic.compiler.ir import elem_types
-from qaic.compiler.ir.float_conversion import CONVERTED, ConvertedFloats
-from qaic.compiler.ir.weights import INLINE_LIMIT, Source, Weight, read_all
+from qaic.compiler.ir.constants.float_conversion import CONVERTED, ConvertedFloats
+from qaic.compiler.ir.constants.weights import INLINE_LIMIT, Source, Weight, read_all
 
 if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
     from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec
-    from qaic.compiler.ir.float16_weights import Overflows
+    from qaic.compiler.ir.constants.float16_weights import Overflows
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.interface import Edge
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.weights import Weight
     from qaic.options.files.custom_io import CustomIo
     from qaic.options.models import CompileOptions
 

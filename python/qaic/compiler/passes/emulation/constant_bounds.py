@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import all_graphs
-from qaic.compiler.ir.initializers import dense
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:

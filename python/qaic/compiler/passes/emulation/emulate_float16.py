@@ -12,11 +12,12 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.constant_propagation import Constness, classify, node_key, typed_picks
+from qaic.compiler.ir.constants.float16_weights import HALF_MAX, HalfSource, Overflows
+from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.propagation import Constness, classify, node_key, typed_picks
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
-from qaic.compiler.ir.float16_weights import HALF_MAX, HalfSource, Overflows
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, subgraphs, uses
-from qaic.compiler.ir.initializers import dense
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import ROUNDED as ROUNDED_CLASSES
 from qaic.compiler.ir.precision import Classification, PrecisionClass
@@ -29,7 +30,6 @@ from qaic.compiler.ir.precision_ops import (
     parameter_outputs,
     standard,
 )
-from qaic.compiler.ir.weights import Weight
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.constant_bounds import exceeds, filling, may_exceed
 from qaic.options.models import CompileOptions

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.ir.constant_propagation import node_key
+from qaic.compiler.ir.constants.initializers import as_weight
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.weights import BlockFormat, Source, Weight, whole_pieces
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, uses
-from qaic.compiler.ir.initializers import as_weight
 from qaic.compiler.ir.precision import INTEGERS
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.weights import BlockFormat, Source, Weight, whole_pieces
 from qaic.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from qaic.compiler.ir.constant_propagation import constant_values, node_key
+from qaic.compiler.ir.constants.propagation import constant_values, node_key
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, all_graphs, subgraphs
 from qaic.compiler.ir.precision_ops import standard

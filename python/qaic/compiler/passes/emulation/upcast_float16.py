@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.ir.constants.initializers import dense, lift_float_constants
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
-from qaic.compiler.ir.initializers import dense, lift_float_constants
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
 from qaic.compiler.ir.precision_ops import GRIDS, standard
 from qaic.compiler.ir.value_info import ValueFacts, collect_types, common_shapes
-from qaic.compiler.ir.weights import Weight
 
 if TYPE_CHECKING:
     import onnx

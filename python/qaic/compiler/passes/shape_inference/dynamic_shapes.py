@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.interface import Edge, Interface
-    from qaic.compiler.ir.weights import Weight
 
 #: sets of shapes at most: the container lists them all
 MAX_SETS: Final = 16_384

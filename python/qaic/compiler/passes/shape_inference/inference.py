@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.weights import Weight
+    from qaic.compiler.ir.constants.weights import Weight
 
 
 def inferred(

@@ -14,8 +14,7 @@ from onnx import TensorProto, helper
 
 import qaic
 from qaic.cli import compile as compile_tool
-from qaic.compiler import compile_resolved
-from qaic.compiler.backend.card import card_compiler
+from qaic.compiler import card_driver, compile_resolved
 from qaic.errors import CompileError, OptionError, QaicError
 from qaic.options import resolve
 from qpc_support import container, program
@@ -340,26 +339,26 @@ def test_older_tool_gets_the_flag_not_to_run(model, fake, calls):
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
     monkeypatch.delenv("QAIC_SDK_COMPILER", raising=False)
-    monkeypatch.setattr(card_compiler, "PRODUCT_FOLDER", tmp_path / "opt")
+    monkeypatch.setattr(card_driver, "PRODUCT_FOLDER", tmp_path / "opt")
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_the_order_of_the_places(fake, tmp_path, monkeypatch):
     on_path = fake(folder="path", name="qaic-exec", announce=False)
-    assert card_compiler.find_compiler() == on_path
+    assert card_driver.find_compiler() == on_path
     newer = fake(folder="path", announce=False)
-    assert card_compiler.find_compiler() == newer
+    assert card_driver.find_compiler() == newer
     product = fake(folder="opt", announce=False)
-    assert card_compiler.find_compiler() == product
+    assert card_driver.find_compiler() == product
     named = fake(folder="else", name="compiler-7")
-    assert card_compiler.find_compiler() == named
+    assert card_driver.find_compiler() == named
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_the_places_are_listed_when_there_is_none(tmp_path, model, capsys):
     with pytest.raises(CompileError) as caught:
-        card_compiler.find_compiler()
+        card_driver.find_compiler()
     assert caught.value.code == "compile.card_compiler_missing"
     for place in ("QAIC_SDK_COMPILER", str(tmp_path / "opt"), str(tmp_path / "path")):
         assert place in str(caught.value)
@@ -378,10 +377,10 @@ def test_our_own_script_is_never_it(tmp_path, start, monkeypatch):
     ours.write_text(f"#!/bin/sh\n{start}\n")
     ours.chmod(0o755)
     with pytest.raises(CompileError, match="no qaic-compile or qaic-exec of the vendor"):
-        card_compiler.find_compiler()
+        card_driver.find_compiler()
     monkeypatch.setenv("QAIC_SDK_COMPILER", str(ours))
     with pytest.raises(CompileError, match="a script of openqaic"):
-        card_compiler.find_compiler()
+        card_driver.find_compiler()
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "not executable"])
@@ -395,7 +394,7 @@ def test_a_wrong_variable_is_not_passed_over(kind, tmp_path, monkeypatch, fake):
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setenv("QAIC_SDK_COMPILER", str(place))
     with pytest.raises(CompileError, match=f"QAIC_SDK_COMPILER={place}"):
-        card_compiler.find_compiler()
+        card_driver.find_compiler()
 
 
 # --- as users meet it

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qaic.compiler.ir.float16_weights import Overflows
-    from qaic.compiler.ir.weights import Source
+    from qaic.compiler.ir.constants.float16_weights import Overflows
+    from qaic.compiler.ir.constants.weights import Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
-from qaic.compiler import cache, digest, driver
+from qaic.compiler import cache, driver
 from qaic.compiler.backend.card import card_files, card_process
 from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.frontend.files.content_digest import content_digest, files_digest
 from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.reports import extra_artifacts
 from qaic.compiler.targets import EXTRA_OPTIONS
@@ -156,9 +157,7 @@ def _cached(
     """Return the container from the cache, which another version of the compiler does not answer for."""
     store = cache.open_cache()
     found = compiler.stat()
-    content = (
-        digest.files_digest(source.files) if source.content is None else digest.content_digest(source.content)
-    )
+    content = files_digest(source.files) if source.content is None else content_digest(source.content)
     key = cache.cache_key(
         content,
         {

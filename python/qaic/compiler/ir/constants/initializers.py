@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir import elem_types
+from qaic.compiler.ir.constants.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from qaic.compiler.ir.constants.initializers import as_weight
+from qaic.compiler.ir.constants.weights import Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, TABLE
-from qaic.compiler.ir.initializers import as_weight
-from qaic.compiler.ir.weights import Weight, read_all
 
 if TYPE_CHECKING:
     import numpy as np

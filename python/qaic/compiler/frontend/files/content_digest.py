@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from qaic.compiler.frontend.files.data_files import finds_the_same
-from qaic.compiler.ir.weights import FileRange
+from qaic.compiler.ir.constants.weights import FileRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from qaic.compiler.ir.weights import InputFile
+    from qaic.compiler.ir.constants.weights import InputFile
 
 #: bytes hashed as one unit; a file's digest is that of its block digests, so that threads can share the work
 _BLOCK: Final = 16 << 20

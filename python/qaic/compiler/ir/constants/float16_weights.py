@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qaic.compiler.ir.weights import Source
+    from qaic.compiler.ir.constants.weights import Source
 
 _log = logging.getLogger("qaic.compiler")
 

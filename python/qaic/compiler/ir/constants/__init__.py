@@ -1,0 +1,1 @@
+"""Constants: where their numbers are, how they are read, and what follows from them."""

@@ -1,0 +1,72 @@
+"""Multiply-accumulates of a node."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+_MATMULS: Final = frozenset(
+    {
+        "MatMul",
+        "MatMulInteger",
+        "QLinearMatMul",
+        "FusedMatMul",
+        "MatMulIntegerToFloat",
+        "DynamicQuantizeMatMul",
+    }
+)
+_CONVOLUTIONS: Final = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
+#: recurrent layers -> gates
+_RECURRENT: Final = {"GRU": 3, "LSTM": 4, "RNN": 1}
+#: where the second operand of the quantized forms is
+_SECOND: Final = {"QLinearMatMul": 3, "QLinearConv": 3}
+
+_Shape = tuple[int, ...]
+
+
+def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
+    """Multiply-accumulates of a node; 0 for kinds that are not counted, None when a shape is missing."""
+    kind = node.op_type
+    counted = kind in _MATMULS or kind in _CONVOLUTIONS or kind in _RECURRENT
+    if not (counted or kind in {"ConvTranspose", "Gemm", "Einsum"}):
+        return 0
+    first = shapes.get(node.input[0]) if node.input else None
+    at = _SECOND.get(kind, 1)
+    second = shapes.get(node.input[at]) if at < len(node.input) else None
+    result = shapes.get(node.output[0]) if node.output and node.output[0] else None
+    if first is None or second is None or (result is None and kind not in _RECURRENT):
+        return None
+    if kind == "Einsum":
+        return _einsum(node, [shapes.get(name) for name in node.input])
+    if kind in _RECURRENT and len(first) == 3 and len(second) == 3:
+        directions, rows, inputs = second
+        hidden = rows // _RECURRENT[kind]
+        return first[0] * first[1] * directions * rows * (inputs + hidden)
+    if not (first and second) or result is None:
+        return None
+    if kind in _MATMULS:
+        return math.prod(result) * first[-1]
+    if kind == "Gemm":
+        is_transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+        return math.prod(result) * first[0 if is_transposed else -1]
+    # Every output of a convolution sees one kernel; every input of a transposed one is spread over one.
+    return math.prod(first if kind == "ConvTranspose" else result) * math.prod(second[1:])
+
+
+def _einsum(node: onnx.NodeProto, shapes: Sequence[_Shape | None]) -> int | None:
+    """Every index of the equation is a loop."""
+    equation = next((a.s.decode("ascii", "replace") for a in node.attribute if a.name == "equation"), "")
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if "." in equation or len(terms) != len(shapes):
+        return None
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        if shape is None or len(term) != len(shape):
+            return None
+        sizes.update(zip(term, shape, strict=True))
+    return math.prod(sizes.values())
