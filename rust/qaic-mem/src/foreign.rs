@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::loan::LoanGuard;
-use crate::{HostSlice, HostSliceMut, Storage};
+use crate::{HostSlice, HostSliceMut, SharedMemory, Storage};
 
 /// Keeps memory alive. Dropped on whichever thread drops the last memory that it keeps.
 pub type Owner = Arc<dyn Any + Send + Sync>;
@@ -18,7 +18,8 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 enum Backing {
     /// There are no bytes.
     Nothing,
-    Owner(#[allow(dead_code)] Owner), // kept, never looked at
+    Owner(#[allow(dead_code)] Owner),              // kept, never looked at
+    Shared(#[allow(dead_code)] Arc<SharedMemory>), // kept, never looked at
     Storage(Storage),
     Loan(#[allow(dead_code)] LoanGuard), // its drop says that the memory is given back
 }
@@ -27,7 +28,7 @@ impl Backing {
     fn into_storage(self) -> Option<Storage> {
         match self {
             Self::Storage(storage) => Some(storage),
-            Self::Nothing | Self::Owner(_) | Self::Loan(_) => None,
+            Self::Nothing | Self::Owner(_) | Self::Shared(_) | Self::Loan(_) => None,
         }
     }
 }
@@ -106,6 +107,13 @@ impl ForeignMemoryMut {
         Self { ptr, len, backing: Backing::Owner(owner) }
     }
 
+    /// Memory that others have too; `None` where it must not be written.
+    pub fn of_shared(memory: &Arc<SharedMemory>) -> Option<Self> {
+        let (ptr, len) = (memory.address(), memory.memory().len());
+        let backing = || Backing::Shared(Arc::clone(memory));
+        (!memory.is_readonly()).then(|| Self { ptr, len, backing: backing() })
+    }
+
     /// A view that is lent until the guard is dropped.
     pub(crate) fn lent(view: &HostSliceMut<'_>, guard: LoanGuard) -> Self {
         Self { ptr: view.as_mut_ptr(), len: view.len(), backing: Backing::Loan(guard) }
@@ -136,6 +144,13 @@ impl ForeignMemoryMut {
     /// The storage that the memory is, if it is one.
     pub fn into_storage(self) -> Option<Storage> {
         self.backing.into_storage()
+    }
+}
+
+impl From<&Arc<SharedMemory>> for ForeignMemory {
+    fn from(memory: &Arc<SharedMemory>) -> Self {
+        let (ptr, len) = (memory.address(), memory.memory().len());
+        Self { ptr, len, backing: Backing::Shared(Arc::clone(memory)) }
     }
 }
 

@@ -3,7 +3,7 @@
 //! * [`HostSlice`] and [`HostSliceMut`] are views of such memory. They borrow from what keeps it, copy, and never lend a
 //!   reference into it;
 //! * [`ForeignMemory`] and [`ForeignMemoryMut`] are memory with what keeps it, as values without a lifetime. A call that
-//!   borrows makes them with a [`Lender`];
+//!   borrows makes them with a [`Lender`], one that shares memory with others has it as [`SharedMemory`];
 //! * [`Storage`] is memory of our own, [`StoragePool`] hands it out again, [`FileBytes`] is a file, [`Mapping`] pages that a
 //!   device has too, [`DmaBuf`] memory that
 //!   only devices see;
@@ -81,6 +81,8 @@
 
 pub mod convert;
 mod dma_buf;
+#[allow(unsafe_code)] // a chain of allocations
+mod drop_list;
 mod error;
 #[allow(unsafe_code)] // maps files
 mod file_bytes;
@@ -92,6 +94,8 @@ mod large_pages;
 mod loan;
 #[allow(unsafe_code)] // maps pages
 mod mapping;
+#[allow(unsafe_code)] // memory whose keeper is in the same value
+mod shared;
 #[allow(unsafe_code)] // allocates
 mod storage;
 #[allow(unsafe_code)] // keeps allocations as addresses
@@ -103,12 +107,14 @@ mod view;
 
 pub use bytemuck::Pod;
 pub use dma_buf::DmaBuf;
+pub use drop_list::{Deferred, DropList};
 pub use error::MemoryError;
 pub use file_bytes::FileBytes;
 pub use foreign::{ForeignMemory, ForeignMemoryMut, Owner};
 pub use large_pages::reserve_large;
 pub use loan::{Lender, Loan};
 pub use mapping::Mapping;
+pub use shared::{Kept, SharedMemory};
 pub use storage::Storage;
 pub use storage_pool::StoragePool;
 pub(crate) use transposed::copy_transposed;

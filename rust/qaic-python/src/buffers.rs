@@ -21,7 +21,7 @@ use qaic_runtime::binding::Argument;
 use qaic_runtime::image::Image;
 
 pub(crate) use export::{BufferExport, release_dropped};
-pub(crate) use qbuffer::{Backing, PyQBuffer, ReleaseDropped};
+pub(crate) use qbuffer::{PyQBuffer, ReleaseDropped, copied, zeroed};
 
 /// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.
 #[derive(Default)]

@@ -8,6 +8,8 @@
 
 #[path = "../src/atomic.rs"]
 mod atomic;
+#[path = "../../qaic-mem/src/drop_list.rs"]
+mod drop_list;
 #[path = "../src/event_count.rs"]
 mod event_count;
 #[path = "../src/free_list.rs"]
@@ -25,6 +27,7 @@ mod run_queue;
 #[path = "../src/slot.rs"]
 mod slot;
 
+use drop_list::{Deferred, DropList};
 use event_count::{Event, EventCount};
 use free_list::FreeList;
 use id_index::IdIndex;
@@ -38,6 +41,8 @@ use slot::Slot;
 
 #[path = "composition.rs"]
 mod composition_models;
+#[path = "drop_list.rs"]
+mod drop_list_models;
 #[path = "event_count.rs"]
 mod event_count_models;
 #[path = "free_list.rs"]

@@ -1,63 +1,53 @@
 //! Arrays that stay exported for as long as their memory is used.
 //!
-//! An export is let go on whichever thread uses it last, which may be one that runs inferences, or one that holds a lock.
-//! Giving a buffer back runs Python code, so a dropped export only goes onto a list; the next call that comes from Python
-//! empties it ([`release_dropped`]). The list takes no lock: a forked child finds it in order.
+//! Giving a buffer back runs Python code, so a dropped export waits on a list for the next call that comes from Python
+//! ([`release_dropped`]).
 
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Arc;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use qaic_mem::HostSlice;
+use qaic_mem::{Deferred, DropList, HostSlice, SharedMemory};
 use qaic_runtime::binding::Argument;
 
 use super::entries;
 
 /// The memory of an array, by the buffer protocol, with any strides.
 pub(crate) struct BufferExport {
-    node: NonNull<Node>,
+    // Never moved once filled: an exporter may let `shape` point into the structure.
+    view: Deferred<View>,
 }
 
-// Never moved once filled: an exporter may let `shape` point into the structure.
-struct Node {
-    view: ffi::Py_buffer,
-    next: *mut Node,
-}
+struct View(ffi::Py_buffer);
 
 // SAFETY: the structure is filled before it is shared, only read then, and released by an attached thread.
-unsafe impl Send for BufferExport {}
+unsafe impl Send for View {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for BufferExport {}
+unsafe impl Sync for View {}
 
-/// Exports that are not used any more, newest first.
-static DROPPED: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
+/// Exports that are not used any more.
+static DROPPED: DropList<View> = DropList::new();
 
 impl BufferExport {
     /// Takes the buffer of `value`, read-only or not as the value has it. Its element format is not asked for: only the
     /// size of an element counts here, and types without a format may come.
     pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let mut node = Box::new(Node { view: ffi::Py_buffer::new(), next: ptr::null_mut() });
+        let mut view = Deferred::new(&DROPPED, View(ffi::Py_buffer::new()));
         // SAFETY: `view` is writable room for one structure; the thread is attached, as `value` proves.
-        let status =
-            unsafe { ffi::PyObject_GetBuffer(value.as_ptr(), &raw mut node.view, ffi::PyBUF_STRIDES) };
+        let status = unsafe { ffi::PyObject_GetBuffer(value.as_ptr(), &raw mut view.0, ffi::PyBUF_STRIDES) };
         if status != 0 {
+            // The empty structure is released as nothing.
             return Err(
                 PyErr::take(value.py()).unwrap_or_else(|| PyBufferError::new_err("the object has no buffer"))
             );
         }
-        Ok(Self { node: NonNull::from(Box::leak(node)) })
-    }
-
-    fn view(&self) -> &ffi::Py_buffer {
-        // SAFETY: the node was leaked by `take` and is freed only after this value is gone.
-        unsafe { &self.node.as_ref().view }
+        Ok(Self { view })
     }
 
     /// What it looks like. The element format is not known.
     pub(crate) fn argument(&self) -> Argument<'_> {
-        let view = self.view();
+        let view = &self.view.0;
         // SAFETY: PyBUF_STRIDES implies `ndim` entries that live as long as the export.
         let shape = unsafe { entries(view.shape, view.ndim) };
         // SAFETY: as for the shape.
@@ -78,38 +68,21 @@ impl BufferExport {
         let len = self.argument().span_bytes()?;
         // SAFETY: the exporter keeps every element valid until the release, which takes this value, and the last one ends
         // `len` bytes after the first begins. Python threads may write the memory, which `HostSlice` allows.
-        Some(unsafe { HostSlice::new(self.view().buf.cast(), len) })
+        Some(unsafe { HostSlice::new(self.view.0.buf.cast(), len) })
     }
-}
 
-impl Drop for BufferExport {
-    fn drop(&mut self) {
-        let node = self.node.as_ptr();
-        let mut head = DROPPED.load(Ordering::Relaxed);
-        loop {
-            // SAFETY: until it is on the list the node belongs to this value alone.
-            unsafe { (*node).next = head };
-            // Release: the thread that takes the list sees the node as it was left.
-            match DROPPED.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(current) => head = current,
-            }
-        }
+    /// The memory of the array, from its first element on; none where elements lie before that.
+    pub(crate) fn share(self) -> Arc<SharedMemory> {
+        let memory = self.memory().unwrap_or(HostSlice::empty());
+        let (address, len) = (memory.as_ptr().cast_mut(), memory.len());
+        let is_readonly = self.view.0.readonly != 0;
+        // SAFETY: the export keeps the memory, and says whether it may be written. Python threads may write it as well.
+        unsafe { SharedMemory::foreign(address, len, is_readonly, self) }
     }
 }
 
 /// Gives back the exports that were dropped since the last call. Runs Python code: no lock may be held.
 pub(crate) fn release_dropped(_attached: Python<'_>) {
-    if DROPPED.load(Ordering::Relaxed).is_null() {
-        return;
-    }
-    // Acquire: pairs with the release in `drop`.
-    let mut next = DROPPED.swap(ptr::null_mut(), Ordering::Acquire);
-    while let Some(node) = NonNull::new(next) {
-        // SAFETY: leaked by `take`; taken off the list, it belongs to this call alone.
-        let mut node = unsafe { Box::from_raw(node.as_ptr()) };
-        next = node.next;
-        // SAFETY: filled by `take`, released once, by an attached thread.
-        unsafe { ffi::PyBuffer_Release(&raw mut node.view) };
-    }
+    // SAFETY: filled by `take` or empty, released once, by an attached thread.
+    DROPPED.release(|view| unsafe { ffi::PyBuffer_Release(&raw mut view.0) });
 }

@@ -6,41 +6,21 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
+use qaic_mem::SharedMemory;
 use qaic_runtime::binding::{BindingSpec, BindingSpecs, GivenShape};
-use qaic_runtime::error::{ErrorDetail, RuntimeError, StateError};
+use qaic_runtime::request::ListedBuffer;
 
-use super::bound_buffers::Listed;
-use super::numbers::{refused, whole};
-use super::status::QStatus;
-use crate::buffers::{Backing, BufferExport, PyQBuffer};
-
-/// A call that changes nothing and answers with a status.
-pub(crate) struct Refused {
-    pub(crate) status: QStatus,
-    pub(crate) error: RuntimeError,
-}
-
-impl From<RuntimeError> for Refused {
-    fn from(error: RuntimeError) -> Self {
-        let status = match error.detail() {
-            // The bound of an inference under way cannot be touched; later they can.
-            ErrorDetail::State(StateError::InFlight) => QStatus::Busy,
-            _ => QStatus::of(&error),
-        };
-        Self { status, error }
-    }
-}
+use super::numbers::whole;
+use super::status::{Answer, QStatus, Refusal, refused};
+use crate::buffers::{BufferExport, PyQBuffer};
 
 /// What was passed.
 pub(crate) enum BufferArgument {
     /// A buffer for every binding.
-    All(Vec<Arc<Backing>>),
+    All(Vec<Arc<SharedMemory>>),
     /// Index and value of some bindings, in the order of the list.
     Some(Vec<(i64, Py<PyAny>)>),
 }
-
-/// An outcome that is a status, unless Python raised.
-pub(crate) type Answer<T> = PyResult<Result<T, Refused>>;
 
 /// Reads the first argument of `setData`.
 pub(crate) fn read(data: &Bound<'_, PyAny>) -> Answer<BufferArgument> {
@@ -49,8 +29,8 @@ pub(crate) fn read(data: &Bound<'_, PyAny>) -> Answer<BufferArgument> {
         Err(_) => listed_otherwise(data)?,
     };
     match items.get_item(0) {
-        Ok(first) if first.is_instance_of::<PyTuple>() => Ok(Ok(BufferArgument::Some(pairs(&items)?))),
-        _ => Ok(buffers(&items)?.map(BufferArgument::All)),
+        Ok(first) if first.is_instance_of::<PyTuple>() => Ok(BufferArgument::Some(pairs(&items)?)),
+        _ => Ok(BufferArgument::All(buffers(&items)?)),
     }
 }
 
@@ -61,13 +41,20 @@ fn listed_otherwise<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList
         None => data.clone(),
     };
     let items = data.try_iter().map_err(|_| {
-        let found = data.get_type();
-        let name = found.name().map_or_else(|_| String::new(), |name| name.to_string());
+        let name = type_name(&data);
         PyTypeError::new_err(format!(
             "a list of QBuffer, a list of (index, array) or an InferenceVector is expected, not {name}"
         ))
     })?;
     PyList::new(data.py(), items.collect::<PyResult<Vec<_>>>()?)
+}
+
+/// The list that a value is, or that it gives.
+pub(crate) fn list_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    match value.cast::<PyList>() {
+        Ok(list) => Ok(list.clone()),
+        Err(_) => PyList::new(value.py(), value.try_iter()?.collect::<PyResult<Vec<_>>>()?),
+    }
 }
 
 /// Reads a list of (index, value).
@@ -87,67 +74,67 @@ pub(crate) fn pairs(items: &Bound<'_, PyList>) -> PyResult<Vec<(i64, Py<PyAny>)>
 }
 
 /// Reads a list of `QBuffer`.
-pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<Backing>>> {
-    let mut backings = Vec::with_capacity(items.len());
+pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<SharedMemory>>> {
+    let mut memories = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
-        let Ok(buffer) = item.cast::<PyQBuffer>() else {
-            let found = item.get_type();
-            return Err(PyTypeError::new_err(format!(
-                "buffer {index} is a {}; a QBuffer is expected",
-                found.name()?
-            )));
-        };
-        match backing_of(buffer.get(), index) {
-            Ok(backing) => backings.push(backing),
-            Err(refused) => return Ok(Err(refused)),
-        }
+        memories.push(memory_of(buffer(&item, index)?.get(), index)?);
     }
-    Ok(Ok(backings))
+    Ok(memories)
 }
 
-fn backing_of(buffer: &PyQBuffer, index: usize) -> Result<Arc<Backing>, Refused> {
-    if buffer.is_what_it_says() {
-        return Ok(Arc::clone(buffer.backing()));
+/// The `QBuffer` that an entry of a list is.
+pub(crate) fn buffer<'a, 'py>(
+    item: &'a Bound<'py, PyAny>,
+    index: usize,
+) -> PyResult<&'a Bound<'py, PyQBuffer>> {
+    item.cast::<PyQBuffer>().map_err(|_| {
+        let found = type_name(item);
+        PyTypeError::new_err(format!("buffer {index} is a {found}; a QBuffer is expected"))
+    })
+}
+
+/// What a value is, for messages.
+pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
+    value.get_type().name().map_or_else(|_| String::new(), |name| name.to_string())
+}
+
+fn memory_of(buffer: &PyQBuffer, index: usize) -> Answer<Arc<SharedMemory>> {
+    let buffer = buffer.buffer();
+    if buffer.is_declared_right() {
+        return Ok(Arc::clone(buffer.memory()));
     }
     let error = refused(format!(
         "buffer {index} has a type that its memory is not of; heap memory is QBUFFER_TYPE_HEAP, what \
          QBuffer.from_dma_buf makes is QBUFFER_TYPE_DMABUF"
     ));
-    Err(Refused { status: QStatus::Unsupported, error })
+    Err(Refusal::Failed(QStatus::Unsupported, error))
 }
 
 /// Reads what is listed for a binding: an array with its shape, or a `QBuffer` of the shape that goes with its size.
 ///
 /// Inputs whose elements do not follow each other are copied; outputs of that kind are refused.
-pub(crate) fn listed(specs: &BindingSpecs, index: usize, value: &Bound<'_, PyAny>) -> Answer<Listed> {
-    let spec = match specs.get(index) {
-        Ok(spec) => spec,
-        Err(error) => return Ok(Err(error.into())),
-    };
+pub(crate) fn listed(specs: &BindingSpecs, index: usize, value: &Bound<'_, PyAny>) -> Answer<ListedBuffer> {
+    let spec = specs.get(index)?;
     if let Ok(buffer) = value.cast::<PyQBuffer>() {
-        return Ok(backing_of(buffer.get(), index).map(|backing| {
-            let shape = specs.shape_of_size(index, spec.tensor_bytes(backing.facts()));
-            Listed { index, backing, shape }
-        }));
+        let memory = memory_of(buffer.get(), index)?;
+        let shape = specs.shape_of_buffer(index, (&*memory).into());
+        return Ok(ListedBuffer { index, memory, shape });
     }
     let array = held(spec, value)?;
     let argument = array.argument();
     let dims = argument.shape.iter().map(|&dim| dim.unsigned_abs() as u64).collect();
     let shape = Some(GivenShape { item_bytes: argument.item_bytes as u64, dims });
-    if let Err(error) = spec.check_contiguous(&argument)
-        && !spec.is_input
-    {
-        return Ok(Err(error.into()));
+    if !spec.is_input {
+        spec.check_contiguous(&argument)?;
     }
     let array = if argument.is_contiguous() { array } else { BufferExport::take(&in_c_order(value)?)? };
-    Ok(Ok(Listed { index, backing: Backing::over(array), shape }))
+    Ok(ListedBuffer { index, memory: array.share(), shape })
 }
 
 /// The exported buffer of an array.
 pub(crate) fn held(spec: &BindingSpec, value: &Bound<'_, PyAny>) -> PyResult<BufferExport> {
     BufferExport::take(value).map_err(|cause| {
-        let found = value.get_type();
-        let name = found.name().map_or_else(|_| String::new(), |name| name.to_string());
+        let name = type_name(value);
         let refusal =
             PyTypeError::new_err(format!("`{}` was given a {name}; a numpy array is expected", spec.name));
         refusal.set_cause(value.py(), Some(cause));

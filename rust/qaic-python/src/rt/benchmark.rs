@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use qaic_mem::SharedMemory;
 use qaic_runtime::context::Context;
 use qaic_runtime::inference_set::{BenchmarkProgress, HandleId};
 
-use super::argument::{Refused, buffers};
+use super::argument::buffers;
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
 use super::inference_set::{PyQaicInferenceSet, SetCore};
-use super::status::{Origin, QStatus, outcome, refusal, refusal_as};
-use crate::buffers::{Backing, release_dropped};
+use super::status::{Origin, QStatus, Refusal, outcome, refuse};
+use crate::buffers::release_dropped;
 use crate::errors::from_runtime;
 use crate::gil::{Reaped, signal_pending};
 
@@ -22,7 +23,7 @@ use crate::gil::{Reaped, signal_pending};
 pub(crate) struct PyBenchmark {
     core: Reaped<SetCore>,
     context: Arc<Context>,
-    backings: Vec<Arc<Backing>>,
+    buffers: Vec<Arc<SharedMemory>>,
     // Of the run under way, or of the last one.
     progress: BenchmarkProgress,
 }
@@ -34,10 +35,14 @@ impl PyBenchmark {
     fn new(handles: &PyQaicInferenceSet, buffers: &Bound<'_, PyList>) -> PyResult<Self> {
         let core = Reaped::new(Arc::clone(handles.core()));
         let progress = BenchmarkProgress::new(core.set());
-        let backings = self::buffers(buffers)?.map_err(|Refused { error, .. }| {
-            super::construction_failed(buffers.py(), "InferenceBenchmarkSet", error)
+        let context = Arc::clone(handles.context());
+        let buffers = self::buffers(buffers).map_err(|refusal| match refusal {
+            Refusal::Raised(error) => error,
+            Refusal::Failed(_, error) => {
+                super::construction_failed(buffers.py(), "InferenceBenchmarkSet", error)
+            }
         })?;
-        Ok(Self { core, context: Arc::clone(handles.context()), backings, progress })
+        Ok(Self { core, context, buffers, progress })
     }
 
     /// Runs `count` inferences, or as many as begin within `seconds`. Returns (status, inferences, nanoseconds); what
@@ -60,11 +65,11 @@ impl PyBenchmark {
         let bound = self.core.places().iter().try_for_each(|place| {
             // The run before this one has leased it.
             place.bound().bind_again();
-            place.bound().replace_all(&self.backings, None)
+            place.bound().replace_all(&self.buffers, None)
         });
         if let Err(error) = bound {
-            let Refused { status, error } = error.into();
-            return Ok((refusal_as(py, &self.context, Origin::InferenceSet, status, &error)?, 0, 0));
+            let refusal = Refusal::from(error).busy_in_flight();
+            return Ok((refuse(py, &self.context, Origin::InferenceSet, refusal)?, 0, 0));
         }
         // What `ended` raised: nothing more begins then.
         let mut raised = None;
@@ -76,7 +81,7 @@ impl PyBenchmark {
         };
         let progress = &self.progress;
         let measured =
-            outcome(py, || set.benchmark(count, limit, progress, |_, _| {}, count_one, signal_pending))?;
+            outcome(py, || set.benchmark(count, limit, progress, |_, _| {}, count_one, signal_pending));
         if let Some(error) = raised {
             return Err(error);
         }
@@ -85,8 +90,8 @@ impl PyBenchmark {
                 let elapsed_ns = u64::try_from(measured.elapsed.as_nanos()).unwrap_or(u64::MAX);
                 Ok((QStatus::Success.member(py)?, measured.completed, elapsed_ns))
             }
-            Err(error) => {
-                let status = refusal(py, &self.context, Origin::InferenceSet, &error)?;
+            Err(refusal) => {
+                let status = refuse(py, &self.context, Origin::InferenceSet, refusal)?;
                 Ok((status, progress.completed().sum(), 0))
             }
         }

@@ -16,7 +16,7 @@ use qaic_runtime::process::log::Level;
 use super::callback_channel::RtChannel;
 use super::numbers::whole;
 use super::qpc::RtQpc;
-use super::status::{Origin, QStatus, invalid, outcome, refusal};
+use super::status::{Origin, QStatus, outcome, refuse, refused, reply};
 use super::{construction_failed, construction_failed_by};
 use crate::context::open_context;
 
@@ -123,11 +123,10 @@ impl RtContext {
     #[pyo3(name = "setLogLevel")]
     fn set_log_level(&self, py: Python<'_>, level: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let code = whole(level)?;
-        let Some(level) = u8::try_from(code).ok().and_then(Level::from_code) else {
-            return invalid(py, &self.context, Origin::Context, &format!("log level {code} does not exist"));
-        };
-        self.context.logger().set_level(level);
-        QStatus::Success.member(py)
+        let level = u8::try_from(code).ok().and_then(Level::from_code);
+        let level = level.ok_or_else(|| refused(format!("log level {code} does not exist")).into());
+        let set = level.map(|level| self.context.logger().set_level(level));
+        reply(py, &self.context, Origin::Context, set)
     }
 
     /// (status, level).
@@ -142,9 +141,11 @@ impl RtContext {
     #[pyo3(name = "findDevice")]
     #[allow(non_snake_case)]
     fn find_device<'py>(&self, py: Python<'py>, qpcObj: &RtQpc) -> PyResult<Bound<'py, PyTuple>> {
-        match outcome(py, || find_device(&self.context, &self.devices, qpcObj.image()))? {
+        match outcome(py, || find_device(&self.context, &self.devices, qpcObj.image())) {
             Ok(id) => (QStatus::Success.member(py)?, id.0).into_pyobject(py),
-            Err(error) => (refusal(py, &self.context, Origin::Context, &error)?, NO_DEVICE).into_pyobject(py),
+            Err(refusal) => {
+                (refuse(py, &self.context, Origin::Context, refusal)?, NO_DEVICE).into_pyobject(py)
+            }
         }
     }
 

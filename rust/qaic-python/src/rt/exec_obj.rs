@@ -3,20 +3,18 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList, PyTuple};
+use pyo3::types::{PyInt, PyTuple};
 use qaic_runtime::context::Context;
-use qaic_runtime::request::ExecObj;
+use qaic_runtime::request::{BoundBuffers, ExecObj};
 
-use super::argument::{self, Answer, BufferArgument, Refused};
-use super::bound_buffers::BoundBuffers;
+use super::argument::{self, BufferArgument};
 use super::context::RtContext;
 use super::dims::{self, PyDims};
-use super::numbers::refused;
 use super::program::PyProgram;
 use super::slicing::{PySlicing, PySlicingSpec};
-use super::status::{Origin, QStatus, outcome, refusal_as, reply};
+use super::status::{Answer, Origin, QStatus, Refusal, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
-use crate::buffers::{Backing, PyQBuffer, ReleaseDropped, release_dropped};
+use crate::buffers::{PyQBuffer, ReleaseDropped, release_dropped, zeroed};
 use crate::gil::{Reaped, signal_pending};
 
 /// The property that loads and activates the program.
@@ -52,91 +50,62 @@ impl PyExecObj {
         self.is_placed_freely
     }
 
-    fn answer(&self, py: Python<'_>, outcome: Result<(), Refused>) -> PyResult<Py<PyAny>> {
-        match outcome {
-            Ok(()) => QStatus::Success.member(py),
-            Err(refused) => refusal_as(py, &self.context, Origin::ExecObj, refused.status, &refused.error),
-        }
+    fn reply(&self, py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
+        reply(py, &self.context, Origin::ExecObj, answer)
     }
 
-    fn bind_data(
-        &self,
-        py: Python<'_>,
-        data: &Bound<'_, PyAny>,
-        dims: Option<&Bound<'_, PyAny>>,
-    ) -> Answer<()> {
+    fn bind_data(&self, data: &Bound<'_, PyAny>, dims: Option<&Bound<'_, PyAny>>) -> Answer {
         let bound = &self.bound;
-        let given = match argument::read(data)? {
-            Ok(given) => given,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        match (given, dims) {
-            (BufferArgument::All(backings), None) => {
-                Ok(bound.replace_all(&backings, None).map_err(Refused::from))
-            }
-            (BufferArgument::All(backings), Some(given)) => {
-                // Borrowed where it can be: this is the path of every step of a decoder.
-                let outcome = match given.cast::<PyDims>() {
-                    Ok(dims) => dims.get().with(|dims| bound.replace_all(&backings, Some(dims))),
-                    Err(_) => bound.replace_all(&backings, Some(&dims::entries(given)?)),
-                };
-                Ok(outcome.map_err(Refused::from))
-            }
+        match (argument::read(data)?, dims) {
+            (BufferArgument::All(buffers), None) => bound.replace_all(&buffers, None)?,
+            // Borrowed where it can be: this is the path of every step of a decoder.
+            (BufferArgument::All(buffers), Some(given)) => match given.cast::<PyDims>() {
+                Ok(dims) => dims.get().with(|dims| bound.replace_all(&buffers, Some(dims)))?,
+                Err(_) => bound.replace_all(&buffers, Some(&dims::entries(given)?))?,
+            },
             (BufferArgument::Some(_), Some(_)) => {
-                Ok(Err(refused("dims go with a list of buffers; arrays bring their own".to_owned()).into()))
+                return Err(refused("dims go with a list of buffers; arrays bring their own").into());
             }
             (BufferArgument::Some(pairs), None) => {
                 let mut listed = Vec::with_capacity(pairs.len());
                 for (index, value) in pairs {
-                    let index = match bound.specs().position(index) {
-                        Ok(index) => index,
-                        Err(error) => return Ok(Err(error.into())),
-                    };
-                    match argument::listed(bound.specs(), index, value.bind(py))? {
-                        Ok(entry) => listed.push(entry),
-                        Err(refused) => return Ok(Err(refused)),
-                    }
+                    let index = bound.specs().position(index)?;
+                    listed.push(argument::listed(bound.specs(), index, value.bind(data.py()))?);
                 }
-                Ok(bound.replace_some(&listed, Vec::new()).map_err(Refused::from))
+                bound.replace_some(&listed, Vec::new())?;
             }
         }
+        Ok(())
     }
 
-    fn wire_slices(
+    fn bind_windows(
         &self,
-        py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        spec: &PySlicingSpec,
+        spec: &Bound<'_, PyAny>,
         parameters: Vec<(String, i64)>,
     ) -> Answer<PySlicing> {
+        if spec.is_none() {
+            let what = "the slicing specification is None; one that could be made is expected";
+            return Err(refused(what).into());
+        }
+        let spec = spec.cast::<PySlicingSpec>().map_err(PyErr::from)?.get();
         let bound = &self.bound;
         if !spec.is_of(bound.specs()) {
-            let what = "the slicing specification was made for another program".to_owned();
-            return Ok(Err(refused(what).into()));
+            return Err(refused("the slicing specification was made for another program").into());
         }
-        let items = match data.cast::<PyList>() {
-            Ok(list) => list.clone(),
-            Err(_) => PyList::new(py, data.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
-        };
         let (mut listed, mut windows) = (Vec::new(), Vec::new());
-        for (index, value) in argument::pairs(&items)? {
-            let value = value.bind(py);
-            let index = match bound.specs().position(index) {
-                Ok(index) => index,
-                Err(error) => return Ok(Err(error.into())),
-            };
-            let outcome = if spec.cuts(index) {
-                spec.window(index, value, &parameters)?.map(|window| windows.push(window))
+        for (index, value) in argument::pairs(&argument::list_of(data)?)? {
+            let value = value.bind(data.py());
+            let index = bound.specs().position(index)?;
+            if spec.cuts(index) {
+                windows.push(spec.window(index, value, &parameters)?);
             } else {
-                argument::listed(bound.specs(), index, value)?.map(|entry| listed.push(entry))
-            };
-            if let Err(refused) = outcome {
-                return Ok(Err(refused));
+                listed.push(argument::listed(bound.specs(), index, value)?);
             }
         }
         let count = windows.len();
-        let outcome = bound.replace_some(&listed, windows).map_err(Refused::from);
-        Ok(outcome.map(|()| PySlicing::new(count, parameters)))
+        bound.replace_some(&listed, windows)?;
+        Ok(PySlicing::new(count, parameters))
     }
 }
 
@@ -158,24 +127,25 @@ impl PyExecObj {
         let program = program.ok_or_else(|| missing(py, "ExecObj", "the program"))?;
         let this = program.get();
         let runtime = Arc::clone(this.inner().context());
-        let failed = |error| construction_reported(py, &runtime, "ExecObj", error);
+        let failed = |refusal| construction_reported(py, &runtime, "ExecObj", refusal);
         let automatic = match properties.filter(|given| given.is_instance_of::<PyInt>()) {
             None => true,
             Some(mask) => match mask.extract::<u32>() {
                 Ok(0) => false,
                 Ok(AUTO_LOAD_ACTIVATE) => true,
                 _ => {
-                    return Err(failed(refused(format!(
+                    let what = format!(
                         "properties are {mask}; 0 and {AUTO_LOAD_ACTIVATE} (load and activate) have a meaning"
-                    ))));
+                    );
+                    return Err(failed(refused(what).into()));
                 }
             },
         };
         if !Arc::ptr_eq(context.get().inner(), &runtime) {
-            let what = "the program belongs to another context; pass the one it was made with".to_owned();
-            return Err(failed(refused(what)));
+            let what = "the program belongs to another context; pass the one it was made with";
+            return Err(failed(refused(what).into()));
         }
-        let exec = this.loading(py, || ExecObj::new(this.inner(), automatic))?.map_err(failed)?;
+        let exec = this.loading(py, || ExecObj::new(this.inner(), automatic)).map_err(failed)?;
         let bound = Arc::new(BoundBuffers::new(exec, Arc::clone(this.specs())));
         let is_placed_freely = this.is_chosen();
         Ok(Self {
@@ -199,10 +169,10 @@ impl PyExecObj {
         data: &Bound<'_, PyAny>,
         bufDims: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let outcome = self.bind_data(py, data, bufDims);
+        let bound = self.bind_data(data, bufDims);
         // What was replaced, or was not bound in the end.
         release_dropped(py);
-        self.answer(py, outcome?)
+        self.reply(py, bound.map_err(Refusal::busy_in_flight))
     }
 
     /// As ``setData`` with a list of (binding index, array), where the arrays of bindings that `spec` names are windows
@@ -215,19 +185,9 @@ impl PyExecObj {
         spec: &Bound<'py, PyAny>,
         params: Vec<(String, i64)>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let outcome = match spec.cast::<PySlicingSpec>() {
-            Ok(spec) => self.wire_slices(py, data, spec.get(), params),
-            Err(_) if spec.is_none() => Ok(Err(refused(
-                "the slicing specification is None; one that could be made is expected".to_owned(),
-            )
-            .into())),
-            Err(error) => Err(error.into()),
-        };
+        let bound = self.bind_windows(data, spec, params);
         release_dropped(py);
-        match outcome? {
-            Ok(slicing) => (QStatus::Success.member(py)?, slicing).into_pyobject(py),
-            Err(refused) => (self.answer(py, Err(refused))?, py.None()).into_pyobject(py),
-        }
+        reply_with(py, &self.context, Origin::ExecObj, bound.map_err(Refusal::busy_in_flight))
     }
 
     /// Runs one inference and waits for it. `qbuffers` are set first, as by ``setData``.
@@ -236,14 +196,13 @@ impl PyExecObj {
     #[pyo3(signature = (qbuffers = None))]
     fn run(&self, py: Python<'_>, qbuffers: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         if let Some(data) = qbuffers {
-            let bound = self.bind_data(py, data, None);
+            let bound = self.bind_data(data, None);
             release_dropped(py);
-            if let Err(refused) = bound? {
-                return self.answer(py, Err(refused));
+            if let Err(refusal) = bound {
+                return self.reply(py, Err(refusal.busy_in_flight()));
             }
         }
-        let outcome = outcome(py, || self.exec().run(signal_pending))?;
-        reply(py, &self.context, Origin::ExecObj, outcome)
+        self.reply(py, outcome(py, || self.exec().run(signal_pending)))
     }
 
     /// Waits for the inference that was enqueued last; success at once when there is none.
@@ -251,18 +210,13 @@ impl PyExecObj {
     /// Blocking, without the interpreter lock; after Ctrl-C the inference goes on.
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let outcome = outcome(py, || self.exec().wait(None, signal_pending))?;
-        reply(py, &self.context, Origin::ExecObj, outcome)
+        self.reply(py, outcome(py, || self.exec().wait(None, signal_pending)))
     }
 
     /// (status, list of ``QBuffer`` by binding index); what was never set has no bytes.
     #[pyo3(name = "getData")]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let backings = self.bound.backings().into_iter();
-        let buffers = backings
-            .map(|backing| Ok(PyQBuffer::new(backing.map_or_else(|| Backing::zeroed(py, 0), Ok)?)))
-            .collect::<PyResult<Vec<_>>>()?;
-        (QStatus::Success.member(py)?, buffers).into_pyobject(py)
+        (QStatus::Success.member(py)?, bound_to(py, &self.bound)?).into_pyobject(py)
     }
 
     /// Gives it a number of the caller's choice.
@@ -276,6 +230,12 @@ impl PyExecObj {
     fn id(&self) -> u32 {
         self.exec().id()
     }
+}
+
+/// What each binding is bound to; no bytes where nothing was bound.
+pub(crate) fn bound_to(py: Python<'_>, bound: &BoundBuffers) -> PyResult<Vec<PyQBuffer>> {
+    let buffers = bound.buffers().into_iter();
+    buffers.map(|memory| Ok(PyQBuffer::new(memory.map_or_else(|| zeroed(py, 0), Ok)?))).collect()
 }
 
 /// CRCs by binding and section.

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySequence, PyString};
+use qaic_mem::ForeignMemoryMut;
 use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
 use qaic_runtime::process::log;
 
+use super::argument::buffer;
 use super::status::QStatus;
 use super::{call_failed, construction_failed, construction_failed_by, missing};
-use crate::buffers::{Backing, PyQBuffer};
+use crate::buffers::{PyQBuffer, copied, zeroed};
 use crate::gil::Detach;
 
 const OBJECT: &str = "InferenceVector";
@@ -92,13 +94,14 @@ impl PyInferenceVector {
         let failed = |error| construction_failed(py, OBJECT, error);
         let mut backings = Vec::with_capacity(slots.len());
         for slot in &slots {
-            let backing = Backing::zeroed(py, slot.len_bytes);
+            let backing = zeroed(py, slot.len_bytes);
             backings.push(backing.map_err(|error| construction_failed_by(py, OBJECT, error))?);
         }
         match code {
             RANDOM => {
                 let inputs = slots.iter().zip(&backings).filter(|(slot, _)| slot.is_input);
-                let inputs: Vec<_> = inputs.filter_map(|(_, backing)| backing.output()).collect();
+                let inputs: Vec<_> =
+                    inputs.filter_map(|(_, backing)| ForeignMemoryMut::of_shared(backing)).collect();
                 py.detached(|| {
                     let mut state = SEED;
                     for mut input in inputs {
@@ -119,7 +122,7 @@ impl PyInferenceVector {
                     }
                 })?;
                 for (slot, content) in inputs_of(&slots).zip(&contents) {
-                    backings[slot] = Backing::copied(py, content)?;
+                    backings[slot] = copied(py, content)?;
                 }
             }
             _ => {}
@@ -175,10 +178,8 @@ impl PyInferenceVector {
                 return QStatus::Error.member(py);
             }
         };
-        let fresh: PyResult<Vec<_>> = contents
-            .iter()
-            .map(|content| Bound::new(py, PyQBuffer::new(Backing::copied(py, content)?)))
-            .collect();
+        let fresh: PyResult<Vec<_>> =
+            contents.iter().map(|content| Bound::new(py, PyQBuffer::new(copied(py, content)?))).collect();
         self.put(&PyList::new(py, fresh?)?, 0, self.input_count())
     }
 
@@ -212,14 +213,7 @@ impl PyInferenceVector {
             return QStatus::Inval.member(py);
         }
         for (index, (item, slot)) in given.iter().zip(&self.slots[first..end]).enumerate() {
-            let Ok(buffer) = item.cast::<PyQBuffer>() else {
-                let found = item.get_type();
-                return Err(PyTypeError::new_err(format!(
-                    "buffer {index} is a {}; a QBuffer is expected",
-                    found.name()?
-                )));
-            };
-            let found = buffer.get().backing().len();
+            let found = buffer(item, index)?.get().memory().len();
             if found != slot.len_bytes {
                 log::global().warn(|| {
                     format!(

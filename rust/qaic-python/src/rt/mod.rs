@@ -4,7 +4,6 @@
 
 pub(crate) mod argument;
 pub(crate) mod benchmark;
-pub(crate) mod bound_buffers;
 pub(crate) mod callback_channel;
 pub(crate) mod context;
 pub(crate) mod dims;
@@ -24,6 +23,8 @@ use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::context::Context;
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::process::log::ErrorType;
+
+use status::Refusal;
 
 use crate::errors::from_runtime;
 use crate::gil;
@@ -48,8 +49,12 @@ pub(crate) fn construction_reported(
     py: Python<'_>,
     context: &Context,
     object: &'static str,
-    error: RuntimeError,
+    refusal: Refusal,
 ) -> PyErr {
+    let error = match refusal {
+        Refusal::Raised(error) => return error,
+        Refusal::Failed(_, error) => error,
+    };
     let kind = match object {
         "Context" => 0x100,
         "Queue" => 0x400,

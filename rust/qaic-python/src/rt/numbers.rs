@@ -4,12 +4,8 @@ use std::ops::RangeInclusive;
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use qaic_runtime::error::{InputError, RuntimeError};
 
-/// The caller's mistake.
-pub(crate) fn refused(what: String) -> RuntimeError {
-    InputError::Argument { what }.into()
-}
+use super::status::{Answer, refused};
 
 /// The number, or the end of the range that is nearest to it. No device, binding or count is that large.
 pub(crate) fn whole(value: &Bound<'_, PyAny>) -> PyResult<i64> {
@@ -23,15 +19,11 @@ pub(crate) fn whole(value: &Bound<'_, PyAny>) -> PyResult<i64> {
 }
 
 /// The attribute `name` of some properties, which must be in `range`.
-pub(crate) fn property(
-    properties: &Bound<'_, PyAny>,
-    name: &str,
-    range: RangeInclusive<u32>,
-) -> PyResult<Result<u32, RuntimeError>> {
+pub(crate) fn property(properties: &Bound<'_, PyAny>, name: &str, range: RangeInclusive<u32>) -> Answer<u32> {
     let value = properties.getattr(name)?;
     let number = u32::try_from(whole(&value)?).ok().filter(|number| range.contains(number));
     Ok(number.ok_or_else(|| {
         let (first, last) = range.into_inner();
         refused(format!("{name} is {value}; a number from {first} to {last} is expected"))
-    }))
+    })?)
 }

@@ -14,10 +14,10 @@ use qaic_runtime::process::{CancellationToken, reaper};
 use qaic_runtime::program::{Program, ProgramOptions};
 
 use super::context::RtContext;
-use super::numbers::{property, refused, whole};
+use super::numbers::{property, whole};
 use super::qpc::RtQpc;
 use super::slicing::PySlicingSpec;
-use super::status::{Origin, QStatus, invalid, outcome, refusal_as, reply};
+use super::status::{Answer, Origin, QStatus, Refusal, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
 use crate::gil::{Detach, Reaped};
 
@@ -60,9 +60,9 @@ impl PyProgram {
         &self,
         py: Python<'_>,
         mut work: impl FnMut() -> Result<T, RuntimeError> + Send + pyo3::marker::Ungil,
-    ) -> PyResult<Result<T, RuntimeError>> {
+    ) -> Answer<T> {
         self.token.renew();
-        py.watched(&self.token, || Ok(reaper::when_free(&mut work)))
+        Ok(py.watched(&self.token, || Ok(reaper::when_free(&mut work)))??)
     }
 }
 
@@ -83,22 +83,22 @@ impl PyProgram {
         let context = context.ok_or_else(|| missing(py, "Program", "the context"))?;
         let qpc = qpcObj.ok_or_else(|| missing(py, "Program", "the container (qpcObj)"))?;
         let runtime = context.get().inner();
-        let failed = |error| construction_reported(py, runtime, "Program", error);
+        let failed = |refusal| construction_reported(py, runtime, "Program", refusal);
         let image = qpc.get().image();
         if !image.is_program() {
-            let what = "this is no program but a container of one container per device".to_owned();
-            return Err(failed(refused(what)));
+            let what = "this is no program but a container of one container per device";
+            return Err(failed(refused(what).into()));
         }
-        let (mut options, mapping) = program_options(properties)?.map_err(failed)?;
-        let placed = place_program(py, context.get(), dev, &mapping, image)?.map_err(failed)?;
+        let (mut options, mapping) = program_options(properties).map_err(failed)?;
+        let placed = place_program(py, context.get(), dev, &mapping, image).map_err(failed)?;
         let Placed { placement, is_chosen } = placed;
         let token = CancellationToken::new();
         options.load.token = token.clone();
-        let program = outcome(py, || Program::new(runtime, image, &placement, &options))?.map_err(failed)?;
-        let specs = Arc::new(BindingSpecs::of_buffers(&program).map_err(failed)?);
+        let program = outcome(py, || Program::new(runtime, image, &placement, &options)).map_err(failed)?;
+        let specs = BindingSpecs::of_buffers(&program).map_err(|error| failed(error.into()))?;
         Ok(Self {
             program: Reaped::new(program),
-            specs,
+            specs: Arc::new(specs),
             token,
             is_chosen,
             context: context.unbind(),
@@ -110,8 +110,8 @@ impl PyProgram {
     ///
     /// Blocking, without the interpreter lock; Ctrl-C ends it.
     fn load(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let outcome = self.loading(py, || self.program.load())?;
-        reply(py, self.runtime(), Origin::ProgramLoad, outcome)
+        let loaded = self.loading(py, || self.program.load());
+        reply(py, self.runtime(), Origin::ProgramLoad, loaded)
     }
 
     /// Gives back what ``load`` took. `QS_ERROR` while exec objects exist.
@@ -119,20 +119,18 @@ impl PyProgram {
     /// Blocking, without the interpreter lock, a minute at most; after Ctrl-C it goes on.
     fn unload(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let program = Arc::clone(&self.program);
-        match py.torn_down(move || program.unload())? {
-            Err(error) if matches!(error.detail(), ErrorDetail::State(StateError::LiveExecObjs { .. })) => {
-                refusal_as(py, self.runtime(), Origin::Program, QStatus::Error, &error)
-            }
-            outcome => reply(py, self.runtime(), Origin::Program, outcome),
-        }
+        let is_in_use = |detail: &_| matches!(detail, ErrorDetail::State(StateError::LiveExecObjs { .. }));
+        let unloaded = py.torn_down(move || program.unload())?.map_err(Refusal::from);
+        let unloaded = unloaded.map_err(|refusal| refusal.with_status(QStatus::Error, is_in_use));
+        reply(py, self.runtime(), Origin::Program, unloaded)
     }
 
     /// Takes the cores, loading first if needed, and keeps them until ``deactivate``.
     ///
     /// Blocking, without the interpreter lock; Ctrl-C ends a load.
     fn activate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let outcome = self.loading(py, || self.program.activate())?;
-        reply(py, self.runtime(), Origin::ProgramActivation, outcome)
+        let activated = self.loading(py, || self.program.activate());
+        reply(py, self.runtime(), Origin::ProgramActivation, activated)
     }
 
     /// Gives the cores back: at once, or with the last exec object while some exist.
@@ -140,8 +138,8 @@ impl PyProgram {
     /// Blocking as ``unload``.
     fn deactivate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let program = Arc::clone(&self.program);
-        let outcome = py.torn_down(move || program.deactivate())?;
-        reply(py, self.runtime(), Origin::ProgramActivation, outcome)
+        let deactivated = py.torn_down(move || program.deactivate())?;
+        reply(py, self.runtime(), Origin::ProgramActivation, deactivated.map_err(Refusal::from))
     }
 
     /// Whether it is loaded or activated.
@@ -210,14 +208,7 @@ impl PyProgram {
     /// (status, handle) for ``ExecObj.setDataWithSlices``.
     #[pyo3(name = "createSlicingSpecHandle")]
     fn create_slicing_spec<'py>(&self, py: Python<'py>, json: &str) -> PyResult<Bound<'py, PyTuple>> {
-        match PySlicingSpec::new(py, &self.specs, json)? {
-            Ok(spec) => (QStatus::Success.member(py)?, spec).into_pyobject(py),
-            Err(what) => {
-                let status =
-                    invalid(py, self.runtime(), Origin::Program, &format!("slicing specification: {what}"))?;
-                (status, py.None()).into_pyobject(py)
-            }
-        }
+        reply_with(py, self.runtime(), Origin::Program, PySlicingSpec::new(py, &self.specs, json))
     }
 
     /// The context it was made with.
@@ -252,22 +243,15 @@ pub(crate) fn write_defaults(
 }
 
 /// Options and device mapping of `QAicProgramProperties`.
-pub(crate) fn program_options(
-    properties: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Result<(ProgramOptions, String), RuntimeError>> {
+pub(crate) fn program_options(properties: Option<&Bound<'_, PyAny>>) -> Answer<(ProgramOptions, String)> {
     let mut options = ProgramOptions::default();
     options.wait.slice_ms = Some(WAIT_SLICE_MS);
-    let Some(properties) = properties else { return Ok(Ok((options, String::new()))) };
+    let Some(properties) = properties else { return Ok((options, String::new())) };
     let number = |name: &str| property(properties, name, 0..=u32::MAX);
-    let numbers =
-        (number("dataPathTimeoutMs")?, number("SubmitRetryTimeoutMs")?, number("SubmitNumRetries")?);
-    let (data_path_ms, submit_ms, retries) = match numbers {
-        (Ok(data_path_ms), Ok(submit_ms), Ok(retries)) => (data_path_ms, submit_ms, retries),
-        (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => return Ok(Err(error)),
-    };
+    let (data_path_ms, submit_ms) = (number("dataPathTimeoutMs")?, number("SubmitRetryTimeoutMs")?);
     options.wait.try_ms = if data_path_ms == 0 { submit_ms } else { data_path_ms };
-    options.wait.retries = retries;
-    Ok(Ok((options, properties.getattr("devMapping")?.extract()?)))
+    options.wait.retries = number("SubmitNumRetries")?;
+    Ok((options, properties.getattr("devMapping")?.extract()?))
 }
 
 /// Where a program goes.
@@ -286,12 +270,14 @@ pub(crate) fn place_program(
     dev: Option<&Bound<'_, PyAny>>,
     mapping: &str,
     image: &Image,
-) -> PyResult<Result<Placed, RuntimeError>> {
-    if dev.is_none() && mapping.is_empty() {
-        let chosen = outcome(py, || context.inner().choose(context.devices(), image))?;
-        return Ok(chosen.map(|placement| Placed { placement, is_chosen: true }));
-    }
-    Ok(place(context, dev, mapping)?.map(|placement| Placed { placement, is_chosen: false }))
+) -> Answer<Placed> {
+    let is_chosen = dev.is_none() && mapping.is_empty();
+    let placement = if is_chosen {
+        outcome(py, || context.inner().choose(context.devices(), image))?
+    } else {
+        place(context, dev, mapping)?
+    };
+    Ok(Placed { placement, is_chosen })
 }
 
 /// Ids of the devices that a program would be placed on if none were named: one, or as many as it was partitioned for.
@@ -304,39 +290,21 @@ pub(crate) fn choose_devices(py: Python<'_>, context: &RtContext, qpc: &RtQpc) -
 }
 
 /// The devices that are named: `dev`, else those of the mapping, else the first of the context.
-pub(crate) fn place(
-    context: &RtContext,
-    dev: Option<&Bound<'_, PyAny>>,
-    mapping: &str,
-) -> PyResult<Result<Placement, RuntimeError>> {
+pub(crate) fn place(context: &RtContext, dev: Option<&Bound<'_, PyAny>>, mapping: &str) -> Answer<Placement> {
+    let existing = || context.devices().iter().map(|id| id.0).collect::<Vec<_>>();
     let placement = match dev {
-        Some(dev) => {
-            let Ok(id) = u32::try_from(whole(dev)?) else {
-                // A number that no device can have is unknown like any other.
-                let existing: Vec<u32> = context.devices().iter().map(|id| id.0).collect();
-                return Ok(Err(refused(format!("device {dev} does not exist; existing ids: {existing:?}"))));
-            };
-            Placement::one(DeviceId(id))
+        // A number that no device can have is unknown like any other.
+        Some(dev) => Placement::one(DeviceId(u32::try_from(whole(dev)?).map_err(|_| {
+            let existing = existing();
+            refused(format!("device {dev} does not exist; existing ids: {existing:?}"))
+        })?)),
+        None if mapping.is_empty() => {
+            Placement::one(context.devices().first().copied().unwrap_or(DeviceId(0)))
         }
-        None if mapping.is_empty() => match context.devices().first() {
-            Some(&first) => Placement::one(first),
-            None => return Ok(Err(unknown(context, 0))),
-        },
-        None => match Placement::parse(mapping) {
-            Ok(placement) => placement,
-            Err(error) => return Ok(Err(error)),
-        },
+        None => Placement::parse(mapping)?,
     };
-    let outside = placement.devices.iter().find(|id| !context.devices().contains(id));
-    Ok(match outside {
-        Some(id) => Err(unknown(context, id.0)),
+    match placement.devices.iter().find(|id| !context.devices().contains(id)) {
+        Some(id) => Err(RuntimeError::from(DeviceError::NotFound { id: id.0, existing: existing() }).into()),
         None => Ok(placement),
-    })
-}
-
-fn unknown(context: &RtContext, id: u32) -> RuntimeError {
-    RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound {
-        id,
-        existing: context.devices().iter().map(|id| id.0).collect(),
-    }))
+    }
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
-use qaic_runtime::error::{ErrorDetail, RuntimeError, StateError};
+use qaic_runtime::error::RuntimeError;
 
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
-use super::numbers::{property, refused, whole};
+use super::numbers::{property, whole};
 use super::program::{place, write_defaults};
-use super::status::{Origin, QStatus, outcome, refusal_as, reply};
+use super::status::{Answer, Origin, Refusal, outcome, refused, reply};
 use super::{construction_reported, missing};
 
 /// Starts inferences on a device.
@@ -44,16 +44,16 @@ impl PyQueue {
     ) -> PyResult<Self> {
         let context = context.ok_or_else(|| missing(py, "Queue", "the context"))?;
         let runtime = context.get().inner();
-        let failed = |error| construction_reported(py, runtime, "Queue", error);
+        let failed = |refusal| construction_reported(py, runtime, "Queue", refusal);
         let hidden = dev.and_then(|dev| dev.extract().ok().map(DeviceId)).filter(|id| runtime.hides(*id));
         let device = if let Some(hidden) = hidden {
             // Clients that name no device for a program make a queue of device 0 for it, wherever the program goes.
             hidden
         } else {
-            let placement = place(context.get(), dev, "")?.map_err(failed)?;
+            let placement = place(context.get(), dev, "").map_err(failed)?;
             placement.devices.first().copied().unwrap_or(DeviceId(0))
         };
-        let threads = properties.map(threads).transpose()?.transpose().map_err(failed)?;
+        let threads = properties.map(threads).transpose().map_err(failed)?;
         Ok(Self { context: Arc::clone(runtime), device, threads, _parent: context.unbind() })
     }
 
@@ -63,36 +63,11 @@ impl PyQueue {
     #[pyo3(signature = (execObj))]
     #[allow(non_snake_case)] // the names of the interface
     fn enqueue(&self, py: Python<'_>, execObj: Option<&Bound<'_, PyExecObj>>) -> PyResult<Py<PyAny>> {
-        let Some(object) = execObj.map(Bound::get) else {
-            return refusal_as(
-                py,
-                &self.context,
-                Origin::Queue,
-                QStatus::Inval,
-                &refused("the exec object is None".to_owned()),
-            );
+        let started = match execObj.map(Bound::get) {
+            Some(object) => outcome(py, || self.start(object)).map_err(Refusal::busy_in_flight),
+            None => Err(refused("the exec object is None").into()),
         };
-        let (device, threads) = (self.device, self.threads);
-        let started = outcome(py, || {
-            let exec = object.exec();
-            let placement = exec.program().placement();
-            if !object.is_placed_freely() && !placement.devices.contains(&device) {
-                return Err(refused(format!(
-                    "the exec object's program is on device {placement}, this queue is of device {}",
-                    device.0
-                )));
-            }
-            if let Some(threads) = threads {
-                exec.program().allow_threads(threads);
-            }
-            exec.enqueue()
-        })?;
-        match started {
-            Err(error) if matches!(error.detail(), ErrorDetail::State(StateError::InFlight)) => {
-                refusal_as(py, &self.context, Origin::Queue, QStatus::Busy, &error)
-            }
-            started => reply(py, &self.context, Origin::Queue, started),
-        }
+        reply(py, &self.context, Origin::Queue, started)
     }
 
     /// Writes the default values into ``props``.
@@ -107,13 +82,33 @@ impl PyQueue {
     }
 }
 
+impl PyQueue {
+    fn start(&self, object: &PyExecObj) -> Result<(), RuntimeError> {
+        let exec = object.exec();
+        let placement = exec.program().placement();
+        if !object.is_placed_freely() && !placement.devices.contains(&self.device) {
+            return Err(refused(format!(
+                "the exec object's program is on device {placement}, this queue is of device {}",
+                self.device.0
+            )));
+        }
+        if let Some(threads) = self.threads {
+            exec.program().allow_threads(threads);
+        }
+        exec.enqueue()
+    }
+}
+
 /// Threads that `QAicQueueProperties` ask for.
-pub(crate) fn threads(properties: &Bound<'_, PyAny>) -> PyResult<Result<u32, RuntimeError>> {
+pub(crate) fn threads(properties: &Bound<'_, PyAny>) -> Answer<u32> {
     let threads = property(properties, "numThreadsPerQueue", 1..=u32::MAX)?;
     let mode = properties.getattr("properties")?;
-    Ok(match whole(&mode)? {
-        0 => threads.map(|_| 1),
-        1 => threads,
-        _ => Err(refused(format!("properties are {mode}; 0 (one thread) and 1 (several) have a meaning"))),
-    })
+    match whole(&mode)? {
+        0 => Ok(1),
+        1 => Ok(threads),
+        _ => {
+            Err(refused(format!("properties are {mode}; 0 (one thread) and 1 (several) have a meaning"))
+                .into())
+        }
+    }
 }

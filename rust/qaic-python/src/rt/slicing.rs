@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use qaic_mem::ForeignMemoryMut;
 use qaic_runtime::binding::{BindingSpecs, SlicingError, SlicingSpec, Window, WindowArray};
 
-use super::argument::{Answer, held, in_c_order};
-use crate::buffers::{Backing, BufferExport};
+use super::argument::{held, in_c_order};
+use super::status::{Answer, Refusal, refused};
+use crate::buffers::BufferExport;
 
 /// How the bindings of a program are cut; made by `Program.createSlicingSpecHandle`.
 #[pyclass(frozen, name = "SlicingSpecHandle", module = "qaicrt")]
@@ -23,12 +25,8 @@ pub(crate) struct PySlicing {
 }
 
 impl PySlicingSpec {
-    /// Reads a specification in JSON; the error says what is wrong with it.
-    pub(crate) fn new(
-        py: Python<'_>,
-        specs: &Arc<BindingSpecs>,
-        json: &str,
-    ) -> PyResult<Result<Self, String>> {
+    /// Reads a specification in JSON.
+    pub(crate) fn new(py: Python<'_>, specs: &Arc<BindingSpecs>, json: &str) -> Answer<Self> {
         let regular = py.import("re")?;
         let matcher = |pattern: &str| match regular.call_method1("compile", (pattern,)) {
             Ok(compiled) => {
@@ -40,9 +38,9 @@ impl PySlicingSpec {
             Err(error) => Err(error),
         };
         match SlicingSpec::new(specs, json, matcher) {
-            Ok(slicing) => Ok(Ok(Self { specs: Arc::clone(specs), slicing })),
-            Err(SlicingError::Spec(what)) => Ok(Err(what)),
-            Err(SlicingError::Match(error)) => Err(error),
+            Ok(slicing) => Ok(Self { specs: Arc::clone(specs), slicing }),
+            Err(SlicingError::Spec(what)) => Err(refused(format!("slicing specification: {what}")).into()),
+            Err(SlicingError::Match(error)) => Err(Refusal::Raised(error)),
         }
     }
 
@@ -63,27 +61,21 @@ impl PySlicingSpec {
         value: &Bound<'_, PyAny>,
         parameters: &[(String, i64)],
     ) -> Answer<Window> {
-        let spec = match self.specs.get(index) {
-            Ok(spec) => spec,
-            Err(error) => return Ok(Err(error.into())),
-        };
+        let spec = self.specs.get(index)?;
         let array = held(spec, value)?;
-        let origin = match self.slicing.origin(&self.specs, index, &array.argument(), parameters) {
-            Ok(origin) => origin,
-            Err(error) => return Ok(Err(error.into())),
-        };
+        let origin = self.slicing.origin(&self.specs, index, &array.argument(), parameters)?;
         // Not in place where elements lie before the first one in memory.
         let array = if array.memory().is_some() { array } else { BufferExport::take(&in_c_order(value)?)? };
         let argument = array.argument();
         let extent = argument.shape.iter().map(|&dim| dim.unsigned_abs()).collect();
         let (item_bytes, strides) = (argument.item_bytes, argument.strides.to_vec());
-        let backing = Backing::over(array);
+        let memory = array.share();
         // Read-only memory of an output was refused.
-        let array = match backing.output().filter(|_| !spec.is_input) {
+        let array = match ForeignMemoryMut::of_shared(&memory).filter(|_| !spec.is_input) {
             Some(memory) => WindowArray::Target(memory),
-            None => WindowArray::Source(backing.input()),
+            None => WindowArray::Source((&memory).into()),
         };
-        Ok(Ok(Window { binding: index, origin, extent, item_bytes, array, strides }))
+        Ok(Window { binding: index, origin, extent, item_bytes, array, strides })
     }
 }
 

@@ -3,6 +3,7 @@
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
 use qaic_runtime::context::Context;
 use qaic_runtime::error::{CardError, DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 use qaic_runtime::process::log::ErrorType;
@@ -171,40 +172,99 @@ impl Origin {
     }
 }
 
+/// Why a call has no result: what Python raised, or a failure that becomes a status.
+pub(crate) enum Refusal {
+    Raised(PyErr),
+    Failed(QStatus, RuntimeError),
+}
+
+/// What a call gives, or why there is none.
+pub(crate) type Answer<T = ()> = Result<T, Refusal>;
+
+impl From<PyErr> for Refusal {
+    fn from(error: PyErr) -> Self {
+        Self::Raised(error)
+    }
+}
+
+impl From<RuntimeError> for Refusal {
+    fn from(error: RuntimeError) -> Self {
+        Self::Failed(QStatus::of(&error), error)
+    }
+}
+
+impl Refusal {
+    /// The same with `status`, if the error is one of those.
+    pub(crate) fn with_status(self, status: QStatus, is_one: impl FnOnce(&ErrorDetail) -> bool) -> Self {
+        match self {
+            Self::Failed(_, error) if is_one(error.detail()) => Self::Failed(status, error),
+            other => other,
+        }
+    }
+
+    /// [`QStatus::Busy`] while an inference is under way: what it uses cannot be touched now; later it can.
+    pub(crate) fn busy_in_flight(self) -> Self {
+        self.with_status(QStatus::Busy, |detail| matches!(detail, ErrorDetail::State(StateError::InFlight)))
+    }
+}
+
+/// The caller's mistake.
+pub(crate) fn refused(what: impl Into<String>) -> RuntimeError {
+    InputError::Argument { what: what.into() }.into()
+}
+
 /// Runs `work` without the interpreter lock. An exception only for what no status can say: a signal, a panic.
 pub(crate) fn outcome<T: Ungil + Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
-) -> PyResult<Result<T, RuntimeError>> {
+) -> Answer<T> {
     let outcome = py.detached(|| Ok(work()))?;
     if matches!(&outcome, Err(error) if error.is_interrupted())
         && let Some(signal) = gil::take_signal()
     {
-        return Err(signal);
+        return Err(signal.into());
     }
-    Ok(outcome)
+    Ok(outcome?)
 }
 
-/// The status of `error`, after saying why in the log. What the caller did wrong is only said there; what failed is
-/// reported to the error handler too.
-pub(crate) fn refusal(
+/// The status of a call that gives nothing else.
+pub(crate) fn reply(
     py: Python<'_>,
     context: &Context,
     origin: Origin,
-    error: &RuntimeError,
+    answer: Answer,
 ) -> PyResult<Py<PyAny>> {
-    let status = QStatus::of(error);
-    refusal_as(py, context, origin, status, error)
+    match answer {
+        Ok(()) => QStatus::Success.member(py),
+        Err(refusal) => refuse(py, context, origin, refusal),
+    }
 }
 
-/// [`refusal`] with a status of the caller's choice.
-pub(crate) fn refusal_as(
+/// (status, value) of a call, or (status, `None`).
+pub(crate) fn reply_with<'py, T: IntoPyObject<'py>>(
+    py: Python<'py>,
+    context: &Context,
+    origin: Origin,
+    answer: Answer<T>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    match answer {
+        Ok(value) => (QStatus::Success.member(py)?, value).into_pyobject(py),
+        Err(refusal) => (refuse(py, context, origin, refusal)?, py.None()).into_pyobject(py),
+    }
+}
+
+/// The status of a call that failed, after saying why in the log. What the caller did wrong is only said there; what failed
+/// is reported to the error handler too.
+pub(crate) fn refuse(
     py: Python<'_>,
     context: &Context,
     origin: Origin,
-    status: QStatus,
-    error: &RuntimeError,
+    refusal: Refusal,
 ) -> PyResult<Py<PyAny>> {
+    let (status, error) = match refusal {
+        Refusal::Raised(error) => return Err(error),
+        Refusal::Failed(status, error) => (status, error),
+    };
     match status {
         QStatus::Inval | QStatus::Busy | QStatus::Unsupported => {
             context.logger().error(|| format!("{}: {error}", origin.name()));
@@ -212,23 +272,4 @@ pub(crate) fn refusal_as(
         _ => context.logger().failure(origin.failure(), &format!("{}: {error}", origin.name())),
     }
     status.member(py)
-}
-
-/// `QS_INVAL`, after saying `why` in the log.
-pub(crate) fn invalid(py: Python<'_>, context: &Context, origin: Origin, why: &str) -> PyResult<Py<PyAny>> {
-    context.logger().error(|| format!("{}: {why}", origin.name()));
-    QStatus::Inval.member(py)
-}
-
-/// The status of an outcome.
-pub(crate) fn reply(
-    py: Python<'_>,
-    context: &Context,
-    origin: Origin,
-    outcome: Result<(), RuntimeError>,
-) -> PyResult<Py<PyAny>> {
-    match outcome {
-        Ok(()) => QStatus::Success.member(py),
-        Err(error) => refusal(py, context, origin, &error),
-    }
 }

@@ -8,6 +8,7 @@
 
 mod argument;
 mod bindings;
+mod client_buffer;
 mod dma_buf;
 mod in_place;
 mod io_binding;
@@ -27,6 +28,7 @@ pub use argument::{
     SlicingSpec, StatePart, TensorShape, first_overlap,
 };
 pub use bindings::{Bindings, InputBinding, OutputBinding, Shapes, Window, WindowArray};
+pub use client_buffer::ClientBuffer;
 pub(crate) use io_binding::{CancellationCheck, IoBinding, StatsPlace};
 pub(crate) use io_crc::IoCheck;
 pub use io_crc::IoCrcs;

@@ -8,7 +8,8 @@ use qaic_qpc::container::names;
 use qaic_qpc::dtype::ElementType;
 use qaic_qpc::metadata::{DmaRequest, Metadata};
 use qaic_qpc::network_desc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
+    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape,
+    Transform, TransformKind,
 };
 use qaic_qpc::{constants::ConstantsDesc, elf, writer};
 use qaic_runtime::image::Image;
@@ -70,6 +71,24 @@ pub(crate) fn card_image(device: ElementType) -> Arc<Image> {
 pub(crate) fn retaining() -> Arc<Image> {
     let mut network = network(ElementType::Float32);
     network.outputs[0].name = "x_RetainedState".into();
+    container(&network, &[])
+}
+
+/// A program of float32 with an input and two outputs that give it back, all of [`ELEMENTS`] or all of half as many.
+pub(crate) fn resizable() -> Arc<Image> {
+    let mut network = network(ElementType::Float32);
+    let (dir, offset) = (Direction::Out, ELEMENTS * 4);
+    let mut second = network.outputs[0].clone();
+    second.name = "z".into();
+    second.transformseq[0].copy_dma_buffer = Some(CopyDmaBuffer { dir, offset, buffer_num: 1 });
+    network.outputs.push(second);
+    network.dma_buffers[1].size = 2 * offset;
+    network.allowed_shapes = [ELEMENTS, ELEMENTS / 2]
+        .map(|elements| {
+            let dims = vec![1, i32::try_from(elements).unwrap()];
+            IoShapes { shapes: vec![TensorShape { dtype: ElementType::Float32, dims }; 3] }
+        })
+        .into();
     container(&network, &[])
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{BindingSpec, BindingSpecs, TensorShape};
+use super::{BindingSpec, BindingSpecs, BufferFacts, TensorShape};
 
 /// The shape that a tensor was given with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,8 +122,9 @@ impl BindingSpecs {
 
     /// The shape of a buffer that came without one, if its size says it: `None` where combinations differ in the dims of a
     /// binding and not in its size, and for one that is left out or given in part.
-    pub fn shape_of_size(&self, index: usize, size: usize) -> Option<GivenShape> {
+    pub fn shape_of_buffer(&self, index: usize, buffer: BufferFacts) -> Option<GivenShape> {
         let spec = self.list.get(index)?;
+        let size = spec.tensor_bytes(buffer);
         if size == spec.largest.bytes {
             return Some((&spec.largest).into());
         }

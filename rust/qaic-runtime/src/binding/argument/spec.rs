@@ -1,5 +1,6 @@
 //! What callers may pass for the bindings of a program.
 
+use qaic_mem::SharedMemory;
 use qaic_qpc::mappings::user_mappings;
 use qaic_quant::mx::MxFormat;
 
@@ -63,6 +64,13 @@ pub struct BufferFacts {
     pub is_readonly: bool,
     /// Whether it is all of a DMA buffer, which may have a few bytes more than the tensor at its begin.
     pub is_whole_dma_buffer: bool,
+}
+
+impl From<&SharedMemory> for BufferFacts {
+    fn from(memory: &SharedMemory) -> Self {
+        let is_whole_dma_buffer = memory.dma_buf().is_some();
+        Self { len: memory.len(), is_readonly: memory.is_readonly(), is_whole_dma_buffer }
+    }
 }
 
 impl BindingSpecs {

@@ -111,7 +111,7 @@ proptest! {
             let dims: Vec<_> = variants.iter().map(|tensors| &tensors[index]).collect();
             let of_size: Vec<_> = dims.iter().filter(|dims| shape(dims).bytes == size).collect();
             let is_unique = of_size.iter().all(|dims| *dims == of_size[0]);
-            let said = specs.shape_of_size(index, size);
+            let said = specs.shape_of_buffer(index, BufferFacts { len: size, is_readonly: false, is_whole_dma_buffer: false });
             // The largest is what is shown, and meant.
             if size == specs.list[index].largest.bytes {
                 prop_assert_eq!(said, Some(GivenShape::from(&specs.list[index].largest)));

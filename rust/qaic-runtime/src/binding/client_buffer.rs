@@ -1,0 +1,74 @@
+//! Buffers as clients of `qaicrt` have them: memory, and the type that they say it is of.
+
+use std::sync::Arc;
+
+use qaic_mem::SharedMemory;
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// The type of memory of the heap.
+const HEAP: u32 = 0;
+/// The type of memory behind a descriptor.
+const DMA_BUF: u32 = 1;
+
+/// Memory for one binding. Clients may change its type at any time; memory of another type is not bound.
+#[derive(Debug)]
+pub struct ClientBuffer {
+    memory: Arc<SharedMemory>,
+    kind: AtomicU32,
+}
+
+impl ClientBuffer {
+    /// Memory with its own type.
+    pub fn new(memory: Arc<SharedMemory>) -> Self {
+        let kind = AtomicU32::new(kind_of(&memory));
+        Self { memory, kind }
+    }
+
+    /// The memory, whatever its type.
+    pub fn memory(&self) -> &Arc<SharedMemory> {
+        &self.memory
+    }
+
+    /// The code of its type.
+    pub fn kind(&self) -> u32 {
+        self.kind.load(Ordering::Relaxed)
+    }
+
+    /// Says of what type it is.
+    pub fn declare(&self, kind: u32) {
+        self.kind.store(kind, Ordering::Relaxed);
+    }
+
+    /// Whether its type is that of its memory.
+    pub fn is_declared_right(&self) -> bool {
+        self.kind() == kind_of(&self.memory)
+    }
+}
+
+fn kind_of(memory: &SharedMemory) -> u32 {
+    if memory.dma_buf().is_some() { DMA_BUF } else { HEAP }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use qaic_mem::{DmaBuf, Storage};
+
+    use super::*;
+
+    #[test]
+    fn buffer_is_right_while_it_is_declared_as_what_it_is() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let behind = SharedMemory::behind(DmaBuf::new(file.into(), 0, 8));
+        for (memory, kind) in [(Storage::new(8).unwrap().into(), HEAP), (behind, DMA_BUF)] {
+            let buffer = ClientBuffer::new(memory);
+            assert_eq!((buffer.kind(), buffer.is_declared_right()), (kind, true));
+            buffer.declare(1 - kind);
+            assert_eq!((buffer.kind(), buffer.is_declared_right()), (1 - kind, false));
+            buffer.declare(kind);
+            assert!(buffer.is_declared_right());
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Binds the bindings of an exec object to memory that callers share with it, and remembers to what.
+//!
+//! Everything is checked before anything changes: a refused call leaves the exec object as it was. The memory of a
+//! binding is kept until another takes its place, which cannot happen while an inference uses it.
+
+use std::mem;
+use std::sync::Arc;
+
+use qaic_mem::{ForeignMemoryMut, HostSlice, SharedMemory, Storage};
+
+use super::ExecObj;
+use crate::binding::{
+    BindingSpecs, Bindings, GivenShape, InputBinding, OutputBinding, ShapeError, Shapes, Window,
+    first_overlap,
+};
+use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
+use crate::inference_set::{HandleId, InferenceSet};
+use crate::sync::{Mutex, MutexGuard};
+
+/// An exec object and what it is bound to.
+#[derive(Debug)]
+pub struct BoundBuffers {
+    exec: Arc<ExecObj>,
+    specs: Arc<BindingSpecs>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Per binding; `None` where nothing was bound.
+    buffers: Vec<Option<Arc<SharedMemory>>>,
+    /// Per binding; `None` where nothing takes part in the choice of shapes.
+    shapes: Vec<Option<GivenShape>>,
+    /// Whether the shapes are those of the sizes of `buffers`.
+    by_size: bool,
+    announced: Announced,
+}
+
+/// Dims that came apart from the buffers.
+#[derive(Debug, Default)]
+struct Announced {
+    dims: Option<Vec<GivenShape>>,
+    // By binding: the buffer of one whose dims leave it out.
+    left_out: Vec<Option<Arc<SharedMemory>>>,
+    // The buffers at hand do not have them; others have to come before the inference.
+    is_waiting: bool,
+}
+
+/// One binding of a call that names bindings.
+#[derive(Debug)]
+pub struct ListedBuffer {
+    /// Which one.
+    pub index: usize,
+    /// The memory.
+    pub memory: Arc<SharedMemory>,
+    /// Of the array that was listed; `None` for a buffer that has none.
+    pub shape: Option<GivenShape>,
+}
+
+/// Which bindings a call is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of them, inputs then outputs.
+    All,
+    /// The inputs.
+    Inputs,
+    /// The outputs.
+    Outputs,
+}
+
+impl BoundBuffers {
+    /// An exec object that is bound to nothing, and what its program takes as buffers.
+    pub fn new(exec: Arc<ExecObj>, specs: Arc<BindingSpecs>) -> Self {
+        let count = specs.len();
+        let (buffers, shapes) = (vec![None; count], vec![None; count]);
+        let state = State { buffers, shapes, by_size: false, announced: Announced::default() };
+        Self { exec, specs, state: Mutex::new(state) }
+    }
+
+    /// The exec objects of a set, by handle; each has the number of its handle.
+    pub fn of_set(set: &InferenceSet) -> Result<Vec<Self>, RuntimeError> {
+        let specs = set.programs().iter().map(|program| BindingSpecs::of_buffers(program).map(Arc::new));
+        let specs = specs.collect::<Result<Vec<_>, _>>()?;
+        let handles = (0..u32::try_from(set.handle_count()).unwrap_or(u32::MAX)).map(HandleId);
+        handles
+            .map(|handle| {
+                let exec = Arc::clone(set.exec_obj(handle)?);
+                exec.set_id(handle.0);
+                let specs = specs.get(set.activation_of(handle) as usize).ok_or_else(|| {
+                    ErrorDetail::Internal { what: format!("handle {} has no activation", handle.0) }
+                })?;
+                Ok(Self::new(exec, Arc::clone(specs)))
+            })
+            .collect()
+    }
+
+    /// The exec object.
+    pub fn exec(&self) -> &Arc<ExecObj> {
+        &self.exec
+    }
+
+    /// What its program takes.
+    pub fn specs(&self) -> &Arc<BindingSpecs> {
+        &self.specs
+    }
+
+    /// What each binding is bound to; `None` where nothing was bound.
+    pub fn buffers(&self) -> Vec<Option<Arc<SharedMemory>>> {
+        self.state().buffers.clone()
+    }
+
+    /// Has the next call bind everything, because the runtime has let go of it: a lease ends so.
+    pub fn bind_again(&self) {
+        self.state().by_size = false;
+    }
+
+    // Nothing that runs code of a caller happens with it locked: what is let go of meanwhile is released later.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Replaces every buffer. Without `dims` the buffers have the compiled shapes, or those that go with their sizes.
+    pub fn replace_all(
+        &self,
+        buffers: &[Arc<SharedMemory>],
+        dims: Option<&[GivenShape]>,
+    ) -> Result<(), RuntimeError> {
+        self.bind_all(&mut self.state(), buffers, dims)
+    }
+
+    /// [`Self::replace_all`] of buffers alone, for an inference set's handle that was just acquired: dims that were announced
+    /// for the last inference are forgotten.
+    pub fn replace_for_new_inference(&self, buffers: &[Arc<SharedMemory>]) -> Result<(), RuntimeError> {
+        let state = &mut *self.state();
+        state.announced = Announced::default();
+        self.bind_all(state, buffers, None)
+    }
+
+    /// Binds the listed bindings and leaves the others as they are; adds windows for the next execution.
+    pub fn replace_some(&self, listed: &[ListedBuffer], windows: Vec<Window>) -> Result<(), RuntimeError> {
+        self.bind_some(&mut self.state(), listed, windows)
+    }
+
+    /// Replaces the buffers of a part. Dims that were announced count for them, if they belong to them.
+    pub fn replace_part(&self, part: Part, buffers: &[Arc<SharedMemory>]) -> Result<(), RuntimeError> {
+        let (inputs, all) = (self.specs.inputs().len(), self.specs.len());
+        let (first, end, what) = match part {
+            Part::All => (0, all, "buffers"),
+            Part::Inputs => (0, inputs, "inputs"),
+            Part::Outputs => (inputs, all, "outputs"),
+        };
+        if buffers.len() != end - first {
+            return Err(refused(format!("{} {what} given; the program has {}", buffers.len(), end - first)));
+        }
+        let state = &mut *self.state();
+        if self.exec.is_in_flight() {
+            return Err(StateError::InFlight.into());
+        }
+        for kept in state.announced.left_out.iter_mut().take(end).skip(first) {
+            *kept = None;
+        }
+        let Some(dims) = state.announced.dims.take() else {
+            return self.bind_part(state, first, buffers, None);
+        };
+        // The others as they are: dims and buffers go together.
+        let mut together = state.buffers.clone();
+        together.splice(first..end, buffers.iter().cloned().map(Some));
+        let together: Option<Vec<_>> = together.into_iter().collect();
+        let outcome = match together.map(|together| self.bind_announced(state, together, &dims)) {
+            Some(Ok(())) => {
+                state.announced.is_waiting = false;
+                Ok(())
+            }
+            // They belonged to buffers that are gone.
+            Some(Err(_)) if !state.announced.is_waiting => {
+                return self.bind_part(state, first, buffers, None);
+            }
+            Some(Err(error)) if part == Part::All => Err(error),
+            // The rest of those they are meant for is still to come.
+            _ => self.bind_part(state, first, buffers, Some(&dims)),
+        };
+        state.announced.dims = Some(dims);
+        outcome
+    }
+
+    /// Says element size and dims of every binding; a dim of 0 leaves it out. They stay until others are given, and may come
+    /// before the buffers they belong to.
+    pub fn announce(&self, dims: Vec<GivenShape>) -> Result<(), RuntimeError> {
+        self.check_dims(&dims)?;
+        let state = &mut *self.state();
+        if self.exec.is_in_flight() {
+            return Err(StateError::InFlight.into());
+        }
+        let at_hand = state.buffers.iter().cloned().collect::<Option<Vec<_>>>();
+        // Buffers that do not have these dims are not the ones they are meant for.
+        let is_waiting = at_hand.is_none_or(|buffers| self.bind_announced(state, buffers, &dims).is_err());
+        state.announced.is_waiting = is_waiting;
+        state.announced.dims = Some(dims);
+        Ok(())
+    }
+
+    /// Says why an inference cannot begin yet.
+    pub fn check_announced(&self) -> Result<(), RuntimeError> {
+        if self.state().announced.is_waiting {
+            let what = "the dims given by setBufferDimensions do not fit the buffers; give it the buffers they belong to";
+            return Err(refused(what.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Forgets the dims that were announced.
+    pub fn forget_announced(&self) {
+        self.state().announced = Announced::default();
+    }
+
+    fn check_dims(&self, dims: &[GivenShape]) -> Result<(), RuntimeError> {
+        let count = self.specs.len();
+        if dims.len() == count {
+            return Ok(());
+        }
+        let given = dims.len();
+        Err(refused(format!(
+            "{given} element sizes and dims given for {count} bindings; one each is expected"
+        )))
+    }
+
+    fn bind_all(
+        &self,
+        state: &mut State,
+        buffers: &[Arc<SharedMemory>],
+        dims: Option<&[GivenShape]>,
+    ) -> Result<(), RuntimeError> {
+        // These very buffers are bound already, as is usual when the same ones are submitted again and again.
+        let mut pairs = state.buffers.iter().zip(buffers);
+        if dims.is_none()
+            && state.by_size
+            && state.buffers.len() == buffers.len()
+            && pairs.all(|(bound, given)| bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, given)))
+        {
+            return self.exec.bind(|bindings| bindings.windows.clear());
+        }
+        let count = self.specs.len();
+        let inputs = self.specs.inputs().len();
+        if buffers.len() != count {
+            return Err(refused(format!(
+                "{} buffers given; the program has {count} bindings: {inputs} inputs, then {} outputs",
+                buffers.len(),
+                count - inputs
+            )));
+        }
+        dims.map_or(Ok(()), |dims| self.check_dims(dims))?;
+        for (index, (spec, memory)) in self.specs.iter().zip(buffers).enumerate() {
+            let given = dims.and_then(|dims| dims.get(index));
+            let is_left_out = memory.is_empty() && given.is_none_or(GivenShape::is_left_out);
+            if !is_left_out {
+                spec.check_buffer((&**memory).into(), given)?;
+            }
+            self.check_place(index, memory)?;
+        }
+        self.check_apart(buffers.iter().skip(inputs).map(|memory| memory.memory()))?;
+        self.exec.bind(|bindings| {
+            let shapes = if let Some(dims) = dims {
+                for (slot, (given, memory)) in state.shapes.iter_mut().zip(dims.iter().zip(buffers)) {
+                    set_shape(slot, (!memory.is_empty()).then_some(given));
+                }
+                self.specs.variant_of(&state.shapes)
+            } else {
+                let pairs = self.specs.iter().zip(buffers);
+                let sizes: Vec<_> =
+                    pairs.map(|(spec, memory)| spec.tensor_bytes((&**memory).into())).collect();
+                self.specs.shapes_of_sizes(&sizes, &mut state.shapes)
+            };
+            bindings.windows.clear();
+            bindings.shapes = chosen(shapes);
+            state.by_size = dims.is_none();
+            for (index, memory) in buffers.iter().enumerate() {
+                self.connect(bindings, index, memory);
+                state.buffers[index] = Some(Arc::clone(memory));
+            }
+        })
+    }
+
+    fn bind_some(
+        &self,
+        state: &mut State,
+        listed: &[ListedBuffer],
+        windows: Vec<Window>,
+    ) -> Result<(), RuntimeError> {
+        for entry in listed {
+            let spec = self.specs.get(entry.index)?;
+            if !entry.memory.is_empty() {
+                spec.check_buffer((&*entry.memory).into(), entry.shape.as_ref())?;
+            }
+            self.check_place(entry.index, &entry.memory)?;
+        }
+        check_windows(&windows, listed, state)?;
+        let first = self.specs.inputs().len();
+        if listed.iter().any(|entry| entry.index >= first) {
+            let outputs = (first..).zip(state.buffers.iter().skip(first));
+            self.check_apart(outputs.map(|(index, bound)| {
+                let given = listed.iter().rfind(|entry| entry.index == index).map(|entry| &entry.memory);
+                given.or(bound.as_ref()).map_or(HostSlice::empty(), |memory| memory.memory())
+            }))?;
+        }
+        self.exec.bind(|bindings| {
+            for entry in listed {
+                self.connect(bindings, entry.index, &entry.memory);
+                let given = entry.shape.as_ref().filter(|_| !entry.memory.is_empty());
+                set_shape(&mut state.shapes[entry.index], given);
+                state.buffers[entry.index] = Some(Arc::clone(&entry.memory));
+            }
+            if !listed.is_empty() {
+                state.by_size = false;
+                bindings.shapes = chosen(self.specs.variant_of(&state.shapes));
+            }
+            bindings.windows.extend(windows);
+        })
+    }
+
+    /// Binds the buffers of the bindings from `first` on; without dims they have those that go with their sizes.
+    fn bind_part(
+        &self,
+        state: &mut State,
+        first: usize,
+        buffers: &[Arc<SharedMemory>],
+        dims: Option<&[GivenShape]>,
+    ) -> Result<(), RuntimeError> {
+        if dims.is_none() && buffers.len() == self.specs.len() {
+            return self.bind_all(state, buffers, None);
+        }
+        let listed: Vec<_> = (first..)
+            .zip(buffers)
+            .map(|(index, memory)| {
+                let shape = match dims {
+                    Some(dims) => dims.get(index).cloned(),
+                    None => self.specs.shape_of_buffer(index, (&**memory).into()),
+                };
+                ListedBuffer { index, shape, memory: Arc::clone(memory) }
+            })
+            .collect();
+        self.bind_some(state, &listed, Vec::new())
+    }
+
+    /// Binds buffers with dims that were announced. What has a dim of 0 is left out, and comes back with other dims.
+    fn bind_announced(
+        &self,
+        state: &mut State,
+        mut buffers: Vec<Arc<SharedMemory>>,
+        dims: &[GivenShape],
+    ) -> Result<(), RuntimeError> {
+        let mut left_out = state.announced.left_out.clone();
+        left_out.resize(buffers.len(), None);
+        for ((memory, kept), shape) in buffers.iter_mut().zip(&mut left_out).zip(dims) {
+            if !shape.is_left_out() {
+                if let Some(kept) = kept.take() {
+                    *memory = kept;
+                }
+            } else if !memory.is_empty() {
+                *kept = Some(mem::replace(memory, Storage::new(0)?.into()));
+            }
+        }
+        self.bind_all(state, &buffers, Some(dims))?;
+        state.announced.left_out = left_out;
+        Ok(())
+    }
+
+    /// Refuses outputs that share memory: which of them would win is not defined.
+    fn check_apart<'a>(&self, outputs: impl Iterator<Item = HostSlice<'a>>) -> Result<(), RuntimeError> {
+        let ranges = outputs.map(|memory| {
+            let start = memory.as_ptr().addr();
+            start..start.saturating_add(memory.len())
+        });
+        let Some((one, other)) = first_overlap(&mut ranges.enumerate().collect()) else { return Ok(()) };
+        let name = |output: usize| self.specs.outputs().get(output).map_or("", |spec| spec.name.as_str());
+        Err(refused(format!(
+            "outputs `{}` and `{}` share memory; give every output memory of its own",
+            name(one),
+            name(other)
+        )))
+    }
+
+    /// Refuses memory behind a descriptor where the device cannot use it.
+    fn check_place(&self, index: usize, memory: &SharedMemory) -> Result<(), RuntimeError> {
+        memory.dma_buf().map_or(Ok(()), |memory| self.exec.program().check_dma_buf(index, memory.len()))
+    }
+
+    fn connect(&self, bindings: &mut Bindings, index: usize, memory: &Arc<SharedMemory>) {
+        let inputs = self.specs.inputs().len();
+        let dma_buf = memory.dma_buf().cloned();
+        if let Some(binding) = bindings.inputs.get_mut(index) {
+            *binding = match dma_buf {
+                Some(memory) => InputBinding::DmaBuf { memory },
+                None if memory.is_empty() => InputBinding::Retained,
+                None => InputBinding::Memory(memory.into()),
+            };
+        } else if let Some(binding) = bindings.outputs.get_mut(index - inputs) {
+            // Read-only memory of an output was refused.
+            let writable = || ForeignMemoryMut::of_shared(memory).filter(|_| !memory.is_empty());
+            *binding = match dma_buf {
+                Some(memory) => OutputBinding::DmaBuf { memory },
+                None => writable().map_or(OutputBinding::Dropped, OutputBinding::Memory),
+            };
+        }
+    }
+}
+
+fn set_shape(slot: &mut Option<GivenShape>, given: Option<&GivenShape>) {
+    match (given.filter(|given| !given.is_left_out()), slot) {
+        // Reuses what is allocated.
+        (Some(given), Some(known)) => {
+            known.item_bytes = given.item_bytes;
+            known.dims.clone_from(&given.dims);
+        }
+        (given, slot) => *slot = given.cloned(),
+    }
+}
+
+/// What an inference needs to know of the combination that was found.
+fn chosen(found: Result<usize, ShapeError>) -> Shapes {
+    match found {
+        Ok(variant) => Shapes::Variant(variant),
+        Err(error) => Shapes::Mismatch(error.details().into()),
+    }
+}
+
+/// Refuses boxes of tensors that only the device sees.
+fn check_windows(windows: &[Window], listed: &[ListedBuffer], state: &State) -> Result<(), RuntimeError> {
+    let unseen = windows.iter().find(|window| {
+        let at_hand = listed.iter().find(|entry| entry.index == window.binding).map(|entry| &entry.memory);
+        let bound = state.buffers.get(window.binding).and_then(Option::as_ref);
+        at_hand.or(bound).is_some_and(|memory| memory.dma_buf().is_some())
+    });
+    match unseen {
+        None => Ok(()),
+        Some(window) => Err(refused(format!(
+            "binding {} lies behind a descriptor; no box of it can be copied",
+            window.binding
+        ))),
+    }
+}
+
+/// The caller's mistake.
+fn refused(what: String) -> RuntimeError {
+    InputError::Argument { what }.into()
+}

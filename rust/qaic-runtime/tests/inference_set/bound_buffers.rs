@@ -1,0 +1,244 @@
+//! Memory that callers share with exec objects: which is bound, in which shapes, and how long it is kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::echo::{ELEMENTS, resizable};
+use crate::oracle::f32_bytes;
+use qaic_mem::{SharedMemory, Storage};
+use qaic_runtime::binding::GivenShape;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::noop::Control;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::error::RuntimeError;
+use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::request::{BoundBuffers, ListedBuffer, Part};
+
+const ALL: usize = ELEMENTS as usize;
+const HALF: usize = ALL / 2;
+
+type Memory = Arc<SharedMemory>;
+
+/// A program that gives `x` back as `y` and `z`, on a device of its own.
+struct Bench {
+    bound: BoundBuffers,
+    control: Arc<Control>,
+    // Dropped last.
+    set: Arc<InferenceSet>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let options = RegistryOptions {
+            kind: Some("noop".to_owned()),
+            engine_candidates: vec![format!("bound-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
+            ..RegistryOptions::default()
+        };
+        let context = Context::new(&options).unwrap();
+        let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
+        let place = Placement::one(DeviceId(0));
+        let set = InferenceSet::new(&context, &resizable(), &place, 1, 1, ProgramOptions::default()).unwrap();
+        let bound = BoundBuffers::of_set(&set).unwrap().pop().unwrap();
+        Self { bound, control, set }
+    }
+
+    fn run(&self) -> Result<(), RuntimeError> {
+        self.bound.exec().run(|| false)
+    }
+
+    fn is_bound_to(&self, expected: &[&Memory]) -> bool {
+        let bound = self.bound.buffers();
+        let mut pairs = bound.iter().zip(expected);
+        bound.len() == expected.len()
+            && pairs
+                .all(|(bound, &expected)| bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, expected)))
+    }
+}
+
+fn memory(elements: usize, value: f32) -> Memory {
+    Storage::of(&f32_bytes(&vec![value; elements])).unwrap().into()
+}
+
+fn holds(memory: &Memory, elements: usize, value: f32) -> bool {
+    memory.memory().to_vec() == f32_bytes(&vec![value; elements])
+}
+
+fn shapes(elements: [usize; 3]) -> Vec<GivenShape> {
+    elements.map(|elements| GivenShape { item_bytes: 4, dims: vec![1, elements as u64] }).into()
+}
+
+fn code(outcome: Result<(), RuntimeError>) -> &'static str {
+    outcome.unwrap_err().code()
+}
+
+#[test]
+fn memory_is_kept_until_other_memory_is_bound() {
+    let bench = Bench::new();
+    let first = [memory(ALL, 3.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.replace_all(&first, None).unwrap();
+    bench.run().unwrap();
+    assert!(holds(&first[1], ALL, 3.0) && holds(&first[2], ALL, 3.0));
+    // The same again, as callers in a loop do, in the shapes that go with the sizes.
+    bench.bound.replace_all(&first, None).unwrap();
+    let second = [memory(HALF, 4.0), memory(HALF, 0.0), memory(HALF, 0.0)];
+    assert!(first.iter().all(|memory| Arc::strong_count(memory) > 1));
+    bench.bound.replace_all(&second, None).unwrap();
+    assert!(first.iter().all(|memory| Arc::strong_count(memory) == 1));
+    bench.run().unwrap();
+    assert!(holds(&second[1], HALF, 4.0) && holds(&second[2], HALF, 4.0));
+}
+
+#[test]
+fn refused_call_leaves_what_was_bound() {
+    let bench = Bench::new();
+    let all = [memory(ALL, 3.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.replace_all(&all, None).unwrap();
+    let [x, y, z] = &all;
+    let with_output = |output: &Memory| [Arc::clone(x), Arc::clone(output), Arc::clone(z)];
+    let readonly = Storage::new(4 * ALL).unwrap();
+    let address = readonly.as_mut_ptr();
+    // SAFETY: the storage keeps the memory, which nothing else reaches.
+    let readonly = unsafe { SharedMemory::foreign(address, 4 * ALL, true, readonly) };
+    assert_eq!(code(bench.bound.replace_all(&all[..2], None)), "call.argument");
+    assert_eq!(code(bench.bound.replace_all(&all, Some(&shapes([ALL; 3])[..2]))), "call.argument");
+    assert_eq!(code(bench.bound.replace_all(&all, Some(&shapes([ALL, ALL, HALF])))), "call.argument");
+    assert_eq!(code(bench.bound.replace_all(&with_output(&memory(3, 0.0)), None)), "input.size");
+    assert_eq!(code(bench.bound.replace_all(&with_output(&readonly), None)), "call.argument");
+    assert_eq!(code(bench.bound.replace_all(&with_output(z), None)), "call.argument", "shared by outputs");
+    assert_eq!(code(bench.bound.replace_part(Part::Inputs, &all)), "call.argument");
+    assert_eq!(code(bench.bound.replace_part(Part::Outputs, &all)), "call.argument");
+    let listed = |index, memory: &Memory| ListedBuffer { index, memory: Arc::clone(memory), shape: None };
+    assert_eq!(code(bench.bound.replace_some(&[listed(3, x)], Vec::new())), "call.argument");
+    assert_eq!(code(bench.bound.replace_some(&[listed(1, z)], Vec::new())), "call.argument");
+    let swapped = [listed(1, z), listed(2, y), listed(2, z)];
+    assert_eq!(code(bench.bound.replace_some(&swapped, Vec::new())), "call.argument", "the last one counts");
+    assert!(bench.is_bound_to(&[x, y, z]));
+    bench.run().unwrap();
+    assert!(holds(y, ALL, 3.0) && holds(z, ALL, 3.0));
+}
+
+#[test]
+fn listed_buffers_replace_their_bindings_alone() {
+    let bench = Bench::new();
+    let all = [memory(ALL, 5.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.replace_all(&all, None).unwrap();
+    let other = memory(ALL, 0.0);
+    let entry = |memory: &Memory, elements| ListedBuffer {
+        index: 1,
+        memory: Arc::clone(memory),
+        shape: shapes([elements; 3]).pop(),
+    };
+    bench.bound.replace_some(&[entry(&other, ALL)], Vec::new()).unwrap();
+    assert!(bench.is_bound_to(&[&all[0], &other, &all[2]]));
+    bench.run().unwrap();
+    assert!(holds(&other, ALL, 5.0) && holds(&all[1], ALL, 0.0) && holds(&all[2], ALL, 5.0));
+    // Shapes of no combination are bound, and said by the inference.
+    bench.bound.replace_some(&[entry(&memory(HALF, 0.0), HALF)], Vec::new()).unwrap();
+    assert_eq!(code(bench.run()), "input.no_matching_shape");
+    // What was bound by name is not what was bound by size.
+    bench.bound.replace_all(&all, None).unwrap();
+    assert!(bench.is_bound_to(&[&all[0], &all[1], &all[2]]));
+    bench.run().unwrap();
+    assert!(holds(&all[1], ALL, 5.0));
+}
+
+#[test]
+fn memory_of_an_inference_under_way_is_not_replaced() {
+    let bench = Bench::new();
+    let all = [memory(ALL, 2.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.replace_all(&all, None).unwrap();
+    bench.control.hold().unwrap();
+    bench.set.submit(HandleId(0), 1).unwrap();
+    let other = [memory(ALL, 7.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    let in_flight = "inference.in_flight";
+    assert_eq!(code(bench.bound.replace_all(&other, None)), in_flight);
+    assert_eq!(code(bench.bound.replace_all(&all, None)), in_flight, "the same buffers neither");
+    assert_eq!(code(bench.bound.replace_part(Part::Inputs, &other[..1])), in_flight);
+    assert_eq!(code(bench.bound.announce(shapes([ALL; 3]))), in_flight);
+    assert!(bench.is_bound_to(&[&all[0], &all[1], &all[2]]));
+    bench.control.release().unwrap();
+    bench.set.wait_for_completion(|| false).unwrap();
+    bench.set.check_completed().unwrap();
+    assert!(holds(&all[2], ALL, 2.0));
+    bench.bound.replace_all(&other, None).unwrap();
+}
+
+#[test]
+fn dims_announced_before_their_buffers_wait_for_them() {
+    let bench = Bench::new();
+    assert_eq!(code(bench.bound.announce(shapes([ALL; 3])[..2].to_vec())), "call.argument");
+    bench.bound.announce(shapes([HALF; 3])).unwrap();
+    assert_eq!(code(bench.bound.check_announced()), "call.argument");
+    let small = [memory(HALF, 6.0), memory(HALF, 0.0), memory(HALF, 0.0)];
+    bench.bound.replace_part(Part::Inputs, &small[..1]).unwrap();
+    assert_eq!(code(bench.bound.check_announced()), "call.argument", "the outputs are still to come");
+    bench.bound.replace_part(Part::Outputs, &small[1..]).unwrap();
+    bench.bound.check_announced().unwrap();
+    bench.run().unwrap();
+    assert!(holds(&small[1], HALF, 6.0) && holds(&small[2], HALF, 6.0));
+}
+
+#[test]
+fn dims_that_do_not_fit_the_buffers_at_hand_are_for_the_next() {
+    let bench = Bench::new();
+    let large = [memory(ALL, 1.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.replace_part(Part::All, &large).unwrap();
+    bench.bound.announce(shapes([HALF; 3])).unwrap();
+    assert_eq!(code(bench.bound.check_announced()), "call.argument");
+    assert_eq!(code(bench.bound.replace_part(Part::All, &large)), "call.argument");
+    let small = [memory(HALF, 8.0), memory(HALF, 0.0), memory(HALF, 0.0)];
+    bench.bound.replace_part(Part::All, &small).unwrap();
+    bench.bound.check_announced().unwrap();
+    // They belonged to those; the next buffers have the shapes of their sizes.
+    bench.bound.replace_part(Part::All, &large).unwrap();
+    bench.run().unwrap();
+    assert!(holds(&large[2], ALL, 1.0));
+}
+
+#[test]
+fn dims_are_forgotten_for_a_new_inference() {
+    let bench = Bench::new();
+    let all = [memory(ALL, 1.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.announce(shapes([HALF; 3])).unwrap();
+    bench.bound.replace_for_new_inference(&all).unwrap();
+    bench.bound.check_announced().unwrap();
+    bench.bound.announce(shapes([HALF; 3])).unwrap();
+    bench.bound.forget_announced();
+    bench.bound.check_announced().unwrap();
+}
+
+#[test]
+fn buffer_that_dims_leave_out_comes_back_with_other_dims() {
+    let bench = Bench::new();
+    let all = [memory(ALL, 9.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.replace_part(Part::All, &all).unwrap();
+    bench.bound.announce(shapes([ALL, ALL, 0])).unwrap();
+    bench.bound.check_announced().unwrap();
+    assert!(!bench.is_bound_to(&[&all[0], &all[1], &all[2]]));
+    bench.run().unwrap();
+    assert!(holds(&all[1], ALL, 9.0) && holds(&all[2], ALL, 0.0));
+    bench.bound.announce(shapes([ALL; 3])).unwrap();
+    assert!(bench.is_bound_to(&[&all[0], &all[1], &all[2]]));
+    bench.run().unwrap();
+    assert!(holds(&all[2], ALL, 9.0));
+    // Replaced while it is left out, it does not come back.
+    bench.bound.announce(shapes([ALL, ALL, 0])).unwrap();
+    let outputs = [memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.replace_part(Part::Outputs, &outputs).unwrap();
+    bench.bound.announce(shapes([ALL; 3])).unwrap();
+    assert!(bench.is_bound_to(&[&all[0], &outputs[0], &outputs[1]]));
+}
+
+#[test]
+fn lease_that_let_go_of_everything_is_followed_by_a_full_binding() {
+    let bench = Bench::new();
+    let all = [memory(ALL, 2.5), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.replace_all(&all, None).unwrap();
+    bench.bound.exec().bind(qaic_runtime::binding::Bindings::clear).unwrap();
+    bench.bound.bind_again();
+    bench.bound.replace_all(&all, None).unwrap();
+    bench.run().unwrap();
+    assert!(holds(&all[1], ALL, 2.5));
+}
