@@ -1,34 +1,27 @@
 //! `qaicrt.BufferDimensionsVecRef`: element size and dims of every binding.
 
-use std::sync::{Mutex, PoisonError};
-
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use qaic_runtime::binding::GivenShape;
+use qaic_runtime::binding::{GivenShape, ShapeList};
 
 /// List of (element size, dims), one per binding.
 ///
 /// Dims are read back as lists, whatever sequence they were set from.
 #[pyclass(name = "BufferDimensionsVecRef", module = "qaicrt", frozen, sequence)]
 pub(crate) struct PyDims {
-    entries: Mutex<Vec<GivenShape>>,
+    entries: ShapeList,
 }
 
 impl PyDims {
-    /// Lets `read` see the entries. No lock may be taken in it, nor Python code run.
-    pub(crate) fn with<T>(&self, read: impl FnOnce(&mut Vec<GivenShape>) -> T) -> T {
-        read(&mut self.entries.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Lets `read` see the entries. No Python code may run in it.
+    pub(crate) fn with<T>(&self, read: impl FnOnce(&[GivenShape]) -> T) -> T {
+        self.entries.with(read)
     }
 
-    /// A position counted from the front, or from the back when it is negative.
-    fn position(&self, index: isize) -> PyResult<usize> {
-        let len = self.with(|entries| entries.len());
-        let position =
-            if index < 0 { len.checked_sub(index.unsigned_abs()) } else { Some(index.unsigned_abs()) };
-        position.filter(|&position| position < len).ok_or_else(|| {
-            PyIndexError::new_err(format!("index {index} is out of range; there are {len} bindings"))
-        })
+    fn no_entry(&self, index: isize) -> PyErr {
+        let len = self.entries.len();
+        PyIndexError::new_err(format!("index {index} is out of range; there are {len} bindings"))
     }
 }
 
@@ -38,25 +31,20 @@ impl PyDims {
     #[pyo3(signature = (dims = None))]
     fn new(dims: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let entries = dims.map(entries).transpose()?.unwrap_or_default();
-        Ok(Self { entries: Mutex::new(entries) })
+        Ok(Self { entries: ShapeList::new(entries) })
     }
 
     fn __len__(&self) -> usize {
-        self.with(|entries| entries.len())
+        self.entries.len()
     }
 
     fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyTuple>> {
-        let position = self.position(index)?;
-        let entry = self.with(|entries| entries.get(position).cloned());
-        let GivenShape { item_bytes, dims } = entry.ok_or_else(|| PyIndexError::new_err(index))?;
-        (item_bytes, dims).into_pyobject(py)
+        let entry = self.entries.get(index).ok_or_else(|| self.no_entry(index))?;
+        (entry.item_bytes, entry.dims).into_pyobject(py)
     }
 
     fn __setitem__(&self, index: isize, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = entry(value)?;
-        let position = self.position(index)?;
-        self.with(|entries| entries.get_mut(position).map(|slot| *slot = value))
-            .ok_or_else(|| PyIndexError::new_err(index))
+        if self.entries.set(index, entry(value)?) { Ok(()) } else { Err(self.no_entry(index)) }
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -65,8 +53,7 @@ impl PyDims {
 
     /// Adds the element size and dims of one more binding.
     fn append(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = entry(value)?;
-        self.with(|entries| entries.push(value));
+        self.entries.push(entry(value)?);
         Ok(())
     }
 
@@ -85,7 +72,7 @@ impl PyDims {
 
 impl PyDims {
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let entries = self.with(|entries| entries.clone());
+        let entries = self.with(<[_]>::to_vec);
         PyList::new(py, entries.into_iter().map(|GivenShape { item_bytes, dims }| (item_bytes, dims)))
     }
 }
@@ -93,7 +80,7 @@ impl PyDims {
 /// The entries of a `BufferDimensionsVecRef`, or of any sequence of pairs.
 pub(crate) fn entries(value: &Bound<'_, PyAny>) -> PyResult<Vec<GivenShape>> {
     if let Ok(dims) = value.cast::<PyDims>() {
-        return Ok(dims.get().with(|entries| entries.clone()));
+        return Ok(dims.get().with(<[_]>::to_vec));
     }
     value.try_iter()?.map(|item| entry(&item?)).collect()
 }

@@ -14,6 +14,7 @@ mod in_place;
 mod io_binding;
 mod io_crc;
 mod retained;
+mod shape_list;
 mod sources;
 mod staged;
 mod tensor_spec;
@@ -33,6 +34,7 @@ pub(crate) use io_binding::{CancellationCheck, IoBinding, StatsPlace};
 pub(crate) use io_crc::IoCheck;
 pub use io_crc::IoCrcs;
 pub(crate) use retained::Retained;
+pub use shape_list::ShapeList;
 pub use tensor_spec::{
     ArrayType, IoOptions, RetainedPair, ShapeVariant, TensorSpec, TensorSpecs, io_options, is_steady,
     retained_pairs, tensor_specs,
