@@ -72,7 +72,7 @@ ELSEWHERE = {
     "allow_unknown_options": "unit/test_card_driver.py",
     "always_expand_onnx_functions": "unit/test_compiler_inlining.py",
     "compile_only": "cli/test_compile.py",
-    "enable_channelwise": "unit/test_quantize_insertion.py",
+    "enable_channelwise": "compiler/quantization/test_quantize_insertion.py",
     "external_quantization_file": "unit/test_calibration_files.py",
     "graph_names": "unit/test_compiler_specializations.py",
     "input_list_file": "unit/test_calibration_files.py",

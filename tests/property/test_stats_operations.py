@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_quantize_graphs import graphs
 from test_session_models import models
 from test_specialization_models import dynamic_models, feeds_of
 
@@ -21,6 +20,7 @@ import qaic.stats
 import session_models
 from qaic import _core
 from qaic.errors import CompileError, DeviceError, InferenceError
+from quantizable_graphs import graphs
 
 #: what a graph is lowered with
 PRECISIONS = [{}, {"convert_to_fp16": True}]

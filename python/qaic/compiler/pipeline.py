@@ -197,6 +197,7 @@ def lower(
         names=InlinedNames(proto) if value_options.name_values(options) else None,
     )
     run_passes([step for phase in PHASES.values() for step in phase], model, context)
+    emit_report.save_plan(progress.debug_folder, context.quantization)
     emit_report.publish_hints(options, model.forms[0], context.given_weights, context.plan.classes)
     emit_report.publish_metrics(options, model.forms, model.variants, model.proto, model.weights)
     return model, context

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
 import golden_programs
+import qaic
+from lowered_program import lower_program
 from qaic.compiler import driver
+from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.pipeline import PHASES, run_passes
+from qaic.compiler.quantization import plan_files
 from qaic.compiler.quantization.plan_quantization import PlanQuantization
 from qaic.options import resolve
 from quantize_oracle import Tensor, run
@@ -157,3 +164,76 @@ def test_a_group_that_stays_in_float_keeps_the_nodes_that_were_joined_to_it():
     feeds = {"x": np.float32([[1, 2, -3, 4], [5, 6, 7, -8]])}
     assert run(result, feeds)["y"].tolist() == [[0, 2, 0, 4], [0, 6, 7, 0]]
     assert [node.op_type for node in result.graph.node] == ["Add", "Relu"]
+
+
+def test_text_of_a_plan():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Sin", ["r"], ["y"]),
+    ]
+    model = model_of(nodes, w=np.eye(4, dtype=np.float32), b=np.float32([1, 2, 3, 4]))
+    schemas = {
+        "quantization_schema_activations": "asymmetric",
+        "quantization_schema_constants": "symmetric",
+    }
+    plan = plan_of(model, "x", "m", "a", "r", **schemas)
+    step = float(np.float32(5 / 255))
+    assert plan_files.plan_text(plan) == (
+        "3 nodes in 1 quantized groups, 1 nodes in floating point\n"
+        "r: MatMul + Add + Relu, Int8, integer kernel\n"
+        f"  reads x: {step:.9g} x (q + 26)\n"
+        f"  weight w: scale {float(np.float32(1 / 127)):.9g}, offset 0, with a bias\n"
+        f"  makes r: {step:.9g} x (q + 26)\n"
+        "y: Sin, float: Its operator has no quantized form.\n"
+    )
+
+
+def lowered(program, folder, more=None, without=()):
+    """Run all passes over a golden program."""
+    made, given = golden_programs.PROGRAMS[program](folder)
+    given = {name: value for name, value in given.items() if name not in without} | (more or {})
+    options = resolve(given, options_path=None, model_is_container=False).compile
+    with driver.opened(made if isinstance(made, onnx.ModelProto) else str(made)) as source:
+        found = lower_program(source, options, Progress("test"))
+        numbers = {name: read_all(weight.source) for name, weight in found.weights.items()}
+    return found.model.SerializeToString(deterministic=True), numbers, found.context.quantization
+
+
+@pytest.mark.parametrize("program", QUANTIZED)
+def test_exported_files_give_the_same_program(program, tmp_path):
+    graph, numbers, plan = lowered(program, tmp_path)
+    exported = plan_files.files_of(plan)
+    for name, content in exported.items():
+        (tmp_path / name).write_text(content)
+    files = {
+        "external_quantization_file": str(tmp_path / "quantization-encodings.json"),
+        "node_precision_info_file": str(tmp_path / "node-precision.yaml"),
+    }
+    sources = ("load_profile", "allow_profile_mismatch")
+    again = lowered(program, tmp_path, files, sources)
+    assert plan_files.plan_json(again[2])["groups"] == plan_files.plan_json(plan)["groups"]
+    assert again[:2] == (graph, numbers)
+
+
+def test_exported_node_precisions_keep_the_same_nodes_in_float(tmp_path):
+    plan = lowered("text-mixed", tmp_path)[2]
+    path = tmp_path / "nodes.yaml"
+    path.write_text(json.dumps(plan_files.node_precision(plan)))
+    assert plan.chosen_floats
+    options = ("execute_nodes_in_fp16", "keep_original_precision_for_nodes")
+    again = lowered("text-mixed", tmp_path, {"node_precision_info_file": str(path)}, options)[2]
+    assert plan_files.plan_json(again)["groups"] == plan_files.plan_json(plan)["groups"]
+    assert again.chosen_floats == plan.chosen_floats
+
+
+def test_debug_folder_receives_the_plan(tmp_path):
+    made, given = golden_programs.PROGRAMS["normalized-quantized"](tmp_path)
+    qaic.compile(made, **given, enable_debug=True, output_dir=str(tmp_path / "out"))
+    folder = tmp_path / "out" / "compiler-debug"
+    plan = json.loads((folder / "quantization-plan.json").read_text())
+    assert {entry["reason"] for entry in plan["floats"]} >= {"nested_graph"}
+    assert " quantized groups, " in (folder / "quantization-plan.txt").read_text()
+    assert "activation_encodings" in json.loads((folder / "quantization-encodings.json").read_text())
+    qaic.compile(made, node_precision_info_file=str(folder / "node-precision.yaml"))

@@ -39,6 +39,11 @@ class PassLog:
         self._saved = 0
 
     @property
+    def folder(self) -> Path | None:
+        """Folder that receives the graphs."""
+        return self._graphs
+
+    @property
     def seconds(self) -> Mapping[str, float]:
         """Wall time of each pass by its name, in the order in which they first ran."""
         return self._seconds

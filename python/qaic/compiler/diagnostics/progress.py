@@ -9,6 +9,7 @@ from qaic.support.status_line import StatusLine, has_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
     from types import TracebackType
 
     import onnx
@@ -40,6 +41,11 @@ class Progress:
         self._shown_at = 0.0
         self._line: StatusLine | None = None
         self._enabled = has_terminal()
+
+    @property
+    def debug_folder(self) -> Path | None:
+        """Existing folder for what `enable_debug` asks for."""
+        return None if self._passes is None else self._passes.folder
 
     def stage(
         self,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.interface import Variant
     from qaic.compiler.ir.precision import PrecisionClass
+    from qaic.compiler.ir.quantization_plan import QuantizationPlan
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
@@ -105,6 +106,15 @@ def publish_metrics(
         names = [variant.name for variant in variants] or [""] * len(forms)
         works = [perf_metrics.work_of(form, name) for form, name in zip(forms, names, strict=False)]
         publish("performance metrics", perf_metrics.table(works, perf_metrics.parameters_of(model, weights)))
+
+
+def save_plan(folder: Path | None, plan: QuantizationPlan | None) -> None:
+    """Save what was quantized in the folder of `enable_debug`, as text, JSON and files to compile with."""
+    if folder is not None and plan is not None:
+        from qaic.compiler.quantization.plan_files import files_of
+
+        for name, content in files_of(plan).items():
+            (folder / name).write_text(content, encoding="utf-8")
 
 
 @contextlib.contextmanager
