@@ -24,7 +24,7 @@ comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt features loom asan miri fuzz-smoke bench accuracy \
+.PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy \
 	node-tests docs clean
 
 help: ## Show this list
@@ -126,6 +126,16 @@ loom: ## Check the queues against every interleaving of threads, up to three pre
 asan: ## Run the tests of what is concurrent or unsafe under the address sanitizer
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 CARGO_TARGET_DIR=target/asan \
 		cargo test --target $$(rustc -vV | sed -n 's/^host: //p') -p qaic-mem -p qaic-sync -p qaic-runtime --lib --tests --quiet
+
+CARGO_MUTANTS_VERSION := 27.1.0
+MUTATED ?= rust/qaic-sync/src/**
+
+$(TOOLS)/bin/cargo-mutants:
+	@echo 'building cargo-mutants: two minutes'
+	@cargo install --quiet --locked --root $(TOOLS) --version $(CARGO_MUTANTS_VERSION) cargo-mutants
+
+mutants: $(TOOLS)/bin/cargo-mutants ## Make mistakes in MUTATED (a pattern of files) one by one; lists those that no Rust test sees. Takes hours
+	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo mutants -f '$(MUTATED)' --all-features -o target/mutants
 
 miri: ## Run what needs no system calls of qaic-sync and qaic-mem under Miri, which takes a nightly toolchain that has it
 	cargo +nightly miri test -p qaic-sync -p qaic-mem --lib --target-dir target/miri

@@ -93,3 +93,19 @@ impl Condvar {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn try_lock_gives_what_no_other_thread_has() {
+        let value = Mutex::new(1);
+        let held = value.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(value.try_lock().is_none()));
+        });
+        drop(held);
+        assert_eq!(value.try_lock().map(|value| *value), Some(1));
+    }
+}

@@ -103,3 +103,40 @@ macro_rules! counted {
 counted!(AtomicBool, bool, { swap, fetch_and, fetch_or });
 counted!(AtomicU32, u32, { swap, fetch_add, fetch_sub, fetch_max, fetch_min, fetch_and, fetch_or });
 counted!(AtomicU64, u64, { swap, fetch_add, fetch_sub, fetch_max, fetch_min, fetch_and, fetch_or });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::atomic::Mutex;
+
+    #[test]
+    fn operations_of_this_thread_are_counted_each_once() {
+        let (number, value) = (AtomicU32::new(0), Mutex::new(0));
+        let before = Operations::here();
+        let during = Operations::during(|| {
+            number.fetch_add(1, Ordering::Relaxed);
+            let _ = number.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+            number.store(number.load(Ordering::Relaxed), Ordering::Relaxed);
+            *value.lock() += 1;
+            drop(value.try_lock());
+            *value.lock() += 1;
+        });
+        assert_eq!(during, Operations { locks: 3, updates: 2 });
+        let after = Operations::here();
+        assert_eq!((after.locks - before.locks, after.updates - before.updates), (3, 2));
+        // What came before does not count.
+        assert_eq!(Operations::during(|| {}), Operations::default());
+        assert_ne!(Operations::here(), Operations::default());
+    }
+
+    #[test]
+    fn operations_of_other_threads_are_not_counted() {
+        let number = AtomicU64::new(0);
+        let during = Operations::during(|| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| number.fetch_add(1, Ordering::Relaxed));
+            });
+        });
+        assert_eq!((during.updates, number.into_inner()), (0, 1));
+    }
+}

@@ -210,6 +210,28 @@ mod tests {
     }
 
     #[test]
+    fn id_of_a_request_is_that_of_its_last_insertion() {
+        let index = IdIndex::new(2);
+        assert_eq!((index.id_of(1), index.id_of(2)), (Some(0), None));
+        index.insert(7, 1);
+        index.remove(1);
+        assert_eq!(index.id_of(1), Some(7));
+        index.insert(9, 1);
+        assert_eq!((index.id_of(0), index.id_of(1)), (Some(0), Some(9)));
+    }
+
+    /// Where all ids fell into one bucket, or all buckets began at one place, lookups would pass over the inferences of others.
+    #[test]
+    fn ids_and_buckets_are_spread_evenly() {
+        let index = IdIndex::new(1024);
+        let buckets: std::collections::HashSet<_> = (0..1024).map(|id| index.bucket_of(id)).collect();
+        assert!(buckets.len() > 512, "{}", buckets.len());
+        let places: std::collections::HashSet<_> =
+            (0..1024).filter_map(|bucket| index.places(bucket, 0).next()).collect();
+        assert!(places.len() > 512, "{}", places.len());
+    }
+
+    #[test]
     fn index_with_one_id_for_all_keeps_their_order() {
         let index = IdIndex::new(4096);
         (0..4096).rev().for_each(|number| index.insert(7, number));

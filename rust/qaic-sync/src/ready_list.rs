@@ -169,6 +169,36 @@ mod tests {
     }
 
     #[test]
+    fn ready_list_with_an_entry_is_not_empty() {
+        let (ordered, latest) = (ReadyList::fifo(2), ReadyList::lifo(2));
+        ordered.push(1);
+        latest.push(1);
+        assert!(!ordered.is_empty() && !latest.is_empty());
+    }
+
+    #[test]
+    fn wait_for_a_request_returns_it_or_nothing_at_the_limit() {
+        let list = ReadyList::fifo(3);
+        assert_eq!(list.wait(Duration::ZERO, |_| true), None);
+        list.push(2);
+        assert_eq!(list.wait(Duration::MAX, |_| true), Some(2));
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| {
+                loop {
+                    if let Some(number) = list.wait(Duration::MAX, |_| true) {
+                        return number;
+                    }
+                }
+            });
+            while list.waiters().waiting() == 0 {
+                yield_now();
+            }
+            list.push(1);
+            assert_eq!(taker.join().ok(), Some(1));
+        });
+    }
+
+    #[test]
     fn ready_list_with_stale_entries_takes_them_for_good() {
         let list = ReadyList::lifo(3);
         (0..3).for_each(|number| list.push(number));

@@ -20,6 +20,7 @@ struct Model {
     available_entry: bool,
     completed_entry: bool,
     device_entry: bool,
+    origin: Option<Origin>,
 }
 
 impl Model {
@@ -35,9 +36,11 @@ impl Model {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Begin(bool),
+    Withdraw,
     Enqueue(bool),
     ClaimEntry,
     Claim(u64),
+    ClaimNumbered(u64),
     Leave,
     TakeFromDevice(u64),
     ClaimDeviceEntry,
@@ -56,9 +59,11 @@ fn step() -> impl Strategy<Value = Step> {
     let age = || 0_u64..3;
     prop_oneof![
         any::<bool>().prop_map(Step::Begin),
+        Just(Step::Withdraw),
         any::<bool>().prop_map(Step::Enqueue),
         Just(Step::ClaimEntry),
         age().prop_map(Step::Claim),
+        age().prop_map(Step::ClaimNumbered),
         Just(Step::Leave),
         age().prop_map(Step::TakeFromDevice),
         Just(Step::ClaimDeviceEntry),
@@ -93,12 +98,14 @@ proptest! {
             available_entry: starts_available,
             completed_entry: false,
             device_entry: false,
+            origin: None,
         };
         for step in steps {
             apply(&state, &mut model, step)?;
             prop_assert_eq!(state.phase(), model.phase);
             prop_assert_eq!(state.generation(), generation(model.generation));
             prop_assert_eq!(state.under_way(), model.is_in_flight().then_some(generation(model.generation)));
+            prop_assert_eq!(state.is_in_flight(), model.is_in_flight());
             prop_assert_eq!(state.reason(), model.reason);
             prop_assert_eq!(state.has_failed(), model.has_failed);
             let is_outstanding = model.is_in_flight() && model.is_collectable || model.phase == Phase::Completed;
@@ -121,7 +128,19 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 model.generation += 1;
                 prop_assert_eq!(begun, generation(model.generation));
                 (model.phase, model.reason, model.has_failed) = (Phase::Running, None, false);
-                model.is_collectable = is_collectable;
+                (model.is_collectable, model.origin) = (is_collectable, Some(origin));
+            }
+        }
+        // Only before the request was left to other threads.
+        Step::Withdraw if model.owns() && model.origin.is_some() => {
+            let origin = model.origin.take().unwrap();
+            let needs_entry = origin == Origin::Available && !model.available_entry;
+            prop_assert_eq!(state.withdraw(origin), needs_entry);
+            (model.reason, model.is_collectable) = (None, false);
+            if origin == Origin::Available {
+                (model.phase, model.available_entry) = (Phase::Available, true);
+            } else {
+                model.phase = Phase::Idle;
             }
         }
         Step::Enqueue(is_single) if model.owns() => {
@@ -130,7 +149,7 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 prop_assert_eq!(enqueued, Err(AskedToEnd));
             } else {
                 prop_assert_eq!(enqueued, Ok(!is_single || !model.queue_entry));
-                model.queue_entry |= is_single;
+                (model.queue_entry, model.origin) = (model.queue_entry | is_single, None);
                 model.phase = Phase::Queued;
             }
         }
@@ -148,13 +167,21 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 model.phase = Phase::Running;
             }
         }
+        Step::ClaimNumbered(age) => {
+            const MASK: u32 = 0x7FFF;
+            let may = aged(age) == model.generation && model.phase == Phase::Queued;
+            prop_assert_eq!(state.claim_numbered(generation(aged(age)).low_bits(), MASK), may);
+            if may {
+                model.phase = Phase::Running;
+            }
+        }
         Step::Leave if model.owns() => {
             let left = state.leave_to_device();
             if model.reason.is_some() {
                 prop_assert_eq!(left, Err(AskedToEnd));
             } else {
                 prop_assert_eq!(left, Ok(!model.device_entry));
-                (model.phase, model.device_entry) = (Phase::OnDevice, true);
+                (model.phase, model.device_entry, model.origin) = (Phase::OnDevice, true, None);
             }
         }
         Step::TakeFromDevice(age) => {
