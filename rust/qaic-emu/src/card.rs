@@ -101,6 +101,8 @@ pub(crate) struct Dbc {
     pub(crate) is_hung: bool,
     pub(crate) worker: Option<Worker>,
     pub(crate) attached: BTreeSet<u64>,
+    /// Waits that have not ended.
+    pub(crate) waits: usize,
 }
 
 /// An element that was queued and is not complete.
@@ -291,7 +293,8 @@ impl Card {
         for dbc_id in 0..DBC_COUNT {
             let dbc = &state.dbcs[dbc_id as usize];
             if dbc.owner == Some(user) || dbc.former_owner == Some(user) {
-                cleanup.add(self.release(&mut state, dbc_id, Errno::PERM));
+                // The state of the channel stays what it was, and no event says that it is free.
+                cleanup.add(self.release_but_state(&mut state, dbc_id, Errno::PERM));
             }
         }
         let Some(closed) = state.users.remove(&user) else { return };
@@ -451,7 +454,7 @@ impl Card {
     }
 
     /// Forgets what is queued on a channel and ends the waits for it with the reason.
-    pub(crate) fn fail_executions(&self, state: &mut CardState, dbc_id: u32, loss: Errno) {
+    fn fail_executions(&self, state: &mut CardState, dbc_id: u32, loss: Errno) {
         let CardState { dbcs, bos, .. } = state;
         let dbc = &mut dbcs[dbc_id as usize];
         dbc.losses += 1;

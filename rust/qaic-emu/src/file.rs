@@ -112,7 +112,7 @@ impl EmuFile {
     fn version(&self, query: &mut VersionQuery) -> Result<(), Errno> {
         self.inject_fault(Trigger::Version, None)?;
         let version = &mut query.version;
-        (version.major, version.minor, version.patchlevel) = (1, 0, 0);
+        (version.major, version.minor) = self.options().driver_version;
         (version.date_len, version.desc_len) = (DATE_BYTES, DESCRIPTION_BYTES);
         query.set_name(&self.options().driver_name);
         Ok(())

@@ -1,12 +1,12 @@
 //! Control messages: what the driver checks, what it does itself, and what it passes on.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytemuck::bytes_of;
 
-use super::card::{Card, DeferredCleanup};
+use super::card::{Card, DeferredCleanup, SIGNAL_POLL};
 use super::fault::{Action, Trigger};
 use super::file::EmuFile;
 use super::firmware::transaction::{Transaction, TransactionReply};
@@ -59,7 +59,7 @@ impl EmuFile {
     /// Answers a message of so many transactions, of which those that name memory name `data`.
     fn answer(&self, bytes: &[u8], count: u32, data: &[&[u8]], reply: &mut Reply) -> Result<(), Errno> {
         let fault = match self.card.fault_action(Trigger::Manage) {
-            Some(Action::Fail(error)) => return Err(error),
+            Some(Action::Fail(error)) if !comes_late(error) => return Err(error),
             fault => fault,
         };
         if bytes.len() > MANAGE_MAX_BYTES || count > MANAGE_MAX_COUNT || count == 0 || bytes.len() < 8 {
@@ -68,11 +68,18 @@ impl EmuFile {
         drop(self.alive()?);
         let message = self.take_apart(bytes, count, data)?;
         let fault = fault.or_else(|| self.fault_of(&message));
-        if let Some(Action::Fail(error)) = fault {
+        if let Some(Action::Fail(error)) = fault
+            && !comes_late(error)
+        {
             return Err(error);
         }
         let resets = self.card.settled().resets;
         self.give_up(&message)?;
+        match fault {
+            Some(Action::Fail(Errno::INTR)) => return self.leave_reply(message.transactions, resets),
+            Some(Action::Fail(error)) => return Err(error),
+            _ => {}
+        }
         if let Some(action @ (Action::Reset | Action::Dead | Action::Restart { .. })) = fault {
             self.card.perform(action, None);
         }
@@ -166,7 +173,20 @@ impl EmuFile {
         faults.into_iter().flatten().next()
     }
 
-    /// Ends the ownership of channels before the message goes out; what was queued on them is lost.
+    /// Has the firmware do what a message says whose reply comes after a signal has ended the wait for it. Of the reply the
+    /// driver takes note of channels that are free, and of nothing else.
+    fn leave_reply(&self, transactions: Vec<Transaction>, resets: u64) -> Result<(), Errno> {
+        for reply in self.exchange(transactions, None, resets)? {
+            if let TransactionReply::Deactivate { dbc_id, .. } = reply {
+                self.deactivated(0, dbc_id)?;
+            }
+        }
+        Err(Errno::INTR)
+    }
+
+    /// Ends the ownership of channels before the message goes out, and waits until the waits for them have ended.
+    ///
+    /// Blocking: as long as waits have time left whose inferences do not end.
     fn give_up(&self, message: &Message) -> Result<(), Errno> {
         let mut state = self.alive()?;
         for &dbc_id in &message.given_up {
@@ -175,7 +195,12 @@ impl EmuFile {
                 return Err(Errno::PERM);
             }
             (dbc.owner, dbc.former_owner) = (None, Some(self.user));
-            self.card.fail_executions(&mut state, dbc_id, Errno::PERM);
+            // No signal ends that.
+            while state.dbcs[dbc_id as usize].waits > 0 {
+                let changed = self.card.changed.wait_timeout(state, SIGNAL_POLL);
+                drop(changed.unwrap_or_else(PoisonError::into_inner));
+                state = self.card.settled();
+            }
         }
         Ok(())
     }
@@ -309,6 +334,11 @@ impl EmuFile {
         cleanup.finish(&self.card);
         Ok(())
     }
+}
+
+/// Whether a control call fails with it when the driver has begun: channels are given up, and the message may have gone out.
+fn comes_late(error: Errno) -> bool {
+    matches!(error, Errno::INTR | Errno::AGAIN)
 }
 
 impl Card {

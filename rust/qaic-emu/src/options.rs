@@ -31,6 +31,8 @@ pub struct EmuOptions {
     pub signalled: Option<fn() -> bool>,
     /// Name of the driver behind the nodes.
     pub driver_name: String,
+    /// Version of its interface: major, minor. That of the mainline kernel has none.
+    pub driver_version: (i32, i32),
     /// What the sensors say.
     pub telemetry: Telemetry,
     /// From a reset to the card's being online again.
@@ -60,6 +62,7 @@ impl Default for EmuOptions {
             firmware: FirmwareConfig::default(),
             signalled: None,
             driver_name: "qaic".into(),
+            driver_version: (0, 0),
             telemetry: Telemetry {
                 soc_temperature_millicelsius: Some(45_000),
                 board_power_microwatts: Some(20_000_000),

@@ -65,7 +65,7 @@ fn hidden<'a>(message: &'a ManageBuffer<'_>, is_reply: bool) -> &'a [u8] {
 fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
     let node = kmd.enumerate().unwrap().remove(0);
     let mut to = Session { file: kmd.open(&node).unwrap(), answers: Vec::new() };
-    to.record(calls::driver_name(&*to.file));
+    to.record(calls::driver_interface(&*to.file));
     to.send(message::status_query(), CardStatus::of).ok();
     to.send(message::status_features(), features).ok();
 

@@ -10,9 +10,12 @@ use crate::abi::{
     AttachSliceEntry, CreateBo, DetachSlice, ExecuteEntry, GemClose, MmapBo, PartialExecuteEntry,
     PerfStatsEntry, Wait,
 };
-use crate::ioctl::{Ioctl, VersionQuery};
+use crate::ioctl::{DriverInterface, Ioctl, VersionQuery};
 use crate::kmd::AccelFile;
 use crate::manage::ManageBuffer;
+
+/// Name of the driver of the cards.
+const DRIVER: &[u8] = b"qaic";
 
 /// Sends a control message to the firmware and replaces it with the reply. When the device refused an activation,
 /// deactivation or status, the error is `ECANCELED` and the reply is there all the same; after other errors the message is
@@ -98,9 +101,14 @@ pub fn import_dma_buf(file: &dyn AccelFile, memory: BorrowedFd<'_>) -> Result<u3
     Ok(handle)
 }
 
-/// Name of the driver behind the file, cut after [`DRIVER_NAME_BYTES`](crate::ioctl::DRIVER_NAME_BYTES).
-pub fn driver_name(file: &dyn AccelFile) -> Result<Vec<u8>, Errno> {
+/// The driver behind the file and its interface. A name is cut after
+/// [`DRIVER_NAME_BYTES`](crate::ioctl::DRIVER_NAME_BYTES).
+pub fn driver_interface(file: &dyn AccelFile) -> Result<DriverInterface, Errno> {
     let mut query = VersionQuery::default();
     file.ioctl(&mut Ioctl::Version(&mut query))?;
-    Ok(query.name().to_vec())
+    Ok(match (query.name(), query.version.major, query.version.minor) {
+        (DRIVER, 0, _) => DriverInterface::Mainline,
+        (DRIVER, major, minor) => DriverInterface::Other { version: (major, minor) },
+        (name, ..) => DriverInterface::OtherDriver(String::from_utf8_lossy(name).into_owned()),
+    })
 }

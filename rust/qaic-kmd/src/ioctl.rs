@@ -109,6 +109,21 @@ impl VersionQuery {
     }
 }
 
+/// What is behind a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriverInterface {
+    /// The driver of the cards with the interface of the mainline kernel, which has no version of its own.
+    Mainline,
+    /// The driver of the cards with another interface. The driver of before the mainline kernel says 1.0: it takes the fences of
+    /// semaphores the other way round, and its request 8 is another.
+    Other {
+        /// Version of the interface.
+        version: (i32, i32),
+    },
+    /// Another driver, whose name this is.
+    OtherDriver(String),
+}
+
 /// Bytes of the largest argument.
 const ARGUMENT_MAX_BYTES: usize = size_of::<DrmVersion>();
 

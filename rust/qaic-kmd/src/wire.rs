@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use bytemuck::{Pod, Zeroable, pod_read_unaligned};
+use bytemuck::{Pod, Zeroable, bytes_of_mut, pod_read_unaligned};
 
 const _: () =
     assert!(cfg!(target_endian = "little"), "the interface is little-endian, as all hosts of cards are");
@@ -199,6 +199,17 @@ pub(crate) fn text_of(bytes: &[u8]) -> String {
 /// The structure at the begin of bytes; `None`: they are fewer than it has.
 pub fn read<T: Layout>(bytes: &[u8]) -> Option<T> {
     bytes.get(..size_of::<T>()).map(pod_read_unaligned)
+}
+
+/// The structure at the begin of bytes that may lack its end, which is zeros then; `None`: they are fewer than `least`.
+pub fn read_at_least<T: Layout>(bytes: &[u8], least: usize) -> Option<T> {
+    if bytes.len() < least {
+        return None;
+    }
+    let mut value = T::zeroed();
+    let there = bytes.len().min(size_of::<T>());
+    bytes_of_mut(&mut value)[..there].copy_from_slice(&bytes[..there]);
+    Some(value)
 }
 
 /// Declares a structure of so many bytes whose bytes are what is sent. One with a number has that in front, where

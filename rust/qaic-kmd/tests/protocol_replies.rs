@@ -421,12 +421,25 @@ fn decoded(command: &[u8]) -> usize {
     all.into_iter().filter(|is_taken| is_taken(command)).count()
 }
 
+/// Firmware may leave out the end of a reply that says nothing to us.
+#[test]
+fn reply_without_its_unused_end_is_read() {
+    let body = at(40, &[(0, 4, 10), (8, 4, 7), (12, 4, 3), (16, 8, 0x1000), (32, 8, 0x2000)]);
+    let channel = at(8, &[(4, 4, 3)]);
+    let reply =
+        ActivateReply::with_channel(&message(&[transaction(3, &body), transaction(8, &channel)])).unwrap();
+    assert_eq!((reply.activation_id, reply.virtual_channel_id), (7, 3));
+    assert_eq!((reply.ddr_base, reply.mcid_base, reply.nsp_mask.get()), (0x1000, 0x2000, 0));
+    let short = message(&[transaction(3, &body), transaction(8, &channel[..7])]);
+    assert!(ActivateReply::with_channel(&short).is_err());
+}
+
 proptest! {
     #[test]
-    fn reply_one_byte_short_is_refused(
+    fn reply_one_byte_short_of_what_is_used_is_refused(
         (id, bytes) in prop::sample::select(vec![
-            (2_u8, 16_usize), (4, 16), (6, 8), (8, 8), (10, 88), (12, 8), (14, 504), (20, 40), (23, 8), (25, 16), (27, 8),
-            (29, 16), (31, 8), (33, 56), (35, 64), (37, 8), (39, 8), (45, 8),
+            (2_u8, 12_usize), (4, 12), (6, 8), (8, 8), (10, 40), (12, 8), (14, 282), (20, 16), (23, 8), (25, 12), (27, 8),
+            (29, 12), (31, 8), (33, 52), (35, 64), (37, 8), (39, 8), (45, 8),
         ]),
         content in vec(any::<u8>(), 600),
         less in 1_usize..8,

@@ -69,7 +69,6 @@ pub(crate) struct Execution {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExecutionTimes {
     pub(crate) level_before: u32,
-    pub(crate) elements: u32,
     pub(crate) submit_us: u32,
     pub(crate) device_us: u32,
 }

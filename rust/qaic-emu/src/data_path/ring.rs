@@ -188,7 +188,6 @@ impl EmuFile {
             }
             bo.last_execution = ExecutionTimes {
                 level_before: u32::try_from(level + first).unwrap_or(u32::MAX),
-                elements: u32::try_from(end - first).unwrap_or(u32::MAX),
                 submit_us: microseconds(now.saturating_sub(began)),
                 device_us: 0,
             };
@@ -291,7 +290,7 @@ impl EmuFile {
         if arg.pad != 0 {
             return Err(Errno::INVAL);
         }
-        let state = self.alive()?;
+        let mut state = self.alive()?;
         if arg.dbc_id >= DBC_COUNT {
             return Err(Errno::INVAL);
         }
@@ -305,7 +304,9 @@ impl EmuFile {
         let losses = dbc.losses;
         let bo_id = state.bo_id(self.user, arg.handle)?;
         let execution = state.bos.get(&bo_id).and_then(|bo| bo.execution);
+        state.dbcs[arg.dbc_id as usize].waits += 1;
         let _waiting = self.card.count(state, |state| &mut state.waiters);
+        let _wait = ChannelWait { card: &self.card, dbc_id: arg.dbc_id };
         if let Some(fault) = fault {
             // As if it happened while the call waits.
             self.card.perform(fault, Some(arg.dbc_id));
@@ -316,7 +317,13 @@ impl EmuFile {
             bo_id,
             serial: execution.map(|execution| execution.serial),
         };
-        self.card.wait_until_idle(&awaited, options.clock.now() + limit)
+        let outcome = self.card.wait_until_idle(&awaited, options.clock.now() + limit);
+        // A deactivation waits for this wait to end, which says so unless its time is over.
+        let is_given_up = self.card.lock().dbcs[arg.dbc_id as usize].owner.is_none();
+        match outcome {
+            Ok(()) | Err(Errno::INTR) if is_given_up => Err(Errno::PERM),
+            outcome => outcome,
+        }
     }
 
     pub(crate) fn perf_stats(&self, dbc_id: u32, entries: &mut [PerfStatsEntry]) -> Result<(), Errno> {
@@ -335,12 +342,27 @@ impl EmuFile {
                 return Err(Errno::INVAL);
             }
             entry.queue_level_before = bo.last_execution.level_before;
-            entry.num_queue_element = bo.last_execution.elements;
+            // Known from the attachment on, whatever was executed.
+            entry.num_queue_element =
+                bo.attachment.as_ref().map_or(0, |attachment| attachment.slices.elements());
             entry.submit_latency_us = bo.last_execution.submit_us;
             entry.device_latency_us = if bo.execution.is_some() { 0 } else { bo.last_execution.device_us };
         }
         entries.copy_from_slice(&answers);
         Ok(())
+    }
+}
+
+/// A wait for a channel, counted until this is dropped.
+struct ChannelWait<'a> {
+    card: &'a Card,
+    dbc_id: u32,
+}
+
+impl Drop for ChannelWait<'_> {
+    fn drop(&mut self) {
+        self.card.lock().dbcs[self.dbc_id as usize].waits -= 1;
+        self.card.changed.notify_all();
     }
 }
 

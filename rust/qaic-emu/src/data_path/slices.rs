@@ -65,6 +65,12 @@ impl Slices {
         self.parts.len()
     }
 
+    /// Elements of the ring that an execution of all bytes takes.
+    pub(crate) fn elements(&self) -> u32 {
+        let elements: usize = self.parts.iter().map(|slice| slice.fragments.len()).sum();
+        u32::try_from(elements).unwrap_or(u32::MAX)
+    }
+
     /// Adds the elements of an execution in which `resize` bytes move, all bytes when `None`.
     pub(crate) fn add_fragments(&self, resize: Option<u64>, profile: Profile, into: &mut Vec<Fragment>) {
         let Some(resize) = resize.filter(|resize| profile != Profile::Old || *resize > 0) else {

@@ -8,5 +8,6 @@ mod behaviours;
 mod cores;
 mod faults;
 mod losses;
+mod ownership;
 mod random;
 mod rig;

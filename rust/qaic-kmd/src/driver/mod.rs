@@ -4,6 +4,7 @@ mod attribute;
 mod netlink;
 mod pci;
 mod permissions;
+mod signals;
 mod sysfs;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a machine that cannot be made fails the test
@@ -21,14 +22,12 @@ use rustix::ioctl::{IoctlOutput, Opcode, ioctl};
 use crate::clock::{Clock, SystemClock};
 use crate::driver::netlink::KernelEvents;
 use crate::driver::permissions::NodePermissions;
+use crate::driver::signals::HeldSignals;
 use crate::driver::sysfs::Sysfs;
-use crate::ioctl::Ioctl;
+use crate::ioctl::{DriverInterface, Ioctl};
 use crate::kmd::{AccelFile, EventSource, Kmd, MemoryErrors, NodeInfo, Telemetry};
 use crate::{Errno, calls};
 use qaic_mem::Mapping;
-
-/// Name of the driver, as its nodes answer it.
-const DRIVER: &[u8] = b"qaic";
 
 /// The running kernel and the cards of this machine.
 #[derive(Debug)]
@@ -60,15 +59,17 @@ impl Kmd for SysKmd {
         Ok(self.sysfs.cards())
     }
 
-    /// As in the trait. `ENOENT`: it has no node; `ENODEV`: it is not online; `ENOTTY`: its node is of another driver.
+    /// As in the trait. `ENOENT`: it has no node; `ENODEV`: it is not online; `ENOTTY`: its node is of another driver;
+    /// `EPROTONOSUPPORT`: its driver has another interface.
     fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
         let path = self.sysfs.path(node).ok_or(Errno::NOENT)?;
         let fd = openat(CWD, &path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let file = SysFile { fd };
-        if calls::driver_name(&file)? != DRIVER {
-            return Err(Errno::NOTTY);
+        match calls::driver_interface(&file)? {
+            DriverInterface::Mainline => Ok(Arc::new(file)),
+            DriverInterface::Other { .. } => Err(Errno::PROTONOSUPPORT),
+            DriverInterface::OtherDriver(_) => Err(Errno::NOTTY),
         }
-        Ok(Arc::new(file))
     }
 
     fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
@@ -112,6 +113,8 @@ impl AccelFile for SysFile {
         {
             return Err(Errno::INVAL);
         }
+        // The driver sends a message again that a signal has interrupted, though the firmware may have done what it says.
+        let _held = matches!(call, Ioctl::Manage(_)).then(HeldSignals::hold).transpose()?;
         let request = call.request();
         let mut argument = call.argument()?;
         // SAFETY: the argument has the size that its code says, and its addresses are of memory that `call` borrows, with

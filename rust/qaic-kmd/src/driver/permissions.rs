@@ -132,6 +132,11 @@ impl NodePermissions {
             (Errno::NOTTY, Some(path), _) => {
                 Some(format!("{} is not a node of driver `{DRIVER}`", path.display()))
             }
+            (Errno::PROTONOSUPPORT, Some(path), _) => Some(format!(
+                "driver `{DRIVER}` behind {} has an interface of its own, as the one had that came with the vendor's kit before \
+                 the mainline kernel had any: remove it and load that of Linux 6.4 or newer",
+                path.display()
+            )),
             _ => None,
         }
     }
@@ -310,6 +315,7 @@ mod tests {
         says(Some(NODE), Some("qaic"), Errno::NOENT, "`--device /dev/accel/accel0`");
         says(Some(NODE), Some("qaic"), Errno::NODEV, "not online");
         says(Some("/dev/null"), Some("qaic"), Errno::NOTTY, "/dev/null is not a node");
+        says(Some("/dev/null"), Some("qaic"), Errno::PROTONOSUPPORT, "has an interface of its own");
         says(Some("/dev/null"), Some("qaic"), Errno::PERM, "`--device /dev/null`");
         assert_eq!(permissions.explain(&card(Some(NODE)), None, Errno::NOMEM), None);
     }

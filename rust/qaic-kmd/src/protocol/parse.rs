@@ -1,5 +1,7 @@
 //! Takes what the firmware answers apart. It is not trusted: every length is checked before anything is read.
 
+use std::mem::offset_of;
+
 use super::transaction::{
     ACTIVATE_FROM_DEVICE, ChannelReply, Features, HEADER_BYTES, Header, PASSTHROUGH_FROM_DEVICE,
     PASSTHROUGH_TO_USER, STATUS_FROM_DEVICE,
@@ -85,14 +87,18 @@ pub fn split(rest: &[u8]) -> Result<(u32, &[u8], &[u8]), ReplyError> {
 fn transaction(kind: u32, body: &[u8]) -> Result<Transaction<'_>, ReplyError> {
     Ok(match kind {
         PASSTHROUGH_TO_USER | PASSTHROUGH_FROM_DEVICE => Transaction::Passthrough(body),
-        ACTIVATE_FROM_DEVICE => Transaction::Channel(read("transaction of an activation", body)?),
-        STATUS_FROM_DEVICE => Transaction::Features(read(FEATURES, body)?),
+        // Its last field, which the kernel passes on, says nothing to us.
+        ACTIVATE_FROM_DEVICE => {
+            let least = offset_of!(ChannelReply, dbc_id) + size_of::<u32>();
+            Transaction::Channel(read("transaction of an activation", body, least)?)
+        }
+        STATUS_FROM_DEVICE => Transaction::Features(read(FEATURES, body, size_of::<Features>())?),
         kind => Transaction::Other { kind, body },
     })
 }
 
-fn read<T: Layout>(what: &'static str, body: &[u8]) -> Result<T, ReplyError> {
-    wire::read(body).ok_or_else(|| ReplyError::too_few(what, body, size_of::<T>()))
+fn read<T: Layout>(what: &'static str, body: &[u8], least: usize) -> Result<T, ReplyError> {
+    wire::read_at_least(body, least).ok_or_else(|| ReplyError::too_few(what, body, least))
 }
 
 pub(super) fn find<'a, T>(

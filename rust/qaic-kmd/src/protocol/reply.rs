@@ -1,5 +1,7 @@
 //! Replies of the firmware to commands.
 
+use std::mem::offset_of;
+
 use super::card_status::{CardStatus, PerformanceInfo, ResourceInfo};
 use super::command::{
     Activate, ActivationStates, CreateReservation, CreateResourceGroup, Deactivate, DeviceConfig,
@@ -14,12 +16,15 @@ use crate::manage::ManageBuffer;
 use crate::wire::{self, Reserved, UnalignedU32, wire};
 
 /// Reply to a command. It is not trusted: its length and number are checked before anything is read. It may be longer than
-/// its structure.
+/// its structure, and shorter where it has the fields that are used; the others are zeros then.
 pub trait Reply: Numbered {
     /// Its name, for messages.
     const WHAT: &'static str;
     /// The count of transactions that its message must have, where only one is valid.
     const COUNT: Option<u32> = None;
+
+    /// Bytes up to the last field that is used.
+    const LEAST_BYTES: usize;
 
     /// Status of the firmware; unless it is success, the other fields have no meaning.
     fn status(&self) -> NncStatus;
@@ -38,7 +43,7 @@ pub trait Reply: Numbered {
                 format!("command {}", Self::NUMBER),
             ));
         }
-        wire::read(command).ok_or_else(|| few(size_of::<Self>()))
+        wire::read_at_least(command, Self::LEAST_BYTES).ok_or_else(|| few(Self::LEAST_BYTES))
     }
 
     /// Reads the reply that came in place of a message.
@@ -63,10 +68,11 @@ fn passthrough(bytes: &[u8]) -> Result<&[u8], ReplyError> {
 }
 
 macro_rules! replies {
-    ($($name:ident: $what:literal $(, $count:literal transaction)?;)*) => {
+    ($($name:ident: $what:literal up to $last:ident: $type:ty $(, $count:literal transaction)?;)*) => {
         $(impl Reply for $name {
             const WHAT: &'static str = concat!("reply to ", $what);
             $(const COUNT: Option<u32> = Some($count);)?
+            const LEAST_BYTES: usize = offset_of!(Self, $last) + size_of::<$type>();
 
             fn status(&self) -> NncStatus {
                 self.status
@@ -80,24 +86,24 @@ macro_rules! replies {
 }
 
 replies! {
-    LoadConstantsReply: "load constants", 1 transaction;
-    LoadElfReply: "load ELF";
-    UnloadConstantsReply: "unload constants";
-    UnloadElfReply: "unload ELF";
-    ActivateReply: "activate";
-    DeactivateReply: "deactivate";
-    CardStatus: "status";
-    ReserveChannelReply: "reserve channel";
-    ReleaseChannelReply: "release channel";
-    CreateReservationReply: "create activation reservation";
-    ReleaseReservationReply: "release activation reservation";
-    CreateResourceGroupReply: "create resource group";
-    ReleaseResourceGroupReply: "release resource group";
-    ResourceInfoReply: "resource info";
-    PerformanceInfoReply: "performance info";
-    ActivationStatesReply: "activation state";
-    DeviceConfigReply: "device config";
-    UpdateReservationReply: "update activation reservation";
+    LoadConstantsReply: "load constants" up to status: NncStatus, 1 transaction;
+    LoadElfReply: "load ELF" up to status: NncStatus;
+    UnloadConstantsReply: "unload constants" up to status: NncStatus;
+    UnloadElfReply: "unload ELF" up to status: NncStatus;
+    ActivateReply: "activate" up to mcid_base: u64;
+    DeactivateReply: "deactivate" up to status: NncStatus;
+    CardStatus: "status" up to nnc_minor: u16;
+    ReserveChannelReply: "reserve channel" up to virtual_channel_id: u32;
+    ReleaseChannelReply: "release channel" up to status: NncStatus;
+    CreateReservationReply: "create activation reservation" up to ac_res_id: i32;
+    ReleaseReservationReply: "release activation reservation" up to status: NncStatus;
+    CreateResourceGroupReply: "create resource group" up to res_grp_id: i32;
+    ReleaseResourceGroupReply: "release resource group" up to status: NncStatus;
+    ResourceInfoReply: "resource info" up to status: NncStatus;
+    PerformanceInfoReply: "performance info" up to performance: PerformanceInfo;
+    ActivationStatesReply: "activation state" up to status: NncStatus;
+    DeviceConfigReply: "device config" up to status: NncStatus;
+    UpdateReservationReply: "update activation reservation" up to status: NncStatus;
 }
 
 /// A command to the firmware.

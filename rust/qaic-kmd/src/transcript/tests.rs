@@ -207,7 +207,7 @@ fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
     answers.push(format!("{nodes:?} {:?} {:?}", kmd.telemetry(&nodes[0]), kmd.reset(&nodes[0])));
     let file = kmd.open(&nodes[0]).unwrap();
     let file = &*file;
-    answers.push(format!("{:?}", calls::driver_name(file)));
+    answers.push(format!("{:?}", calls::driver_interface(file)));
     // Somewhere else in memory each time.
     let image = vec![process_id.to_le_bytes()[3]; 9].into_boxed_slice();
     answers.push(manage(file, message::status_query()));
@@ -649,7 +649,7 @@ proptest! {
             && replay.reset(node) == Err(Errno::ACCESS)
             && let Ok(file) = replay.open(node)
         {
-            let _ = calls::driver_name(&*file);
+            let _ = calls::driver_interface(&*file);
             let _ = manage(&*file, message::status_query());
             let _ = manage(&*file, message::load_constants(1, &[1; 24]).unwrap());
             let _ = manage(&*file, message::load_elf(1, 6, &[0; 9]));

@@ -1,5 +1,6 @@
 //! What only cards can answer.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -67,14 +68,14 @@ pub enum CardError {
     },
 
     /// A system call of a card's driver failed.
-    #[error("device {id}: {call} failed: {source}")]
+    #[error("device {id}: {call} failed: {}", meaning(call, source))]
     Driver {
         /// Device.
         id: u32,
         /// The call.
         call: &'static str,
         /// What the system said.
-        source: Arc<std::io::Error>,
+        source: Arc<io::Error>,
     },
 
     /// The ring of a channel had no room for an inference, again and again.
@@ -99,6 +100,19 @@ pub enum CardError {
         /// What is wrong, what was found, and what is possible.
         what: String,
     },
+}
+
+/// What the system said of a call; errors that the driver uses in a sense of its own in that sense.
+fn meaning(call: &str, source: &io::Error) -> String {
+    let sense = match (call, source.kind()) {
+        ("MANAGE", io::ErrorKind::BrokenPipe) => "the checksum of the firmware's reply is wrong",
+        ("MANAGE", io::ErrorKind::TimedOut) => "the firmware did not reply in time",
+        ("MANAGE", io::ErrorKind::WouldBlock) => {
+            "the driver had no room to send it, however often it was tried"
+        }
+        _ => return source.to_string(),
+    };
+    format!("{sense} ({source})")
 }
 
 impl CardError {

@@ -76,6 +76,12 @@ fn node_without_permission_or_of_another_driver_is_refused() {
     let options = EmuOptions { driver_name: "habanalabs".to_owned(), ..EmuOptions::default() };
     let error = refused(options, &CardProgramSpec::default());
     assert!(error.to_string().contains("habanalabs"), "{error}");
+    let options = EmuOptions { driver_version: (1, 0), ..EmuOptions::default() };
+    let error = refused(options, &CardProgramSpec::default());
+    assert!(
+        error.to_string().contains("interface 1.0") && error.to_string().contains("Linux 6.4"),
+        "{error}"
+    );
     let foreign = rig("version@1=ENOTTY*all");
     assert_eq!(foreign.load().unwrap_err().code(), "device.unavailable");
     foreign.finish();

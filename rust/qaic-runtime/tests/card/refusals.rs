@@ -157,17 +157,52 @@ fn wrong_checksum_is_reported_as_one() {
         };
         // EPIPE
         assert_eq!(source.raw_os_error(), Some(32));
+        assert!(error.to_string().contains("the checksum of the firmware's reply is wrong"), "{error}");
     }
 }
 
 #[test]
 fn bad_pointer_and_missing_reply_have_errors_of_their_own() {
     // EFAULT, ETIMEDOUT, EAGAIN
-    for (fault, errno) in [("EFAULT", 14), ("ETIMEDOUT", 110), ("EAGAIN", 11), ("hang", 110)] {
+    for (fault, errno) in [("EFAULT", 14), ("ETIMEDOUT", 110), ("EAGAIN*all", 11), ("hang", 110)] {
         let error = refused(&format!("command(load_elf)@1={fault}"));
         let ErrorDetail::Card(CardError::Driver { source, .. }) = error.detail() else { panic!("{error}") };
         assert_eq!(source.raw_os_error(), Some(errno), "{fault}");
+        let is_silent = error.to_string().contains("the firmware did not reply in time");
+        assert_eq!(is_silent, errno == 110, "{error}");
     }
+}
+
+/// The driver has not sent it. A deactivation has given the channel up all the same, so the driver refuses it from then on.
+#[test]
+fn control_message_without_room_is_sent_again_unless_it_deactivates() {
+    for command in ["status", "load_constants_ex", "load_constants_payload", "load_elf", "activate"] {
+        let rig = Rig::faulty(&format!("command({command})@1=EAGAIN*4"));
+        run(&mut *rig.activation().create_exec().unwrap(), 1).unwrap();
+        rig.finish();
+    }
+    let rig = Rig::new();
+    let activation = rig.activation();
+    rig.plan("command(deactivate)@1=EAGAIN");
+    let asked = rig.card.calls(request::MANAGE);
+    drop(activation);
+    // One deactivation, and the unloads of image and constants.
+    assert_eq!(rig.card.calls(request::MANAGE) - asked, 3);
+    rig.finish();
+}
+
+/// The firmware has done it when the signal ends the wait for its reply.
+#[test]
+fn deactivation_that_a_signal_interrupts_is_over() {
+    let rig = Rig::new();
+    let activation = rig.activation();
+    rig.plan("command(deactivate)@1=EINTR");
+    let asked = rig.card.calls(request::MANAGE);
+    drop(activation);
+    // The deactivation, its repetition that the driver refuses, and the unloads.
+    assert_eq!(rig.card.calls(request::MANAGE) - asked, 4);
+    assert_eq!(rig.card.resource_usage().activations, 0);
+    rig.finish();
 }
 
 #[test]

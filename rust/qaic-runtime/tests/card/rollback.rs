@@ -1,6 +1,8 @@
 //! Exec objects that cannot be made leave nothing behind.
 
 use qaic_emu::EmuOptions;
+use qaic_kmd::abi::request;
+use qaic_runtime::error::{CardError, ErrorDetail};
 
 use crate::rig::{CardProgramSpec, Rig, run};
 
@@ -60,8 +62,14 @@ fn inference_larger_than_the_ring_fails() {
     let rig = Rig::with(EmuOptions { fragment_bytes: 4096, ..EmuOptions::default() }, &spec);
     let activation = rig.activation();
     let mut exec = activation.create_exec().unwrap();
-    // Two buffers of 300 pieces each attach, and together they are more than a ring.
-    assert_eq!(exec.execute().unwrap_err().code(), "device.ring_full");
+    // Two buffers of 300 pieces each attach, and together they are more than a ring: no pause finds room for them.
+    let began = rig.now();
+    let error = exec.execute().unwrap_err();
+    assert!(
+        matches!(error.detail(), ErrorDetail::Card(CardError::RingFull { attempts: 1, elements: 600, .. })),
+        "{error}"
+    );
+    assert_eq!((rig.now(), rig.card.calls(request::EXECUTE_BO)), (began, 1));
     drop((exec, activation));
     rig.finish();
 }

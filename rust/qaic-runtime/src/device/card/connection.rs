@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
+use qaic_kmd::ioctl::DriverInterface;
 use qaic_kmd::kmd::{Kmd, MemoryErrors, NodeInfo, Telemetry};
 use qaic_kmd::protocol::{COMMAND_PROTOCOL_MAJOR, CardStatus, METADATA_VERSION};
 use qaic_kmd::{Errno, calls};
@@ -18,9 +19,6 @@ use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::sync::Mutex;
-
-/// Name of the driver; nodes of others share the class.
-const DRIVER: &[u8] = b"qaic";
 
 type Slot = Arc<Mutex<Weak<Constants>>>;
 
@@ -155,9 +153,16 @@ impl Connection {
         self.event_pump.get_or_init(|| EventPump::new(&*self.kmd, &self.state, name.clone())).rename(&name);
         let file = uninterrupted(|| self.kmd.open(&open.node))
             .map_err(|errno| self.not_opened(&open.node, &path, errno))?;
-        match uninterrupted(|| calls::driver_name(&*file)) {
-            Ok(name) if name == DRIVER => {}
-            Ok(name) => return Err(self.of_other_driver(&path, &String::from_utf8_lossy(&name))),
+        match uninterrupted(|| calls::driver_interface(&*file)) {
+            Ok(DriverInterface::Mainline) => {}
+            Ok(DriverInterface::Other { version: (major, minor) }) => {
+                return Err(self.unavailable(format!(
+                    "the driver `qaic` behind {} has interface {major}.{minor} and not that of the mainline kernel, which has \
+                     no number; 1.0 came with the vendor's kit before Linux 6.4",
+                    path.display()
+                )));
+            }
+            Ok(DriverInterface::OtherDriver(name)) => return Err(self.of_other_driver(&path, &name)),
             Err(errno) => return Err(self.not_opened(&open.node, &path, errno)),
         }
         let session = Arc::new(CardSession::new(self.id, &self.state, self.kmd.clock(), file));

@@ -54,6 +54,10 @@ pub(super) enum Control {
     Interrupted,
     /// The firmware refused; its reply says why.
     Refused,
+    /// The driver had no room to send it.
+    Busy,
+    /// The channel is not ours, or not any more.
+    NotOurs,
     /// The card is gone or in reset.
     DeviceLost,
     /// Anything else.
@@ -65,6 +69,8 @@ impl Control {
         match errno {
             Errno::INTR => Self::Interrupted,
             Errno::CANCELED => Self::Refused,
+            Errno::AGAIN => Self::Busy,
+            Errno::PERM => Self::NotOurs,
             Errno::NODEV | Errno::NXIO | Errno::IO => Self::DeviceLost,
             _ => Self::Other,
         }
@@ -117,6 +123,9 @@ pub(super) fn are_events_lost(errno: Errno) -> bool {
 
 /// A call that signals interrupt is made again this often.
 pub(super) const MOST_SIGNALS: u32 = 1000;
+
+/// A control message that the driver had no room for is sent again this often. The driver waits for room itself.
+pub(super) const MOST_BUSY: u32 = 5;
 
 /// Makes a call again whenever a signal has interrupted it.
 pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

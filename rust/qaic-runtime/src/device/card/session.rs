@@ -22,7 +22,7 @@ use qaic_kmd::protocol::transaction::Features;
 use qaic_kmd::protocol::{CardStatus, NncStatus, PerformanceInfo, ResourceInfo};
 
 use super::device_state::DeviceState;
-use super::errno::{self, Control, MOST_SIGNALS, uninterrupted};
+use super::errno::{self, Control, MOST_BUSY, MOST_SIGNALS, uninterrupted};
 use super::slices::RING_ELEMENTS;
 use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::process::CancellationToken;
@@ -193,7 +193,7 @@ impl CardSession {
 
     fn try_activate(&self, request: ActivateRequest) -> Result<Activated, RuntimeError> {
         let mut message = message::activate(process::id(), request);
-        let was_refused = match self.send(&mut message, None, true) {
+        let was_refused = match self.send(ACTIVATE, &mut message, None) {
             Ok(was_refused) => was_refused,
             Err(SendError::Lost(generation)) => {
                 // Also said of a channel that the kernel does not know; then the card still answers.
@@ -259,9 +259,15 @@ impl CardSession {
         dbc_id: Option<u32>,
         tries: u32,
     ) -> Result<(), RuntimeError> {
-        let message = || message::deactivate(activation_id, dbc_id);
         for attempt in 1.. {
-            match self.ask::<DeactivateReply>(DEACTIVATE, message, None) {
+            let mut message = message::deactivate(activation_id, dbc_id);
+            let sent = match self.send(DEACTIVATE, &mut message, None) {
+                Err(SendError::Deactivated) => return Ok(()),
+                sent => sent.map_err(|error| self.send_failed(error)),
+            };
+            let reply =
+                |was_refused| self.check_reply(DEACTIVATE, was_refused, DeactivateReply::of(&message));
+            match sent.and_then(reply) {
                 Err(error) if error.firmware_status().is_some() && attempt < tries => {
                     if error.firmware_status() == Some(NncStatus::RESTARTING.0) {
                         self.pause(BETWEEN_TRIES);
@@ -292,9 +298,7 @@ impl CardSession {
         token: Option<&CancellationToken>,
     ) -> Result<R, RuntimeError> {
         let mut message = message();
-        // What is given back is given back all the same.
-        let may_end = !matches!(what, DEACTIVATE | UNLOAD_ELF | UNLOAD_CONSTANTS);
-        let sent = self.send(&mut message, token, may_end).map_err(|error| self.send_failed(error));
+        let sent = self.send(what, &mut message, token).map_err(|error| self.send_failed(error));
         let outcome = sent.and_then(|was_refused| self.check_reply(what, was_refused, R::of(&message)));
         if token.is_some() && outcome.as_ref().is_err_and(is_outcome_unknown) {
             self.state.request_reopen();
@@ -326,15 +330,16 @@ impl CardSession {
     }
 
     /// Whether the device refused. The reply is in the message.
-    ///
-    /// `may_end`: not made again after a signal, when the work that the thread is in is cancelled.
     fn send(
         &self,
+        what: &'static str,
         message: &mut ManageBuffer<'_>,
         token: Option<&CancellationToken>,
-        may_end: bool,
     ) -> Result<bool, SendError> {
         let generation = self.state.generation();
+        // What is given back is given back also when the work that the thread is in is cancelled.
+        let may_end = !matches!(what, DEACTIVATE | UNLOAD_ELF | UNLOAD_CONSTANTS);
+        let (mut was_interrupted, mut busy) = (false, 0);
         for _ in 0..MOST_SIGNALS {
             if token.is_some_and(CancellationToken::is_cancelled) {
                 return Err(SendError::Cancelled);
@@ -345,10 +350,19 @@ impl CardSession {
                     return Err(SendError::Cancelled);
                 }
                 // It may have gone out, and what it took the first time has no owner then: only closing the file frees it.
-                Control::Interrupted => self.state.request_reopen(),
+                Control::Interrupted => {
+                    was_interrupted = true;
+                    self.state.request_reopen();
+                }
+                // The driver took the channel back before it sent the message that a signal interrupted.
+                Control::NotOurs if was_interrupted && what == DEACTIVATE => {
+                    return Err(SendError::Deactivated);
+                }
+                // It was not sent. What a deactivation gives up is given up all the same, so it would be refused.
+                Control::Busy if what != DEACTIVATE && busy + 1 < MOST_BUSY => busy += 1,
                 Control::Refused => return Ok(true),
                 Control::DeviceLost => return Err(SendError::Lost(generation)),
-                Control::Other => {
+                Control::Busy | Control::NotOurs | Control::Other => {
                     return Err(SendError::Failed(errno::failed_on(
                         self.file(),
                         self.device,
@@ -367,6 +381,9 @@ impl CardSession {
             SendError::Cancelled => ErrorDetail::Interrupted.into(),
             SendError::Lost(generation) => self.state.mark_lost(generation, GONE),
             SendError::Failed(error) => error,
+            SendError::Deactivated => {
+                ErrorDetail::Internal { what: "a channel given up by another message".to_owned() }.into()
+            }
         }
     }
 
@@ -399,6 +416,8 @@ enum SendError {
     // The generation in which it was sent.
     Lost(u64),
     Failed(RuntimeError),
+    // The driver has taken the channel back already.
+    Deactivated,
 }
 
 impl Drop for CardSession {

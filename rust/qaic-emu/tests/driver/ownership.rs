@@ -1,0 +1,111 @@
+//! The owner of a channel while control messages are under way, as the kernel's driver has it (drivers/accel/qaic of Linux 6.12).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use qaic_emu::Profile;
+use qaic_kmd::abi::PerfStatsEntry;
+use qaic_kmd::kmd::{DbcState, EventKind, Kmd};
+use qaic_kmd::protocol::message;
+use qaic_kmd::{Errno, calls};
+
+use crate::rig::{Active, Rig, events, load};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a deactivation answers while another thread waits, and what that wait does.
+fn deactivated_during_a_wait(
+    rig: &Rig,
+    active: Active,
+    output: u32,
+) -> (Result<(), Errno>, Result<(), Errno>) {
+    std::thread::scope(|scope| {
+        let file = Arc::clone(&rig.file);
+        let wait = scope.spawn(move || calls::wait(&*file, active.dbc_id, output, 300));
+        assert!(rig.control.await_waiters(1, LIMIT));
+        (rig.deactivate(active), wait.join().unwrap())
+    })
+}
+
+/// `disable_dbc` in qaic_data.c synchronizes with the readers of the channel, of which a wait is one.
+#[test]
+fn deactivation_blocks_until_waits_end_and_wakes_none() {
+    let rig = Rig::threaded();
+    let active = rig.activate(8);
+    let output = rig.output(active);
+    rig.plan("inference@1=hang");
+    rig.execute(active, &[output]).unwrap();
+    assert_eq!(deactivated_during_a_wait(&rig, active, output), (Ok(()), Err(Errno::TIMEDOUT)));
+    assert_eq!(rig.wait(active, output), Err(Errno::PERM));
+    rig.close();
+}
+
+/// `msg_xfer` in qaic_control.c gives up a wait that a signal ends; `resp_worker` drops the reply that comes then, but for
+/// channels that are free.
+#[test]
+fn message_interrupted_by_a_signal_was_carried_out() {
+    let rig = Rig::of(Profile::Ssr);
+    rig.plan("command(load_elf)@1=EINTR; command(deactivate)@1=EINTR");
+    assert_eq!(load(rig.file()), Err(Errno::INTR));
+    assert_eq!(rig.control.resource_usage().elves, 1);
+    let active = rig.activate(8);
+    assert_eq!(rig.deactivate(active), Err(Errno::INTR));
+    assert_eq!(rig.control.resource_usage().activations, 0);
+    assert_eq!(rig.deactivate(active), Err(Errno::PERM));
+    // The channel is free.
+    let again = rig.activate(8);
+    assert_eq!(again.dbc_id, active.dbc_id);
+    rig.close();
+}
+
+/// `encode_deactivate` has taken the channel from its owner before `msg_xfer` finds no room.
+#[test]
+fn deactivation_without_room_was_not_sent_and_gave_the_channel_up() {
+    let rig = Rig::of(Profile::Ssr);
+    let active = rig.activate(8);
+    let output = rig.output(active);
+    rig.plan("command(deactivate)@1=EAGAIN; command(status)@1=EAGAIN");
+    assert_eq!(calls::manage(rig.file(), &mut message::status_query()), Err(Errno::AGAIN));
+    assert_eq!(rig.deactivate(active), Err(Errno::AGAIN));
+    assert_eq!(rig.control.resource_usage().activations, 1);
+    assert_eq!(rig.execute(active, &[output]), Err(Errno::PERM));
+    assert_eq!(rig.deactivate(active), Err(Errno::PERM));
+    rig.close();
+}
+
+#[test]
+fn close_of_a_file_frees_its_channel_without_an_event() {
+    let rig = Rig::of(Profile::Ssr);
+    let mut listener = rig.kmd.events().unwrap();
+    let state = |state, dbc_id| EventKind::Channel { dbc_id, state };
+    let kinds =
+        |found: Vec<qaic_kmd::kmd::Event>| found.into_iter().map(|event| event.kind).collect::<Vec<_>>();
+    let other = rig.open().unwrap();
+    let first = crate::rig::activate(&*other, 8).unwrap();
+    drop(other);
+    assert_eq!(kinds(events(&mut *listener)), [state(DbcState::Assigned, first.dbc_id)]);
+    // It has that state still when it is taken again.
+    let second = rig.activate(8);
+    assert_eq!(second.dbc_id, first.dbc_id);
+    assert_eq!(kinds(events(&mut *listener)), []);
+    rig.deactivate(second).unwrap();
+    assert_eq!(kinds(events(&mut *listener)), [state(DbcState::Idle, first.dbc_id)]);
+    rig.close();
+}
+
+/// `qaic_perf_stats_bo_ioctl` answers `total_slice_nents`, which attaching sets.
+#[test]
+fn count_of_elements_is_known_before_the_first_execution() {
+    let rig = Rig::of(Profile::New);
+    let active = rig.activate(8);
+    let output = rig.output(active);
+    let elements = || {
+        let mut entry = [PerfStatsEntry { handle: output, ..PerfStatsEntry::default() }];
+        calls::perf_stats(rig.file(), active.dbc_id, &mut entry).unwrap();
+        entry[0].num_queue_element
+    };
+    assert_eq!(elements(), 1);
+    calls::detach_slices(rig.file(), output).unwrap();
+    assert_eq!(elements(), 0);
+    rig.close();
+}

@@ -1,0 +1,62 @@
+//! Signals of the calling thread, held back while a system call must not be interrupted.
+
+use std::marker::PhantomData;
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+use crate::Errno;
+
+/// Holds back all signals of the calling thread until it is dropped, where they are delivered. Other threads of the
+/// process get theirs; those that end or stop a process come all the same.
+///
+/// The driver's control call waits for the firmware's reply. A signal ends that wait, the reply is dropped when it comes,
+/// and what it gave (an image, cores, a channel) belongs to a caller that does not know of it. With `SA_RESTART` the kernel
+/// even makes the call again by itself.
+#[derive(Debug)]
+pub(super) struct HeldSignals {
+    before: SigSet,
+    // The mask is the thread's.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl HeldSignals {
+    pub(super) fn hold() -> Result<Self, Errno> {
+        let before = SigSet::all()
+            .thread_swap_mask(SigmaskHow::SIG_SETMASK)
+            .map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
+        Ok(Self { before, _not_send: PhantomData })
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        // It fails for a wrong way alone.
+        let _ = self.before.thread_set_mask();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::Signal;
+
+    use super::*;
+
+    /// What the calling thread holds back.
+    fn held() -> SigSet {
+        SigSet::thread_get_mask().unwrap()
+    }
+
+    #[test]
+    fn signals_are_held_until_the_end_and_those_held_before_after_it() {
+        let mut own = SigSet::empty();
+        own.add(Signal::SIGUSR2);
+        own.thread_set_mask().unwrap();
+        let holding = HeldSignals::hold().unwrap();
+        for signal in [Signal::SIGINT, Signal::SIGALRM, Signal::SIGCHLD, Signal::SIGPROF, Signal::SIGUSR2] {
+            assert!(held().contains(signal), "{signal}");
+        }
+        drop(holding);
+        assert!(!held().contains(Signal::SIGINT) && held().contains(Signal::SIGUSR2));
+        SigSet::empty().thread_set_mask().unwrap();
+    }
+}
