@@ -221,6 +221,7 @@ impl EmuFile {
                     sems: part.sems,
                     doorbell: part.doorbell,
                     id: element_id,
+                    is_late: fault == Some(Action::LateDma),
                 });
             }
             first = end;

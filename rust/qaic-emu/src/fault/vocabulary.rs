@@ -99,6 +99,8 @@ pub enum Action {
     ShortCompletion,
     /// Every element completes with this status.
     DmaStatus(u16),
+    /// The inference's data moves as late as its fences let it, and not in the order of the ring.
+    LateDma,
     /// The cores stop, or the firmware does not reply.
     Hang,
     /// The call takes this long, or until it is cancelled.
@@ -179,7 +181,7 @@ const ERRORS: [(&str, Errno); 18] = [
 ];
 
 /// Spellings of actions beside those of errors, for messages, with one of each.
-const ACTIONS: [(&str, Action); 21] = [
+const ACTIONS: [(&str, Action); 22] = [
     ("nack(STATUS)", Action::Nack { status: -1, both: false }),
     ("nack_both(STATUS)", Action::Nack { status: -1, both: true }),
     ("crc", Action::Crc),
@@ -195,6 +197,7 @@ const ACTIONS: [(&str, Action); 21] = [
     ("lost_completion", Action::LostCompletion),
     ("short_completion", Action::ShortCompletion),
     ("dma_status(STATUS)", Action::DmaStatus(0)),
+    ("late_dma", Action::LateDma),
     ("slow(TIME)", Action::Slow(Duration::ZERO)),
     ("stuck", Action::Stuck),
     ("fail", Action::FailInference),
@@ -264,6 +267,7 @@ fn parse_action(name: &str, argument: Option<&str>) -> Result<Option<Action>, St
         ("reset", None) => Action::Reset,
         ("dead", None) => Action::Dead,
         ("lost_completion", None) => Action::LostCompletion,
+        ("late_dma", None) => Action::LateDma,
         ("short_completion", None) => Action::ShortCompletion,
         ("hang", None) => Action::Hang,
         ("stuck", None) => Action::Stuck,
@@ -310,7 +314,7 @@ fn fits_card(action: Action, trigger: Trigger) -> bool {
             dbc_id.is_some() && trigger != Trigger::Open
                 || matches!(trigger, Trigger::Execute | Trigger::Wait | Trigger::Inference)
         }
-        Action::LostCompletion | Action::ShortCompletion | Action::DmaStatus(_) => {
+        Action::LostCompletion | Action::ShortCompletion | Action::DmaStatus(_) | Action::LateDma => {
             trigger == Trigger::Inference
         }
         Action::Hang => is_control || trigger == Trigger::Inference,

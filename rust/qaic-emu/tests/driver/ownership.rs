@@ -27,7 +27,7 @@ fn deactivated_during_a_wait(
     })
 }
 
-/// `disable_dbc` in qaic_data.c synchronizes with the readers of the channel, of which a wait is one.
+/// `disable_dbc` in `qaic_data.c` synchronizes with the readers of the channel, of which a wait is one.
 #[test]
 fn deactivation_blocks_until_waits_end_and_wakes_none() {
     let rig = Rig::threaded();
@@ -40,7 +40,7 @@ fn deactivation_blocks_until_waits_end_and_wakes_none() {
     rig.close();
 }
 
-/// `msg_xfer` in qaic_control.c gives up a wait that a signal ends; `resp_worker` drops the reply that comes then, but for
+/// `msg_xfer` in `qaic_control.c` gives up a wait that a signal ends; `resp_worker` drops the reply that comes then, but for
 /// channels that are free.
 #[test]
 fn message_interrupted_by_a_signal_was_carried_out() {

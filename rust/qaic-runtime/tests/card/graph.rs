@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use qaic_emu::fault::Target;
 use qaic_emu::firmware::{FirmwareConfig, Totals};
-use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode};
+use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan};
 use qaic_kmd::kmd::Kmd;
 use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::container::names;
@@ -222,6 +223,35 @@ proptest! {
             }
         }
         drop(execs);
+        cards.check();
+    }
+}
+
+/// The program's inputs say that they are there behind the last of them. Where that does not wait for the transfers, cores begin
+/// with what was there before.
+#[test]
+fn late_data_shows_a_missing_or_exchanged_fence() {
+    let shape = Shape { inputs: vec![448, 896], outputs: vec![1344], has_stats: false };
+    for (in_sync_fence, out_sync_fence) in [(1, 0), (0, 0), (0, 1)] {
+        let image = shape.image_with(|metadata| {
+            let there = &mut metadata.dma_requests[1].semaphore_ops[0];
+            (there.in_sync_fence, there.out_sync_fence) = (in_sync_fence, out_sync_fence);
+        });
+        let faults = FaultPlan::parse("inference@1=late_dma*all", Target::Card).unwrap();
+        let cards = Cards::new(EmuOptions { faults, ..EmuOptions::default() });
+        let activation = cards.device.load(&image, &LoadOptions::default()).unwrap().activate().unwrap();
+        let mut exec = activation.create_exec().unwrap();
+        for seed in 1..4 {
+            let source = fill(&mut *exec, &shape, seed);
+            exec.execute().unwrap();
+            let is_right = outputs(&mut *exec, &shape) == source;
+            assert_eq!(
+                is_right,
+                in_sync_fence == 1,
+                "fences {in_sync_fence} {out_sync_fence}, inference {seed}"
+            );
+        }
+        drop((exec, activation));
         cards.check();
     }
 }

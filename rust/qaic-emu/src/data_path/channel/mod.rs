@@ -12,7 +12,7 @@ use crate::data_path::device_memory::{Budget, DeviceMemory, MemoryFull};
 use crate::data_path::pages::Pages;
 use crate::data_path::semaphores::Semaphores;
 use crate::workload::{CoreView, Doorbell, Progress, Running};
-use qaic_kmd::abi::Sem;
+use qaic_kmd::abi::{SEM_IN_SYNC_FENCE, SEM_OUT_SYNC_FENCE, Sem};
 
 /// Status of an element whose data moved.
 pub(crate) const DMA_OK: u16 = 0;
@@ -43,6 +43,8 @@ pub(crate) struct Element {
     pub(crate) doorbell: Option<Doorbell>,
     /// The driver's number of it.
     pub(crate) id: u64,
+    /// Whether its data moves as late as fences let it, and after that of later elements. Only where semaphores are honoured.
+    pub(crate) is_late: bool,
 }
 
 /// The outcome of a step.
@@ -91,6 +93,8 @@ impl Channel {
                 memory,
                 doorbells,
                 current: None,
+                late: Vec::new(),
+                completions: VecDeque::new(),
                 may_advance: is_strict,
                 // Without inputs, the first output is what the cores have to make.
                 sync_mode: if is_strict { SyncMode::Semaphores } else { SyncMode::Ring { has_inputs: true } },
@@ -126,9 +130,12 @@ impl Channel {
             if cores.has_crashed {
                 return Step::Crashed;
             }
+            if let Some(step) = cores.next_completion() {
+                self.count_completed();
+                return step;
+            }
             if cores.current.is_none() {
-                cores.current =
-                    lock(&self.queue).pop_front().map(|element| (element, ElementStage::default()));
+                cores.current = lock(&self.queue).pop_front().map(|element| (element, 0));
             }
             cores.start_for_output();
             if cores.may_advance {
@@ -144,13 +151,14 @@ impl Channel {
                 continue;
             }
             match cores.process() {
-                None => return Step::Idle,
-                Some(ElementOutcome::Completed(step)) => {
-                    self.count_completed();
-                    return step;
-                }
+                Some(ElementOutcome::Ended) => {}
                 // What it did may be what the cores wait for.
                 Some(ElementOutcome::Blocked { has_moved: true }) => cores.may_advance = true,
+                // Late data arrives when nothing else can happen.
+                None | Some(ElementOutcome::Blocked { .. }) if cores.land(&[true, false]) => {
+                    cores.may_advance = true;
+                }
+                None => return Step::Idle,
                 Some(ElementOutcome::Blocked { has_moved: false }) => return Step::Blocked,
             }
         }
@@ -200,8 +208,13 @@ struct Cores {
     memory: DeviceMemory,
     doorbells: VecDeque<Doorbell>,
     sync_mode: SyncMode,
-    /// The element at the head of the ring and how far it is.
-    current: Option<(Element, ElementStage)>,
+    /// The element at the head of the ring and what is next of it: four operations before the transfer, the transfer, four
+    /// operations after it, the doorbell.
+    current: Option<(Element, usize)>,
+    /// Elements whose data has not moved.
+    late: Vec<Element>,
+    /// Elements that are to be reported, in the order of the ring.
+    completions: VecDeque<Completion>,
     /// Whether something happened since the cores were last found idle.
     may_advance: bool,
     has_crashed: bool,
@@ -216,20 +229,21 @@ enum SyncMode {
     Ring { has_inputs: bool },
 }
 
-/// How far an element is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ElementStage {
-    /// What is next: four operations before the transfer, the transfer, four operations after it, the doorbell.
-    next: usize,
-    /// What came of the transfer.
-    dma_status: u16,
+/// An element that is reported when all of it is done.
+#[derive(Clone, Copy, Debug)]
+struct Completion {
+    element_id: u64,
+    /// What came of the transfer, once it is over.
+    dma_status: Option<u16>,
+    /// Whether everything else is done.
+    is_ended: bool,
 }
 
 const TRANSFER: usize = 4;
 const DOORBELL: usize = 9;
 
 enum ElementOutcome {
-    Completed(Step),
+    Ended,
     Blocked { has_moved: bool },
 }
 
@@ -253,13 +267,22 @@ impl Cores {
 
     /// Gets on with the element at the head; `None` when there is none.
     fn process(&mut self) -> Option<ElementOutcome> {
-        let (element, ElementStage { next: begin, mut dma_status }) = self.current.take()?;
+        let (element, begin) = self.current.take()?;
         for next in begin..DOORBELL {
             if next == TRANSFER {
+                let is_late = element.is_late && self.sync_mode == SyncMode::Semaphores;
                 // An element whose data did not move is done all the same, when its semaphores let it.
-                dma_status = self.transfer(&element).err().unwrap_or(DMA_OK);
+                let dma_status = (!is_late).then(|| self.transfer(&element).err().unwrap_or(DMA_OK));
+                self.completions.push_back(Completion {
+                    element_id: element.id,
+                    dma_status,
+                    is_ended: false,
+                });
+                if is_late {
+                    self.late.push(element.clone());
+                }
             } else if !self.synchronize(&element, next) {
-                self.current = Some((element, ElementStage { next, dma_status }));
+                self.current = Some((element, next));
                 return Some(ElementOutcome::Blocked { has_moved: next > begin });
             }
         }
@@ -273,7 +296,34 @@ impl Cores {
             SyncMode::Semaphores => self.may_advance = true,
             SyncMode::Ring { has_inputs } => *has_inputs |= element.to_device,
         }
-        Some(ElementOutcome::Completed(Step::Completed { element_id: element.id, dma_status }))
+        if let Some(completion) = self.completions.back_mut() {
+            completion.is_ended = true;
+        }
+        Some(ElementOutcome::Ended)
+    }
+
+    /// The next element that is done; they are reported in the order of the ring.
+    fn next_completion(&mut self) -> Option<Step> {
+        let Completion { element_id, dma_status, is_ended } = *self.completions.front()?;
+        let dma_status = dma_status.filter(|_| is_ended)?;
+        self.completions.pop_front();
+        Some(Step::Completed { element_id, dma_status })
+    }
+
+    /// Moves the late data of these directions, the latest first; whether there was any.
+    fn land(&mut self, to_device: &[bool]) -> bool {
+        let late = std::mem::take(&mut self.late);
+        let (landing, later): (Vec<_>, Vec<_>) =
+            late.into_iter().partition(|element| to_device.contains(&element.to_device));
+        self.late = later;
+        for element in landing.iter().rev() {
+            let dma_status = self.transfer(element).err().unwrap_or(DMA_OK);
+            let of_it = self.completions.iter_mut().find(|completion| completion.element_id == element.id);
+            if let Some(completion) = of_it {
+                completion.dma_status = Some(dma_status);
+            }
+        }
+        !landing.is_empty()
     }
 
     /// Does the operation of a stage, if it has one; whether the element can go on.
@@ -281,7 +331,16 @@ impl Cores {
         let is_before = stage < TRANSFER;
         let operation = element.sems[if is_before { stage } else { stage - TRANSFER - 1 }];
         let is_here = self.sync_mode == SyncMode::Semaphores && is_before == (operation.presync != 0);
-        !is_here || self.semaphores.apply(operation)
+        if !is_here {
+            return true;
+        }
+        if operation.flags & SEM_IN_SYNC_FENCE != 0 {
+            self.land(&[true]);
+        }
+        if operation.flags & SEM_OUT_SYNC_FENCE != 0 {
+            self.land(&[false]);
+        }
+        self.semaphores.apply(operation)
     }
 
     fn transfer(&mut self, element: &Element) -> Result<(), u16> {

@@ -29,6 +29,7 @@ fn element(element_id: u64) -> Element {
         sems: [Sem::default(); 4],
         doorbell: None,
         id: element_id,
+        is_late: false,
     }
 }
 
@@ -392,5 +393,52 @@ proptest! {
         prop_assert_eq!(run(&channel), ((0..slices.len() as u64).collect(), Step::Idle));
         prop_assert_eq!(bytes_of(&back), expected);
         prop_assert_eq!(bytes_of::<64>(&host).to_vec(), source);
+    }
+}
+
+/// Two inferences of two inputs and an output each, with late data; the fences are those of the operations that say that
+/// inputs are there and that the output was fetched. What came out of them.
+fn late_outputs(inputs_there: u8, output_fetched: u8) -> (Vec<[u8; 2]>, Vec<u64>) {
+    let (channel, _) = adder(2, true);
+    let mut outputs = Vec::new();
+    for (element_id, input) in [(10, [1, 2]), (20, [4, 5])] {
+        let late = |element_id| Element { is_late: true, ..element(element_id) };
+        // The memory is free when the output before was fetched.
+        let mut first = Element { pages: page(&input[..1]), len: 1, ..late(element_id) };
+        if element_id > 10 {
+            first.sems[0] = sem(1, 6, 2, 0);
+        }
+        channel.push(first);
+        let mut last = Element { pages: page(&input[1..]), dev_addr: 1, len: 1, ..late(element_id + 1) };
+        last.sems[0] = Sem { flags: inputs_there, ..sem(0, 2, 0, 0) };
+        channel.push(last);
+        let out = page(&[0xAA; 2]);
+        let mut output =
+            Element { pages: out.clone(), dev_addr: 0x100, len: 2, to_device: false, ..late(element_id + 2) };
+        output.sems[0] = sem(1, 6, 1, 0);
+        output.sems[1] = Sem { flags: output_fetched, ..sem(0, 2, 2, 0) };
+        channel.push(output);
+        outputs.push(out);
+    }
+    let (completed, end) = run(&channel);
+    assert_eq!((end, channel.occupancy()), (Step::Idle, 0));
+    (outputs.iter().map(|out| bytes_of(out)).collect(), completed)
+}
+
+#[test]
+fn late_data_is_right_with_its_fences_and_wrong_without() {
+    const RIGHT: [[u8; 2]; 2] = [[2, 3], [5, 6]];
+    let (right, completed) = late_outputs(SEM_IN_SYNC_FENCE, SEM_OUT_SYNC_FENCE);
+    assert_eq!((&right[..], completed), (&RIGHT[..], vec![10, 11, 12, 20, 21, 22]));
+    for (inputs_there, output_fetched) in [
+        (0, SEM_OUT_SYNC_FENCE),
+        (SEM_OUT_SYNC_FENCE, SEM_OUT_SYNC_FENCE),
+        (SEM_IN_SYNC_FENCE, 0),
+        (SEM_IN_SYNC_FENCE, SEM_IN_SYNC_FENCE),
+        (SEM_OUT_SYNC_FENCE, SEM_IN_SYNC_FENCE),
+    ] {
+        let (found, completed) = late_outputs(inputs_there, output_fetched);
+        assert_ne!(found, RIGHT, "{inputs_there} {output_fetched}");
+        assert_eq!(completed, [10, 11, 12, 20, 21, 22]);
     }
 }

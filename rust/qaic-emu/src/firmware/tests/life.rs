@@ -265,6 +265,7 @@ fn closed_user_frees_all_it_had_and_nothing_else() {
         sems: [qaic_kmd::abi::Sem::default(); 4],
         doorbell: None,
         id,
+        is_late: false,
     };
     my_path.push(element(1));
     their_path.push(element(2));
