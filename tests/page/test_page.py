@@ -423,3 +423,22 @@ def test_a_page_without_operations_has_no_timeline():
     text = document("t", "s", [("a", "A", "<p>x</p>")])
     assert 'timeline-data">' not in text
     Markup(text)
+
+
+def test_a_kind_has_the_same_colour_on_every_page():
+    """Whatever else a page has, and whatever took longest."""
+
+    def colours(*kinds):
+        program = made.cpu_program([(f"/n{place}", kind) for place, kind in enumerate(kinds)])
+        ops = [{"oc": oc, "start_u": 10 * oc, "dur_u": 9 - oc} for oc in range(len(kinds))]
+        timeline = timeline_of(Capture([made.buffer(program, {(0, 0): ops}, device=1)]))
+        header = unpacked(pack(timeline))[0]
+        return dict(zip(header["kinds"], header["colours"], strict=True))
+
+    one = colours("Conv", "Relu", "MatMul", "Concat", "Softmax", "Strange")
+    other = colours("Strange", "Concat", "Softmax", "MatMul", "Relu", "FusedConv", "Conv")
+    assert {kind: other[kind] for kind in one} == one
+    assert one["Strange"] == -1
+    del one["Strange"]
+    assert len(set(one.values())) == len(one)
+    assert other["FusedConv"] == other["Conv"]

@@ -1,5 +1,6 @@
 """Pictures of latencies: their figures against numpy, and what each kind of picture shows of them."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -101,6 +102,20 @@ def test_bars_of_the_chart_tell_the_counts(seconds):
     bars = histogram(found.seconds, 48)
     shown = [int(count) for count in re.findall(r": (\d+) \(", histogram_svg(found))]
     assert shown == [count for count in [*bars.counts.tolist(), bars.above] if count]
+
+
+@given(st.one_of(latencies, skewed))
+def test_names_of_percentiles_are_above_the_bars_and_apart(seconds):
+    root = ET.fromstring(histogram_svg(Distribution.of(seconds)))
+    named = [element for element in root.iter() if element.get("class") == "rule-name"]
+    assert named
+    tops = [float(element.attrib["y"]) for element in root.iter() if element.get("class") == "fill"]
+    lines = [float(element.attrib["y"]) for element in named]
+    assert max(lines) < min(tops)
+    assert all(after - before >= 12 for before, after in itertools.pairwise(lines))
+    for element in named:
+        x = float(element.attrib["x"])
+        assert 0 <= x <= 1000 - 24 if element.attrib["text-anchor"] == "start" else 24 <= x <= 1000
 
 
 def test_text_is_as_wide_as_asked_and_shows_every_bar():

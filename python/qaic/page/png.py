@@ -56,11 +56,15 @@ def _draw_histogram(axes: Any, distribution: Distribution) -> None:
     unit, per_second = distribution.unit
     edges = bars.edges * per_second
     axes.bar(edges[:-1], bars.counts, width=np.diff(edges), align="edge", edgecolor="white", linewidth=0.5)
-    for name in _RULES:
+    for place, name in enumerate(_RULES):
         value = distribution.percentiles[name] * per_second
         if value <= edges[-1]:
             axes.axvline(value, linestyle="--", color="#17713a", linewidth=1)
-            axes.annotate(f" {name}", (value, axes.get_ylim()[1]), va="top", color="#17713a")
+            # Above the frame, where no bar is behind it.
+            axes.annotate(
+                name, (value, 1), xycoords=("data", "axes fraction"), xytext=(0, 2 + 9 * place),
+                textcoords="offset points", ha="center", fontsize=8, color="#17713a",
+            )  # fmt: skip
     beyond = f"; {bars.above} took longer" if bars.above else ""
     axes.set_xlabel(f"latency, {unit}{beyond}")
     axes.set_ylabel("count")

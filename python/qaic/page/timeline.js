@@ -96,7 +96,7 @@ class Timeline {
     if (rest > 0) {
       const item = document.createElement("li");
       item.className = "note";
-      item.textContent = `and ${rest} more kinds in grey`;
+      item.textContent = `and ${rest} more kinds`;
       list.append(item);
     }
   }

@@ -40,8 +40,14 @@ class TimelineModel {
     // What the host does beside a device is told apart, and does not take the devices' colours.
     const host = this.tracks.filter((track) => track.role === "host");
     const others = new Set(host.flatMap((track) => [...new Set(track.label)].map((label) => this.labels.kind[label])));
-    [...others].sort((a, b) => a - b).forEach((kind, place) => { this.kindColour[kind] = HOST_PALETTE[place % HOST_PALETTE.length]; });
-    this.ranked.slice(0, PALETTE.length).forEach((kind, rank) => { this.kindColour[kind] = PALETTE[rank]; });
+    const named = [...others].sort((a, b) => (this.kinds[a] < this.kinds[b] ? -1 : 1));
+    const palette = this.tracks.some((track) => track.role === "ops") ? HOST_PALETTE : PALETTE;
+    named.forEach((kind, place) => { this.kindColour[kind] = palette[place % palette.length]; });
+    // Every page gives a kind the same colour, whatever else it has.
+    for (const kind of this.ranked) {
+      const place = this.header.colours[kind];
+      if (place >= 0 && !others.has(kind)) this.kindColour[kind] = PALETTE[place];
+    }
   }
 
   colour(label) { return this.kindColour[this.labels.kind[label]]; }

@@ -19,6 +19,8 @@ _WIDTH, _HEIGHT = 1000, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 22, 34
 _BARS, _COLUMNS, _POINTS = 48, 450, 500
 _RULES = ("P50", "P90", "P99")
+#: height of a line of their names, and room for one
+_RULE_LINE, _RULE_NAME = 12, 30
 
 
 def histogram_svg(distribution: Distribution) -> str:
@@ -31,7 +33,7 @@ def histogram_svg(distribution: Distribution) -> str:
     span = len(counts) * step
     highest = max(counts)
     across = _scale(low, low + span, _LEFT, _WIDTH - _RIGHT)
-    up = _scale(0, highest, _HEIGHT - _BOTTOM, _TOP)
+    up = _scale(0, highest, _HEIGHT - _BOTTOM, _TOP + _RULE_LINE * (len(_RULES) - 1))
     last = low + len(bars.counts) * step
     pieces = [
         *_x_ticks(across, low * per_second, last * per_second, per_second, unit),
@@ -57,14 +59,21 @@ def histogram_svg(distribution: Distribution) -> str:
             )
     if bars.above:
         pieces.append(_text(across(last + step / 2), _HEIGHT - 16, "more", "middle"))
-    for place, name in enumerate(_RULES):
-        value = distribution.percentiles[name]
-        if value <= last:
-            x = across(value)
-            pieces.append(
-                f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
-            )
-            pieces.append(_text(x + 3, _TOP + 8 + 12 * place, name, "start", "rule-name"))
+    shown = [
+        (name, across(distribution.percentiles[name]))
+        for name in _RULES
+        if distribution.percentiles[name] <= last
+    ]
+    for place, (name, x) in enumerate(shown):
+        # Above the bars, which would be behind the letters; each on a line of its own, for they may be close.
+        line = _RULE_LINE * (place + 1)
+        pieces.append(
+            f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{line - 8}" y2="{_HEIGHT - _BOTTOM}"/>'
+        )
+        is_near_end = x + _RULE_NAME > _WIDTH - _RIGHT
+        pieces.append(
+            _text(x - 3 if is_near_end else x + 3, line, name, "end" if is_near_end else "start", "rule-name")
+        )
     return _svg(f"Histogram of {distribution.count} latencies", pieces)
 
 

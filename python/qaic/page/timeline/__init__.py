@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qaic.page.kind_colours import colour_of
 from qaic.page.text import visible
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ def _labels(labels: Labels) -> dict[str, Any]:
     kinds = {kind: index for index, kind in enumerate(dict.fromkeys(labels.kinds))}
     return {
         "kinds": list(kinds),
+        "colours": [colour_of(kind) for kind in kinds],
         "labels": {
             "name": labels.names,
             "kind": [kinds[kind] for kind in labels.kinds],

@@ -1,0 +1,32 @@
+"""Which colour a kind of operation has: the same on every page, so that pages compare at a glance."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qaic.stats.reports.capture import op_categories
+
+#: by category the place in the palette of the page
+_PLACES: Final = {
+    op_categories.COMPUTE: 0,
+    op_categories.MOVEMENT: 1,
+    op_categories.CONVERT: 2,
+    op_categories.NORMALIZE: 3,
+    op_categories.ELEMENTWISE: 4,
+    op_categories.DEQUANTIZE: 5,
+    op_categories.SYNC: 6,
+    op_categories.BARRIER: 7,
+    op_categories.SEMAPHORE: 8,
+    op_categories.FLUSH: 9,
+    op_categories.CONTROL: 11,
+}
+#: products of matrices, which models have beside convolutions
+_PRODUCTS: Final = 10
+
+
+def colour_of(kind: str) -> int:
+    """Return the place of a kind's colour in the palette; -1 for one of no known category."""
+    category = op_categories.bucket_of(kind)
+    if category == op_categories.COMPUTE and "conv" not in kind.lower():
+        return _PRODUCTS
+    return _PLACES.get(category, -1)
