@@ -35,7 +35,7 @@ def test_operations_are_summed_by_kind(mlp):
     assert table.column("time") == [80, 10]
     assert table.column("share") == pytest.approx([800 / 9, 100 / 9])
     assert table.column("count") == [2, 1]
-    assert table.column("bucket") == ["compute", "elementwise"]
+    assert table.column("bucket") == ["matrix", "elementwise"]
     assert table.column("PCycles") == [None, None]
 
 
@@ -69,7 +69,9 @@ def unnamed(ops, inference=0, **last):
 def test_without_a_program_every_operation_of_every_buffer_counts(sizes):
     one = Capture([unnamed(ops, inference) for inference, ops in enumerate(sizes)])
     assert [sample.readings[0].ops.count.sum() for sample in one.samples] == list(sizes)
-    assert len(REPORTS["nodes"](one).tables[0].rows) == 30
+    # Of two inferences the first is shown, but each has its operations.
+    assert len(REPORTS["nodes"](one).tables[0].rows) == sizes[0]
+    assert {len(reading.facts) for reading in one.each()} == {30}
 
 
 def test_without_a_program_a_number_beyond_belief_takes_no_memory():
@@ -86,7 +88,7 @@ def test_text_and_csv_show_the_same_rows(mlp):
     assert (
         to_csv(report.table("kinds"))
         .splitlines()[1]
-        .startswith("FusedGemm,CPU,HOST,float,compute,2,80.0,88.8")
+        .startswith("FusedGemm,CPU,HOST,float,matrix,2,80.0,88.8")
     )
 
 
@@ -324,6 +326,40 @@ def test_sends_and_receives_are_paired():
     assert len(REPORTS["devices"](made_capture).table("devices").rows) == 2
 
 
+def test_shares_of_a_page_are_of_one_total():
+    """Samples of noisy times, as of a busy machine: a kind has one time and one share everywhere."""
+    program = made.Program(groups=("CPU",), thread_groups=(0,))
+    kinds = ["Conv", "Relu", "Concat", "Conv", "ReorderOutput", "Softmax"]
+    for place, kind in enumerate(kinds):
+        deps = [{"core": 0, "oc": place - 1, "data": True}] if place else []
+        program.op(0, f"n{place}", kind, memory="HOST", deps=deps)
+    rng = np.random.default_rng(7)
+    page = capture(
+        *(
+            buffer(program, {(0, 0): in_row(rng.integers(10, 500, 6).tolist())}, engines={0: 16}, inference=n)
+            for n in range(7)
+        )
+    )
+    (sample,) = page.typical.samples
+    assert sorted(other.span_us for other in page.samples)[3] == sample.span_us
+    reports = {name: report(page) for name, report in REPORTS.items()}
+    total = reports["ops"].table("kinds")
+    place = total.column("kind").index("Conv")
+    time, part = total.column("time")[place], total.column("share")[place]
+    path = reports["critical-path"].table("kinds")
+    assert [row[2:4] for row in path.rows if row[0] == "Conv"] == [(time, pytest.approx(part))]
+    held = reports["memory"].table("kinds")
+    assert [row[3:5] for row in held.rows if row[0] == "Conv"] == [(time, pytest.approx(part))]
+    buckets = reports["overview"].table("buckets")
+    assert [row[2:4] for row in buckets.rows if row[0] == "matrix"] == [(time, pytest.approx(part))]
+    tables = {"ops": "kinds", "nodes": "nodes", "critical-path": "nodes", "memory": "memories"}
+    sums = [sum(reports[name].table(table).column("time")) for name, table in tables.items()]
+    assert sums == [pytest.approx(reports["gaps"].table("cores").column("working")[0])] * 4
+    parts = dict(reports["overview"].table("parts").rows)
+    assert sum(parts.values()) == pytest.approx(100)
+    assert f"told of inference {sample.inference}" in " ".join(reports["overview"].verdict)
+
+
 def test_a_difference_says_when_binaries_differ(core):
     program, executions = card()
     program.cores[0][1]["output_bytes"] += 1
@@ -551,11 +587,11 @@ GOLDEN_NODES = """\
 /layers.0/MatMul takes 82.3 % of the time of all operations
 
 Nodes
-  node               count  time us  share %  wall span us  work per span  waited us   output  compute us
-  /layers.0/MatMul       1   200.00     82.3        200.00          1.000      55.00  4.00 KB      200.00
-  /layers.1/Softmax      1    23.00      9.5         23.00          1.000       0.00      0 B        0.00
-  /End                   1    15.00      6.2         15.00          1.000       0.00      0 B        0.00
-  /layers.0/Copy         1     5.00      2.1         40.00          0.125       0.00  8.00 KB        0.00
+  node               count  time us  share %  wall span us  work per span  waited us   output  matrix us
+  /layers.0/MatMul       1   200.00     82.3        200.00          1.000      55.00  4.00 KB     200.00
+  /layers.1/Softmax      1    23.00      9.5         23.00          1.000       0.00      0 B       0.00
+  /End                   1    15.00      6.2         15.00          1.000       0.00      0 B       0.00
+  /layers.0/Copy         1     5.00      2.1         40.00          0.125       0.00  8.00 KB       0.00
   in csv, json and wider terminals: movement, normalise, stats flush
 """
 

@@ -53,14 +53,17 @@ _MEANING: Final = {
 def overview(capture: Capture) -> Report:
     """Verdict and key figures."""
     known = calibration(capture)
-    bound = bottleneck_of(capture, known.floor_us) if capture.samples else None
+    bound = bottleneck_of(capture.typical, known.floor_us) if capture.samples else None
     figures = _figures(capture)
     tables = [Table("figures", "Key figures", _FIGURES, figures, _missing(figures))]
     if bound is not None:
         rows: list[tuple[Cell, ...]] = [*bound.parts.items(), ("other operations", bound.other)]
-        note = "engines work beside each other, so the parts need not add up to 100"
+        note = (
+            "of the cores' time, idle time included; compute is matrix, dequantise, normalise and elementwise"
+            " together; engines work beside each other, so the parts need not add up to 100"
+        )
         tables.append(Table("parts", "What the time goes into", _PARTS, rows, note))
-        tables.append(_buckets(capture))
+        tables.append(_buckets(capture.typical))
     return Report("overview", "Overview", [*_verdict(capture, bound, known), *_remarks(capture)], tables)
 
 
@@ -75,6 +78,9 @@ def _verdict(capture: Capture, bound: Bottleneck | None, known: Calibration) -> 
         verdict.append("what bounds it is not known: operations are measured from stats level 70 on")
         return verdict
     parts = ", ".join(f"{name} {part:.1f} %" for name, part in bound.parts.items())
+    if count > 1:
+        (sample,) = capture.typical.samples
+        verdict.append(f"where its time goes is told of inference {sample.inference}, which took the median")
     if bound.name:
         verdict.insert(0, f"{bound.name}-bound: {_MEANING[bound.name]} ({parts})")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
@@ -89,6 +90,20 @@ class Capture:
         if self._samples is None:
             self._samples = self._read()
         return self._samples
+
+    @property
+    def typical(self) -> Capture:
+        """The inference whose time is nearest to the median, alone; all of them where there is none.
+
+        Where the time goes is told of this one: its parts are those of one total, in every report.
+        """
+        if len(self.samples) < 2:
+            return self
+        middle = median([sample.span_us for sample in self.samples]) or 0.0
+        sample = min(self.samples, key=lambda sample: abs(sample.span_us - middle))
+        alone = copy.copy(self)
+        vars(alone).update(buffers=tuple(reading.buffer for reading in sample.readings), _samples=(sample,))
+        return alone
 
     def _read(self) -> tuple[Sample, ...]:
         groups: dict[tuple[int, int, int], list[Reading]] = {}

@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-COMPUTE: Final = "compute"
+COMPUTE: Final = "matrix"
 DEQUANTIZE: Final = "dequantise"
 MOVEMENT: Final = "movement"
 CONVERT: Final = "format convert"

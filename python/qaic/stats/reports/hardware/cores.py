@@ -116,6 +116,7 @@ def findings(values: Sequence[float]) -> list[tuple[float | None, str]]:
 
 def cores(capture: Capture) -> Report:
     """Work of every core, and those that have much more than the others."""
+    capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     verdict = []
     for readings in capture.by_device():
@@ -165,6 +166,7 @@ def _ddr(readings: list[Reading], place: int) -> tuple[Cell, Cell]:
 
 def devices(capture: Capture) -> Report:
     """Time and work of every device."""
+    capture = capture.typical
     groups = capture.by_device()
     spans = [median([reading.span_us for reading in readings]) or 0.0 for readings in groups]
     work = [sum(load.time_us for load in loads(readings)) for readings in groups]

@@ -45,6 +45,7 @@ _COPIES = (
 
 def dma(capture: Capture) -> Report:
     """Time, bytes and rates of transfers by kind, of copies by kind, and how long each core transfers."""
+    capture = capture.typical
     found = grouped(
         capture,
         lambda facts: Coded.joined(facts.kinds, facts.engines, facts.memories, facts.buckets),

@@ -41,6 +41,7 @@ _BUCKETS = (
 
 def engines(capture: Capture) -> Report:
     """Utilisation of every engine, and time by bucket."""
+    capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     for readings in capture.by_device():
         keys = sorted({(thread.core, thread.engine) for thread in readings[0].threads})

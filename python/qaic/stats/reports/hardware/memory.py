@@ -41,6 +41,7 @@ _TRAFFIC = (
 
 def memory(capture: Capture) -> Report:
     """Time and bytes by memory, and the traffic of the cores."""
+    capture = capture.typical
     weights = {"time": own_time_us, "bytes": output_bytes}
     found = grouped(capture, lambda facts: facts.memories, weights)
     kinds = grouped(capture, lambda facts: Coded.joined(facts.kinds, facts.memories), weights)

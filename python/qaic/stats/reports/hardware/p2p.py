@@ -76,6 +76,7 @@ def sides(capture: Capture) -> Iterator[Side]:
 
 def p2p(capture: Capture) -> Report:
     """Bytes from device to device, the nodes that send, and sides without their other side."""
+    capture = capture.typical
     found = list(sides(capture))
     matrix: dict[tuple[int, int], list[float]] = {}
     by_node: dict[tuple[str, int, int], list[float]] = {}

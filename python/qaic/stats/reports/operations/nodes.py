@@ -28,6 +28,7 @@ NO_OPERATIONS = f"operations: {NOT_MEASURED}, or the stats level is below 70"
 
 def nodes(capture: Capture) -> Report:
     """Time by the user's node, split into buckets."""
+    capture = capture.typical
     table = split_by(capture, lambda facts: facts.nodes, "node")
     verdict = []
     if table.rows:

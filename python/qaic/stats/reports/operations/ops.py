@@ -30,6 +30,7 @@ _COLUMNS = (
 
 def ops(capture: Capture) -> Report:
     """Time by kind, engine, memory and types of the operands, and by bucket."""
+    capture = capture.typical
 
     def key(facts: OpInfo) -> Coded:
         return Coded.joined(facts.kinds, facts.engines, facts.memories, facts.types, facts.buckets)

@@ -50,6 +50,7 @@ def _timed(reading: Reading) -> NDArray[np.float64]:
 
 def roofline(capture: Capture) -> Report:
     """Multiplications, bytes, and the rates of both, by kind and by node."""
+    capture = capture.typical
     whole = sum(group["time"] for group in grouped(capture, lambda facts: facts.kinds, {"time": own_time_us}))
     tables = [
         Table("kinds", "By kind", _columns("kind"), _rows(capture, lambda facts: facts.kinds, whole)),

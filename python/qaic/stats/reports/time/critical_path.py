@@ -43,7 +43,8 @@ def _sums(name: str) -> tuple[Column, ...]:
 
 def critical_path(capture: Capture) -> Report:
     """Path of the sample whose time is nearest to the median, on its slowest device."""
-    reading = _typical(capture)
+    readings = capture.typical.each()
+    reading = max(readings, key=lambda reading: reading.span_us, default=None)
     if reading is None or not any(thread.ops for thread in reading.threads):
         table = Table("steps", "Longest steps", _STEPS, [], NO_OPERATIONS)
         return Report("critical-path", "Critical path", [], [table])
@@ -58,15 +59,6 @@ def critical_path(capture: Capture) -> Report:
         )
     steps, whole = walk(reading)
     return _report(reading, which, steps, whole)
-
-
-def _typical(capture: Capture) -> Reading | None:
-    samples = capture.samples
-    if not samples:
-        return None
-    middle = float(np.median([sample.span_us for sample in samples]))
-    sample = min(samples, key=lambda sample: abs(sample.span_us - middle))
-    return max(sample.readings, key=lambda reading: reading.span_us)
 
 
 def _report(reading: Reading, which: str, steps: list[Step], whole: bool) -> Report:  # noqa: FBT001

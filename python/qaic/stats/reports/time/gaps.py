@@ -38,6 +38,7 @@ _LONGEST = (
 
 def gaps(capture: Capture) -> Report:
     """Idle time of every core, and its longest windows in the last sample."""
+    capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     longest: list[tuple[Cell, ...]] = []
     if not any(thread.ops for reading in capture.each() for thread in reading.threads):

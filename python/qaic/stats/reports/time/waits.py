@@ -52,6 +52,7 @@ _PORTS = (
 
 def waits(capture: Capture) -> Report:
     """Report waits before operations (sync), after them (barrier), and for the host's ports."""
+    capture = capture.typical
     engine_rows: list[tuple[Cell, ...]] = []
     op_rows: list[tuple[Cell, ...]] = []
     for readings in capture.by_device():
