@@ -102,14 +102,16 @@ pub enum CardError {
     },
 }
 
+const WRONG_CHECKSUM: &str = "the checksum of the firmware's reply is wrong";
+const SILENT: &str = "the firmware did not reply in time";
+const NO_ROOM: &str = "the driver had no room to send it, however often it was tried";
+
 /// What the system said of a call; errors that the driver uses in a sense of its own in that sense.
 fn meaning(call: &str, source: &io::Error) -> String {
     let sense = match (call, source.kind()) {
-        ("MANAGE", io::ErrorKind::BrokenPipe) => "the checksum of the firmware's reply is wrong",
-        ("MANAGE", io::ErrorKind::TimedOut) => "the firmware did not reply in time",
-        ("MANAGE", io::ErrorKind::WouldBlock) => {
-            "the driver had no room to send it, however often it was tried"
-        }
+        ("MANAGE", io::ErrorKind::BrokenPipe) => WRONG_CHECKSUM,
+        ("MANAGE", io::ErrorKind::TimedOut) => SILENT,
+        ("MANAGE", io::ErrorKind::WouldBlock) => NO_ROOM,
         _ => return source.to_string(),
     };
     format!("{sense} ({source})")
