@@ -22,6 +22,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from qaic.errors import CompileError, InputError, OptionError
 from qaic.session import Session
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +155,7 @@ class QaicBackend(Backend):
         constants = {tensor.name for tensor in model.graph.initializer}
         constants |= {tensor.values.name for tensor in model.graph.sparse_initializer}
         with tempfile.TemporaryDirectory(prefix="openqaic-backend-") as folder:
-            container = Path(folder) / "programqpc.bin"
+            container = Path(folder) / QPC_FILE_NAME
             try:
                 _compile(model, container, options.compile, options.set_compile)
             except CompileError as error:

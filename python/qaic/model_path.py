@@ -10,12 +10,10 @@ from pathlib import Path
 
 from qaic.errors import InputTypeError, OptionError
 from qaic.support.open_regular import NotRegularError, open_regular
+from qaic.support.program_names import QPC_FILE_NAME
 
 QPC_MAGIC = bytes.fromhex("7ccda100")
 """First four bytes of a container."""
-
-QPC_FILE_NAME = "programqpc.bin"
-"""Name of the container inside a program directory."""
 
 # Comparing is quadratic in the length; no name that is meant comes near this many characters.
 _LONGEST_COMPARED = 80

@@ -17,11 +17,12 @@ import session_models
 import wire_reader
 from qaic import _core
 from qaic.cli import qpc as qpc_tool
-from qaic.compiler import cache_contents, compile_model
+from qaic.compiler import compile_model
 from qaic.errors import CompileError, InputError
 from qaic.options import resolve
 from qaic.options.models import CompileOptions
 from qaic.qpc import DataType
+from qaic.support import program_names
 from rt_programs import Client
 
 FIXTURES = Path(__file__).parents[1] / "data" / "qpc"
@@ -372,7 +373,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path):
         subprocess.run(
             [sys.executable, "-c", SCRIPT, str(path), str(out)], env=values, check=True, timeout=100
         )
-        found.add((out / cache_contents.PROGRAM_NAME).read_bytes())
+        found.add((out / program_names.QPC_FILE_NAME).read_bytes())
     assert len(found) == 1
 
 

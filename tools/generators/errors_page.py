@@ -55,7 +55,7 @@ Statuses that depend on the call:
 * A buffer behind a descriptor is `QS_UNSUPPORTED` on devices that are no cards, and so is a buffer whose type
   is not that of its memory.
 
-What failed on the device is told to the error handler of the context too. A mistake of the caller
+The error handler of the context also gets what failed on the device. A mistake of the caller
 (`QS_INVAL`, `QS_BUSY`, `QS_UNSUPPORTED`) is only in the log.
 """
 

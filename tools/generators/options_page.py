@@ -118,12 +118,12 @@ onnx_define_symbol: {batch: 2, seq: 128}
 def render() -> str:
     """Return the page as Markdown."""
     parts = [_INTRODUCTION]
-    told: set[Stage] = set()
+    explained: set[Stage] = set()
     for section in dict.fromkeys(spec.section for spec in SPECS):
         rows = [spec for spec in SPECS if spec.section == section]
         stage = rows[0].stage
-        text = "" if stage in told else f"{_STAGES[stage]}\n\n"
-        told.add(stage)
+        text = "" if stage in explained else f"{_STAGES[stage]}\n\n"
+        explained.add(stage)
         parts.append(f"## {section}\n\n{text}" + _table(_COLUMNS, map(_row, rows)))
     parts.append("## Rules between options\n\n" + _table(("rule", "when broken"), map(_rule, RULES)))
     return "\n".join(parts)

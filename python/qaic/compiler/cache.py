@@ -25,7 +25,6 @@ from qaic import _core
 from qaic.compiler.backend.cpu.qpc_writer import canonical_json
 from qaic.compiler.cache_contents import (
     LOCK_NAME,
-    PROGRAM_NAME,
     locked,
     note_use,
     remove_leftovers,
@@ -36,6 +35,7 @@ from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.errors import QpcError
 from qaic.support.atomic_io import write_replacing
 from qaic.support.open_regular import open_regular
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ class Cache:
 
     def lookup(self, key: str) -> Path | None:
         """Return the program of a key; a damaged one counts as absent."""
-        path = self.folder / key / PROGRAM_NAME
+        path = self.folder / key / QPC_FILE_NAME
         if not (is_whole(path) and _survived(path)):
             return None
         note_use(path)
@@ -84,7 +84,7 @@ class Cache:
         """
         entry = self.folder / key
         entry.mkdir(parents=True, exist_ok=True)
-        path = entry / PROGRAM_NAME
+        path = entry / QPC_FILE_NAME
         limit = size_limit()
         remove_leftovers(self.folder)
         with locked(entry / LOCK_NAME) as alone:

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.errors import OptionError
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _log = logging.getLogger("qaic.compiler")
 
-PROGRAM_NAME: Final = "programqpc.bin"
 LOCK_NAME: Final = ".lock"
 
 #: suffix of everything that is not yet, or no longer, of use
@@ -57,7 +57,7 @@ class Entry:
 def entries(folder: Path) -> list[Entry]:
     """List the programs in a cache, the one that was last wanted first."""
     found = []
-    for path in folder.glob(f"*/{PROGRAM_NAME}"):
+    for path in folder.glob(f"*/{QPC_FILE_NAME}"):
         with contextlib.suppress(OSError):
             stat = path.stat()
             found.append(Entry(path, stat.st_blocks * 512, max(stat.st_atime_ns, stat.st_mtime_ns)))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.compiler import cache, driver
 from qaic.compiler.backend.card import card_files, card_process
-from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend.files.content_digest import content_digest, files_digest
 from qaic.compiler.output_folder import writable_folder
@@ -27,6 +26,7 @@ from qaic.compiler.reports import extra_artifacts
 from qaic.compiler.targets import EXTRA_OPTIONS
 from qaic.errors import CompileError, OptionError, QpcError
 from qaic.options.argv import to_argv, without_flag
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,7 +145,7 @@ def compile_for_card(
             # The container last: a process that sees it sees what belongs to it.
             for path in sorted(made.parent.iterdir(), key=lambda path: path == made):
                 _replace(path, folder / path.name)
-            return folder / PROGRAM_NAME
+            return folder / QPC_FILE_NAME
 
 
 def _cached(
@@ -223,7 +223,7 @@ class _Job:
             entries = card_files.with_state_precision(resolved.compile, source.parse().graph)
             files["custom_io_list_file"].write_text(card_files.custom_io_text(entries), encoding="utf-8")
         self._files = {**files, "model_path": path, "output_dir": work / "qpc"}
-        self.program = work / "qpc" / PROGRAM_NAME
+        self.program = work / "qpc" / QPC_FILE_NAME
         self._warned = False
 
     @property
@@ -307,7 +307,7 @@ def _checked(compiler: Path, path: Path) -> Path:
             raise OSError("it is a pipe")  # noqa: TRY301  # refused below like everything else
         _core.Qpc(str(path))
     except (OSError, QpcError) as error:
-        found = f"a file that is no container ({error})" if path.exists() else f"no {PROGRAM_NAME}"
+        found = f"a file that is no container ({error})" if path.exists() else f"no {QPC_FILE_NAME}"
         raise refuse(
             f"result of {compiler}",
             code="card_compiler_result",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler import cache, cache_contents
-from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.diagnostics import kept_warnings
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
@@ -20,6 +19,7 @@ from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
 from qaic.options.normalize import effective_options, recorded_only
 from qaic.support.atomic_io import write_replacing
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +76,7 @@ def compile_model(
         path = _compiled(model, options, set_options, folder)
         if folder is None:
             return path
-        target = folder / PROGRAM_NAME
+        target = folder / QPC_FILE_NAME
         # A copy, not a link: an edit of the copy must not edit the cache.
         write_replacing(target, lambda temporary: _copy(path, temporary))
     return target

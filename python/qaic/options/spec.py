@@ -31,7 +31,7 @@ class Stage(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """What an option does on the CPU device; the letters of compile-options."""
+    """What an option does on the CPU device; the letters are those of the reference."""
 
     BEHAVIOUR = "E"
     TIMING = "T"
@@ -157,7 +157,7 @@ class OptionSpec:
     in_container
         Whether the value can change the bytes of the container.
     updatable
-        Whether `RuntimeOptions.update` may change it.
+        Whether it may change after construction.
     ours
         Not an option of the vendor's tools.
     sdk_only

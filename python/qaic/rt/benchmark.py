@@ -231,7 +231,7 @@ class InferenceBenchmarkSet:
         """Have ``cb(report, size, format, sample, ExecObjInfo)`` called after each run.
 
         That is for some of its inferences. The report is a summary as text, or a Chrome trace as JSON;
-        ``size`` are its bytes and ``sample`` the number of the inference. Exec objects are not told apart:
+        ``size`` are its bytes and ``sample`` the number of the inference. Exec objects have no names here:
         ``execObjIndex`` is 0. The calls are on the dispatcher thread; there are none for a program that was
         compiled without asking for statistics.
 
@@ -333,7 +333,7 @@ class InferenceBenchmarkSet:
                     count, seconds, courier.completed if courier else None
                 )
             finally:
-                # Both may be told of a Ctrl-C; neither must outlive the run.
+                # A Ctrl-C may reach both; neither must outlive the run.
                 if reporter:
                     reporter.stop()
                 if profiler:

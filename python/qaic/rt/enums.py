@@ -157,7 +157,7 @@ class QAicProgramStatus(CodedEnum):
 
 @of_qaicrt
 class QAicErrorType(CodedEnum):
-    """What failed, as an error handler is told."""
+    """What failed, as an error handler gets it."""
 
     QAIC_ERROR_CONTEXT_CREATION = 0x100
     QAIC_ERROR_CONTEXT_RUNTIME = 0x101

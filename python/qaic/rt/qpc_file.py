@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from qaic.rt.exceptions import ExceptionInit
 from qaic.rt.module_name import of_qaicrt
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -26,7 +27,7 @@ class QpcFile:
 
     __slots__ = ("__weakref__", "_data", "_path")
 
-    def __init__(self, basePath: str | PathLike[str], qpcFilename: str = "programqpc.bin") -> None:
+    def __init__(self, basePath: str | PathLike[str], qpcFilename: str = QPC_FILE_NAME) -> None:
         self._path = Path(basePath, qpcFilename)
         self._data = b""
 

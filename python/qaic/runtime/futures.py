@@ -33,7 +33,7 @@ _LOOK_FOR_ROOM_S = 0.005
 #: how long a thread without work stays
 _IDLE_S = 0.5
 
-#: how long the end of the interpreter waits for inferences that were told to end
+#: how long the end of the interpreter waits for inferences that it cancelled
 _PARTING_S = 2.0
 
 
@@ -138,13 +138,13 @@ class InferenceFuture(Future["Outputs"]):
 
 
 class _CollectorThread(threading.Thread):
-    """Told apart from the threads of the user, whom the interpreter waits for at its end."""
+    """Marks our threads: at its end the interpreter waits for those of the user."""
 
 
 class Collector:
     """Completes the futures of a session on one thread, which exists only while there are some.
 
-    It also sees to it that inferences which were told to end do so.
+    It also ends inferences that were cancelled.
 
     Callbacks of futures run on it, with no lock of ours held. It is no data-path thread: while it is busy
     with callbacks the device goes on.

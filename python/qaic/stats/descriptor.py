@@ -115,7 +115,7 @@ class Descriptor:
 
     @property
     def pmu_events(self) -> tuple[int, ...]:
-        """Events that the PMU was told to count."""
+        """Events that the PMU counted."""
         return tuple(self._facts["pmu_events"])
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.compiler.cache_contents import PROGRAM_NAME
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.emit_report import DEBUG_FOLDER
 from qaic.compiler.reports.support_report import choose_list
 from qaic.errors import OptionError, QpcError
 from qaic.support.atomic_io import write_replacing
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,17 +42,17 @@ def check_replaceable(folder: Path, target: str) -> None:
     held = sorted(path.name for path in folder.iterdir() if path.name != DEBUG_FOLDER)
     if not held:
         return
-    if PROGRAM_NAME not in held:
+    if QPC_FILE_NAME not in held:
         raise _refused(folder, f"it holds {held[0]}" + (" and more" if len(held) > 1 else ""))
     from qaic.qpc import Qpc
 
     try:
-        found = Qpc(folder / PROGRAM_NAME)
+        found = Qpc(folder / QPC_FILE_NAME)
         is_replaceable = target == "card" or found.target == "cpu"
     except (OSError, QpcError):
         is_replaceable = False
     if not is_replaceable:
-        raise _refused(folder, f"its {PROGRAM_NAME} was not made by openqaic")
+        raise _refused(folder, f"its {QPC_FILE_NAME} was not made by openqaic")
 
 
 def target_line(options: CompileOptions) -> str:

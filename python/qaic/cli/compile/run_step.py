@@ -64,10 +64,10 @@ def prepared(resolved: ResolvedOptions) -> RunRequest:
 def warn_unused(resolved: ResolvedOptions, name: str) -> None:
     """Say which options are for a run that does not come; `compile_only` has a rule that says so.
 
-    Samples are told too where they are not measured: the option for that may have been forgotten.
+    Samples are named too where they are not measured: the option for that may have been forgotten.
     """
     if not (resolved.compile.convert_to_quantize or resolved.compile.dump_profile):
-        # Of those in a file a rule has told already.
+        # A rule has named those in a file already.
         given = (origin for option, origin in resolved.origins.items() if option in _SAMPLES)
         samples = [str(origin) for origin in given if origin.source is Source.ARGV]
         if samples:

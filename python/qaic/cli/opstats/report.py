@@ -111,7 +111,7 @@ def _capture(
     *,
     option: str = "--qpc",
 ) -> tuple[Capture | None, bool]:
-    """Open all buffers; those that cannot be are told of, and whether there were such is returned."""
+    """Open all buffers; print which cannot be opened, and return whether there are any."""
     import qaic.stats
     from qaic.cli.opstats.files import hints_of
     from qaic.stats.reports import Capture

@@ -166,8 +166,8 @@ def _weights(qpc: Qpc, small: Mapping[str, Any], side: str, problems: list[str])
         return weights
     for record in records:
         name = record["name"]
-        told = {key: value for key, value in record.items() if key not in _PLACES}
-        weights[name] = (told, stored)
+        recorded = {key: value for key, value in record.items() if key not in _PLACES}
+        weights[name] = (recorded, stored)
     return weights
 
 

@@ -1,4 +1,4 @@
-"""Files that ``qaic-runner`` writes: their folder is made, each is whole or not there, and each is told."""
+"""Files that ``qaic-runner`` writes: it makes their folder, writes each as a whole, and prints its name."""
 
 from __future__ import annotations
 

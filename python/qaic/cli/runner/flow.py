@@ -17,6 +17,7 @@ from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
 from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, QaicError
 from qaic.model_path import missing_file
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,8 +125,8 @@ def _container(folder: Path) -> str:
             code="runner.model",
             hints=(f"qaic-compile -m={folder} -aic-binary-dir=DIR compiles it",),
         )
-    if folder.is_dir() and not (folder / "programqpc.bin").exists():
-        raise FileNotFoundError(2, "No such file or directory", str(folder / "programqpc.bin"))
+    if folder.is_dir() and not (folder / QPC_FILE_NAME).exists():
+        raise FileNotFoundError(2, "No such file or directory", str(folder / QPC_FILE_NAME))
     return str(folder)
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from qaic import rt
 from qaic.errors import InputError
 from qaic.support.profiling_types import STATS_OUTPUT
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: an output of this name keeps its value for the input without the suffix
-_RETAINED_SUFFIX = "_RetainedState"
 SKIPPED = (0,)
 
 
@@ -86,9 +86,9 @@ class Network:
         self.batch = max(1, batch)
         by_name = {output.name: output for output in outputs}
         self._state = {
-            binding.name: by_name[binding.name + _RETAINED_SUFFIX]
+            binding.name: by_name[binding.name + RETAINED_STATE_SUFFIX]
             for binding in inputs
-            if binding.name + _RETAINED_SUFFIX in by_name
+            if binding.name + RETAINED_STATE_SUFFIX in by_name
         }
 
     @classmethod

@@ -225,7 +225,7 @@ class Recording:
     statistics
         What the program can tell of the device.
     progress
-        Is told when a file cannot be written, so that the run ends.
+        Ends the run when a file cannot be written.
     """
 
     def __init__(

@@ -81,8 +81,8 @@ def _report(comparison: Comparison) -> Iterator[str]:
         yield f"  {_line(difference)}"
     known = {trap: count for trap, count in sorted(comparison.known.items()) if count}
     if known:
-        told = ", ".join(f"{trap} {count}" for trap, count in known.items())
-        yield f"known differences of the open runtime left out: {told}"
+        shown = ", ".join(f"{trap} {count}" for trap, count in known.items())
+        yield f"known differences of the open runtime left out: {shown}"
 
 
 def _line(difference: Difference) -> str:
@@ -104,17 +104,17 @@ def _cut(value: Any) -> str:
 
 def _told(fields: dict[str, Any]) -> str:
     """Fields in short; lists by their items."""
-    told = []
+    shown = []
     for name, value in fields.items():
         if name in _NOT_SHOWN or value == VOLATILE:
             continue
         if isinstance(value, dict):
             inner = _told(value)
             if inner and any(value.values()):
-                told.append(f"{name}({inner})")
+                shown.append(f"{name}({inner})")
         elif isinstance(value, list):
             items = [_told(item) if isinstance(item, dict) else _cut(item) for item in value]
-            told.append(f"{name}[{'; '.join(item for item in items if item)}]")
+            shown.append(f"{name}[{'; '.join(item for item in items if item)}]")
         else:
-            told.append(f"{name}={_cut(value)}")
-    return " ".join(told)
+            shown.append(f"{name}={_cut(value)}")
+    return " ".join(shown)

@@ -15,7 +15,7 @@ from qaic.cli.transcript.lines import Line, normalized, without_dma_padding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: what was written down without anybody having called, and what varies from moment to moment
+#: what is recorded without a call, and what varies from moment to moment
 _NOT_COMPARED: Final = frozenset({"HEADER", "EVENT", "TELEMETRY"})
 #: how far apart two transcripts are looked through for a place where they agree, and how many calls have to
 _WINDOW: Final = 64

@@ -89,7 +89,7 @@ def _why(error: Exception) -> str:
 
 def _line(value: object) -> Line:
     if not isinstance(value, dict):
-        raise ValueError("is no JSON object")  # noqa: TRY004 (told as a line that is wrong, like the others)
+        raise ValueError("is no JSON object")  # noqa: TRY004 (reported as a wrong line, like the others)
     if _is_deep(value, _DEEPEST):
         raise ValueError("is nested too deeply")
     octets = {}

@@ -22,8 +22,8 @@ from qaic.compiler.calibration.dataset import fitted
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.profile import TensorProfile
-from qaic.compiler.passes.retained_state import SUFFIX
 from qaic.errors import InferenceError
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +195,9 @@ class _Run:
         """Run on this thread, where a signal ends an inference at once."""
         done = 0
         states = {item.name: item for item in self._inputs if item.is_state}
-        wanted = list(dict.fromkeys((*self._measured.results, *(f"{name}{SUFFIX}" for name in states))))
+        wanted = list(
+            dict.fromkeys((*self._measured.results, *(f"{name}{RETAINED_STATE_SUFFIX}" for name in states)))
+        )
         kept: Mapping[str, NDArray[Any]] = {}
         for number, sample, arrays in self._samples():
             with self._told(sample):
@@ -203,9 +205,13 @@ class _Run:
             given = dict(arrays)
             for name, item in states.items():
                 # What the device used: zero at first, then what the sample before left.
-                given.setdefault(name, kept.get(f"{name}{SUFFIX}", np.zeros(item.shapes[0], item.dtype)))
+                given.setdefault(
+                    name, kept.get(f"{name}{RETAINED_STATE_SUFFIX}", np.zeros(item.shapes[0], item.dtype))
+                )
             self._take(number, sample, given, outputs)
-            kept = {f"{name}{SUFFIX}": outputs[f"{name}{SUFFIX}"] for name in states}
+            kept = {
+                f"{name}{RETAINED_STATE_SUFFIX}": outputs[f"{name}{RETAINED_STATE_SUFFIX}"] for name in states
+            }
             done += 1
         return done
 

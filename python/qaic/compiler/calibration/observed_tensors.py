@@ -12,7 +12,7 @@ from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.ir.op_types import operands, quantizable, results
 from qaic.compiler.ir.precision_ops import RANDOM
-from qaic.compiler.passes.retained_state import SUFFIX
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     import onnx
@@ -57,7 +57,7 @@ def model_inputs(model: Model, *, has_state: bool) -> list[ModelInput]:
             edge.name,
             np.dtype(edge.dtype),
             tuple(variant.inputs[at] for variant in model.variants) if model.variants else (edge.dims,),
-            is_state=has_state and f"{edge.name}{SUFFIX}" in outputs,
+            is_state=has_state and f"{edge.name}{RETAINED_STATE_SUFFIX}" in outputs,
         )
         for at, edge in enumerate(model.inputs)
     ]

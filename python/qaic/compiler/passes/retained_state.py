@@ -1,18 +1,18 @@
-"""State that stays on the device: outputs that are the next values of inputs (compile-options row 16)."""
+"""State that stays on the device: outputs that are the next values of inputs."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.interface import Edge, Interface
     from qaic.compiler.ir.model import Model
 
-SUFFIX: Final = "_RetainedState"
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -29,7 +29,7 @@ def check_retained(interface: Interface) -> None:
     inputs = {edge.name: position for position, edge in enumerate(interface.inputs)}
     found = False
     for position, output in enumerate(interface.outputs):
-        base = output.name.removesuffix(SUFFIX)
+        base = output.name.removesuffix(RETAINED_STATE_SUFFIX)
         if base == output.name:
             continue
         if base not in inputs:
@@ -39,7 +39,10 @@ def check_retained(interface: Interface) -> None:
         _check_pair(interface.inputs[inputs[base]], output)
         _check_variants(interface, inputs[base], position)
     if not found:
-        _log.warning("retained_state: the model has no output X%s with an input X; it has no state", SUFFIX)
+        _log.warning(
+            "retained_state: the model has no output X%s with an input X; it has no state",
+            RETAINED_STATE_SUFFIX,
+        )
 
 
 def _check_pair(source: Edge, output: Edge) -> None:

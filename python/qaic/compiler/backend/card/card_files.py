@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qaic.options.files.partitions import Partitions
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from qaic.options.files.specializations import Specialization
     from qaic.options.models import CompileOptions
     from qaic.options.resolution import ResolvedOptions
-
-_STATE = "_RetainedState"
 
 
 def write_files(resolved: ResolvedOptions, folder: Path) -> dict[str, Path]:
@@ -108,9 +107,9 @@ def with_state_precision(options: CompileOptions, graph: onnx.GraphProto) -> tup
 
     entries = {entry.name: entry for entry in options.custom_io_list_file or ()}
     for output in graph.output:
-        if not output.name.endswith(_STATE):
+        if not output.name.endswith(RETAINED_STATE_SUFFIX):
             continue
-        for name in (output.name.removesuffix(_STATE), output.name):
+        for name in (output.name.removesuffix(RETAINED_STATE_SUFFIX), output.name):
             given = entries.get(name)
             if given is None:
                 entries[name] = CustomIo(name, precision="mxint8")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.frontend.interface import BFLOAT16_HARDWARE
 from qaic.compiler.ir.elem_types import BFLOAT16, CODES, FLOAT, FLOAT16, INT8, UINT8
-from qaic.compiler.passes.retained_state import SUFFIX
 from qaic.errors import OptionError
 from qaic.options.files.custom_io import CONVERSIONS, CustomIo
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,9 +62,10 @@ def requests_of(interface: Interface, options: CompileOptions) -> dict[str, Cust
     edges = {edge.name: edge for edge in (*interface.inputs, *interface.outputs)}
     wanted = _matched(options.custom_io_list_file, edges)
     pairs = [
-        (edge.name.removesuffix(SUFFIX), edge.name)
+        (edge.name.removesuffix(RETAINED_STATE_SUFFIX), edge.name)
         for edge in interface.outputs
-        if edge.name.endswith(SUFFIX) and edge.name.removesuffix(SUFFIX) in edges
+        if edge.name.endswith(RETAINED_STATE_SUFFIX)
+        and edge.name.removesuffix(RETAINED_STATE_SUFFIX) in edges
     ]
     problems = list(_compressed(wanted, pairs, edges)) if options.mxint8_kv_cache else []
     problems += _problems(wanted, edges, options.aic_hw_version)
@@ -113,7 +114,7 @@ def _matched(entries: Sequence[CustomIo], edges: Mapping[str, Edge]) -> dict[str
 def _spellings(name: str) -> Iterable[str]:
     """Yield a name and what it may be called in the model instead."""
     yield name
-    for suffix, other in ((SUFFIX, _INNER_SUFFIX), (_INNER_SUFFIX, SUFFIX)):
+    for suffix, other in ((RETAINED_STATE_SUFFIX, _INNER_SUFFIX), (_INNER_SUFFIX, RETAINED_STATE_SUFFIX)):
         if name.endswith(suffix):
             yield name.removesuffix(suffix) + other
 

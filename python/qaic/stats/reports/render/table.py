@@ -1,4 +1,4 @@
-"""What a report is before anybody prints it: titles, columns with units, rows.
+"""A report before it is printed: titles, columns with units, rows.
 
 One value for all forms: text, CSV, JSON and the page show the same rows, so they cannot disagree.
 """
