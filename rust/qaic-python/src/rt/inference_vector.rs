@@ -3,16 +3,14 @@
 //! The buffers live in a Python list that the caller may change: what it holds when the vector is submitted counts. The
 //! C++ interface logs through a global logger here, because no context is at hand; so does this one.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySequence, PyString};
 use qaic_mem::ForeignMemoryMut;
-use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
+use qaic_runtime::binding::{FileInput, RandomBytes, read_inputs};
+use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::process::log;
 
 use super::argument::buffer;
@@ -27,9 +25,6 @@ const OBJECT: &str = "InferenceVector";
 const ZERO_FILL: u32 = 0;
 const RANDOM: u32 = 1;
 const FILESET: u32 = 2;
-
-/// First state of the generator: every vector of a container is filled alike.
-const SEED: u64 = 0x0a1c_0100;
 
 /// A buffer for every binding of a program.
 ///
@@ -47,14 +42,6 @@ struct Slot {
     len_bytes: usize,
     is_input: bool,
     is_partial: bool,
-}
-
-/// Why files could not become inputs.
-enum FileError {
-    /// A file cannot be read.
-    Unreadable(RuntimeError),
-    /// The number of files, or the size of one.
-    Wrong(String),
 }
 
 impl PyInferenceVector {
@@ -91,7 +78,6 @@ impl PyInferenceVector {
         }
         let slots = slots(bufferMappings)?;
         let (code, files) = choice(source, files)?;
-        let failed = |error| construction_failed(py, OBJECT, error);
         let mut backings = Vec::with_capacity(slots.len());
         for slot in &slots {
             let backing = zeroed(py, slot.len_bytes);
@@ -103,23 +89,17 @@ impl PyInferenceVector {
                 let inputs: Vec<_> =
                     inputs.filter_map(|(_, backing)| ForeignMemoryMut::of_shared(backing)).collect();
                 py.detached(|| {
-                    let mut state = SEED;
+                    let mut random = RandomBytes::default();
                     for mut input in inputs {
-                        let mut memory = input.as_mut();
-                        fill(&mut state, memory.len(), |at, bytes| {
-                            memory.write_from(at, bytes);
-                        });
+                        random.fill(&mut input.as_mut());
                     }
                     Ok(())
                 })?;
             }
             FILESET => {
-                let read = py.detached(|| Ok(read_files(&slots, &files)))?;
-                let contents = read.map_err(|misfit| match misfit {
-                    FileError::Unreadable(error) => call_failed(py, error.code(), &error.to_string()),
-                    FileError::Wrong(what) => {
-                        failed(RuntimeError::from(ErrorDetail::Input(InputError::Argument { what })))
-                    }
+                let contents = read_files(py, &slots, &files)?.map_err(|error| match error.detail() {
+                    ErrorDetail::Io { .. } => call_failed(py, error.code(), &error.to_string()),
+                    _ => construction_failed(py, OBJECT, error),
                 })?;
                 for (slot, content) in inputs_of(&slots).zip(&contents) {
                     backings[slot] = copied(py, content)?;
@@ -167,14 +147,10 @@ impl PyInferenceVector {
             return QStatus::Inval.member(py);
         }
         // Nothing changes unless all of it can.
-        let contents = match py.detached(|| Ok(read_files(&self.slots, &files)))? {
+        let contents = match read_files(py, &self.slots, &files)? {
             Ok(contents) => contents,
-            Err(FileError::Unreadable(error)) => {
+            Err(error) => {
                 say(|| error.to_string());
-                return QStatus::Error.member(py);
-            }
-            Err(FileError::Wrong(what)) => {
-                say(|| what);
                 return QStatus::Error.member(py);
             }
         };
@@ -316,54 +292,16 @@ fn paths(files: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
 }
 
 /// Contents of one file per input.
-fn read_files(slots: &[Slot], files: &[PathBuf]) -> Result<Vec<Vec<u8>>, FileError> {
-    let inputs = inputs_of(slots);
-    if files.len() != inputs.len() && files.len() != slots.len() {
-        return Err(FileError::Wrong(format!(
-            "{} files given; one for each of the {} inputs is expected, or one for each of all {} buffers",
-            files.len(),
-            inputs.len(),
-            slots.len()
-        )));
-    }
-    slots[inputs].iter().zip(files).map(|(slot, file)| read_file(slot, file)).collect()
-}
-
-fn read_file(slot: &Slot, path: &Path) -> Result<Vec<u8>, FileError> {
-    let unreadable = |source: std::io::Error| {
-        FileError::Unreadable(RuntimeError::from(ErrorDetail::Io {
-            path: path.to_owned(),
-            source: Arc::new(source),
-        }))
-    };
-    let mut bytes = Vec::new();
-    // One byte more than fits tells a file that is too large, whatever its size.
-    let limit = (slot.len_bytes as u64).saturating_add(1);
-    File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(unreadable)?;
-    let fits = bytes.len() == slot.len_bytes || (slot.is_partial && bytes.len() < slot.len_bytes);
-    if fits {
-        return Ok(bytes);
-    }
-    let found = if bytes.len() > slot.len_bytes { "more".to_owned() } else { bytes.len().to_string() };
-    Err(FileError::Wrong(format!(
-        "{} has {found} bytes; input `{}` has {}",
-        path.display(),
-        slot.name,
-        slot.len_bytes
-    )))
-}
-
-/// Gives `len_bytes` of random bytes to `write`, in pieces (splitmix64: small, and every state is a good one).
-fn fill(state: &mut u64, len_bytes: usize, mut write: impl FnMut(usize, &[u8])) {
-    let mut at = 0;
-    while at < len_bytes {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = *state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let bytes = (mixed ^ (mixed >> 31)).to_le_bytes();
-        let len = bytes.len().min(len_bytes - at);
-        write(at, &bytes[..len]);
-        at += len;
-    }
+fn read_files(
+    py: Python<'_>,
+    slots: &[Slot],
+    files: &[PathBuf],
+) -> PyResult<Result<Vec<Vec<u8>>, RuntimeError>> {
+    let inputs = slots[inputs_of(slots)].iter().map(|slot| FileInput {
+        name: &slot.name,
+        len_bytes: slot.len_bytes,
+        is_partial: slot.is_partial,
+    });
+    let inputs: Vec<_> = inputs.collect();
+    py.detached(|| Ok(read_inputs(&inputs, slots.len(), files)))
 }

@@ -11,6 +11,7 @@ mod bindings;
 mod client_buffer;
 mod dma_buf;
 mod in_place;
+mod input_source;
 mod io_binding;
 mod io_crc;
 mod retained;
@@ -30,6 +31,7 @@ pub use argument::{
 };
 pub use bindings::{Bindings, InputBinding, OutputBinding, Shapes, Window, WindowArray};
 pub use client_buffer::ClientBuffer;
+pub use input_source::{FileInput, RandomBytes, read_inputs};
 pub(crate) use io_binding::{CancellationCheck, IoBinding, StatsPlace};
 pub(crate) use io_crc::IoCheck;
 pub use io_crc::IoCrcs;
