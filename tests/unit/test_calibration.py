@@ -440,3 +440,25 @@ def test_an_interrupted_calibration_leaves_nothing(tmp_path, threads):
     assert not out.exists()
     assert cache.exists()
     assert not [found for found in cache.rglob("*") if found.suffix in {".bin", ".tmp"}]
+
+
+def test_measured_values_beyond_float16_are_said_once(tmp_path, caplog):
+    """Squares of 300 are beyond float16; a product of integers reads them, so they were measured."""
+    weight = np.eye(4, dtype=np.float32)
+    built = model(
+        [
+            helper.make_node("Mul", ["x", "x"], ["square"]),
+            helper.make_node("MatMul", ["square", "w"], ["y"]),
+        ],
+        [("x", "float32", [2, 4])],
+        [("y", "float32", [2, 4])],
+        {"w": weight},
+    )
+    path = save(tmp_path, built)
+    options = {"convert_to_quantize": True, "convert_to_fp16": True, "execute_nodes_in_fp16": ["Mul"]}
+    for level, warned in ((200, False), (300, True)):
+        caplog.clear()
+        qaic.compile(path, calibration_data=[{"x": np.full((2, 4), level, np.float32)}], **options)
+        texts = [record.getMessage() for record in caplog.records if "float16" in record.getMessage()]
+        assert len(texts) == warned
+        assert all("beyond its range (65504)" in text and "square" in text for text in texts)

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.profile import TensorProfile
     from qaic.compiler.ir.value_info import ValueFacts
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
+
+_LARGEST_FLOAT16: Final = 65504
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -226,7 +229,29 @@ class AssignPrecision(Always):
             )
         if any(chosen in ROUNDED for chosen in context.plan.classes.values()):
             _warn_untyped(model)
+        if profile is not None:
+            _warn_overflows(model, context.plan, profile.tensors)
         return False
+
+
+def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, TensorProfile]) -> None:
+    """Say which results of float16 nodes were measured to be beyond float16."""
+    beyond = [
+        name
+        for node in all_nodes(model.proto.graph.node)
+        if plan.classes.get(node_key(node)) is PrecisionClass.FP16
+        for name in node.output
+        if name in profiled
+        and max(abs(profiled[name].minimum), abs(profiled[name].maximum)) > _LARGEST_FLOAT16
+    ]
+    if beyond:
+        _log.warning(
+            "%d values are to be float16, and were beyond its range (%d) in the calibration, so they become "
+            "infinite: %s; node_precision_info_file keeps them in float32",
+            len(beyond),
+            _LARGEST_FLOAT16,
+            listing(beyond),
+        )
 
 
 def _warn_untyped(model: Model) -> None:
