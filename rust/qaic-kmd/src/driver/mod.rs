@@ -107,28 +107,38 @@ struct SysFile {
 
 impl AccelFile for SysFile {
     fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
-        // What came back may hold any addresses.
-        if let Ioctl::Manage(message) = call
-            && message.is_reply()
-        {
-            return Err(Errno::INVAL);
-        }
-        // The driver sends a message again that a signal has interrupted, though the firmware may have done what it says.
-        let _held = matches!(call, Ioctl::Manage(_)).then(HeldSignals::hold).transpose()?;
-        let request = call.request();
-        let mut argument = call.argument()?;
-        // SAFETY: the argument has the size that its code says, and its addresses are of memory that `call` borrows, with
-        // their sizes (`Ioctl::argument`); a control message that was not answered holds no other addresses than those of
-        // data that it borrows (`ManageBuffer::push`).
-        let result = unsafe { ioctl(&self.fd, Request { request, argument: argument.bytes_mut() }) };
-        call.complete(&argument, result);
-        result
+        prepared(call, |request| {
+            // SAFETY: the argument has the size that its code says, and its addresses are of memory that `call` borrows, with
+            // their sizes (`Ioctl::argument`); a control message that was not answered holds no other addresses than those of
+            // data that it borrows (`ManageBuffer::push`).
+            unsafe { ioctl(&self.fd, request) }
+        })
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
         // The driver's memory does not get shorter: it lives as long as it is mapped.
         Mapping::of_file(&self.fd, offset, len)
     }
+}
+
+/// Makes a call by `make`, which gets its request and argument, and takes the answer from the argument.
+fn prepared(
+    call: &mut Ioctl<'_, '_>,
+    make: impl FnOnce(Request<'_>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // What came back may hold any addresses.
+    if let Ioctl::Manage(message) = call
+        && message.is_reply()
+    {
+        return Err(Errno::INVAL);
+    }
+    // The driver sends a message again that a signal has interrupted, though the firmware may have done what it says.
+    let _held = matches!(call, Ioctl::Manage(_)).then(HeldSignals::hold).transpose()?;
+    let request = call.request();
+    let mut argument = call.argument()?;
+    let result = make(Request { request, argument: argument.bytes_mut() });
+    call.complete(&argument, result);
+    result
 }
 
 /// A request and its argument.
@@ -161,11 +171,14 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
+    use nix::sys::signal::{SigSet, Signal};
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
+    use crate::abi::CreateBo;
     use crate::driver::sysfs_fixture::SysfsFixture;
     use crate::manage::ManageBuffer;
+    use crate::protocol::message;
 
     fn node(path: &str) -> NodeInfo {
         NodeInfo { qid: 0, path: Some(path.into()), address: crate::kmd::PciAddress::default(), pci: None }
@@ -232,6 +245,26 @@ mod tests {
         // SAFETY: FIONREAD writes an int, which is what the argument has room for.
         unsafe { ioctl(&content, Request { request: 0x541B, argument: &mut unread }) }.unwrap();
         assert_eq!(u32::from_ne_bytes(unread), 5);
+    }
+
+    #[test]
+    fn control_calls_and_no_others_are_made_with_signals_held_back() {
+        let is_held = || SigSet::thread_get_mask().unwrap().contains(Signal::SIGINT);
+        let mut seen = Vec::new();
+        let mut message = message::status_query();
+        prepared(&mut Ioctl::Manage(&mut message), |_| {
+            seen.push(is_held());
+            Err(Errno::TIMEDOUT)
+        })
+        .unwrap_err();
+        let mut object = CreateBo { size: 4096, ..CreateBo::default() };
+        prepared(&mut Ioctl::CreateBo(&mut object), |_| {
+            seen.push(is_held());
+            Ok(())
+        })
+        .unwrap();
+        seen.push(is_held());
+        assert_eq!(seen, [true, false, false]);
     }
 
     #[test]
