@@ -1,9 +1,11 @@
 """Reports of the compiler: times of passes, graphs between passes, costs, hints."""
 
+import json
 import logging
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from qaic.compiler import compile_model
-from qaic.compiler.diagnostics.log_tap import tapped
+from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.pass_timing import PassLog
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.reports import emit_report, perf_metrics, perf_warnings
@@ -252,38 +254,53 @@ def test_debug_without_a_place_says_so(model, caplog):
     assert "without output_dir there are none" in caplog.text
 
 
-def test_a_tap_does_not_change_what_is_shown():
+def test_a_debug_log_does_not_change_what_is_shown(tmp_path):
     code = (
-        "import logging\n"
-        "from qaic.compiler.diagnostics.log_tap import tapped\n"
-        "seen = []\n"
-        "with tapped(lambda r: seen.append(r.getMessage())), tapped(lambda r: None):\n"
-        "    logging.getLogger('qaic.compiler').warning('loud')\n"
-        "    logging.getLogger('qaic.compiler').info('quiet')\n"
-        "logging.getLogger('qaic.compiler').warning('after')\n"
-        "assert seen == ['loud'], seen\n"
+        "import logging, pathlib\n"
+        "from qaic.compiler.diagnostics.debug_log import debug_log\n"
+        "logger = logging.getLogger('qaic.compiler')\n"
+        "with debug_log(pathlib.Path('one.log')), debug_log(pathlib.Path('two.log')):\n"
+        "    logger.warning('loud')\n"
+        "    logger.info('quiet')\n"
+        "logger.warning('after')\n"
+        "logger.info('never')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
+    )
+    assert done.stderr == "loud\nafter\n"
+    kept = "warning qaic.compiler: loud\ninfo qaic.compiler: quiet\n"
+    assert [(tmp_path / name).read_text() for name in ("one.log", "two.log")] == [kept, kept]
+
+
+def test_reports_and_warnings_are_shown_once_beside_a_debug_log(model, tmp_path):
+    code = (
+        "import qaic\n"
+        f"qaic.compile({str(model)!r}, time_passes=True, enable_debug=True, output_dir={str(tmp_path)!r},"
+        " onnx_define_symbol={'gone': 1})"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stderr == "loud\nafter\n"
+    assert done.stderr.count("passes of the compiler\npass ") == 1
+    assert done.stderr.count("the model has no symbol 'gone'") == 1
 
 
-def test_a_tap_that_fails_costs_nothing(capsys, monkeypatch):
+def test_a_debug_log_that_fails_costs_nothing(monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)
-
-    def fail(_record):
-        raise OSError(28, "No space left on device")
-
-    with tapped(fail):
+    with debug_log(Path("/dev/full")):
         logging.getLogger("qaic.compiler").warning("still fine")
 
 
+KEPT = [{"severity": "warning", "code": "a.b", "message": "kept", "nodes": []}]
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"[", b"{}", b"[" * 100_000, b"\xff", b" " * (2 << 20), b'["kept"]']
+    "content",
+    [b"", b"[", b"{}", b"[" * 100_000, b"\xff", b" " * (2 << 20), b"[{}]", b"[1]", json.dumps(KEPT).encode()],
 )
 def test_damaged_warnings_in_the_cache_cost_no_more_than_themselves(model, content, caplog):
     program = build(model)
-    program.with_name("warnings.json").write_bytes(content)
+    program.with_name("diagnostics.json").write_bytes(content)
     assert build(model) == program
-    assert [r.getMessage() for r in caplog.records] == (["kept"] if content == b'["kept"]' else [])
+    assert [r.getMessage() for r in caplog.records] == (["kept"] if b"kept" in content else [])

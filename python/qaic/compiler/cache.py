@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("qaic.compiler")
 
 #: changes when the meaning of cached files changes without a change of version
-_FORMAT: Final = 5
+_FORMAT: Final = 6
 
 #: position of the u64 container size in the header
 _SIZE_AT: Final = 8

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler import cache, cache_contents
-from qaic.compiler.diagnostics import kept_warnings
+from qaic.compiler.diagnostics import stored
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.diagnostics.record import recorded, repeat
 from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.files import content_digest, onnx_file
 from qaic.compiler.output_folder import writable_folder
@@ -146,7 +147,7 @@ def _compiled(
         known = store.index.lookup(path)
         found = known and store.lookup(cache.cache_key(known, keyed))
         if found:
-            kept_warnings.repeat(found)
+            repeat(stored.load(found))
             return found
     with (
         opened(model) as source,
@@ -161,7 +162,7 @@ def _compiled(
             else content_digest.content_digest(given)
         )
         lowered = None
-        with kept_warnings.collected() as texts:
+        with recorded() as diagnostics:
             if is_measured_first:
                 lowered = _lowered(source, options, samples, progress, store.folder)
                 keyed["profile"] = {"digest": _profile_digest(lowered[1])}
@@ -180,9 +181,9 @@ def _compiled(
                 anew=not is_kept,
             )
         if not found:
-            kept_warnings.keep(result, texts)
+            stored.store(result, diagnostics.items)
         elif lowered is None:
-            kept_warnings.repeat(found)
+            repeat(stored.load(found))
         if path is not None and not any(file.changed() for file in source.files):
             store.index.store(path, source.files, content, source.data.search())
     return result

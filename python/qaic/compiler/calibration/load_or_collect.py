@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from qaic.compiler.calibration.graph_hash import graph_hash
 from qaic.compiler.calibration.observed_tensors import choose, model_inputs
 from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSource, index_limits
 from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 from qaic.compiler.ir.profile import Profile
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.pass_contract import Pass
     from qaic.options.files.file_content import InputFileContent
     from qaic.options.models import CompileOptions
-
-_log = logging.getLogger("qaic.compiler")
 
 
 class DumpProfile:
@@ -120,7 +118,11 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Pr
     found = read_profile(read_unchanged(file, "load_profile"), str(file.path))
     own = graph_hash(graph.proto.graph, graph.weights, graph.inputs)
     if found.graph_hash is None:
-        _log.warning("load_profile: %s does not say which model it is of", file.path)
+        warn(
+            "calibration.profile_without_hash",
+            "load_profile: %s does not say which model it is of",
+            file.path,
+        )
     elif found.graph_hash != own:
         if not options.allow_profile_mismatch:
             raise OptionError(
@@ -133,8 +135,10 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Pr
                     "use what fits",
                 ),
             )
-        _log.warning(
-            "load_profile: %s is of another graph; entries of tensors with equal names are used", file.path
+        warn(
+            "calibration.profile_of_another_graph",
+            "load_profile: %s is of another graph; entries of tensors with equal names are used",
+            file.path,
         )
     profile = found.bind(graph.proto.graph)
     _complete(profile, choose(graph, _float_nodes(graph, options)), f"load_profile {file.path}")
@@ -165,12 +169,14 @@ def _complete(profile: Profile, chosen: Measured, where: str) -> None:
             context={"missing": len(missing)},
         )
     if missing:
-        _log.warning(
+        warn(
+            "calibration.missing_entries",
             "%s has no entries for %d of %d tensors (%s); the nodes around them stay in floating point",
             where,
             len(missing),
             len(chosen.same),
             listing(missing),
+            nodes=missing,
         )
 
 
@@ -179,7 +185,11 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Profi
     source = source_of(graph, options)
     chosen = choose(graph, _float_nodes(graph, options))
     if not chosen.inputs and not chosen.results:
-        _log.warning("%s: the model has no tensors that can be quantized", source.option)
+        warn(
+            "calibration.nothing_to_measure",
+            "%s: the model has no tensors that can be quantized",
+            source.option,
+        )
         return Profile()
     found = measure(graph, context, chosen, source, with_histograms=with_histograms)
     return Profile({name: found[at] for name, at in chosen.same.items() if at in found})
@@ -206,7 +216,8 @@ def source_of(graph: Model, options: CompileOptions) -> Source:
     if options.input_list_file is not None:
         return FileSource(options.input_list_file.path, inputs)
     if options.use_random_input_data is None:
-        _log.warning(
+        warn(
+            "calibration.random_samples",
             "no samples are given (input_list_file, calibration_data): ranges are measured on %d samples of "
             "random data, which says nothing about accuracy",
             RANDOM_SAMPLES,

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.ir.elem_types import CODES, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
@@ -142,10 +143,16 @@ def _warn_unknown(
     known = listing(sorted(names), 20) or "none"
     for name in given:
         if name not in present:
-            _log.warning("onnx_define_symbol: the model has no symbol %r; its symbols are: %s", name, known)
+            warn(
+                "symbols.unused_definition",
+                "onnx_define_symbol: the model has no symbol %r; its symbols are: %s",
+                name,
+                known,
+            )
     unknown = sorted({name for entry in entries for name in entry.symbols} - present - _OF_EXPORTERS)
     if unknown:
-        _log.warning(
+        warn(
+            "symbols.unused_specialization",
             "network_specialization_config: the model has no symbols %s; its symbols are: %s",
             listing(unknown, 20),
             known,
@@ -317,8 +324,12 @@ def _fill_claim(value: onnx.ValueInfoProto, claim: list[int | None] | None) -> N
         for _ in claim:
             tensor.shape.dim.add()
     if len(tensor.shape.dim) != len(claim):
-        _log.warning(
-            "output %r: the model claims %d dims, it has %s", value.name, len(claim), _shape_text(value)
+        warn(
+            "symbols.output_rank",
+            "output %r: the model claims %d dims, it has %s",
+            value.name,
+            len(claim),
+            _shape_text(value),
         )
         return
     for dim, size in zip(tensor.shape.dim, claim, strict=True):
@@ -327,7 +338,13 @@ def _fill_claim(value: onnx.ValueInfoProto, claim: list[int | None] | None) -> N
         if not dim.HasField("dim_value"):
             dim.dim_value = size
         elif dim.dim_value != size:
-            _log.warning("output %r: the model claims a dim of %d, it is %d", value.name, size, dim.dim_value)
+            warn(
+                "symbols.output_size",
+                "output %r: the model claims a dim of %d, it is %d",
+                value.name,
+                size,
+                dim.dim_value,
+            )
 
 
 def _symbols_of(graph: onnx.GraphProto) -> set[str]:

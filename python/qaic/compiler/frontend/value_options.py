@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import replace
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.inlined_names import rename_values
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.inlined_names import InlinedNames
     from qaic.compiler.ir.model import Model
     from qaic.options.models import CompileOptions
-
-_log = logging.getLogger("qaic.compiler")
 
 #: names that are compared for a hint; models have up to a million
 _COMPARED = 5000
@@ -141,7 +139,8 @@ def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
             context={"names": missing[:100]},
         )
     if missing:
-        _log.warning(
+        warn(
+            "options.unknown_nodes",
             "node_precision_info_file: %d of %d names are not the output of a node: %s",
             len(missing),
             count,

@@ -6,12 +6,12 @@ that quantize and that round floats act on what is decided here and look at no o
 
 from __future__ import annotations
 
-import logging
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.float_reasons import FloatReason
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.profile import TensorProfile
     from qaic.compiler.ir.value_info import ValueFacts
     from qaic.options.models import CompileOptions
-
-_log = logging.getLogger("qaic.compiler")
 
 _LARGEST_FLOAT16: Final = 65504
 
@@ -186,7 +184,8 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: b
             near = get_close_matches(name.lower(), by_lower, 1)
             missing.append(f"{name!r} (did you mean {by_lower[near[0]]!r}?)" if near else repr(name))
     if missing and tell:
-        _log.warning(
+        warn(
+            "options.unknown_operators",
             "%s: the model has no operators of %d of the kinds given: %s",
             option,
             len(missing),
@@ -245,12 +244,14 @@ def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, T
         and max(abs(profiled[name].minimum), abs(profiled[name].maximum)) > _LARGEST_FLOAT16
     ]
     if beyond:
-        _log.warning(
+        warn(
+            "float16.calibrated_overflow",
             "%d values are to be float16, and were beyond its range (%d) in the calibration, so they become "
             "infinite: %s; node_precision_info_file keeps them in float32",
             len(beyond),
             _LARGEST_FLOAT16,
             listing(beyond),
+            nodes=beyond,
         )
 
 
@@ -262,7 +263,8 @@ def _warn_untyped(model: Model) -> None:
         if name and name not in model.facts.types
     }
     if kinds:
-        _log.warning(
+        warn(
+            "float16.unknown_types",
             "float16 rounding: the result types of %s are not known; they stay unrounded",
             listing(sorted(kinds)),
         )

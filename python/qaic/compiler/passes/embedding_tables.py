@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import io
-import logging
 import struct
 import tokenize
 import zipfile
@@ -18,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import CHUNK, Weight
 from qaic.compiler.ir.context import SideFile
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.errors import CompileError
-
-_log = logging.getLogger("qaic.compiler")
 
 _SUFFIX: Final = ".npy"
 
@@ -129,7 +127,12 @@ def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) 
     if not loaded:
         raise _refuse(file, "its members", listing(unknown) or "none", "names of initializers with .npy")
     if unknown:
-        _log.warning("load_embedding_tables: the model has no initializers for %s", listing(unknown))
+        warn(
+            "embedding_tables.unknown_tables",
+            "load_embedding_tables: the model has no initializers for %s",
+            listing(unknown),
+            nodes=unknown,
+        )
 
 
 def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weight]:

@@ -7,11 +7,11 @@ node without a name goes by its first result.
 from __future__ import annotations
 
 import json
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.graph_walk import all_nodes
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.options.files.partitions import PartitionConfig
-
-_log = logging.getLogger("qaic.compiler")
 
 #: operators that the card's compiler keeps although all their inputs are constants
 _KEPT: Final = ("Constant", "DequantizeLinear", "Identity", "If", "Loop")
@@ -49,10 +47,12 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig) -> None:
     }
     unknown = sorted(place.keys() - {_name(node) for node in all_nodes(graph.node)})
     if unknown:
-        _log.warning(
+        warn(
+            "partitions.unknown_nodes",
             "mdp_load_partition_config: the model has no %d of the nodes it lists: %s",
             len(unknown),
             listing(unknown),
+            nodes=unknown,
         )
     makers = {name: node for node in graph.node if _name(node) in place for name in node.output if name}
     for node in graph.node:

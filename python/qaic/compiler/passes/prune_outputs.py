@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import logging
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import note, warn
 from qaic.compiler.frontend.value_options import as_outputs, inside_functions
 from qaic.compiler.ir.graph_walk import all_graphs, subgraphs
 from qaic.compiler.ir.pass_contract import Always
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.errors import CompileError
-
-_log = logging.getLogger("qaic.compiler")
 
 
 def keep_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
@@ -54,7 +52,11 @@ def keep_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
             raise unknown_result("output_node_names", graph, name, [*outputs, *inner])
     ordered = [name for name in (*outputs, *inner) if name in wanted]
     if ordered != list(dict.fromkeys(names)):
-        _log.warning("output_node_names: outputs keep the order of the model: %s", listing(ordered, 20))
+        warn(
+            "outputs.order",
+            "output_node_names: outputs keep the order of the model: %s",
+            listing(ordered, 20),
+        )
     declared = outputs | {value.name: value for value in graph.value_info}
     import onnx
 
@@ -84,7 +86,11 @@ def _prune(graph: onnx.GraphProto) -> None:
     for index in reversed(range(len(graph.input))):
         name = graph.input[index].name
         if name in read_before and name not in needed:
-            _log.info("output_node_names: input %r is not needed for the outputs and was dropped", name)
+            note(
+                "outputs.unused_input",
+                "output_node_names: input %r is not needed for the outputs and was dropped",
+                name,
+            )
             del graph.input[index]
 
 

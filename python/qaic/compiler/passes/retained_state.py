@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.record import warn
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.interface import Edge, Interface
     from qaic.compiler.ir.model import Model
-
-
-_log = logging.getLogger("qaic.compiler")
 
 
 def check_retained(interface: Interface) -> None:
@@ -33,13 +30,19 @@ def check_retained(interface: Interface) -> None:
         if base == output.name:
             continue
         if base not in inputs:
-            _log.warning("retained_state: output %r has no input %r and is a plain output", output.name, base)
+            warn(
+                "retained_state.plain_output",
+                "retained_state: output %r has no input %r and is a plain output",
+                output.name,
+                base,
+            )
             continue
         found = True
         _check_pair(interface.inputs[inputs[base]], output)
         _check_variants(interface, inputs[base], position)
     if not found:
-        _log.warning(
+        warn(
+            "retained_state.no_state",
             "retained_state: the model has no output X%s with an input X; it has no state",
             RETAINED_STATE_SUFFIX,
         )

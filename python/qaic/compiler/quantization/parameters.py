@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import note, warn
 from qaic.compiler.ir.quant_params import QuantParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     import numpy.typing as npt
 
     from qaic.compiler.ir.profile import Profile, TensorProfile
     from qaic.options.models import CompileOptions
-
-_log = logging.getLogger("qaic.compiler")
 
 _BITS: Final = {"Int8": 8, "Int16": 16}
 
@@ -122,15 +118,18 @@ class Parameters:
             offsets = {0}
         return np.array([scale for scale, _ in pairs], np.float32), offsets.pop()
 
-    def report(self, warn: Callable[[str], None]) -> None:
+    def report(self) -> None:
         """Say once what was decided differently from the options."""
         if self._whole:
             warn(
+                "quantization.no_histogram",
                 f"quantization_calibration={self._method} has no effect on {len(self._whole)} tensors, "
-                f"whose profile has no histogram: {listing(self._whole)}"
+                f"whose profile has no histogram: {listing(self._whole)}",
+                nodes=self._whole,
             )
         if self._centred and self._constants not in _CENTRED:
-            _log.info(
+            note(
+                "quantization.one_offset",
                 "quantization: %d weights with a scale per channel use offset 0, as schema symmetric does, "
                 "because %s gives their channels different offsets",
                 self._centred,

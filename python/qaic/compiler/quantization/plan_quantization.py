@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.reader import Constants
 from qaic.compiler.ir.elem_types import FLOAT
@@ -30,7 +30,7 @@ from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
 from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import onnx
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.quantization_plan import PlannedTable
     from qaic.compiler.ir.value_info import ValueFacts
     from qaic.options.models import CompileOptions
-
-_log = logging.getLogger("qaic.compiler")
 
 #: operators by which the engine knows an activation that it has a kernel for
 _FUSED: Final = frozenset({"Erf", "Tanh"})
@@ -72,7 +70,6 @@ def plan_quantization(
     reasons: Mapping[str, FloatReason],
     profile: Profile,
     options: CompileOptions,
-    warn: Callable[[str], None],
 ) -> QuantizationPlan:
     """Decide about every node of a graph; changes no argument.
 
@@ -92,8 +89,6 @@ def plan_quantization(
         Ranges of the tensors of the float graph.
     options : CompileOptions
         Schemas, calibration, precisions, row-wise and channel-wise.
-    warn : callable
-        Takes the text of a warning.
 
     Raises
     ------
@@ -105,8 +100,8 @@ def plan_quantization(
     planner = _Planner(
         model, constants, facts, classes, reasons=reasons, parameters=parameters, options=options
     )
-    plan = planner.run(warn)
-    parameters.report(warn)
+    plan = planner.run()
+    parameters.report()
     return plan
 
 
@@ -184,7 +179,7 @@ class _Planner:
         self.finite: dict[str, bool] = {}
         self.precision = "Int8"
 
-    def run(self, warn: Callable[[str], None]) -> QuantizationPlan:
+    def run(self) -> QuantizationPlan:
         plan = QuantizationPlan(nested=_nested(self.graph))
         groups = find_groups(
             self.graph, dict(self.classes), self.constants, self.facts, self.parameters.profiled
@@ -209,8 +204,10 @@ class _Planner:
         infinite = sorted(name for name, finite in self.finite.items() if not finite)
         if infinite:
             warn(
+                "quantization.not_finite",
                 "quantization: operators stay in floating point whose constants "
-                f"{listing(infinite)} are not finite"
+                f"{listing(infinite)} are not finite",
+                nodes=infinite,
             )
         return plan
 
@@ -428,10 +425,5 @@ class PlanQuantization:
                 reasons=chosen.reasons,
                 profile=context.profile,
                 options=context.options,
-                warn=_warn,
             )
         return False
-
-
-def _warn(text: str) -> None:
-    _log.warning("%s", text)

@@ -5,9 +5,9 @@ Version 10 brought the integer convolution, version 12 MaxPool and Clip on integ
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.validation import with_weights_as_inputs
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.precision import PrecisionClass
-
-_log = logging.getLogger("qaic.compiler")
 
 #: the engine fuses into operators of this version, whatever the model says
 NEEDED: Final = 10
@@ -61,7 +59,8 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
         converted = version_converter.convert_version(with_weights_as_inputs(model, weights), WANTED)
     except Exception as error:  # noqa: BLE001 - the converter raises whatever its parts do
         if version < NEEDED:
-            _log.warning(
+            warn(
+                "quantization.operator_set",
                 "quantization: the model stays in floating point; its operator set %d is older than %d and "
                 "cannot be converted (%s)",
                 version,

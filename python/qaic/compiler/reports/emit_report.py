@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import sys
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.diagnostics.log_tap import is_handled, tapped
+from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.pass_timing import PassLog
 
 if TYPE_CHECKING:
@@ -46,12 +47,10 @@ def are_wanted(options: CompileOptions) -> bool:
 def publish(title: str, text: str) -> None:
     """Hand a report to the user."""
     message = f"{title}\n{text}"
-    if is_handled(_report.name):
+    if _report.hasHandlers():
         _report.info("%s", message)
-    elif logging.lastResort is not None:
-        # Its own level would hold the report back; `emit` is what it does after the comparison of levels.
-        record = _report.makeRecord(_report.name, logging.INFO, "", 0, message, (), None)
-        logging.lastResort.emit(record)
+    else:
+        sys.stderr.write(f"{message}\n")
 
 
 def publish_hints(
@@ -141,7 +140,7 @@ def watched(options: CompileOptions, output_dir: Path | None) -> Iterator[PassLo
         if options.enable_debug:
             folder = _debug_folder(output_dir)
             if folder is not None:
-                until_the_end.enter_context(_logged_to(folder / DEBUG_LOG))
+                until_the_end.enter_context(debug_log(folder / DEBUG_LOG))
         passes = PassLog(folder)
         yield passes
         passes.enter("")
@@ -160,21 +159,3 @@ def _debug_folder(output_dir: Path | None) -> Path | None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
-
-
-@contextlib.contextmanager
-def _logged_to(path: Path) -> Iterator[None]:
-    """Write everything that is logged meanwhile to a file as well, debug messages included."""
-    logger = logging.getLogger("qaic")
-    level = logger.level
-    with path.open("w", encoding="utf-8") as file:
-
-        def write(record: logging.LogRecord) -> None:
-            file.write(f"{record.levelname.lower()} {record.name}: {record.getMessage()}\n")
-
-        with tapped(write):
-            logger.setLevel(logging.DEBUG)
-            try:
-                yield
-            finally:
-                logger.setLevel(level)

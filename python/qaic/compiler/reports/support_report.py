@@ -7,10 +7,10 @@ and is a warning, or with ``strict_aic`` an error; never more than an estimate.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import TABLE, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
     from qaic.compiler.reports.operator_list import OperatorList
     from qaic.options.models import CompileOptions
-
-_log = logging.getLogger("qaic.compiler")
 
 #: functions of this domain are operators of the card; what their bodies are made of does not matter
 _CARD_DOMAIN: Final = "com.qualcomm.cloud"
@@ -160,7 +158,7 @@ def report(survey: Survey, options: CompileOptions) -> None:
             fix="change the model, name your compiler's list with aic_operator_list, or leave strict_aic out",
             context={"findings": dict(survey.findings)},
         )
-    _log.warning("a compiler for the card is unlikely to take this model: %s", text)
+    warn("support.unlikely", "a compiler for the card is unlikely to take this model: %s", text)
 
 
 def _complaint(kind: tuple[str, str], opsets: Mapping[str, int], operators: OperatorList) -> str | None:

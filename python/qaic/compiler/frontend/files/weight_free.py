@@ -6,10 +6,10 @@ does not depend on their size.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.files.safetensors_file import TYPES, StoredTensor
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float_conversion import CONVERTED, ConvertedFloats
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
     from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec
     from qaic.compiler.ir.constants.float16_weights import Overflows
-
-_log = logging.getLogger("qaic.compiler")
 
 
 def take_weights(
@@ -88,7 +86,8 @@ def take_weights(
 def report(overflows: Overflows) -> None:
     """Warn of values that became infinite, once, after all of them were read."""
     if overflows.counts:
-        _log.warning(
+        warn(
+            "weights.checkpoint_overflow",
             "%d values of the checkpoint are beyond the range of float16, the type of the model's inputs, "
             "and became infinity: %s",
             sum(overflows.counts.values()),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from qaic.compiler.ir.constants.weights import Source
-
-_log = logging.getLogger("qaic.compiler")
 
 #: largest finite float16
 HALF_MAX: Final = 65504.0
@@ -99,9 +97,11 @@ def report_overflows(overflows: Overflows) -> None:
             if overflows.clip
             else "infinity (clip_fp16_constants is false)"
         )
-        _log.warning(
+        warn(
+            "float16.overflow",
             "%d constants are beyond the range of float16 and became %s: %s",
             total,
             became,
             listing(sorted(overflows.counts)),
+            nodes=sorted(overflows.counts),
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.interface import BFLOAT16_HARDWARE
 from qaic.compiler.ir.elem_types import BFLOAT16, CODES, FLOAT, FLOAT16, INT8, UINT8
 from qaic.errors import OptionError
@@ -35,8 +35,6 @@ BORDER_TYPES: Final = {
 }
 
 FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16})
-
-_log = logging.getLogger("qaic.compiler")
 
 
 def requests_of(interface: Interface, options: CompileOptions) -> dict[str, CustomIo]:
@@ -107,7 +105,13 @@ def _matched(entries: Sequence[CustomIo], edges: Mapping[str, Edge]) -> dict[str
             context={"options": [FILE], "missing": missing},
         )
     if missing:
-        _log.warning("%s: the model has no input or output %s", FILE, listing(missing))
+        warn(
+            "custom_io.unknown_tensors",
+            "%s: the model has no input or output %s",
+            FILE,
+            listing(missing),
+            nodes=missing,
+        )
     return matched
 
 
@@ -152,7 +156,7 @@ def _compressed(
     """Add the requests of `mxint8_kv_cache`; say which contradict the file."""
     states = [pair for pair in pairs if edges[pair[0]].elem_type in FLOATS and edges[pair[0]].dims]
     if not states:
-        _log.warning("%s: the model has no state of floats; nothing is compressed", CACHE)
+        warn("custom_io.no_state", "%s: the model has no state of floats; nothing is compressed", CACHE)
     for name in (name for pair in states for name in pair):
         known = wanted.get(name, CustomIo(name))
         if known.precision not in {None, "mxint8"}:

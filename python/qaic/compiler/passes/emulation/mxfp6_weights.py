@@ -7,13 +7,13 @@ the dimension that the product sums over.
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import BlockFormat, Source, Weight, whole_pieces
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.precision import PrecisionClass
-
-_log = logging.getLogger("qaic.compiler")
 
 #: format of weights
 ENCODING: Final = "mxfp6_e2m3"
@@ -132,7 +130,8 @@ def compress_weights(model: Model, context: Context) -> int:
     excluded = set(options.exclude_mxfp6_matmul)
     unknown = sorted(excluded - {name for known in names.values() for name in known})
     if unknown:
-        _log.warning(
+        warn(
+            "mxfp6.unknown_nodes",
             "exclude_mxfp6_matmul: %d of %d names are not those of a node or its output: %s",
             len(unknown),
             len(excluded),
@@ -149,7 +148,8 @@ def compress_weights(model: Model, context: Context) -> int:
     if count:
         compressor.drop_dead()
     else:
-        _log.warning(
+        warn(
+            "mxfp6.no_products",
             "mxfp6_matmul: the model has no product with a constant matrix of at least %d x %d",
             _LEAST_SIDE,
             _LEAST_SIDE,

@@ -7,9 +7,9 @@ only the card's compiler knows; for those the option is recorded and changes not
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import constant_values, node_key
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, all_graphs, subgraphs
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.options.files.partitions import PartitionConfig
-
-_log = logging.getLogger("qaic.compiler")
 
 
 def round_traffic(model: Model, config: PartitionConfig | None) -> int:
@@ -45,8 +43,9 @@ def round_traffic(model: Model, config: PartitionConfig | None) -> int:
     """
     listed = [] if config is None else [set(partition.nodes or ()) for partition in config.partitions]
     if sum(map(bool, listed)) < 2:
-        _log.warning(
-            "allow_mxint8_mdp_io: nothing passes between partitions, there are not two with a nodeList"
+        warn(
+            "partitions.no_traffic",
+            "allow_mxint8_mdp_io: nothing passes between partitions, there are not two with a nodeList",
         )
         return 0
     return _Traffic(model, listed).run()

@@ -7,9 +7,9 @@ merely carry data - inputs, outputs, constants and what casts make of them - kee
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import dense, lift_float_constants
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
 
-
-_log = logging.getLogger("qaic.compiler")
 
 #: attributes that choose the element type of an output
 _TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
@@ -220,11 +218,15 @@ class UpcastFloat16(Always):
         if not context.for_integers and not has_node_options(options) and not types & {FLOAT16, BFLOAT16}:
             return False
         if options.convert_to_fp16 and DOUBLE in types:
-            _log.warning("convert_to_fp16: the model has float64 tensors; they are treated as float32")
+            warn(
+                "float16.float64_tensors",
+                "convert_to_fp16: the model has float64 tensors; they are treated as float32",
+            )
         lift_float_constants(model.proto)
         widen(model.proto, model.weights, facts)
         if BFLOAT16 in facts.narrow.values() and options.aic_hw_version != "ai200":
-            _log.warning(
+            warn(
+                "float16.bfloat16",
                 "the model computes in bfloat16, which the hardware family ai100 does not have; "
                 "it computes in %s here (aic_hw_version=ai200 keeps bfloat16)",
                 "float16" if options.convert_to_fp16 else "float32",

@@ -1,0 +1,115 @@
+"""Warnings and notes of one compilation as objects: code, message, and the nodes or values they are about.
+
+Recording shows a diagnostic to the user at once, through the logger ``qaic.compiler``. The record that takes
+it is that of the compilation which runs in this thread, as `warnings.catch_warnings` and `decimal` have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_log = logging.getLogger("qaic.compiler")
+
+#: levels of logging by severity
+_LEVELS: Final = {"warning": logging.WARNING, "note": logging.INFO}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """Something that a compilation has to say.
+
+    Parameters
+    ----------
+    severity
+        ``warning`` or ``note``.
+    code
+        Stable name of what is said, with the part of the compiler that says it.
+    message
+        The text that users see.
+    nodes
+        Nodes, values or names in options that it is about; the text may name only the first of them.
+    """
+
+    severity: str
+    code: str
+    message: str
+    nodes: tuple[str, ...] = ()
+
+    def show(self) -> None:
+        """Log it."""
+        _log.log(_LEVELS[self.severity], "%s", self.message)
+
+
+@dataclass(slots=True)
+class Diagnostics:
+    """The diagnostics of one compilation, in the order in which they were found."""
+
+    items: list[Diagnostic] = field(default_factory=list)
+
+    def add(self, item: Diagnostic) -> None:
+        """Keep a diagnostic and show it."""
+        self.items.append(item)
+        item.show()
+
+
+_current: ContextVar[Diagnostics | None] = ContextVar("diagnostics", default=None)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[Diagnostics]:
+    """Record what is said meanwhile in this thread; a record around it takes it, too."""
+    outer, inner = _current.get(), Diagnostics()
+    token = _current.set(inner)
+    try:
+        yield inner
+    finally:
+        _current.reset(token)
+        if outer is not None:
+            outer.items += inner.items
+
+
+def _record(item: Diagnostic) -> None:
+    current = _current.get()
+    if current is None:
+        item.show()
+    else:
+        current.add(item)
+
+
+def warn(code: str, text: str, *values: object, nodes: Iterable[str] = ()) -> None:
+    """Record a warning.
+
+    Parameters
+    ----------
+    code : str
+        See `Diagnostic`.
+    text : str
+        Message, with places for `values` as `logging` has them.
+    values : object
+        What goes there.
+    nodes : iterable of str
+        What it is about.
+    """
+    _record(Diagnostic("warning", code, text % values if values else text, tuple(nodes)))
+
+
+def note(code: str, text: str, *values: object, nodes: Iterable[str] = ()) -> None:
+    """Record a note; see `warn`."""
+    _record(Diagnostic("note", code, text % values if values else text, tuple(nodes)))
+
+
+def repeat(items: Iterable[Diagnostic]) -> None:
+    """Record diagnostics again that an earlier compilation of the same program has left; shows warnings."""
+    current = _current.get()
+    for item in items:
+        if current is not None:
+            current.items.append(item)
+        if item.severity == "warning":
+            item.show()
