@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qaic.compiler import compile_resolved
+from qaic.compiler.diagnostics.record import recorded
 from qaic.compiler.output_folder import writable_folder
 from qaic.errors import CompileError, InputTypeError, OptionConflictError, OptionError, UnknownOptionError
 from qaic.model_path import QPC_MAGIC, find_model
@@ -98,11 +99,13 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
         _log.warning("fields of CompileConfig without an effect on AIC: %s", ", ".join(request.ignored))
     content = _content(source)
     with _log_level(request.log_level), _writable(request.binary(resolved.compile.output_dir)) as target:
-        path = compile_resolved(content, resolved)
+        with recorded() as diagnostics:
+            path = compile_resolved(content, resolved)
         if target is not None:
             # A copy, not a link: an edit of the copy must not edit the cache.
             write_replacing(target, lambda aside: _copy(path, aside))
         qpc = Qpc(path if target is None else target)
+        qpc.diagnostics = tuple(diagnostics.items)
         if request.is_aic and "convert_to_fp16" not in resolved.set_compile:
             _hint_about_fp16(qpc)
     return qpc

@@ -26,8 +26,12 @@ from qaic.qpc_initializers import CONSTANTS, Initializers, bad_plan, check_recor
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from qaic.compiler.diagnostics.record import Diagnostic
 else:
     Buffer = bytes | bytearray | memoryview
+    # The compiler costs more to import than a container costs to open.
+    Diagnostic = Any
 
 PLAN_SECTION: Final = "openqaic_plan"
 GRAPH_SECTION: Final = "openqaic_graph"
@@ -193,6 +197,13 @@ class Qpc:
         Map files of 1 MiB and more instead of reading them. A mapped file must not be truncated while views
         of it are in use; ``False`` avoids that.
 
+    Attributes
+    ----------
+    diagnostics
+        What :func:`qaic.compile` had to say about the program: objects with ``severity``, ``code``,
+        ``message`` and ``nodes``, also where it came from the compile cache. Empty for a container that was
+        only opened.
+
     Raises
     ------
     FileNotFoundError
@@ -207,6 +218,7 @@ class Qpc:
     """
 
     def __init__(self, source: str | os.PathLike[str] | Buffer | _core.Qpc, *, mmap: bool = True) -> None:
+        self.diagnostics: tuple[Diagnostic, ...] = ()
         if isinstance(source, _core.Qpc):
             self._core = source
         elif isinstance(source, str | os.PathLike):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import qaic
 import session_models
 from qaic.compiler import compile_model
 from qaic.compiler.diagnostics import stored
@@ -93,3 +94,12 @@ def test_a_compilation_records_the_same_from_the_cache(model, caplog):
     assert records[0] == records[1]
     assert [(item.severity, item.code) for item in records[0]] == [("warning", "symbols.unused_definition")]
     assert len(caplog.records) == 2
+
+
+def test_the_result_of_compiling_has_its_diagnostics(model):
+    fresh, cached = (qaic.compile(model, onnx_define_symbol={"absent": 1}) for _ in range(2))
+    (found,) = fresh.diagnostics
+    assert (found.severity, found.code) == ("warning", "symbols.unused_definition")
+    assert "'absent'" in found.message
+    assert cached.diagnostics == fresh.diagnostics
+    assert qaic.Qpc(fresh.path).diagnostics == ()
