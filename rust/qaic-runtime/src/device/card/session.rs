@@ -428,3 +428,43 @@ impl Drop for CardSession {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use qaic_kmd::clock::VirtualClock;
+    use qaic_kmd::ioctl::Ioctl;
+    use qaic_mem::Mapping;
+
+    use super::*;
+
+    /// A card that answers its calls with these errors, in this order.
+    #[derive(Debug)]
+    struct Answers(Mutex<Vec<Errno>>);
+
+    impl AccelFile for Answers {
+        fn ioctl(&self, _: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+            Err(self.0.lock().remove(0))
+        }
+
+        fn map(&self, _: u64, _: usize) -> Result<Mapping, Errno> {
+            Err(Errno::NOSYS)
+        }
+    }
+
+    /// Whether a deactivation is over that is answered so.
+    fn is_over(answers: &[Errno]) -> bool {
+        let file = Arc::new(Answers(Mutex::new(answers.to_vec())));
+        let state = Arc::new(DeviceState::new(0));
+        let session = CardSession::new(0, &state, Arc::new(VirtualClock::default()), file.clone());
+        let is_over = session.deactivate(1, Some(3)).is_ok();
+        assert!(file.0.lock().is_empty());
+        is_over
+    }
+
+    #[test]
+    fn deactivation_refused_after_a_signal_is_over_and_otherwise_not() {
+        assert!(is_over(&[Errno::INTR, Errno::PERM]));
+        assert!(!is_over(&[Errno::PERM]));
+        assert!(!is_over(&[Errno::INTR, Errno::AGAIN]));
+    }
+}
