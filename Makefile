@@ -9,9 +9,9 @@ PINS := .venv-pins
 PINS_PYTHON ?= $(PYTHON)
 # The tests of compiling and running. What else there is does not see these packages (emulated cards, pages, the commands'
 # texts), or takes minutes for what these show too (threads).
-PINS_TESTS := tests/unit tests/api tests/configs tests/options tests/qaicrt tests/qpc tests/stats tests/support \
+PINS_TESTS := tests/unit tests/api tests/compiler tests/configs tests/options tests/qaicrt tests/qpc tests/stats tests/support \
 	tests/conformance tests/property \
-	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
+	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_golden*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
 WHEEL := target/wheel
 # The models of the lock-free structures, a workspace of their own.
 LOOM := rust/qaic-sync/loom
