@@ -1,3 +1,0 @@
-"""The names of :mod:`qaic.rt.containers`."""
-
-from qaic.rt.containers import *  # noqa: F403
