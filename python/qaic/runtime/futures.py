@@ -8,6 +8,7 @@ import itertools
 import logging
 import math
 import os
+import sys
 import threading
 import time
 import weakref
@@ -201,6 +202,10 @@ class Collector:
     def _ensure_thread(self) -> None:
         self._leaves_when_idle = False
         if self._thread is None:
+            if sys.is_finalizing():
+                # It would never begin, and `start` waits until it has.
+                message = "no thread can begin at the end of the interpreter"
+                raise RuntimeError(message)
             thread = _CollectorThread(target=self._work, name="qaic-futures")
             thread.start()
             self._thread = thread
