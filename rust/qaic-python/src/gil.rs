@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ use pyo3::types::PyCFunction;
 use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::process::cancellation::{CHECK_PERIOD, ignore_signals_on_this_thread};
 use qaic_runtime::process::reaper::{self, Teardown};
-use qaic_runtime::process::{CancellationToken, Deadline as Limit, ForkGuard, WaitScope};
+use qaic_runtime::process::{CancellationToken, Deadline, ForkGuard, WaitScope};
 
 use crate::errors;
 
@@ -122,9 +122,11 @@ pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
 pub(crate) fn await_teardown(py: Python<'_>, seconds: f64) -> PyResult<bool> {
     let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
     let mut check = signal_pending;
-    py.detached(|| match reaper::drain(&mut WaitScope::until(Limit::after(limit)).checked_by(&mut check)) {
-        Err(error) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => Ok(false),
-        outcome => outcome.map(|()| true),
+    py.detached(|| {
+        match reaper::drain(&mut WaitScope::until(Deadline::after(limit)).checked_by(&mut check)) {
+            Err(error) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => Ok(false),
+            outcome => outcome.map(|()| true),
+        }
     })
 }
 
@@ -147,51 +149,23 @@ impl PyTeardown {
     /// Blocking, without the interpreter lock. After Ctrl-C, and after `seconds`, the teardown goes on.
     #[pyo3(signature = (seconds = None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
-        let limit = match seconds {
-            None => reaper::LIMIT,
-            Some(_) => Deadline::after(py, seconds)?.map_or(Duration::MAX, |deadline| deadline.limit),
-        };
+        let deadline = deadline_after(py, seconds.or(Some(reaper::LIMIT.as_secs_f64())))?;
         let mut check = signal_pending;
-        py.detached(|| self.teardown.wait(&mut WaitScope::until(Limit::after(limit)).checked_by(&mut check)))
+        py.detached(|| self.teardown.wait(&mut WaitScope::until(deadline).checked_by(&mut check)))
     }
 }
 
-/// A point in time and the limit it came from.
-#[derive(Clone, Copy)]
-pub(crate) struct Deadline {
-    pub(crate) at: Instant,
-    pub(crate) limit: Duration,
-}
-
-impl Deadline {
-    /// `seconds` from now; `None` when there is no limit.
-    pub(crate) fn after(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Self>> {
-        let Some(seconds) = seconds else { return Ok(None) };
-        let limit = match Duration::try_from_secs_f64(seconds) {
-            Ok(limit) => limit,
-            // A limit beyond what the clock can express is no limit.
-            Err(_) if seconds > 0.0 => return Ok(None),
-            Err(_) => {
-                return Err(errors::Raise::new(
-                    py,
-                    "OptionError",
-                    "option.timeout",
-                    format!("timeout is {seconds}; it must be a number of seconds, 0 or more"),
-                )
-                .build());
-            }
-        };
-        Ok(Instant::now().checked_add(limit).map(|at| Self { at, limit }))
-    }
-
-    pub(crate) fn has_passed(self) -> bool {
-        Instant::now() >= self.at
-    }
-
-    /// Says that `what` did not come in time.
-    pub(crate) fn error(self, what: &'static str) -> RuntimeError {
-        let timeout_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
-        ErrorDetail::Timeout { what, timeout_ms }.into()
+/// The point in time `seconds` from now; `None` when there is no limit.
+pub(crate) fn deadline_after(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Deadline>> {
+    let Some(seconds) = seconds else { return Ok(None) };
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(limit) => Ok(Deadline::after(limit)),
+        // A limit beyond what the clock can express is no limit.
+        Err(_) if seconds > 0.0 => Ok(None),
+        Err(_) => {
+            let text = format!("timeout is {seconds}; it must be a number of seconds, 0 or more");
+            Err(errors::Raise::new(py, "OptionError", "option.timeout", text).build())
+        }
     }
 }
 
@@ -257,7 +231,7 @@ impl<'py> Detach<'py> for Python<'py> {
     ) -> PyResult<Result<T, RuntimeError>> {
         let mut check = signal_pending;
         let outcome = self.detached(|| {
-            let mut scope = WaitScope::until(Limit::after(reaper::LIMIT)).checked_by(&mut check);
+            let mut scope = WaitScope::until(Deadline::after(reaper::LIMIT)).checked_by(&mut check);
             Ok(reaper::run(&mut scope, work))
         })?;
         if matches!(&outcome, Err(error) if error.is_interrupted())

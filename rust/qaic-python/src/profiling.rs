@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::process::clock;
+use qaic_runtime::process::{Deadline, clock};
 use qaic_runtime::profiling::observer::{self, ProgramObserver};
 use qaic_runtime::profiling::{
     Collected, DeviceStats, Limits, Profiler, Sample, SamplingRule, SubscriptionRegistry,
@@ -25,7 +25,7 @@ use qaic_stats::trace::{HostSide, Part, TraceOptions, write_trace};
 
 use crate::buffers::{BytesView, ReadOnlyBytes};
 use crate::errors::from_stats;
-use crate::gil::{Deadline, Detach, signal_pending};
+use crate::gil::{Detach, deadline_after, signal_pending};
 use crate::rt::inference_set::PyQaicInferenceSet;
 use crate::rt::program::PyProgram;
 use crate::session::PyInferenceSet;
@@ -218,7 +218,7 @@ impl PyProfiler {
     /// Blocking, without the interpreter lock: until then, until it is stopped, or for `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let deadline = Deadline::after(py, timeout)?.map(|deadline| deadline.at);
+        let deadline = deadline_after(py, timeout)?.map(Deadline::at);
         py.detached(|| self.collector.profiler.wait(deadline, signal_pending))
     }
 

@@ -1,9 +1,7 @@
 //! `_core.InferenceSet`: dictionaries of arrays in, dictionaries of arrays out.
 
-mod completions;
 mod inference;
 mod inputs;
-mod pending;
 mod state;
 mod tensors;
 
@@ -15,23 +13,21 @@ use pyo3::types::PyDict;
 use qaic_mem::{HostSlice, Lender, Loan, Storage};
 use qaic_runtime::binding::{ArgumentError, Bindings, OutputBinding, first_overlap};
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
-use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet};
-use qaic_runtime::process::ForkGuard;
+use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet, PendingInference};
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::reaper::{self, Teardown};
+use qaic_runtime::process::{Deadline, ForkGuard};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
 
 use crate::buffers::{ExportId, Exports};
 use crate::context::{PyContext, cancellable_load};
 use crate::errors::from_runtime;
-use crate::gil::{Deadline, Detach, PyTeardown, Reaped, signal_pending};
+use crate::gil::{Detach, PyTeardown, Reaped, deadline_after, signal_pending};
 use crate::qpc::PyQpc;
 use inputs::Inputs;
 use tensors::{Tensor, Tensors, check_keys, writable};
 
-pub(crate) use completions::PyCompletions;
-pub(crate) use inference::PyInference;
+pub(crate) use inference::{PyCompletions, PyInference};
 
 /// Vectors that one run needs, kept for the next one so that a run allocates nothing.
 struct Scratch {
@@ -247,7 +243,7 @@ impl PyInferenceSet {
         let mut scratch = self.take_scratch(py)?;
         let result = (|| {
             scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
-            let limit = Deadline::after(py, seconds)?.map(|deadline| deadline.limit);
+            let limit = deadline_after(py, seconds)?.map(Deadline::limit);
             let progress = BenchmarkProgress::new(&self.set);
             let Scratch { exports, inputs, lender, .. } = &mut scratch;
             let (exports, inputs) = (&*exports, &*inputs);
@@ -362,7 +358,7 @@ impl PyInferenceSet {
         timeout: Option<f64>,
         scratch: &mut Scratch,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let deadline = Deadline::after(py, timeout)?;
+        let deadline = deadline_after(py, timeout)?;
         scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
         if let Some(names) = output_names {
             let checked = names.iter().try_for_each(|name| self.tensors.specs.check_output_name(name));
@@ -399,7 +395,7 @@ impl PyInferenceSet {
         let (exports, inputs) = (&*exports, &*inputs);
         let (storing, deferring) = (&mut storages[..], &mut deferred[..]);
         py.detached(|| {
-            let until = deadline.map(|deadline| deadline.at);
+            let until = deadline.map(Deadline::at);
             let ran = lender.scope(|loan| {
                 let lease = self.set.lease(until, signal_pending)?;
                 lease.bind(|bindings| {
@@ -409,7 +405,7 @@ impl PyInferenceSet {
                 // On this thread where that is as good as on another.
                 lease.run_until(until, signal_pending)
             });
-            ran.map_err(|error| limited(error, deadline))
+            ran.map_err(|error| Deadline::restate(deadline, error))
         })?;
         for Deferred { storage, array, bytes, output } in deferred.drain(..) {
             if let Some(tensor) = self.tensors.outputs.get(output) {
@@ -437,7 +433,7 @@ impl PyInferenceSet {
         timeout: Option<f64>,
         scratch: &mut Scratch,
     ) -> PyResult<PyInference> {
-        let deadline = Deadline::after(py, timeout)?;
+        let deadline = deadline_after(py, timeout)?;
         scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
         let variant = scratch.inputs.variant;
         let inputs = inference::copies(py, &self.tensors, &scratch.inputs, &scratch.exports)?;
@@ -450,14 +446,7 @@ impl PyInferenceSet {
             })
             .collect::<Result<_, _>>()
             .map_err(|error| from_runtime(py, error))?;
-        Ok(PyInference::new(&self.set, &self.tensors, variant, inputs, outputs, deadline))
-    }
-}
-
-/// Names the limit that the caller gave, not the time that passed.
-fn limited(error: RuntimeError, deadline: Option<Deadline>) -> RuntimeError {
-    match (error.detail(), deadline) {
-        (ErrorDetail::Timeout { what, .. }, Some(deadline)) if deadline.has_passed() => deadline.error(what),
-        _ => error,
+        let inference = PendingInference::new(&self.set, variant, inputs, outputs, deadline);
+        Ok(PyInference::new(inference, &self.tensors, variant))
     }
 }

@@ -1,20 +1,18 @@
 //! `_core.Inference`: one inference that runs while its caller does other things.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_mem::{HostSlice, Storage};
-use qaic_runtime::inference_set::InferenceSet;
+use qaic_mem::HostSlice;
+use qaic_runtime::inference_set::{CompletionQueue, PendingInference, PendingInput};
 
-use super::completions::PyCompletions;
 use super::inputs::Inputs;
-use super::limited;
-use super::pending::PendingInference;
 use super::tensors::Tensors;
 use crate::buffers::Exports;
 use crate::errors::{Raise, from_runtime};
-use crate::gil::{Deadline, Detach, Reaped, signal_pending};
+use crate::gil::{Detach, Reaped, signal_pending};
 
 /// Bytes from which copying takes long enough to let other Python threads run meanwhile.
 const COPY_DETACHED_BYTES: usize = 64 * 1024;
@@ -28,19 +26,8 @@ pub(crate) struct PyInference {
 }
 
 impl PyInference {
-    pub(super) fn new(
-        set: &Arc<InferenceSet>,
-        tensors: &Arc<Tensors>,
-        variant: usize,
-        inputs: Vec<Option<(Storage, usize)>>,
-        outputs: Vec<Option<Storage>>,
-        deadline: Option<Deadline>,
-    ) -> Self {
-        Self {
-            inference: Reaped::new(PendingInference::new(set, variant, inputs, outputs, deadline)),
-            tensors: Arc::clone(tensors),
-            variant,
-        }
+    pub(super) fn new(inference: Arc<PendingInference>, tensors: &Arc<Tensors>, variant: usize) -> Self {
+        Self { inference: Reaped::new(inference), tensors: Arc::clone(tensors), variant }
     }
 
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
@@ -53,7 +40,7 @@ impl PyInference {
     /// Lets `completions` report `token` when the inference ends. Once.
     fn report_to(&self, py: Python<'_>, completions: &PyCompletions, token: u64) -> PyResult<()> {
         self.check_process(py)?;
-        self.inference.report_to(completions.shared(), token);
+        self.inference.report_to(&completions.queue, token);
         Ok(())
     }
 
@@ -71,20 +58,12 @@ impl PyInference {
     ) -> PyResult<bool> {
         self.check_process(py)?;
         let Some(set) = self.inference.set().map(Reaped::new) else { return Ok(true) };
-        let handle = match set.try_acquire() {
-            Some(handle) => handle,
-            None if wait => {
-                let deadline = self.inference.deadline();
-                let until = deadline.map(|deadline| deadline.at);
-                py.detached(|| set.acquire(until, signal_pending).map_err(|error| limited(error, deadline)))?
-            }
-            None => return Ok(false),
-        };
-        let started = match completions {
-            Some(completions) => self.inference.start_reported(&set, handle, completions.shared(), token),
-            None => self.inference.start(&set, handle),
-        };
-        started.map(|()| true).map_err(|error| from_runtime(py, error))
+        let report = completions.map(|completions| (&*completions.queue, token));
+        let started = self.inference.try_start(&set, report).map_err(|error| from_runtime(py, error))?;
+        if !started && wait {
+            py.detached(|| self.inference.start(&set, report, signal_pending))?;
+        }
+        Ok(started || wait)
     }
 
     /// Whether it ran to its end on the thread that started it, in the call. Its end is not reported then.
@@ -149,13 +128,46 @@ impl PyInference {
     }
 }
 
+/// Ends of inferences that futures wait for. Made by `Session`.
+#[pyclass(frozen, name = "Completions", module = "qaic._core")]
+pub(crate) struct PyCompletions {
+    queue: Reaped<CompletionQueue>,
+}
+
+#[pymethods]
+impl PyCompletions {
+    #[new]
+    fn new() -> Self {
+        Self { queue: Reaped::new(CompletionQueue::new()) }
+    }
+
+    /// Tokens of inferences that ended, in order; none after `seconds` or a `wake`.
+    ///
+    /// Blocking, without the interpreter lock. One thread at a time.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<u64>> {
+        let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
+        py.detached(|| self.queue.wait(limit))
+    }
+
+    /// Inferences that the device has not let go of.
+    #[getter]
+    fn awaited(&self) -> usize {
+        self.queue.awaited()
+    }
+
+    /// Ends a `wait`.
+    fn wake(&self) {
+        self.queue.wake();
+    }
+}
+
 /// Copies of the inputs, with their lengths in bytes.
 pub(super) fn copies(
     py: Python<'_>,
     tensors: &Tensors,
     inputs: &Inputs,
     exports: &Exports,
-) -> PyResult<Vec<Option<(Storage, usize)>>> {
+) -> PyResult<Vec<PendingInput>> {
     let copy = || {
         tensors
             .inputs

@@ -1,8 +1,10 @@
 //! A fixed number of exec objects over a number of activations, shared by any number of threads.
 
 mod benchmark;
+mod completion_queue;
 mod lease;
 mod lists;
+mod pending;
 
 use std::fmt::Debug;
 use std::mem;
@@ -23,8 +25,10 @@ use crate::request::{ExecObj, INFERENCE, Request, Submission, give_up, until};
 use crate::scheduler::Scheduler;
 
 pub use benchmark::{BenchmarkOutcome, BenchmarkProgress};
+pub use completion_queue::CompletionQueue;
 pub use lease::Lease;
 pub(crate) use lists::Lists;
+pub use pending::{PendingInference, PendingInput, PendingOutput};
 
 /// Exec objects of a set at most. Each costs kilobytes, and none beyond the threads that call can ever run.
 const MAX_EXEC_OBJECTS: u32 = 1 << 16;

@@ -154,6 +154,11 @@ impl Deadline {
         Instant::now().checked_add(limit).map(|at| Self { at, limit })
     }
 
+    /// The limit it came from.
+    pub fn limit(self) -> Duration {
+        self.limit
+    }
+
     /// When it is.
     pub fn at(self) -> Instant {
         self.at
@@ -173,6 +178,16 @@ impl Deadline {
     pub fn error(self, what: &'static str) -> RuntimeError {
         ErrorDetail::Timeout { what, timeout_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX) }
             .into()
+    }
+
+    /// Makes the error of a wait that `deadline` ended name its limit: one limit may cover several waits.
+    pub fn restate(deadline: Option<Self>, error: RuntimeError) -> RuntimeError {
+        match (error.detail(), deadline) {
+            (ErrorDetail::Timeout { what, .. }, Some(deadline)) if deadline.has_passed() => {
+                deadline.error(what)
+            }
+            _ => error,
+        }
     }
 }
 
@@ -319,6 +334,21 @@ mod tests {
         assert_eq!(error.code(), "device.timeout");
         assert_eq!(scope.sleep_limit(), Duration::ZERO);
         assert!(Deadline::after(Duration::MAX).is_none());
+    }
+
+    #[test]
+    fn deadline_restates_only_the_timeout_that_it_caused() {
+        let code = |error: RuntimeError| error.to_string();
+        let timeout = || RuntimeError::from(ErrorDetail::Timeout { what: "an inference", timeout_ms: 7 });
+        let passed = Deadline::after(Duration::ZERO);
+        assert_eq!(
+            code(Deadline::restate(passed, timeout())),
+            "timed out after 0 ms waiting for an inference"
+        );
+        assert_eq!(code(Deadline::restate(passed, ErrorDetail::Interrupted.into())), "interrupted");
+        for other in [None, Deadline::after(Duration::from_mins(1))] {
+            assert_eq!(code(Deadline::restate(other, timeout())), code(timeout()));
+        }
     }
 
     #[test]

@@ -12,4 +12,5 @@ mod life_cycle;
 mod life_cycle_queueing;
 #[path = "../../../qaic-mem/tests/oracle/mod.rs"]
 mod oracle;
+mod pending;
 mod regressions;

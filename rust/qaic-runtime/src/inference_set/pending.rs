@@ -1,32 +1,37 @@
 //! An inference that a caller has started and will ask about later.
 //!
-//! A [`PendingInference`] owns copies of its inputs and the memory of its outputs, so nothing of the caller's has to stay as it was.
-//! Whichever thread ends the inference gives the exec object back at once; a result that was not fetched yet keeps none
-//! from working.
+//! A [`PendingInference`] owns copies of its inputs and the memory of its outputs, so nothing of the caller's has to stay as
+//! it was. Whichever thread ends the inference gives the exec object back at once; a result that was not fetched yet keeps
+//! none from working.
 
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use qaic_mem::{ForeignMemory, Storage};
-use qaic_runtime::binding::{Bindings, InputBinding, OutputBinding, Shapes};
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
-use qaic_runtime::inference_set::{Completion, HandleId, Help, InferenceSet};
-use qaic_runtime::process::ForkGuard;
-use qaic_runtime::process::cancellation::CANCEL_PERIOD;
-use qaic_runtime::request::ExecObj;
 use qaic_sync::{Event, EventCount};
 
-use super::completions::Completions;
-use crate::gil::Deadline;
+use super::{Completion, CompletionQueue, HandleId, Help, InferenceSet};
+use crate::binding::{Bindings, InputBinding, OutputBinding, Shapes};
+use crate::error::{ErrorDetail, RuntimeError};
+use crate::process::cancellation::CANCEL_PERIOD;
+use crate::process::{Deadline, ForkGuard};
+use crate::request::{ExecObj, INFERENCE};
+use crate::sync::{Mutex, MutexGuard};
+
+/// The memory of an input, and the bytes of it that were given; `None` where the device uses the value it keeps.
+pub type PendingInput = Option<(Storage, usize)>;
+
+/// The memory of an output; `None` where it is not wanted.
+pub type PendingOutput = Option<Storage>;
 
 /// One inference, from its preparation to the fetching of its result.
-pub(super) struct PendingInference {
+pub struct PendingInference {
     state: Mutex<State>,
     ended: EventCount,
-    report: OnceLock<(Arc<Completions>, u64)>,
+    report: OnceLock<(Arc<CompletionQueue>, u64)>,
     deadline: Option<Deadline>,
     fork_guard: ForkGuard,
 }
@@ -36,10 +41,8 @@ struct State {
     set: Option<Arc<InferenceSet>>,
     handle: Option<HandleId>,
     variant: usize,
-    // `None` where the device uses the value it keeps.
-    inputs: Vec<Option<(Storage, usize)>>,
-    // `None` where the output is not wanted.
-    outputs: Vec<Option<Storage>>,
+    inputs: Vec<PendingInput>,
+    outputs: Vec<PendingOutput>,
     outcome: Option<Result<(), RuntimeError>>,
     // Threads that speak to its exec object. Until they have done, it carries no other: what they ask would meet another
     // inference.
@@ -55,11 +58,11 @@ struct State {
 
 impl PendingInference {
     /// An inference that is not started. Inputs come with the number of bytes that were given.
-    pub(super) fn new(
+    pub fn new(
         set: &Arc<InferenceSet>,
         variant: usize,
-        inputs: Vec<Option<(Storage, usize)>>,
-        outputs: Vec<Option<Storage>>,
+        inputs: Vec<PendingInput>,
+        outputs: Vec<PendingOutput>,
         deadline: Option<Deadline>,
     ) -> Arc<Self> {
         let set = Some(Arc::clone(set));
@@ -86,51 +89,73 @@ impl PendingInference {
     }
 
     /// Fails in a forked child, where locks may be held by threads that do not exist.
-    pub(super) fn check_process(&self) -> Result<(), RuntimeError> {
+    pub fn check_process(&self) -> Result<(), RuntimeError> {
         self.fork_guard.check()
     }
 
-    // BufferExport for a few assignments only; `start` and `cancel` call what never blocks.
+    // Locked for a few assignments only; `start` and `cancel` call what never blocks.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
-    /// Reports the end to `completions`, by `token`. Once.
-    pub(super) fn report_to(self: &Arc<Self>, completions: &Arc<Completions>, token: u64) {
-        if self.report.set((Arc::clone(completions), token)).is_ok() {
-            completions.expect(token, self);
+    /// Reports the end to `queue`, by `token`. Once.
+    pub fn report_to(self: &Arc<Self>, queue: &Arc<CompletionQueue>, token: u64) {
+        if self.report.set((Arc::clone(queue), token)).is_ok() {
+            queue.expect(token, self);
         }
     }
 
-    /// [`PendingInference::start`] of an inference whose end is then reported to `completions`, by `token`.
-    pub(super) fn start_reported(
-        self: &Arc<Self>,
-        set: &InferenceSet,
-        handle: HandleId,
-        completions: &Arc<Completions>,
-        token: u64,
-    ) -> Result<(), RuntimeError> {
-        let _ = self.report.set((Arc::clone(completions), token));
-        self.start(set, handle)?;
-        // An inference that has ended is not expected.
-        completions.expect(token, self);
-        Ok(())
-    }
-
     /// When it has to have ended.
-    pub(super) fn deadline(&self) -> Option<Deadline> {
+    pub fn deadline(&self) -> Option<Deadline> {
         self.deadline
     }
 
     /// The set, until the inference has ended.
-    pub(super) fn set(&self) -> Option<Arc<InferenceSet>> {
+    pub fn set(&self) -> Option<Arc<InferenceSet>> {
         self.state().set.clone()
     }
 
-    /// Starts the inference on `handle`, which the caller has acquired of its `set`. When it has ended already (it was
-    /// cancelled, or its time was up, before it could start), the handle goes back. An end on this thread, before
-    /// this returns, is not reported. Never blocks.
-    pub(super) fn start(self: &Arc<Self>, set: &InferenceSet, handle: HandleId) -> Result<(), RuntimeError> {
+    /// Starts the inference, unless no exec object of its `set` is free: then false. One that has ended already (it was
+    /// cancelled, or its time was up) is not started. `report` is where its end is then reported, by this token, unless it
+    /// ends on this thread before this returns. Never blocks.
+    pub fn try_start(
+        self: &Arc<Self>,
+        set: &InferenceSet,
+        report: Option<(&Arc<CompletionQueue>, u64)>,
+    ) -> Result<bool, RuntimeError> {
+        self.check_process()?;
+        match set.try_acquire() {
+            Some(handle) => self.start_on(set, handle, report).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// [`PendingInference::try_start`] that waits for a free exec object.
+    ///
+    /// Blocking: until there is one, until the inference's deadline, or until `interrupted`, which is asked about every
+    /// 50 ms.
+    pub fn start(
+        self: &Arc<Self>,
+        set: &InferenceSet,
+        report: Option<(&Arc<CompletionQueue>, u64)>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        self.check_process()?;
+        let acquired = set.acquire(self.deadline.map(Deadline::at), interrupted);
+        let handle = acquired.map_err(|error| Deadline::restate(self.deadline, error))?;
+        self.start_on(set, handle, report)
+    }
+
+    /// Starts the inference on a handle that was acquired; where it has ended, the handle goes back.
+    fn start_on(
+        self: &Arc<Self>,
+        set: &InferenceSet,
+        handle: HandleId,
+        report: Option<(&Arc<CompletionQueue>, u64)>,
+    ) -> Result<(), RuntimeError> {
+        if let Some((queue, token)) = report {
+            let _ = self.report.set((Arc::clone(queue), token));
+        }
         {
             let mut state = self.state();
             if state.outcome.is_some() || state.handle.is_some() {
@@ -159,12 +184,17 @@ impl PendingInference {
             let _ = unbound.and_then(|()| set.put_completed(handle));
             return Err(error);
         }
+        drop(state);
+        if let Some((queue, token)) = report {
+            // An inference that has ended is not expected.
+            queue.expect(token, self);
+        }
         Ok(())
     }
 
     /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
     /// reported: the caller knows it.
-    pub(super) fn revoke(&self) -> bool {
+    pub fn revoke(&self) -> bool {
         {
             let mut state = self.state();
             if state.outcome.is_some() {
@@ -196,7 +226,7 @@ impl PendingInference {
     }
 
     /// Asks the inference to end, wherever it is. Never blocks.
-    pub(super) fn cancel(&self) {
+    pub fn cancel(&self) {
         if !self.revoke() {
             self.with_exec_obj(ExecObj::cancel);
         }
@@ -204,12 +234,12 @@ impl PendingInference {
 
     /// Ends it where its time is up; true as long as it has to be checked again.
     pub(super) fn check(&self, now: Instant) -> bool {
-        let late = self.deadline.filter(|deadline| now >= deadline.at);
+        let late = self.deadline.filter(|deadline| now >= deadline.at());
         let (ends_now, goes_on) = {
             let mut state = self.state();
             let ends_now = late.filter(|_| state.outcome.is_none());
             if let Some(deadline) = ends_now {
-                state.settle(Err(deadline.error("an inference")));
+                state.settle(Err(deadline.error(INFERENCE)));
             }
             // An inference that was asked to end is asked again until it has.
             (ends_now.is_some(), state.set.is_some())
@@ -251,15 +281,15 @@ impl PendingInference {
     ///
     /// Blocking: until the inference has ended; at its deadline it is cancelled. `interrupted` is asked about every
     /// 50 ms; then the inference goes on.
-    pub(super) fn wait(&self, mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+    pub fn wait(&self, mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
         self.check_process()?;
         let ended = || self.state().outcome.clone().map(Ok);
         let Some(set) = self.set() else {
             return self.state().outcome.clone().unwrap_or(Ok(()));
         };
-        let until = self.deadline.map(|deadline| deadline.at);
+        let until = self.deadline.map(Deadline::at);
         let help = self.state().handle.map_or(Help::Nothing, Help::With);
-        let waited = set.wait_for(&self.ended, "an inference", help, until, &mut interrupted, ended);
+        let waited = set.wait_for(&self.ended, INFERENCE, help, until, &mut interrupted, ended);
         match (waited, self.deadline) {
             (Ok(outcome), _) => outcome,
             (Err(error), Some(deadline)) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => {
@@ -271,24 +301,24 @@ impl PendingInference {
                         return Err(ErrorDetail::Interrupted.into());
                     }
                 }
-                Err(deadline.error("an inference"))
+                Err(deadline.error(INFERENCE))
             }
             (Err(error), _) => Err(error),
         }
     }
 
-    /// Whether it ended in [`PendingInference::start`], on the thread of that call.
-    pub(super) fn has_ended_in_start(&self) -> bool {
+    /// Whether it ended on the thread that started it, in that call. Its end is not reported then.
+    pub fn has_ended_in_start(&self) -> bool {
         self.state().has_ended_in_start
     }
 
-    /// How it ended, if it has.
-    pub(super) fn outcome(&self) -> Option<Result<(), RuntimeError>> {
+    /// How it ended, if that is known. Where its time was up, the device may still have it.
+    pub fn outcome(&self) -> Option<Result<(), RuntimeError>> {
         self.state().outcome.clone()
     }
 
     /// Whether it has ended, well or not.
-    pub(super) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         // To ask the exec object has a thread wait for a device that works by itself.
         let is_known = self.state().outcome.is_some();
         if !is_known {
@@ -298,7 +328,7 @@ impl PendingInference {
     }
 
     /// Whether the device has it.
-    pub(super) fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         let state = self.state();
         match (&state.set, state.handle, &state.outcome) {
             (Some(set), Some(handle), None) => set.exec_obj(handle).is_ok_and(|exec| exec.is_running()),
@@ -307,22 +337,22 @@ impl PendingInference {
     }
 
     /// The memory of the outputs of an inference that ended well. Once.
-    pub(super) fn take_outputs(&self) -> Vec<Option<Storage>> {
+    pub fn take_outputs(&self) -> Vec<PendingOutput> {
         mem::take(&mut self.state().outputs)
     }
 
     /// It needs no more checks.
     fn forget(&self) {
-        if let Some((completions, token)) = self.report.get() {
-            completions.forget(*token);
+        if let Some((queue, token)) = self.report.get() {
+            queue.forget(*token);
         }
     }
 
-    /// Reports the end to the threads that wait and to the completions.
+    /// Reports the end to the threads that wait and to the queue.
     fn report_end(&self) {
         self.ended.notify_all();
-        if let Some((completions, token)) = self.report.get() {
-            completions.add(*token);
+        if let Some((queue, token)) = self.report.get() {
+            queue.add(*token);
         }
     }
 }

@@ -1,18 +1,19 @@
 //! Ends of inferences, collected for the one thread that sets the futures.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pyo3::prelude::*;
-use qaic_runtime::process::ForkGuard;
-use qaic_runtime::process::cancellation::CHECK_PERIOD;
-
-use super::pending::PendingInference;
-use crate::gil::{Detach, Reaped};
+use super::PendingInference;
+use crate::error::RuntimeError;
+use crate::process::cancellation::CHECK_PERIOD;
+use crate::process::{Deadline, ForkGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Inferences that are awaited, and those that have ended and were not reported yet.
-pub(super) struct Completions {
+#[derive(Default)]
+pub struct CompletionQueue {
     state: Mutex<State>,
     changed: Condvar,
     fork_guard: ForkGuard,
@@ -28,9 +29,14 @@ struct State {
     next_check: Option<Instant>,
 }
 
-impl Completions {
+impl CompletionQueue {
+    /// A queue without inferences.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Looks after `inference` from now on, until it ends. One that has ended is reported already.
@@ -63,13 +69,24 @@ impl Completions {
         drop(left);
     }
 
-    fn wake(&self) {
-        self.state().is_woken = true;
-        self.changed.notify_all();
+    /// Ends a [`CompletionQueue::wait`], the next one if there is none now. In a forked process there is none.
+    pub fn wake(&self) {
+        if self.fork_guard.is_current() {
+            self.state().is_woken = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Inferences that the device has not let go of; none of a parent process.
+    pub fn awaited(&self) -> usize {
+        if self.fork_guard.is_current() { self.state().awaited.len() } else { 0 }
     }
 
     /// Tokens of inferences that ended, in order; none after `limit`, or after `wake`.
-    fn wait(&self, limit: Duration) -> Vec<u64> {
+    ///
+    /// Blocking: until then. One thread at a time.
+    pub fn wait(&self, limit: Duration) -> Result<Vec<u64>, RuntimeError> {
+        self.fork_guard.check()?;
         let until = Instant::now().checked_add(limit);
         let mut state = self.state();
         loop {
@@ -90,15 +107,24 @@ impl Completions {
             }
             if !state.ended.is_empty() || state.is_woken {
                 state.is_woken = false;
-                return std::mem::take(&mut state.ended);
+                return Ok(std::mem::take(&mut state.ended));
             }
             let rest = |until: Instant| until.saturating_duration_since(now);
             if until.is_some_and(|until| rest(until).is_zero()) {
-                return Vec::new();
+                return Ok(Vec::new());
             }
             let slice = until.into_iter().chain(state.next_check).map(rest).min().unwrap_or(CHECK_PERIOD);
-            state = self.changed.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_at_most(state, slice);
         }
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("CompletionQueue")
+            .field("fork_guard", &self.fork_guard)
+            .finish_non_exhaustive()
     }
 }
 
@@ -113,51 +139,5 @@ impl State {
 /// When an inference has to be looked after: at its deadline, and now and then before and after.
 fn next_check(now: Instant, inference: &PendingInference) -> Instant {
     let soon = now + CHECK_PERIOD;
-    inference.deadline().filter(|deadline| deadline.at > now).map_or(soon, |deadline| deadline.at.min(soon))
-}
-
-/// Ends of inferences that futures wait for. Made by `Session`.
-#[pyclass(frozen, name = "Completions", module = "qaic._core")]
-pub(crate) struct PyCompletions {
-    shared: Reaped<Completions>,
-}
-
-impl PyCompletions {
-    pub(super) fn shared(&self) -> &Arc<Completions> {
-        &self.shared
-    }
-}
-
-#[pymethods]
-impl PyCompletions {
-    #[new]
-    fn new() -> Self {
-        let shared =
-            Completions { state: Mutex::default(), changed: Condvar::new(), fork_guard: ForkGuard::new() };
-        Self { shared: Reaped::new(Arc::new(shared)) }
-    }
-
-    /// Tokens of inferences that ended, in order; none after `seconds` or a `wake`.
-    ///
-    /// Blocking, without the interpreter lock. One thread at a time.
-    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<u64>> {
-        let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
-        py.detached(|| {
-            self.shared.fork_guard.check()?;
-            Ok(self.shared.wait(limit))
-        })
-    }
-
-    /// Inferences that the device has not let go of.
-    #[getter]
-    fn awaited(&self) -> usize {
-        if self.shared.fork_guard.is_current() { self.shared.state().awaited.len() } else { 0 }
-    }
-
-    /// Ends a `wait`.
-    fn wake(&self) {
-        if self.shared.fork_guard.is_current() {
-            self.shared.wake();
-        }
-    }
+    inference.deadline().map(Deadline::at).filter(|&at| at > now).map_or(soon, |at| at.min(soon))
 }
