@@ -1,12 +1,10 @@
 //! Summary and trace of stats buffers: as text and bytes, and as files that are whole or not there.
 
+use std::cell::Cell;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -14,12 +12,12 @@ use qaic_mem::reserve_large;
 use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::process::cancellation::CHECK_PERIOD;
 use qaic_runtime::process::clock;
-use qaic_stats::ProgressObserver;
 use qaic_stats::decode::descriptor::OpsDescriptor;
 use qaic_stats::model::StatsModel;
 use qaic_stats::report::summary::{SummaryOptions, write_summary};
 use qaic_stats::sample::HostSample;
 use qaic_stats::trace::{HostSide, HostTrace, Part, TraceFormat, TraceOptions, push_trace, write_trace};
+use qaic_stats::{ProgressObserver, write_whole};
 
 use crate::buffers::{BytesView, ReadOnlyBytes, copied_bytes};
 use crate::errors::{Raise, from_stats};
@@ -37,12 +35,12 @@ type Parts<'py> =
 /// Lets go of what was read, and looks for Ctrl-C now and then.
 struct Progress<'a> {
     buffers: Vec<&'a PyStatsBuffer>,
-    looked: Mutex<Instant>,
+    looked: Cell<Instant>,
 }
 
 impl<'a> Progress<'a> {
     fn new(buffers: impl IntoIterator<Item = &'a PyStatsBuffer>) -> Self {
-        Self { buffers: buffers.into_iter().collect(), looked: Mutex::new(Instant::now()) }
+        Self { buffers: buffers.into_iter().collect(), looked: Cell::new(Instant::now()) }
     }
 }
 
@@ -57,9 +55,8 @@ impl ProgressObserver for Progress<'_> {
         for buffer in &self.buffers {
             buffer.let_go(bytes);
         }
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked.elapsed() >= CHECK_PERIOD {
-            *looked = Instant::now();
+        if self.looked.get().elapsed() >= CHECK_PERIOD {
+            self.looked.set(Instant::now());
             if signal_pending() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
@@ -275,36 +272,6 @@ impl Target {
             Ok(()) => Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(ErrorDetail::Interrupted.into()),
             Err(source) => Err(ErrorDetail::Io { path, source: Arc::new(source) }.into()),
-        }
-    }
-}
-
-/// Writes a file aside and renames it; what is no plain file, such as a pipe, is written to as it is.
-fn write_whole(path: &Path, work: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
-        return work(&mut OpenOptions::new().write(true).open(path)?);
-    }
-    let (mut file, unfinished) = create_aside(path)?;
-    let written = work(&mut file).and_then(|()| file.flush());
-    let finished = written.and_then(|()| fs::rename(&unfinished, path));
-    if finished.is_err() {
-        // The error on its way says what went wrong; a failure of this is not reported.
-        let _ = fs::remove_file(&unfinished);
-    }
-    finished
-}
-
-fn create_aside(path: &Path) -> io::Result<(File, PathBuf)> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    loop {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().ok_or(io::ErrorKind::IsADirectory)?);
-        name.push(format!(".{}-{number}", process::id()));
-        let unfinished = path.with_file_name(name);
-        match OpenOptions::new().write(true).create_new(true).open(&unfinished) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            opened => return Ok((opened?, unfinished)),
         }
     }
 }

@@ -29,5 +29,7 @@ pub mod report;
 pub mod sample;
 pub mod trace;
 mod walk;
+mod whole_file;
 
 pub use walk::ProgressObserver;
+pub use whole_file::write_whole;
