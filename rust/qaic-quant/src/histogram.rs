@@ -5,6 +5,8 @@
 //! multiples of powers of two, the result is what one pass with the final `T` would have counted. Sums of integers do not
 //! depend on their order, so neither do histograms that threads fill and merge.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use crate::error::QuantError;
 use crate::mx::NotFinite;
 
@@ -257,6 +259,45 @@ pub(crate) fn whole(counts: &[f64]) -> Vec<f32> {
     counts.iter().map(next).collect()
 }
 
+/// A histogram that threads fill and merge.
+#[derive(Debug, Default)]
+pub struct SharedHistogram(Mutex<Histogram>);
+
+impl SharedHistogram {
+    /// Counts the values that `visit` hands over, piece by piece. It is called twice, and hands over the same.
+    ///
+    /// Blocking: while another thread fills the histogram.
+    pub fn add(&self, visit: impl Fn(&mut dyn FnMut(&[f32]))) -> Result<(), QuantError> {
+        let mut extent = Extent::default();
+        visit(&mut |piece| extent.add(piece));
+        let mut histogram = self.lock();
+        histogram.prepare(&extent)?;
+        visit(&mut |piece| histogram.count_prepared(piece));
+        Ok(())
+    }
+
+    /// Adds the counts of another one.
+    ///
+    /// Blocking: while other threads fill the two.
+    pub fn merge(&self, other: &Self) {
+        // A copy first: two threads may merge two histograms into each other, or one into itself.
+        let theirs = other.read(Histogram::clone);
+        self.lock().merge(theirs);
+    }
+
+    /// What `read` finds in the counts as they are now.
+    ///
+    /// Blocking: while another thread fills the histogram.
+    pub fn read<T>(&self, read: impl FnOnce(&Histogram) -> T) -> T {
+        read(&self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Histogram> {
+        // Counting does not panic half way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,6 +339,40 @@ mod tests {
         let refused = counts.add(&[f32::NAN, 1e30, f32::INFINITY, f32::NEG_INFINITY]);
         assert_eq!(refused, Err(QuantError::NotFinite { nan: 1, infinite: 2, count: 4 }));
         assert_eq!(counts, before);
+    }
+
+    /// Hands values over in pieces of three.
+    fn in_pieces(values: &[f32]) -> impl Fn(&mut dyn FnMut(&[f32])) {
+        move |count| values.chunks(3).for_each(&mut *count)
+    }
+
+    #[test]
+    fn shared_histogram_filled_and_merged_by_threads_is_that_of_all_values() {
+        let shared = [SharedHistogram::default(), SharedHistogram::default()];
+        let values: Vec<f32> = (0..64).map(|i| i as f32 - 20.0).collect();
+        std::thread::scope(|scope| {
+            for (at, half) in values.chunks(16).enumerate() {
+                let into = &shared[at % 2];
+                scope.spawn(move || into.add(in_pieces(half)).unwrap());
+            }
+        });
+        let [left, right] = &shared;
+        assert!(left.add(in_pieces(&[f32::NAN])).is_err());
+        left.merge(right);
+        assert_eq!(left.read(Histogram::clone), histogram(&values));
+        // Into itself.
+        left.merge(left);
+        assert_eq!(left.read(Histogram::count), 128);
+    }
+
+    #[test]
+    fn shared_histograms_merged_into_each_other_by_threads_do_not_wait_for_ever() {
+        let (left, right) = (SharedHistogram::default(), SharedHistogram::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..200).for_each(|_| left.merge(&right)));
+            scope.spawn(|| (0..200).for_each(|_| right.merge(&left)));
+        });
+        assert_eq!((left.read(Histogram::count), right.read(Histogram::count)), (0, 0));
     }
 
     fn values() -> impl Strategy<Value = Vec<f32>> {

@@ -56,10 +56,7 @@ impl Lent {
 }
 
 /// Reads `memory` as elements of `T`, piece by piece: `piece(position of its first element, elements)`.
-pub(super) fn pieces<T: Pod + Default, E>(
-    memory: HostSlice<'_>,
-    mut piece: impl FnMut(usize, &[T]) -> Result<(), E>,
-) -> Result<(), E> {
+pub(super) fn pieces<T: Pod + Default>(memory: HostSlice<'_>, mut piece: impl FnMut(usize, &[T])) {
     let mut buffer = [T::default(); PIECE];
     let len = memory.len() / size_of::<T>();
     let mut start = 0;
@@ -67,10 +64,9 @@ pub(super) fn pieces<T: Pod + Default, E>(
         let count = PIECE.min(len - start);
         // Inside by construction.
         let _ = memory.read_into(start * size_of::<T>(), &mut buffer[..count]);
-        piece(start, &buffer[..count])?;
+        piece(start, &buffer[..count]);
         start += count;
     }
-    Ok(())
 }
 
 /// Turns the elements of `memory` into as many elements of `U`, piece by piece.
@@ -85,8 +81,7 @@ pub(super) fn map_pieces<T: Pod + Default, U: Pod + Default>(
         let out = &mut buffer[..values.len()];
         map(start, values, out);
         let _ = target.write_from(start * size_of::<U>(), out);
-        Ok::<(), RuntimeError>(())
-    })?;
+    });
     Ok(storage)
 }
 
