@@ -39,6 +39,7 @@ pub mod crc;
 pub mod dtype;
 pub mod elf;
 pub mod error;
+pub mod file_writer;
 pub mod hardware;
 pub mod io_desc;
 pub mod limits;

@@ -1,0 +1,223 @@
+//! Containers written to a file piece by piece, so that constants of any size pass through without being held.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::bytes::to_u64;
+use crate::crc::Crc32;
+use crate::error::QpcError;
+use crate::writer::{Layout, SegmentSpec};
+
+/// Bytes copied at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Why a container was not written.
+#[derive(Debug, Error)]
+#[allow(missing_docs)] // the fields are in the messages
+pub enum FileWriterError {
+    /// There is no such container.
+    #[error(transparent)]
+    Layout(#[from] QpcError),
+    /// The file could not be written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The layout has no such segment.
+    #[error("the container has no segment {name}")]
+    NoSegment { name: String },
+    /// More bytes than the layout has for a segment.
+    #[error("segment {name} has room for {room} more bytes, {given} were given")]
+    NoRoom { name: String, room: u64, given: u64 },
+    /// A segment was not written to its end.
+    #[error("segment {name} has {written} of {size} bytes")]
+    Incomplete { name: String, written: u64, size: u64 },
+    /// Another program changed the file.
+    #[error("the file has {found} bytes, {planned} were planned")]
+    FileSize { found: u64, planned: u64 },
+}
+
+/// Writes a container whose layout (which segments, of which size) is fixed at the start. Dropped before
+/// [`FileWriter::finish`], it removes its file.
+#[derive(Debug)]
+pub struct FileWriter {
+    path: PathBuf,
+    file: File,
+    segments: Vec<Segment>,
+    total_bytes: u64,
+    is_finished: bool,
+}
+
+#[derive(Debug)]
+struct Segment {
+    spec: SegmentSpec,
+    start: u64,
+    written: u64,
+    crc: Crc32,
+}
+
+impl FileWriter {
+    /// Makes the file, with the segments in the order of the table, in the layout [`Layout::in_memory`]. `path` must not exist.
+    pub fn create(path: &Path, specs: Vec<SegmentSpec>, alignment: u64) -> Result<Self, FileWriterError> {
+        let layout = Layout::in_memory(&specs, alignment)?;
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let segments = specs
+            .into_iter()
+            .zip(&layout.payload_starts)
+            .map(|(spec, &start)| Segment { spec, start, written: 0, crc: Crc32::new() })
+            .collect();
+        let total_bytes = layout.total_size;
+        let mut writer = Self { path: path.to_owned(), file, segments, total_bytes, is_finished: false };
+        writer.file.write_all(&layout.head)?;
+        writer.file.set_len(total_bytes)?;
+        Ok(writer)
+    }
+
+    /// Where it is written to.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends `count` bytes to the payload of segment `name`. `copy(position, chunk)` fills `chunk` with the bytes from
+    /// `position` on, so that memory which may change meanwhile is never borrowed.
+    pub fn append(
+        &mut self,
+        name: &str,
+        count: usize,
+        mut copy: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), FileWriterError> {
+        let segment = self.segments.iter_mut().find(|segment| segment.spec.name == name);
+        let segment = segment.ok_or_else(|| no_segment(name))?;
+        let room = segment.spec.size.saturating_sub(segment.written);
+        let given = to_u64(count);
+        if given > room {
+            return Err(FileWriterError::NoRoom { name: name.to_owned(), room, given });
+        }
+        self.file.seek(SeekFrom::Start(segment.start.saturating_add(segment.written)))?;
+        segment.written = segment.written.saturating_add(given);
+        let mut buffer = vec![0_u8; count.min(CHUNK_BYTES)];
+        let mut done = 0_usize;
+        while done < count {
+            let len = buffer.len().min(count.saturating_sub(done));
+            let Some(chunk) = buffer.get_mut(..len) else { break };
+            copy(done, chunk);
+            segment.crc.update(chunk);
+            self.file.write_all(chunk)?;
+            done = done.saturating_add(len);
+        }
+        Ok(())
+    }
+
+    /// CRC-32 of what was written to segment `name` so far.
+    pub fn crc32(&self, name: &str) -> Result<u32, FileWriterError> {
+        let segment = self.segments.iter().find(|segment| segment.spec.name == name);
+        segment.map(|segment| segment.crc.value()).ok_or_else(|| no_segment(name))
+    }
+
+    /// Checks that every segment is complete; then the file stays.
+    ///
+    /// It does not wait for the disk: a container can be compiled again, and CRCs show if one was cut off by a crash.
+    pub fn finish(&mut self) -> Result<(), FileWriterError> {
+        if let Some(Segment { spec, written, .. }) =
+            self.segments.iter().find(|segment| segment.written != segment.spec.size)
+        {
+            let (name, size) = (spec.name.clone(), spec.size);
+            return Err(FileWriterError::Incomplete { name, written: *written, size });
+        }
+        let (found, planned) = (self.file.metadata()?.len(), self.total_bytes);
+        if found != planned {
+            return Err(FileWriterError::FileSize { found, planned });
+        }
+        self.is_finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for FileWriter {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // Nothing half-written may stay; a failure of that is not reported.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn no_segment(name: &str) -> FileWriterError {
+    FileWriterError::NoSegment { name: name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::writer::{SegmentData, build_in_memory};
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("openqaic-file-writer-{name}-{}", std::process::id()))
+    }
+
+    fn specs(sizes: &[(&str, usize)]) -> Vec<SegmentSpec> {
+        let spec = |&(name, size): &(&str, usize)| SegmentSpec {
+            name: name.to_owned(),
+            size: to_u64(size),
+            offset: 0,
+        };
+        sizes.iter().map(spec).collect()
+    }
+
+    fn append(writer: &mut FileWriter, name: &str, bytes: &[u8]) -> Result<(), FileWriterError> {
+        writer.append(name, bytes.len(), |at, chunk| chunk.copy_from_slice(&bytes[at..at + chunk.len()]))
+    }
+
+    #[test]
+    fn container_written_in_pieces_is_the_one_built_in_memory() {
+        let path = path("pieces");
+        let large: Vec<u8> = (0..2 * CHUNK_BYTES + 77).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let mut writer =
+            FileWriter::create(&path, specs(&[("a", 5), ("large", large.len()), ("none", 0)]), 64).unwrap();
+        let (first, second) = large.split_at(CHUNK_BYTES + 3);
+        append(&mut writer, "large", first).unwrap();
+        append(&mut writer, "a", b"hello").unwrap();
+        append(&mut writer, "large", second).unwrap();
+        let crc = |bytes| {
+            let mut crc = Crc32::new();
+            crc.update(bytes);
+            crc.value()
+        };
+        assert_eq!(
+            (writer.crc32("a").unwrap(), writer.crc32("large").unwrap()),
+            (crc(b"hello"), crc(&large))
+        );
+        writer.finish().unwrap();
+        drop(writer);
+        let data = |name, payload| SegmentData { name, offset: 0, payload };
+        let expected =
+            build_in_memory(&[data("a", b"hello"), data("large", &large), data("none", b"")], 64).unwrap();
+        assert!(fs::read(&path).unwrap() == expected);
+        let taken = FileWriter::create(&path, specs(&[]), 64).unwrap_err();
+        assert!(matches!(taken, FileWriterError::Io(error) if error.kind() == io::ErrorKind::AlreadyExists));
+        assert!(fs::read(&path).unwrap() == expected, "a file that was there stays as it is");
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn container_that_is_not_finished_leaves_no_file() {
+        let path = path("unfinished");
+        let mut writer = FileWriter::create(&path, specs(&[("a", 5)]), 64).unwrap();
+        append(&mut writer, "a", b"hell").unwrap();
+        let said = |outcome: Result<(), FileWriterError>| outcome.unwrap_err().to_string();
+        let text = "segment a has room for 1 more bytes, 2 were given";
+        assert_eq!(said(append(&mut writer, "a", b"oo")), text);
+        assert_eq!(said(append(&mut writer, "b", b"")), "the container has no segment b");
+        assert_eq!(writer.crc32("b").unwrap_err().to_string(), "the container has no segment b");
+        assert_eq!(said(writer.finish()), "segment a has 4 of 5 bytes");
+        append(&mut writer, "a", b"o").unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(1).unwrap();
+        let total_bytes = writer.total_bytes;
+        assert_eq!(said(writer.finish()), format!("the file has 1 bytes, {total_bytes} were planned"));
+        assert!(writer.path().exists());
+        drop(writer);
+        assert!(!path.exists());
+        assert!(FileWriter::create(&path, specs(&[("a", 1), ("a", 1)]), 64).is_err() && !path.exists());
+    }
+}
