@@ -6,7 +6,7 @@ mod state;
 mod tensors;
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -18,6 +18,7 @@ use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::reaper::{self, Teardown};
 use qaic_runtime::process::{Deadline, ForkGuard};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
+use qaic_sync::ObjectPool;
 
 use crate::buffers::{ExportId, Exports};
 use crate::context::{PyContext, cancellable_load};
@@ -28,6 +29,9 @@ use inputs::Inputs;
 use tensors::{Tensor, Tensors, check_keys, writable};
 
 pub(crate) use inference::{PyCompletions, PyInference};
+
+/// Runs at a time whose vectors are kept; more make their own.
+const MOST_SCRATCH: usize = 64;
 
 /// Vectors that one run needs, kept for the next one so that a run allocates nothing.
 struct Scratch {
@@ -73,7 +77,7 @@ pub(crate) struct PyInferenceSet {
     teardown: Arc<Teardown>,
     tensors: Arc<Tensors>,
     coerce: Py<PyAny>,
-    scratch: Mutex<Vec<Scratch>>,
+    scratch: ObjectPool<Scratch>,
     fork_guard: ForkGuard,
 }
 
@@ -144,7 +148,7 @@ impl PyInferenceSet {
             teardown,
             tensors: Arc::new(tensors),
             coerce,
-            scratch: Mutex::default(),
+            scratch: ObjectPool::new(unused.clamp(1, MOST_SCRATCH)),
             fork_guard: ForkGuard::new(),
         })
     }
@@ -245,7 +249,7 @@ impl PyInferenceSet {
             scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
             let limit = deadline_after(py, seconds)?.map(Deadline::limit);
             let progress = BenchmarkProgress::new(&self.set);
-            let Scratch { exports, inputs, lender, .. } = &mut scratch;
+            let Scratch { exports, inputs, lender, .. } = &mut *scratch;
             let (exports, inputs) = (&*exports, &*inputs);
             py.detached(|| {
                 lender.scope(|loan| {
@@ -321,32 +325,31 @@ impl PyInferenceSet {
         &self.set
     }
 
-    fn take_scratch(&self, py: Python<'_>) -> PyResult<Scratch> {
-        // The lock below may be held by a thread that exists in the parent only.
+    fn take_scratch(&self, py: Python<'_>) -> PyResult<Box<Scratch>> {
         self.fork_guard.check().map_err(|error| from_runtime(py, error))?;
-        let reused = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let (inputs, outputs) = (self.tensors.inputs.len(), self.tensors.outputs.len());
-        let mut scratch = reused.unwrap_or_else(|| Scratch {
-            // One more per input: a value that does not fit is released only with the others.
-            exports: Exports::with_capacity(2 * inputs + outputs),
-            inputs: Inputs::with_capacity(inputs),
-            outputs: Vec::with_capacity(outputs),
-            storages: Vec::with_capacity(outputs),
-            deferred: Vec::new(),
-            lender: Lender::with_capacity(inputs + outputs),
-            given: Vec::new(),
-        });
-        scratch.outputs.clear();
-        scratch.given.clear();
-        Ok(scratch)
+        Ok(self.scratch.take().unwrap_or_else(|| {
+            Box::new(Scratch {
+                // One more per input: a value that does not fit is released only with the others.
+                exports: Exports::with_capacity(2 * inputs + outputs),
+                inputs: Inputs::with_capacity(inputs),
+                outputs: Vec::with_capacity(outputs),
+                storages: Vec::with_capacity(outputs),
+                deferred: Vec::new(),
+                lender: Lender::with_capacity(inputs + outputs),
+                given: Vec::new(),
+            })
+        }))
     }
 
-    fn give_back(&self, py: Python<'_>, mut scratch: Scratch) {
+    fn give_back(&self, py: Python<'_>, mut scratch: Box<Scratch>) {
         scratch.exports.clear(py);
         scratch.storages.clear();
         scratch.deferred.clear();
         scratch.inputs.clear();
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        scratch.outputs.clear();
+        scratch.given.clear();
+        self.scratch.give_back(scratch);
     }
 
     fn run_with<'py>(

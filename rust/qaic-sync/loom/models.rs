@@ -16,6 +16,8 @@ mod event_count;
 mod free_list;
 #[path = "../src/id_index.rs"]
 mod id_index;
+#[path = "../src/object_pool.rs"]
+mod object_pool;
 #[path = "../src/ready_list.rs"]
 mod ready_list;
 #[path = "../src/request_state.rs"]
@@ -31,6 +33,7 @@ use drop_list::{Deferred, DropList};
 use event_count::{Event, EventCount};
 use free_list::FreeList;
 use id_index::IdIndex;
+use object_pool::ObjectPool;
 use ready_list::{Numbers, ReadyList};
 use request_state::{
     AskedToEnd, Completed, Generation, InFlight, Origin, Phase, Reason, RequestState, Submitted,
@@ -49,6 +52,8 @@ mod event_count_models;
 mod free_list_models;
 #[path = "id_index.rs"]
 mod id_index_models;
+#[path = "object_pool.rs"]
+mod object_pool_models;
 #[path = "ready_list.rs"]
 mod ready_list_models;
 #[path = "ring.rs"]

@@ -3,7 +3,7 @@
 //! What travels are numbers, so nothing here owns foreign memory, allocates after construction, or needs unsafe code. A
 //! [`Ring`] is first in, first out; a [`FreeList`] gives back what was put last, whose memory is still in the cache; a
 //! [`RunQueues`] serves one queue per activation. [`RequestState`] is the one state word of a request, and a
-//! [`ReadyList`] lists the requests in one state. An [`EventCount`] lets threads sleep until there is something for them.
+//! [`ReadyList`] lists the requests in one state. An [`ObjectPool`] keeps what is used again. An [`EventCount`] lets threads sleep until there is something for them.
 //!
 //! Each access to an atomic says what it publishes or what it relies on. `make loom` checks these files, as they are,
 //! against the interleavings that the memory model allows (`rust/qaic-sync/loom`).
@@ -15,6 +15,7 @@ pub mod count;
 mod event_count;
 mod free_list;
 mod id_index;
+mod object_pool;
 mod ready_list;
 mod request_state;
 mod ring;
@@ -24,6 +25,7 @@ mod slot;
 pub use event_count::{Event, EventCount};
 pub use free_list::FreeList;
 pub use id_index::IdIndex;
+pub use object_pool::ObjectPool;
 pub use ready_list::{Numbers, ReadyList};
 pub use request_state::{
     AskedToEnd, Completed, Generation, InFlight, Origin, Phase, PutBackError, Reason, RequestState, Submitted,

@@ -44,6 +44,18 @@ impl<T> Slot<T> {
         drop(self.exchange(Some(value)));
     }
 
+    /// Exchanges the value; other threads may do the same at the same time.
+    #[cfg(not(loom))]
+    pub(crate) fn exchange_shared(&self, value: Option<Box<T>>) -> Option<Box<T>> {
+        self.exchange(value)
+    }
+
+    /// Exchanges the value; other threads may do the same at the same time.
+    #[cfg(loom)]
+    pub(crate) fn exchange_shared(&self, value: Option<Box<T>>) -> Option<Box<T>> {
+        std::mem::replace(&mut *self.value.lock().expect("no thread panics"), value)
+    }
+
     #[cfg(not(loom))]
     fn exchange(&self, value: Option<Box<T>>) -> Option<Box<T>> {
         #[cfg(feature = "count")]
