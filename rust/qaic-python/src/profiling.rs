@@ -1,27 +1,18 @@
 //! `_core.Profiler` and `_core.Samples`: what the host measures of inferences, and the reports made of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::{Deadline, clock};
-use qaic_runtime::profiling::observer::{self, ProgramObserver};
 use qaic_runtime::profiling::{
-    Collected, DeviceStats, Limits, Profiler, Sample, SamplingRule, SubscriptionRegistry,
+    Collector, DeviceStats, Limits, NameFilter, ProfiledProgram, Profiler, ProgramSamples, Sample,
+    SamplingRule, SubscriptionRegistry,
 };
-use qaic_stats::decode::descriptor::{Fingerprint, OpsDescriptor};
-use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
-use qaic_stats::error::StatsError;
 use qaic_stats::report::kpi::DeviceKpi;
-use qaic_stats::report::summary::{SummaryOptions, write_summary};
-use qaic_stats::report::{ProgramFacts, write_latency_report};
 use qaic_stats::sample::HostSample;
-use qaic_stats::trace::write_host_trace;
-use qaic_stats::trace::{HostSide, Part, TraceOptions, write_trace};
 
 use crate::buffers::{BytesView, ReadOnlyBytes};
 use crate::errors::from_stats;
@@ -31,92 +22,31 @@ use crate::rt::program::PyProgram;
 use crate::session::PyInferenceSet;
 use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
 
-/// What is kept of a program for its reports, after it is gone.
-#[derive(Clone, Debug)]
-struct Known {
-    facts: ProgramFacts,
-    has_stats: bool,
-    // What explains stats buffers, until the last of a program that is gone was fetched: it keeps a file mapped.
-    image: Option<Arc<Image>>,
-    // Dead when the program is gone or was removed.
-    registry: Weak<SubscriptionRegistry>,
-}
-
-impl Known {
-    fn is_of(&self, registry: &Arc<SubscriptionRegistry>) -> bool {
-        std::ptr::eq(self.registry.as_ptr(), Arc::as_ptr(registry))
-    }
-
-    /// Whether there can be more samples of it.
-    fn is_profiled(&self) -> bool {
-        self.registry.strong_count() > 0
-    }
-
-    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+fn facts_of<'py>(py: Python<'py>, programs: &[ProfiledProgram]) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let entry = |program: &ProfiledProgram| {
         let facts = PyDict::new(py);
-        facts.set_item("network", &self.facts.network)?;
-        facts.set_item("activations", self.facts.activations)?;
-        facts.set_item("set_size", self.facts.set_size)?;
-        facts.set_item("cores", self.facts.cores)?;
-        facts.set_item("batch", self.facts.batch)?;
-        facts.set_item("has_stats", self.has_stats)?;
-        facts.set_item("is_profiled", self.is_profiled())?;
+        facts.set_item("network", &program.facts.network)?;
+        facts.set_item("activations", program.facts.activations)?;
+        facts.set_item("set_size", program.facts.set_size)?;
+        facts.set_item("cores", program.facts.cores)?;
+        facts.set_item("batch", program.facts.batch)?;
+        facts.set_item("has_stats", program.has_stats)?;
+        facts.set_item("is_profiled", program.is_profiled())?;
         Ok(facts)
-    }
+    };
+    programs.iter().map(entry).collect()
 }
 
-/// Takes samples of programs, and knows what the reports say of these.
-#[derive(Debug)]
-struct Collector {
-    profiler: Arc<Profiler>,
-    known: Mutex<Vec<Known>>,
-    // Programs whose whole name matches are added when they are made.
-    pattern: Option<Py<PyAny>>,
-}
-
-impl Collector {
-    fn add(&self, registry: &Arc<SubscriptionRegistry>) -> Result<u32, RuntimeError> {
-        let mut known = self.known();
-        let number = self.profiler.add(registry)?;
-        if number as usize == known.len() {
-            let network = registry.image().network();
-            let facts = ProgramFacts {
-                number,
-                network: network.network_name.clone(),
-                activations: registry.activations(),
-                set_size: registry.set_size(),
-                cores: network.num_cores,
-                batch: u32::try_from(network.batch_size).unwrap_or(0).max(1),
-                dropped: 0,
-            };
-            known.push(Known {
-                facts,
-                has_stats: registry.has_stats(),
-                image: Some(Arc::clone(registry.image())),
-                registry: Arc::downgrade(registry),
-            });
-        }
-        Ok(number)
-    }
-
-    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
-        // Only ever grows, by one step.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ProgramObserver for Collector {
-    fn created(&self, program: &Arc<SubscriptionRegistry>) {
-        let Some(pattern) = &self.pattern else { return };
-        let matches = Python::attach(|py| {
-            let found = pattern.bind(py).call_method1("fullmatch", (program.name(),))?;
+/// Accepts the names that a compiled regular expression matches as a whole.
+fn filter_of(pattern: Py<PyAny>) -> NameFilter {
+    Box::new(move |name| {
+        let found = Python::attach(|py| {
+            let found = pattern.bind(py).call_method1("fullmatch", (name,))?;
             Ok::<_, PyErr>(!found.is_none())
         });
         // A pattern that was compiled does not fail on a string; without its answer there is nothing to add.
-        if matches.unwrap_or(false) {
-            let _ = self.add(program);
-        }
-    }
+        found.unwrap_or(false)
+    })
 }
 
 /// Takes samples of the inferences of some programs. It does not keep the programs.
@@ -159,17 +89,11 @@ impl PyProfiler {
             Some(true) => DeviceStats::Always,
         };
         let profiler = Profiler::new(SamplingRule { first, count, every: sampling.max(1) }, limits, device);
-        let listens = pattern.is_some();
-        let collector = Arc::new(Collector { profiler, known: Mutex::default(), pattern });
-        let this = Self { collector };
+        let this = Self { collector: Collector::new(profiler, pattern.map(filter_of)) };
         if let Some(programs) = programs {
             for program in programs.try_iter()? {
                 this.add(py, &program?)?;
             }
-        }
-        if listens {
-            let listener: Arc<dyn ProgramObserver> = Arc::clone(&this.collector) as Arc<dyn ProgramObserver>;
-            observer::register(Arc::downgrade(&listener));
         }
         Ok(this)
     }
@@ -183,34 +107,28 @@ impl PyProfiler {
     /// Takes no more samples of a program; whether it was there.
     fn remove(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<bool> {
         let registry = registry_of(program)?;
-        py.detached(|| {
-            let was_there = self.collector.profiler.remove(&registry)?;
-            for known in self.collector.known().iter_mut().filter(|known| known.is_of(&registry)) {
-                known.registry = Weak::new();
-            }
-            Ok(was_there)
-        })
+        py.detached(|| self.collector.remove(&registry))
     }
 
     /// Begins; forgets what was not fetched. False when it runs.
     fn start(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detached(|| self.collector.profiler.start())
+        py.detached(|| self.collector.start())
     }
 
     /// Ends; inferences under way are no samples. False when it does not run.
     fn stop(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detached(|| self.collector.profiler.stop())
+        py.detached(|| self.collector.stop())
     }
 
     /// Facts about the programs, by their numbers.
     #[getter]
     fn programs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.collector.known().clone().iter().map(|known| known.to_dict(py)).collect()
+        facts_of(py, &self.collector.programs())
     }
 
     #[getter]
     fn is_running(&self) -> bool {
-        self.collector.profiler.is_running()
+        self.collector.is_running()
     }
 
     /// Whether every activation has given `count` samples.
@@ -219,21 +137,12 @@ impl PyProfiler {
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = deadline_after(py, timeout)?.map(Deadline::at);
-        py.detached(|| self.collector.profiler.wait(deadline, signal_pending))
+        py.detached(|| self.collector.wait(deadline, signal_pending))
     }
 
     /// The samples since the last call.
     fn drain(&self, py: Python<'_>) -> PyResult<PySamples> {
-        // Asked before: of a program that is gone by now, no sample comes later.
-        let gone: Vec<bool> = self.collector.known().iter().map(|known| !known.is_profiled()).collect();
-        let collected = py.detached(|| self.collector.profiler.drain())?;
-        let mut all = self.collector.known();
-        let known = all.clone();
-        for (known, _) in all.iter_mut().zip(gone).filter(|(_, is_gone)| *is_gone) {
-            known.image = None;
-        }
-        drop(all);
-        Ok(PySamples { collected, known })
+        py.detached(|| self.collector.drain()).map(|samples| PySamples { samples })
     }
 }
 
@@ -259,48 +168,48 @@ fn registry_of(program: &Bound<'_, PyAny>) -> PyResult<Arc<SubscriptionRegistry>
 /// Samples in the order in which their inferences ended.
 #[pyclass(frozen, name = "Samples", module = "qaic._core")]
 pub(crate) struct PySamples {
-    collected: Collected,
-    known: Vec<Known>,
+    samples: ProgramSamples,
 }
 
 impl PySamples {
     /// What the host saw of each inference.
     pub(crate) fn host(&self) -> Vec<HostSample> {
-        self.collected.samples.iter().map(|sample| sample.host).collect()
+        self.samples.host()
     }
 
     fn sample(&self, index: usize) -> PyResult<&Sample> {
-        let sample = self.collected.samples.get(index);
+        let sample = self.samples.collected.samples.get(index);
         sample.ok_or_else(|| PyIndexError::new_err(format!("there are {} samples", self.__len__())))
     }
 
-    fn known(&self, program: u32) -> PyResult<&Known> {
-        let found = self.known.get(program as usize);
-        found.ok_or_else(|| PyIndexError::new_err(format!("there are {} programs", self.known.len())))
+    fn program(&self, program: u32) -> PyResult<&ProfiledProgram> {
+        let programs = &self.samples.programs;
+        let found = programs.get(program as usize);
+        found.ok_or_else(|| PyIndexError::new_err(format!("there are {} programs", programs.len())))
     }
 }
 
 #[pymethods]
 impl PySamples {
     fn __len__(&self) -> usize {
-        self.collected.samples.len()
+        self.samples.collected.samples.len()
     }
 
     /// Samples that there was no room for.
     #[getter]
     fn dropped(&self) -> u64 {
-        self.collected.dropped.values().sum()
+        self.samples.collected.dropped.values().sum()
     }
 
     /// Facts about the profiled programs, by their numbers.
     #[getter]
     fn programs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.known.iter().map(|known| known.to_dict(py)).collect()
+        facts_of(py, &self.samples.programs)
     }
 
     /// The samples as a numpy array with a field for each figure.
     fn times<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let mut bytes = Vec::with_capacity(self.collected.samples.len() * HostSample::SIZE);
+        let mut bytes = Vec::with_capacity(self.samples.collected.samples.len() * HostSample::SIZE);
         for sample in self.host() {
             sample.encode(&mut bytes);
         }
@@ -326,8 +235,8 @@ impl PySamples {
     ///
     /// Blocking, without the interpreter lock: decodes the buffers.
     fn device_kpis<'py>(&self, py: Python<'py>, program: u32) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        let known = self.known(program)?.clone();
-        let decoded = py.detached(|| Ok(self.decoded(program, &known)))?;
+        self.program(program)?;
+        let decoded = py.detached(|| Ok(self.samples.device_kpis(program)))?;
         let decoded = decoded.map_err(|error| from_stats(py, &error, None))?;
         let tuple = |(sample, kpi): (HostSample, Option<DeviceKpi>)| {
             Some((sample.activation, sample.inference, metrics(py, &kpi?)))
@@ -340,12 +249,12 @@ impl PySamples {
 
     /// The samples of one program, which keeps its number.
     fn of_program(&self, program: u32) -> Self {
-        Self { collected: self.collected.of_program(program), known: self.known.clone() }
+        Self { samples: self.samples.of_program(program) }
     }
 
     /// The operations of a program; `None` of a program without statistics.
     fn descriptor(&self, py: Python<'_>, program: u32) -> PyResult<Option<PyStatsDescriptor>> {
-        match &self.known(program)?.image {
+        match self.program(program)?.image() {
             Some(image) => PyStatsDescriptor::of_image(py, image),
             None => Ok(None),
         }
@@ -355,12 +264,7 @@ impl PySamples {
     ///
     /// Blocking, without the interpreter lock.
     fn host_trace<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let json = py.detached(|| {
-            let mut json = Vec::new();
-            // Writing to memory does not fail.
-            let _ = write_host_trace(&mut json, &self.host(), clock::epoch_utc_ns());
-            Ok(json)
-        })?;
+        let json = py.detached(|| Ok(self.samples.host_trace()))?;
         Ok(PyBytes::new(py, &json))
     }
 
@@ -374,10 +278,8 @@ impl PySamples {
         index: usize,
         as_trace: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let sample = self.sample(index)?;
-        let image = &self.known(sample.host.program)?.image;
-        let (Some(stats), Some(image)) = (&sample.stats, image) else { return Ok(None) };
-        let written = py.detached(|| Ok(op_stats(stats, image, as_trace)))?;
+        self.program(self.sample(index)?.host.program)?;
+        let written = py.detached(|| Ok(self.samples.op_stats(index, as_trace)))?;
         let written = written.map_err(|error| from_stats(py, &error, None))?;
         Ok(written.map(|text| PyBytes::new(py, &text)))
     }
@@ -387,76 +289,10 @@ impl PySamples {
     /// Blocking, without the interpreter lock.
     #[pyo3(signature = (program = 0, *, always = false))]
     fn latency_report(&self, py: Python<'_>, program: u32, always: bool) -> PyResult<Option<String>> {
-        let known = self.known(program)?.clone();
-        let written = py.detached(|| {
-            Ok(self.decoded(program, &known).map(|rows| {
-                if rows.is_empty() && !always {
-                    return None;
-                }
-                let dropped = self.collected.dropped.get(&program).copied().unwrap_or(0);
-                let facts = ProgramFacts { dropped, ..known.facts };
-                let mut text = Vec::new();
-                // Writing to memory does not fail, and the text is made of strings.
-                let _ = write_latency_report(&mut text, &facts, rows);
-                Some(String::from_utf8_lossy(&text).into_owned())
-            }))
-        })?;
+        self.program(program)?;
+        let written = py.detached(|| Ok(self.samples.latency_report(program, always)))?;
         written.map_err(|error| from_stats(py, &error, None))
     }
-}
-
-impl PySamples {
-    /// The samples of a program, and what their buffers say.
-    fn decoded(
-        &self,
-        program: u32,
-        known: &Known,
-    ) -> Result<Vec<(HostSample, Option<DeviceKpi>)>, StatsError> {
-        let samples = || self.collected.samples.iter().filter(|sample| sample.host.program == program);
-        let mut of_container: Option<(OpsDescriptor, Fingerprint)> = None;
-        if let Some(image) = known.image.as_ref().filter(|_| samples().any(|sample| sample.stats.is_some())) {
-            of_container = OpsDescriptor::of_container(image.container(), image.bytes())?;
-        }
-        let layouts = Registry::default();
-        samples()
-            .map(|sample| {
-                let Some(stats) = &sample.stats else { return Ok((sample.host, None)) };
-                let asked = of_container.as_ref();
-                let program =
-                    asked.map(|(descriptor, fingerprint)| Program { descriptor, fingerprint: *fingerprint });
-                // Only its few records of threads and ports are read.
-                let options = DecodeOptions { any_program: false, records: false };
-                let model = layouts.decode(stats, program, None, options)?;
-                Ok((sample.host, DeviceKpi::of_model(&model)))
-            })
-            .collect()
-    }
-}
-
-/// The summary or the trace of a stats buffer; `None` of a program without statistics.
-fn op_stats(stats: &[u8], image: &Image, as_trace: bool) -> Result<Option<Vec<u8>>, StatsError> {
-    let Some((descriptor, fingerprint)) = OpsDescriptor::of_container(image.container(), image.bytes())?
-    else {
-        return Ok(None);
-    };
-    let program = Some(Program { descriptor: &descriptor, fingerprint });
-    let options = DecodeOptions { any_program: false, records: true };
-    let layouts = Registry::default();
-    let model = layouts.decode(stats, program, None, options)?;
-    let mut text = Vec::new();
-    // Writing to memory does not fail.
-    let _ = if as_trace {
-        let part = Part {
-            model: &model,
-            descriptor: &descriptor,
-            network: &image.network().network_name,
-            slice: None,
-        };
-        write_trace(&mut text, &[part], &HostSide::default(), &TraceOptions::default())
-    } else {
-        write_summary(&mut text, &model, &descriptor, &SummaryOptions::default())
-    };
-    Ok(Some(text))
 }
 
 fn metrics<'py>(py: Python<'py>, kpi: &DeviceKpi) -> PyResult<Bound<'py, PyDict>> {

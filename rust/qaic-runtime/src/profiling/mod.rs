@@ -2,19 +2,24 @@
 //!
 //! A [`Profiler`] subscribes to the [`SubscriptionRegistry`] of each of its programs. An inference that begins reserves a
 //! sample slot with each subscription whose [`SamplingRule`] samples it, and fills the slots when it has succeeded.
+//! A [`Collector`] is a profiler that also knows what the reports say of its programs, as [`ProgramSamples`] does of samples.
 //! Without a subscription an inference takes one branch at its submission and one at its completion.
 
+mod collector;
 pub mod observer;
 mod profiler;
 mod quota;
 mod recorder;
 mod registry;
+mod samples;
 mod stages;
 
+pub use collector::{Collector, NameFilter, ProfiledProgram};
 pub use profiler::Profiler;
 pub use quota::SamplingRule;
 pub use recorder::{Collected, DeviceStats, Limits, Sample};
 pub use registry::SubscriptionRegistry;
+pub use samples::ProgramSamples;
 pub use stages::{Identity, Stages, Watch};
 
 pub(crate) use registry::{ActiveSample, Arrival};

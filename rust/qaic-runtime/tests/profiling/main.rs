@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 #![allow(clippy::duplicate_mod)] // the same on both kinds of devices
 
+mod collector;
 #[path = "../../../qaic-mem/tests/oracle/mod.rs"]
 mod oracle;
 mod profiler;

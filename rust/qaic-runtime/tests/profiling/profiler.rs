@@ -19,7 +19,7 @@ use qaic_runtime::program::ProgramOptions;
 
 const LONG: Duration = Duration::from_mins(1);
 
-fn set(set_size: u32, activations: u32) -> (Arc<Context>, Arc<InferenceSet>) {
+pub(crate) fn set(set_size: u32, activations: u32) -> (Arc<Context>, Arc<InferenceSet>) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Contexts with equal options share devices.
     let marker = format!("{}-{}", module_path!(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -42,7 +42,7 @@ fn set(set_size: u32, activations: u32) -> (Arc<Context>, Arc<InferenceSet>) {
     )
 }
 
-fn run(set: &InferenceSet, count: usize) {
+pub(crate) fn run(set: &InferenceSet, count: usize) {
     let input = vec![0_u8; 768];
     for _ in 0..count {
         let mut output = vec![0_u8; 40];

@@ -1,0 +1,155 @@
+//! A profiler together with what the reports say of its programs, after these are gone too.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use qaic_stats::report::ProgramFacts;
+
+use super::observer::{self, ProgramObserver};
+use super::{Profiler, ProgramSamples, SubscriptionRegistry};
+use crate::error::RuntimeError;
+use crate::image::Image;
+use crate::sync::Mutex;
+
+/// Says by its name whether a program that is made is profiled. Called without a lock held.
+pub type NameFilter = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// What is kept of a program for its reports.
+#[derive(Clone, Debug)]
+pub struct ProfiledProgram {
+    /// What the head of a report says.
+    pub facts: ProgramFacts,
+    /// Whether the device measures its operations.
+    pub has_stats: bool,
+    // What explains stats buffers, until the last of a program that is gone was fetched: it keeps a file mapped.
+    image: Option<Arc<Image>>,
+    // Dead when the program is gone or was removed.
+    registry: Weak<SubscriptionRegistry>,
+}
+
+impl ProfiledProgram {
+    fn new(number: u32, registry: &Arc<SubscriptionRegistry>) -> Self {
+        let network = registry.image().network();
+        let facts = ProgramFacts {
+            number,
+            network: network.network_name.clone(),
+            activations: registry.activations(),
+            set_size: registry.set_size(),
+            cores: network.num_cores,
+            batch: u32::try_from(network.batch_size).unwrap_or(0).max(1),
+            dropped: 0,
+        };
+        let image = Some(Arc::clone(registry.image()));
+        Self { facts, has_stats: registry.has_stats(), image, registry: Arc::downgrade(registry) }
+    }
+
+    /// Its container, where samples may need it.
+    pub fn image(&self) -> Option<&Arc<Image>> {
+        self.image.as_ref()
+    }
+
+    /// Whether there can be more samples of it.
+    pub fn is_profiled(&self) -> bool {
+        self.registry.strong_count() > 0
+    }
+}
+
+/// Takes samples of programs. It does not keep the programs.
+pub struct Collector {
+    profiler: Arc<Profiler>,
+    // By number. Only ever grows, by one step.
+    programs: Mutex<Vec<ProfiledProgram>>,
+    filter: Option<NameFilter>,
+}
+
+impl Collector {
+    /// Without a program; those that `filter` accepts are added when they are made from now on.
+    pub fn new(profiler: Arc<Profiler>, filter: Option<NameFilter>) -> Arc<Self> {
+        let collector = Arc::new(Self { profiler, programs: Mutex::default(), filter });
+        if collector.filter.is_some() {
+            let observer: Arc<dyn ProgramObserver> = Arc::clone(&collector) as Arc<dyn ProgramObserver>;
+            observer::register(Arc::downgrade(&observer));
+        }
+        collector
+    }
+
+    /// [`Profiler::add`].
+    pub fn add(&self, registry: &Arc<SubscriptionRegistry>) -> Result<u32, RuntimeError> {
+        let mut programs = self.programs.lock();
+        let number = self.profiler.add(registry)?;
+        if number as usize == programs.len() {
+            programs.push(ProfiledProgram::new(number, registry));
+        }
+        Ok(number)
+    }
+
+    /// [`Profiler::remove`].
+    pub fn remove(&self, registry: &Arc<SubscriptionRegistry>) -> Result<bool, RuntimeError> {
+        let was_there = self.profiler.remove(registry)?;
+        let is_it =
+            |program: &&mut ProfiledProgram| std::ptr::eq(program.registry.as_ptr(), Arc::as_ptr(registry));
+        for program in self.programs.lock().iter_mut().filter(is_it) {
+            program.registry = Weak::new();
+        }
+        Ok(was_there)
+    }
+
+    /// [`Profiler::start`].
+    pub fn start(&self) -> Result<bool, RuntimeError> {
+        self.profiler.start()
+    }
+
+    /// [`Profiler::stop`].
+    pub fn stop(&self) -> Result<bool, RuntimeError> {
+        self.profiler.stop()
+    }
+
+    /// [`Profiler::is_running`].
+    pub fn is_running(&self) -> bool {
+        self.profiler.is_running()
+    }
+
+    /// [`Profiler::wait`].
+    pub fn wait(
+        &self,
+        deadline: Option<Instant>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<bool, RuntimeError> {
+        self.profiler.wait(deadline, interrupted)
+    }
+
+    /// The programs, by their numbers.
+    pub fn programs(&self) -> Vec<ProfiledProgram> {
+        self.programs.lock().clone()
+    }
+
+    /// The samples since the last call.
+    pub fn drain(&self) -> Result<ProgramSamples, RuntimeError> {
+        // Asked before: of a program that is gone by now, no sample comes later.
+        let gone: Vec<bool> = self.programs.lock().iter().map(|program| !program.is_profiled()).collect();
+        let collected = self.profiler.drain()?;
+        let mut all = self.programs.lock();
+        let programs = all.clone();
+        for (program, _) in all.iter_mut().zip(gone).filter(|(_, is_gone)| *is_gone) {
+            program.image = None;
+        }
+        drop(all);
+        Ok(ProgramSamples { collected, programs })
+    }
+}
+
+impl ProgramObserver for Collector {
+    fn created(&self, program: &Arc<SubscriptionRegistry>) {
+        if self.filter.as_ref().is_some_and(|filter| filter(program.name())) {
+            // A process that was forked has no profiler.
+            let _ = self.add(program);
+        }
+    }
+}
+
+impl fmt::Debug for Collector {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Collector").field("profiler", &self.profiler).finish_non_exhaustive()
+    }
+}

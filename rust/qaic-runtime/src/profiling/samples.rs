@@ -1,0 +1,114 @@
+//! Samples, and the reports made of them.
+
+use std::sync::Arc;
+
+use qaic_stats::decode::descriptor::{Fingerprint, OpsDescriptor};
+use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::error::StatsError;
+use qaic_stats::report::kpi::DeviceKpi;
+use qaic_stats::report::summary::{SummaryOptions, write_summary};
+use qaic_stats::report::{ProgramFacts, write_latency_report};
+use qaic_stats::sample::HostSample;
+use qaic_stats::trace::{HostSide, Part, TraceOptions, write_host_trace, write_trace};
+
+use super::{Collected, ProfiledProgram};
+use crate::image::Image;
+use crate::process::clock;
+
+/// Samples in the order in which their inferences ended, with what is known of their programs.
+#[derive(Clone, Debug)]
+pub struct ProgramSamples {
+    /// The samples.
+    pub collected: Collected,
+    /// The programs, by their numbers.
+    pub programs: Vec<ProfiledProgram>,
+}
+
+impl ProgramSamples {
+    /// The samples of one program, which keeps its number.
+    #[must_use]
+    pub fn of_program(&self, program: u32) -> Self {
+        Self { collected: self.collected.of_program(program), programs: self.programs.clone() }
+    }
+
+    /// What the host saw of each inference.
+    pub fn host(&self) -> Vec<HostSample> {
+        self.collected.samples.iter().map(|sample| sample.host).collect()
+    }
+
+    /// A Chrome trace of the host: what each inference spent its time on.
+    pub fn host_trace(&self) -> Vec<u8> {
+        let mut json = Vec::new();
+        // Writing to memory does not fail.
+        let _ = write_host_trace(&mut json, &self.host(), clock::epoch_utc_ns());
+        json
+    }
+
+    fn image_of(&self, program: u32) -> Option<&Arc<Image>> {
+        self.programs.get(program as usize)?.image()
+    }
+
+    /// The samples of a program, with what the device measured of those that have a stats buffer.
+    pub fn device_kpis(&self, program: u32) -> Result<Vec<(HostSample, Option<DeviceKpi>)>, StatsError> {
+        let samples = || self.collected.samples.iter().filter(|sample| sample.host.program == program);
+        let mut of_container: Option<(OpsDescriptor, Fingerprint)> = None;
+        if let Some(image) = self.image_of(program).filter(|_| samples().any(|sample| sample.stats.is_some()))
+        {
+            of_container = OpsDescriptor::of_container(image.container(), image.bytes())?;
+        }
+        let layouts = Registry::default();
+        samples()
+            .map(|sample| {
+                let Some(stats) = &sample.stats else { return Ok((sample.host, None)) };
+                let asked = of_container.as_ref();
+                let program =
+                    asked.map(|(descriptor, fingerprint)| Program { descriptor, fingerprint: *fingerprint });
+                // Only its few records of threads and ports are read.
+                let options = DecodeOptions { any_program: false, records: false };
+                let model = layouts.decode(stats, program, None, options)?;
+                Ok((sample.host, DeviceKpi::of_model(&model)))
+            })
+            .collect()
+    }
+
+    /// The latency report of one program; of one without samples `None`, or its head with `always`.
+    pub fn latency_report(&self, program: u32, always: bool) -> Result<Option<String>, StatsError> {
+        let rows = self.device_kpis(program)?;
+        let Some(known) = self.programs.get(program as usize).filter(|_| always || !rows.is_empty()) else {
+            return Ok(None);
+        };
+        let dropped = self.collected.dropped.get(&program).copied().unwrap_or(0);
+        let facts = ProgramFacts { dropped, ..known.facts.clone() };
+        let mut text = Vec::new();
+        // Writing to memory does not fail, and the text is made of strings.
+        let _ = write_latency_report(&mut text, &facts, rows);
+        Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// What the device measured of a sample, as the text of a summary, or as a Chrome trace; `None` where there is no stats
+    /// buffer, or nothing that explains it.
+    pub fn op_stats(&self, index: usize, as_trace: bool) -> Result<Option<Vec<u8>>, StatsError> {
+        let Some(sample) = self.collected.samples.get(index) else { return Ok(None) };
+        let (Some(stats), Some(image)) = (&sample.stats, self.image_of(sample.host.program)) else {
+            return Ok(None);
+        };
+        let Some((descriptor, fingerprint)) = OpsDescriptor::of_container(image.container(), image.bytes())?
+        else {
+            return Ok(None);
+        };
+        let program = Some(Program { descriptor: &descriptor, fingerprint });
+        let options = DecodeOptions { any_program: false, records: true };
+        let layouts = Registry::default();
+        let model = layouts.decode(stats, program, None, options)?;
+        let mut text = Vec::new();
+        // Writing to memory does not fail.
+        let _ = if as_trace {
+            let network = &image.network().network_name;
+            let part = Part { model: &model, descriptor: &descriptor, network, slice: None };
+            write_trace(&mut text, &[part], &HostSide::default(), &TraceOptions::default())
+        } else {
+            write_summary(&mut text, &model, &descriptor, &SummaryOptions::default())
+        };
+        Ok(Some(text))
+    }
+}
