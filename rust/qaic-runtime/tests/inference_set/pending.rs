@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::echo::{ELEMENTS, image};
+use crate::oracle::f32_bytes;
 use qaic_mem::Storage;
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::context::Context;
@@ -109,9 +110,7 @@ fn code(inference: &PendingInference) -> &'static str {
 
 fn gives(inference: &PendingInference, value: f32) -> bool {
     let outputs = inference.take_outputs();
-    let mut found = [0.0_f32; ELEMENTS as usize];
-    outputs[0].as_ref().unwrap().memory().read_into(0, &mut found).unwrap();
-    found == [value; ELEMENTS as usize]
+    outputs[0].as_ref().unwrap().memory().to_vec() == f32_bytes(&[value; ELEMENTS as usize])
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use qaic_runtime::profiling::{Collector, DeviceStats, Limits, NameFilter, Profiler, SamplingRule};
+use qaic_runtime::profiling::{
+    Collector, DeviceStats, Limits, NameFilter, ProfiledProgram, Profiler, SamplingRule,
+};
 
 use crate::profiler::{run, set};
 
@@ -42,7 +44,7 @@ fn collector_without_a_filter_takes_what_it_is_given_until_that_is_removed() {
     assert_eq!(collector.add(&registries[1]).unwrap(), 1);
     assert_eq!(collector.add(&registries[0]).unwrap(), 0);
     assert!(collector.remove(&registries[0]).unwrap() && !collector.remove(&registries[0]).unwrap());
-    let profiled: Vec<_> = collector.programs().iter().map(|program| program.is_profiled()).collect();
+    let profiled: Vec<_> = collector.programs().iter().map(ProfiledProgram::is_profiled).collect();
     assert_eq!(profiled, [false, true]);
     collector.start().unwrap();
     run(&first, 2);
