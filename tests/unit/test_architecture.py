@@ -50,24 +50,6 @@ def test_only_the_binding_names_pyo3():
         assert ("pyo3" in manifest["dependencies"]) == (crate == "qaic-python")
 
 
-# What is concurrent lives in crates whose Rust tests, models and sanitizers reach it. These files are yet to follow; the
-# list only gets shorter.
-LOCKING = {
-    "buffers/export.rs",
-    "buffers/qbuffer.rs",
-    "rt/bound_buffers.rs",
-    "rt/dims.rs",
-    "rt/inference_set.rs",
-}
-
-
-def test_the_binding_holds_no_locks():
-    source = ROOT / "rust" / "qaic-python" / "src"
-    locks = re.compile(r"\b(Mutex|RwLock|Condvar|Atomic\w+)\b")
-    found = {str(path.relative_to(source)) for path in source.rglob("*.rs") if locks.search(path.read_text())}
-    assert found - {"gil.rs"} <= LOCKING
-
-
 def loaded_by(statement: str) -> set[str]:
     program = f"import sys; {statement}; print(*{{name.split('.')[0] for name in sys.modules}})"
     output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
@@ -135,25 +117,14 @@ def test_files_can_be_read_in_one_sitting(pattern):
     assert not too_long
 
 
-# What is concurrent lives where models, sanitizers and Rust tests reach it. These are still to be moved.
-STILL_CONCURRENT = {
-    "profiling.rs",
-    "quant/histogram.rs",
-    "session.rs",
-    "session/completions.rs",
-    "session/pending.rs",
-    "stats_output.rs",
-    "writer.rs",
-}
-
-
+# What is concurrent lives where models, sanitizers and Rust tests reach it.
 def test_the_binding_holds_no_state_machines():
     source = ROOT / "rust" / "qaic-python" / "src"
     words = re.compile(r"\b(Mutex|RwLock|Condvar|Atomic\w+)\b")
     concurrent = {
         str(path.relative_to(source)) for path in source.rglob("*.rs") if words.search(path.read_text())
     }
-    assert concurrent <= STILL_CONCURRENT | {"gil.rs"}
+    assert concurrent <= {"gil.rs"}
 
 
 def test_the_stub_names_what_the_module_has():

@@ -342,6 +342,7 @@ mod tests {
     }
 
     /// Hands values over in pieces of three.
+    #[allow(clippy::type_complexity)] // what a histogram takes
     fn in_pieces(values: &[f32]) -> impl Fn(&mut dyn FnMut(&[f32])) {
         move |count| values.chunks(3).for_each(&mut *count)
     }

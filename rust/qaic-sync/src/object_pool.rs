@@ -52,7 +52,9 @@ mod tests {
         let pool = ObjectPool::new(2);
         assert_eq!(pool.take(), None);
         let objects: Vec<_> = (0..4).map(Arc::new).collect();
-        objects.iter().for_each(|object| pool.give_back(Box::new(Arc::clone(object))));
+        for object in &objects {
+            pool.give_back(Box::new(Arc::clone(object)));
+        }
         assert_eq!(objects.iter().map(Arc::strong_count).sum::<usize>(), 4 + 2);
         let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(taken.len(), 2);
