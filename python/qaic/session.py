@@ -451,8 +451,6 @@ class Session(Measurements):
     def _ensure_collector(self) -> Collector:
         collector = self._collector
         if collector is None:
-            from qaic.runtime.futures import Collector
-
             with self._lock:
                 collector = self._collector = self._collector or Collector()
         return collector
