@@ -93,6 +93,7 @@ def compiled_elsewhere(model, folder):
     return Path(done.stdout.strip())
 
 
+@pytest.mark.run_profiles
 @pytest.mark.parametrize("name", [*BUILT, *ZOO_MODELS])
 def test_a_producer_ends_before_its_consumer_starts(name, tmp_path):
     if name in BUILT:
@@ -132,6 +133,7 @@ def profiled(model, **options):
     return profile.capture()
 
 
+@pytest.mark.run_profiles
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_profiles_of_two_precisions_join_by_the_nodes_of_the_user(name):
     model = ZOO / f"light_{name}.onnx"
