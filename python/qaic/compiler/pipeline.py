@@ -164,7 +164,7 @@ def lower(
     options : CompileOptions
         Compile options.
     progress : Progress
-        Told about passes.
+        Shows which pass runs.
     work_folder : callable
         Makes folders for programs that are run while compiling; these are as large as the result.
 

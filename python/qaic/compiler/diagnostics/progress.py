@@ -30,7 +30,7 @@ class Progress:
     title : str
         What is being compiled.
     passes : PassLog or None
-        Told about every stage.
+        Takes the time of every stage.
     """
 
     def __init__(self, title: str, passes: PassLog | None = None) -> None:

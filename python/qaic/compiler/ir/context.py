@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.survey import Survey
 from qaic.compiler.ir.precision import Classification
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.quantization_plan import QuantizationPlan
     from qaic.options.models import CompileOptions
 
+#: level of statistics from which on operations are measured
+OPERATIONS_LEVEL: Final = 70
 #: makes a folder for what is of no use afterwards; the argument says for what
 WorkFolder = Callable[[str], AbstractContextManager[Path]]
 #: writes a container that the caller loads at once
@@ -102,3 +104,8 @@ class Context:
     plan: Classification = field(default_factory=Classification)
     quantization: QuantizationPlan | None = None
     side_files: list[SideFile] = field(default_factory=list)
+
+    @property
+    def measures_operations(self) -> bool:
+        """Whether the program is to measure its operations one by one."""
+        return self.options.stats_level >= OPERATIONS_LEVEL

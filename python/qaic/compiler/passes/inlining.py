@@ -30,9 +30,6 @@ _log = logging.getLogger("qaic.compiler")
 #: domain, name, overload
 _Key = tuple[str, str, str]
 
-#: level of statistics from which on nodes are measured one by one
-NODE_LEVEL: Final = 70
-
 #: functions with as many nodes stay functions on the card
 _SMALL: Final = 100
 
@@ -183,7 +180,7 @@ class InlineForNodes(Always):
         """Change the model."""
         options = context.options
         proto = model.proto
-        is_wanted = options.stats_level >= NODE_LEVEL or (
+        is_wanted = context.measures_operations or (
             proto.functions
             and (
                 needs_inner_nodes(options)

@@ -87,7 +87,7 @@ def write_program(
     effective : Mapping[str, object]
         What the options amount to, defaults included.
     progress : Progress
-        Told about the bytes written.
+        Shows the bytes written.
 
     Raises
     ------

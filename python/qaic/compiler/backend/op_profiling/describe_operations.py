@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.backend.cpu.qpc_writer import declared, light_form, prove, write_unchecked
 from qaic.compiler.backend.op_profiling.operations import describe_operations, engine_graph, named_throughout
-from qaic.compiler.backend.op_profiling.settings import OPS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +26,7 @@ class DescribeOperations:
 
     def is_needed(self, context: Context) -> bool:
         """Whether operations are measured."""
-        return context.options.stats_level >= OPS
+        return context.measures_operations
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model, and note its operations."""

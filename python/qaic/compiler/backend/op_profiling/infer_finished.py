@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from qaic.compiler.backend.op_profiling.settings import OPS
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
@@ -25,7 +24,7 @@ class InferFinished:
 
     def is_needed(self, context: Context) -> bool:
         """Whether operations are measured."""
-        return context.options.stats_level >= OPS
+        return context.measures_operations
 
     def run(self, model: Model, context: Context) -> bool:
         """Learn types and shapes."""

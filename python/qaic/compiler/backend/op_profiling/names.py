@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.backend.op_profiling.provenance import Origins
-from qaic.compiler.backend.op_profiling.settings import OPS
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import all_nodes
 
@@ -94,7 +93,7 @@ class RecordProvenance:
 
     def is_needed(self, context: Context) -> bool:
         """Whether operations are measured."""
-        return context.options.stats_level >= OPS
+        return context.measures_operations
 
     def run(self, model: Model, context: Context) -> bool:
         """Name the nodes."""

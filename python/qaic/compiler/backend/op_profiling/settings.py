@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic import _core
+from qaic.compiler.ir.context import OPERATIONS_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 #: the levels, each of which adds to those below
 INFERENCES: Final = 40
 PORTS: Final = 50
-OPS: Final = 70
+OPS: Final = OPERATIONS_LEVEL
 EXTENDED_PMU: Final = 100
 
 #: ticks a millisecond
