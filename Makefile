@@ -49,7 +49,7 @@ define install
 endef
 
 $(VENV)/.installed: $(WHEEL)/.built
-	$(call install,$(VENV),demo$(comma)plot$(comma)test$(comma)dev)
+	$(call install,$(VENV),demo$(comma)plot$(comma)test$(comma)dev,--group golden)
 	@touch $@
 
 $(PINS)/.installed: $(WHEEL)/.built

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import golden_programs
-from golden_programs import GOLDEN, PROGRAMS
+from golden_programs import GOLDEN, PROGRAMS, TESTS
 
 VERSIONS = GOLDEN / "versions.json"
 
@@ -32,11 +33,21 @@ def test_every_program_has_digests():
     assert {path.stem for path in GOLDEN.glob("*.json")} == {*PROGRAMS, VERSIONS.stem}
 
 
+def test_the_pinned_versions_are_those_of_the_digests():
+    groups = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["dependency-groups"]
+    assert dict(pin.split("==") for pin in groups["golden"]) == json.loads(VERSIONS.read_text())
+
+
+# A failure and not a skip: digests that are compared nowhere would go wrong unseen.
+@pytest.fixture(scope="module", autouse=True)
+def _pinned_versions():
+    installed, pinned = golden_programs.versions(), json.loads(VERSIONS.read_text())
+    if installed != pinned:
+        pytest.fail(f"the digests are of {pinned}, found {installed}; run pip install --group golden")
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_is_what_it_was(name, tmp_path, monkeypatch):
-    held_for = json.loads(VERSIONS.read_text())
-    if golden_programs.versions() != held_for:
-        pytest.skip(f"the digests are of {held_for}")
     if name.startswith("magika"):
         pytest.importorskip("magika", reason="a model of the extra `demo`")
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
