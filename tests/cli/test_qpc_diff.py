@@ -101,7 +101,7 @@ def test_content_of_constants(at, step):
 
 
 def test_content_beyond_one_piece_and_without_numbers(monkeypatch):
-    monkeypatch.setattr("qaic.cli.qpc.diff._PIECE", 256)
+    monkeypatch.setattr("qaic.cli.qpc.diff.PIECE", 256)
     a = np.zeros(1000, np.float32)
     b = a.copy()
     b[[1, 500, 999]] = [2.0, np.nan, -3.0]

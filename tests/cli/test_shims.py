@@ -109,14 +109,14 @@ def test_refuses_to_replace_what_is_foreign(prefix, tmp_path, kind, capsys):
 def test_nothing_stays_of_a_failed_installation(prefix, tmp_path, monkeypatch, capsys):
     laid = []
 
-    def fails_at_the_third(path, content, mode):
+    def fails_at_the_third(path, write):
         laid.append(path)
         if len(laid) == 3:
             raise OSError(28, "No space left on device", str(path))
-        original(path, content, mode)
+        original(path, write)
 
-    original = shims._replace
-    monkeypatch.setattr(shims, "_replace", fails_at_the_third)
+    original = shims.write_replacing
+    monkeypatch.setattr(shims, "write_replacing", fails_at_the_third)
     assert run("install", "--prefix", str(prefix)) == 1
     assert list(tmp_path.iterdir()) == []
     assert "No space left on device" in capsys.readouterr().err
@@ -127,23 +127,23 @@ def test_a_failed_second_installation_keeps_the_first(prefix, tmp_path, monkeypa
     before = tree(tmp_path)
     laid = []
 
-    def fails_at_the_third(path, content, mode):
+    def fails_at_the_third(path, write):
         laid.append(path)
         if len(laid) == 3:
             raise OSError(28, "No space left on device", str(path))
-        original(path, content, mode)
+        original(path, write)
 
-    original = shims._replace
-    monkeypatch.setattr(shims, "_replace", fails_at_the_third)
+    original = shims.write_replacing
+    monkeypatch.setattr(shims, "write_replacing", fails_at_the_third)
     assert run("install", "--prefix", str(prefix)) == 1
     assert tree(tmp_path) == before
 
 
 def test_permission_errors_are_explained(prefix, monkeypatch, capsys):
-    def denied(_folder, _made):
+    def denied(_folder):
         raise PermissionError(13, "Permission denied", "/opt/qti-aic")
 
-    monkeypatch.setattr(shims, "_make_folders", denied)
+    monkeypatch.setattr(shims.Path, "mkdir", denied)
     assert run("install", "--prefix", str(prefix)) == 1
     command = f"sudo {sys.executable} -m qaic shims install --prefix {prefix}"
     assert capsys.readouterr().err.splitlines() == [

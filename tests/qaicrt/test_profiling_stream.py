@@ -103,7 +103,7 @@ def path(tmp_path_factory):
 @pytest.fixture
 def clock(monkeypatch):
     made = VirtualClock(4400.0)
-    monkeypatch.setattr(qaicrt.StreamProfilingHandle, "_clock", made)
+    monkeypatch.setattr(stream, "CLOCK", made)
     return made
 
 
@@ -230,7 +230,7 @@ def test_other_types(path, clock, kind):
 
 
 def test_a_slow_callback_gets_fewer_reports_and_all_samples(path, clock, monkeypatch):
-    monkeypatch.setattr(stream, "_UNDELIVERED", 2)
+    monkeypatch.setattr(stream, "MOST_UNDELIVERED", 2)
     client, sink = Client(path), ReportSink()
     entered, go = threading.Event(), threading.Event()
 

@@ -273,6 +273,6 @@ class TestLock:
         open_to_all.mkdir(mode=0o777)
         open_to_all.chmod(0o777)
         usual = _core.open_user_directory
-        monkeypatch.setattr("qaic.rt.device_lock._core.open_user_directory", lambda: usual(open_to_all))
+        monkeypatch.setattr(_core, "open_user_directory", lambda: usual(open_to_all))
         assert Util().lockDevice(0, True, False) == QStatus.QS_ERROR
         assert str(open_to_all) in capfd.readouterr().err

@@ -9,7 +9,6 @@ import tempfile
 import threading
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -20,6 +19,7 @@ from compiler_oracle import info, model_of, node
 from qaic import _core
 from qaic.compiler import cache, cache_contents, compile_model, driver, pipeline
 from qaic.compiler.backend.cpu import qpc_writer
+from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import content_digest as digest
 from qaic.errors import CompileError
 from qaic.options.models import CompileOptions
@@ -214,7 +214,7 @@ def test_options_have_entries_of_their_own(cache_dir, model_path):
 
 
 def test_known_model_is_neither_parsed_nor_hashed_again(cache_dir, model_path, monkeypatch):
-    monkeypatch.setattr(digest, "_SETTLED_NS", 0)
+    monkeypatch.setattr(digest, "SETTLED_NS", 0)
     first = compiled(model_path)
     monkeypatch.setattr(driver, "opened", lambda _model: pytest.fail("the model was opened"))
     assert compiled(model_path) == first
@@ -226,7 +226,7 @@ def test_young_file_is_not_trusted_to_the_index(cache_dir, model_path):
 
 
 def test_changed_model_of_the_same_size_and_time_is_noticed(cache_dir, model_path, monkeypatch):
-    monkeypatch.setattr(digest, "_SETTLED_NS", 0)
+    monkeypatch.setattr(digest, "SETTLED_NS", 0)
     first = compiled(model_path)
     before = model_path.stat()
     content = bytearray(model_path.read_bytes())
@@ -253,19 +253,15 @@ def test_program_from_before_a_restart_is_checked_by_its_crcs(cache_dir, model_p
     holed = good.replace(W.tobytes(), bytes(W.nbytes))
     path.write_bytes(holed)
     assert compiled(model_path).read_bytes() == holed  # the machine did not restart
-    monkeypatch.setattr(cache, "_boot_id", lambda: "another-boot")
+    monkeypatch.setattr(cache, "boot_id", lambda: "another-boot")
     with caplog.at_level(logging.WARNING):
         assert compiled(model_path).read_bytes() == good
     assert "damaged" in caplog.text
     checked = []
-    monkeypatch.setattr(
-        cache,
-        "_core",
-        SimpleNamespace(**vars(_core) | {"validate_container": lambda p: checked.append(p) or []}),
-    )
+    monkeypatch.setattr(_core, "validate_container", lambda p: checked.append(p) or [])
     compiled(model_path)
     assert checked == []
-    monkeypatch.setattr(cache, "_boot_id", lambda: "third-boot")
+    monkeypatch.setattr(cache, "boot_id", lambda: "third-boot")
     compiled(model_path)
     compiled(model_path)
     assert len(checked) == 1
@@ -310,7 +306,7 @@ def test_interruption_while_writing_leaves_nothing_behind(cache_dir, model_path,
     def interrupted(*_arguments):
         raise error
 
-    monkeypatch.setattr(qpc_writer, "_write_constants", interrupted)
+    monkeypatch.setattr(Progress, "advance", interrupted)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         compiled(model_path)
     assert files_below(cache_dir) == []
@@ -325,19 +321,14 @@ def test_graph_the_engine_refuses_fails_at_compile_time(cache_dir):
     assert files_below(cache_dir) == []
 
 
-def checking(monkeypatch, check):
-    """Put `check` in the place of the engine's check."""
-    monkeypatch.setattr(qpc_writer, "_core", SimpleNamespace(**vars(_core) | {"check_program": check}))
-
-
 def test_what_is_loaded_for_the_proof_is_what_is_kept(cache_dir, monkeypatch):
-    loaded = []
+    loaded, inner = [], _core.check_program
 
     def check(path):
         loaded.append(Path(path).read_bytes())
-        _core.check_program(path)
+        inner(path)
 
-    checking(monkeypatch, check)
+    monkeypatch.setattr(_core, "check_program", check)
     path = compiled(weighted(600))
     assert loaded == [path.read_bytes()]
 

@@ -192,7 +192,7 @@ def test_inner_tensor_without_a_location_is_refused(tmp_path, place):
 
 
 def test_external_data_in_functions_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(check_subgraph_tensors, "_MOST_INLINE", 799)
+    monkeypatch.setattr(check_subgraph_tensors, "MOST_INLINE_BYTES", 799)
     (tmp_path / "data.bin").write_bytes(X.tobytes())
     with pytest.raises(CompileError, match="more than 799 bytes in nested graphs and functions") as caught:
         qaic.Session(session_models.save(tmp_path, in_function(external("data.bin"))))

@@ -556,7 +556,7 @@ def test_input_that_is_no_tensor_is_refused(tmp_path):
 @pytest.fixture
 def hashed(monkeypatch):
     """Count how often contents are hashed; files are remembered however young they are."""
-    monkeypatch.setattr(digest, "_SETTLED_NS", 0)
+    monkeypatch.setattr(digest, "SETTLED_NS", 0)
     calls = []
     inner = digest.files_digest
     monkeypatch.setattr(digest, "files_digest", lambda files: calls.append(1) or inner(files))

@@ -145,11 +145,11 @@ def _mark(path: Path) -> None:
 
 
 def _mark_of(path: Path) -> Path:
-    return path.with_name(f".sound-{_boot_id()}")
+    return path.with_name(f".sound-{boot_id()}")
 
 
 @lru_cache(maxsize=1)
-def _boot_id() -> str:
+def boot_id() -> str:
     """Identify this run of the machine; where the kernel does not tell, this process."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _Json = dict[str, Any]
 
 #: bytes of a constant or segment that are looked at at a time
-_PIECE: Final = 4 << 20
+PIECE: Final = 4 << 20
 #: facts of one value each
 _PROGRAM: Final = ("kind", "target", "producer", "name", "cores", "devices", "batch", "stats", "memory_bytes")
 #: of a binding; a place in a DMA buffer says nothing to a user, and `segments` tells of it
@@ -201,7 +201,7 @@ def _content(a: NDArray[Any], b: NDArray[Any]) -> _Json:
     if a.dtype.hasobject:
         count = int(np.count_nonzero(flat_a != flat_b))
         return {"different": count, "of": a.size} if count else {}
-    step = max(_PIECE // max(a.itemsize, 1), 1)
+    step = max(PIECE // max(a.itemsize, 1), 1)
     different, largest, is_float = 0, 0.0, a.dtype.kind == "f" or a.dtype.name in {"bfloat16"}
     for start in range(0, a.size, step):
         x, y = flat_a[start : start + step], flat_b[start : start + step]
@@ -224,14 +224,14 @@ def _content(a: NDArray[Any], b: NDArray[Any]) -> _Json:
 
 def _equal_bytes(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
     return all(
-        np.array_equal(a[start : start + _PIECE], b[start : start + _PIECE])
-        for start in range(0, a.size, _PIECE)
+        np.array_equal(a[start : start + PIECE], b[start : start + PIECE])
+        for start in range(0, a.size, PIECE)
     )
 
 
 def _crc(data: NDArray[np.uint8]) -> int:
     value = 0
-    for start in range(0, data.size, _PIECE):
+    for start in range(0, data.size, PIECE):
         # The stubs of numpy do not say that an array is a buffer.
-        value = zlib.crc32(data[start : start + _PIECE].data, value)
+        value = zlib.crc32(data[start : start + PIECE].data, value)
     return value

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _EXTERNAL: Final = 1
 
 #: bytes that are read into the graph at most, all tensors together; protobuf holds no graph of 2 GiB
-_MOST_INLINE: Final = 1 << 30
+MOST_INLINE_BYTES: Final = 1 << 30
 
 
 def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], external: ExternalData) -> None:
@@ -55,11 +55,11 @@ def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], exter
             continue
         source = _range(tensor, place, external)
         total += source.nbytes
-        if total > _MOST_INLINE:
+        if total > MOST_INLINE_BYTES:
             raise refuse(
                 f"external data of {_named(tensor, place)}",
                 code="graph_too_large",
-                found=f"more than {_MOST_INLINE} bytes in nested graphs and functions",
+                found=f"more than {MOST_INLINE_BYTES} bytes in nested graphs and functions",
                 expected="large tensors in the main graph",
                 fix="move them to initializers of the main graph",
             )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OWNER = "StreamProfilingHandle"
 
 #: reports that may wait for a slow callback; what is seen meanwhile is in the next one
-_UNDELIVERED = 64
+MOST_UNDELIVERED = 64
 
 
 class Clock(Protocol):
@@ -47,6 +47,10 @@ class WallClock:
     def wait_until(self, time_ms: float, stopped: threading.Event) -> bool:
         """Wait until then, or until it is stopped; whether it was stopped."""
         return stopped.wait(max(0.0, (time_ms - self.now_ms()) / 1e3))
+
+
+#: what tells the time to handles that start
+CLOCK: Clock = WallClock()
 
 
 def next_boundary_ms(now_ms: float, period_ms: int) -> int:
@@ -86,9 +90,6 @@ class StreamProfilingHandle:
     ExceptionNullPtr
         The callback is ``None``.
     """
-
-    # What tells the time; another one for tests.
-    _clock: Clock = WallClock()
 
     def __init__(  # noqa: PLR0917 - the order of the interface
         self,
@@ -187,7 +188,7 @@ class StreamProfilingHandle:
             except _core.QaicError as error:
                 return self._refuse(str(error), QStatus.QS_ERROR)
             self._stream = _Stream(
-                self._log_context(), self._profiler, self._type, self._callback, self._period_ms, self._clock
+                self._log_context(), self._profiler, self._type, self._callback, self._period_ms, CLOCK
             )
             self._stream.begin()
             # A handle that is gone must not leave a thread behind.
@@ -251,7 +252,7 @@ class _Stream:
         self._period_ms = period_ms
         self._clock = clock
         self._stopped = threading.Event()
-        self._room = threading.Semaphore(_UNDELIVERED)
+        self._room = threading.Semaphore(MOST_UNDELIVERED)
         self._thread = threading.Thread(target=self._serve, name="qaicrt profile reports", daemon=True)
 
     def begin(self) -> None:

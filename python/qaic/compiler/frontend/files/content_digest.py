@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _BLOCK: Final = 16 << 20
 
 #: nanoseconds a file must have been at rest before its digest is remembered
-_SETTLED_NS: Final = 2_000_000_000
+SETTLED_NS: Final = 2_000_000_000
 
 
 def content_digest(content: bytes) -> str:
@@ -122,7 +122,7 @@ class DigestIndex:
             How the files were found (`DataFiles.search`), where that is by more than their paths.
         """
         newest = max(max(file.stat.st_mtime_ns, file.stat.st_ctime_ns) for file in files)
-        if time.time_ns() - newest < _SETTLED_NS:
+        if time.time_ns() - newest < SETTLED_NS:
             return
         record = {
             "digest": digest,
