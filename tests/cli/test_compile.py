@@ -254,7 +254,7 @@ def test_ctrl_c_leaves_nothing(model, out, tmp_path):
         "def parse(self):\n"
         "    sys.stderr.write('working\\n'); sys.stderr.flush()\n"
         "    threading.Event().wait(60)\n"
-        "onnx_file.ModelFile.parse = parse\n"
+        "onnx_file.OnnxFile.parse = parse\n"
     )
     cache = tmp_path / "cache"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "QAIC_CACHE_DIR": str(cache)}

@@ -16,7 +16,7 @@ import pytest
 import qaicrt
 from qaic import _core
 from qaic.cli.util import device_info, main
-from qaic.cli.util.table import Table, device_lines
+from qaic.cli.util.table import DeviceTable, device_lines
 
 ORDER = [
     "Status",
@@ -426,7 +426,7 @@ def test_boxes_of_a_broken_device():
 
 
 def test_keys_choose_a_device():
-    table = Table(list, period_seconds=1)
+    table = DeviceTable(list, period_seconds=1)
     places = [table._selected]
     for key in (b"\x1b[C", b"\t", b"n", b"p", b"x", b"\x1b[D", b"\x1b[D", b"\x1b[D"):
         table._press(key, 2)

@@ -8,7 +8,7 @@ import pytest
 
 from qaic.errors import OptionConflictError, OptionError
 from qaic.options.files.options_file import MOST_BYTES, read_options_file
-from qaic.options.raw_option import Source
+from qaic.options.raw_option import OptionSource
 
 
 @pytest.fixture
@@ -76,7 +76,8 @@ def test_origin_names_file_line_and_spelling(tmp_path):
     path = tmp_path / "o.yaml"
     path.write_text("# comment\naic-num-cores: 4\n")
     (item,) = read_options_file(path)
-    assert (item.origin.source, item.origin.spelling, item.origin.line) == (Source.YAML, "aic-num-cores", 2)
+    assert item.origin.source is OptionSource.YAML
+    assert (item.origin.spelling, item.origin.line) == ("aic-num-cores", 2)
     assert str(item.origin) == f"aic-num-cores ({path}, line 2)"
 
 

@@ -12,7 +12,7 @@ import pytest
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import CompileOptions, ModelInput, RuntimeOptions, SessionOptions, resolve
 from qaic.options.normalize import recorded_only
-from qaic.options.raw_option import Source
+from qaic.options.raw_option import OptionSource
 from qaic.options.resolution import parse_updates
 
 
@@ -62,9 +62,9 @@ def test_keyword_wins_over_file_over_default(options_file):
     path = options_file("set_size: 4\nnum-activations: 3\n")
     result = resolved({"set_size": 7}, options_path=path)
     assert (result.runtime.set_size, result.runtime.num_activations, result.runtime.dev_id) == (7, 3, 0)
-    assert result.origins["set_size"].source is Source.KEYWORD
+    assert result.origins["set_size"].source is OptionSource.KEYWORD
     assert (result.origins["num_activations"].source, result.origins["num_activations"].line) == (
-        Source.YAML,
+        OptionSource.YAML,
         2,
     )
     assert "dev_id" not in result.origins

@@ -27,7 +27,7 @@ from qaic.options.codecs.scalars import (
 )
 from qaic.options.codecs.structures import ModelInputs, SymbolMap
 from qaic.options.files.options_file import read_options_file
-from qaic.options.names import nearest, normalize, respell
+from qaic.options.names import in_style_of, nearest, normalize
 from qaic.options.table import SPECS, find, nearest_name
 
 CODECS: list[Codec[object]] = [
@@ -155,7 +155,7 @@ def test_every_spelling_leads_to_the_same_option(pair):
 @given(st.sampled_from([spec.name for spec in SPECS]), st.sampled_from(["", "-", "--"]), st.booleans())
 def test_suggested_spelling_is_found_again(name, dashes, hyphens):
     like = dashes + ("a-b" if hyphens else "a_b")
-    suggestion = respell(name, like)
+    suggestion = in_style_of(name, like)
     assert suggestion.startswith(dashes)
     found = find(suggestion)
     assert found is not None

@@ -452,13 +452,13 @@ def test_a_pipe_in_a_list_does_not_hang(files):
 def runs(monkeypatch):
     """Count calibrations."""
     counted = []
-    original = collector.measure
+    original = collector.collect
 
     def counting(*arguments, **keywords):
         counted.append(1)
         return original(*arguments, **keywords)
 
-    monkeypatch.setattr("qaic.compiler.calibration.load_or_collect.measure", counting)
+    monkeypatch.setattr("qaic.compiler.calibration.load_or_collect.collect", counting)
     return counted
 
 
@@ -509,7 +509,7 @@ def test_samples_from_python_differ_by_their_measurements(tmp_path, runs):
 
 def test_samples_that_change_while_compiling_are_refused(files, monkeypatch):
     (files / "list.txt").write_text("a0.raw,b0.raw\n")
-    original = collector.measure
+    original = collector.collect
 
     def meddling(*arguments, **keywords):
         found = original(*arguments, **keywords)
@@ -517,7 +517,7 @@ def test_samples_that_change_while_compiling_are_refused(files, monkeypatch):
         os.utime("a0.raw", (5, 5))
         return found
 
-    monkeypatch.setattr("qaic.compiler.calibration.load_or_collect.measure", meddling)
+    monkeypatch.setattr("qaic.compiler.calibration.load_or_collect.collect", meddling)
     with pytest.raises(qaic.errors.CompileError, match=r"a0\.raw.*another content"):
         qaic.Session(save(files, two_inputs()), convert_to_quantize=True, input_list_file="list.txt")
     assert not containers(files)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.frontend.files.onnx_file import ModelFile
+    from qaic.compiler.frontend.files.onnx_file import OnnxFile
     from qaic.options.resolution import ResolvedOptions
 
 _log = logging.getLogger("qaic.compiler")
@@ -151,7 +151,7 @@ def compile_for_card(
 def _cached(
     compiler: Path,
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    source: ModelFile,
+    source: OnnxFile,
     resolved: ResolvedOptions,
 ) -> Path:
     """Return the container from the cache, which another version of the compiler does not answer for."""
@@ -189,7 +189,7 @@ def dump_for_card(model: str | os.PathLike[str] | bytes | onnx.ModelProto, resol
 def _compile(
     compiler: Path,
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    source: ModelFile,
+    source: OnnxFile,
     resolved: ResolvedOptions,
     work: Path,
 ) -> Path:
@@ -209,7 +209,7 @@ class _Job:
         self,
         compiler: Path,
         model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-        source: ModelFile,
+        source: OnnxFile,
         resolved: ResolvedOptions,
         work: Path,
     ) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.calibration.sample_digest import SampleFiles
-    from qaic.compiler.frontend.files.onnx_file import ModelFile
+    from qaic.compiler.frontend.files.onnx_file import OnnxFile
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.options.models import CompileOptions
@@ -206,7 +206,7 @@ def _profile_digest(context: Context) -> str:
 
 
 def _lowered(
-    source: ModelFile,
+    source: OnnxFile,
     options: CompileOptions,
     samples: SampleFiles | None,
     progress: Progress,
@@ -232,7 +232,7 @@ def _lowered(
 
 def _write(
     path: Path,
-    source: ModelFile,
+    source: OnnxFile,
     lowered: tuple[Model, Context],
     options: CompileOptions,
     set_options: Mapping[str, object],
@@ -261,7 +261,7 @@ def _write(
     extra_artifacts.write_all(context.side_files)
 
 
-def opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelFile:
+def opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> OnnxFile:
     """Open a model, wherever it is; the result is a context manager."""
     if isinstance(model, str | os.PathLike):
         return onnx_file.open_model(Path(model))

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from qaic.compiler.diagnostics.progress import Progress
-    from qaic.compiler.frontend.files.onnx_file import ModelFile
+    from qaic.compiler.frontend.files.onnx_file import OnnxFile
     from qaic.compiler.ir.context import WorkFolder
     from qaic.compiler.ir.pass_contract import Pass
     from qaic.options.models import CompileOptions
@@ -150,7 +150,7 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
 
 
 def lower(
-    source: ModelFile,
+    source: OnnxFile,
     options: CompileOptions,
     progress: Progress,
     work_folder: WorkFolder = temporary_folder,
@@ -159,7 +159,7 @@ def lower(
 
     Parameters
     ----------
-    source : ModelFile
+    source : OnnxFile
         Opened model; its weights are moved into the result.
     options : CompileOptions
         Compile options.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from qaic.errors import OptionError
 from qaic.options.codecs.scalars import ListOf, ValueMismatchError
-from qaic.options.names import respell
-from qaic.options.raw_option import Origin, RawOption, Source
+from qaic.options.names import in_style_of
+from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.spec import Flag, FlagForm, Stage
 from qaic.options.table import SPECS, find
 
@@ -58,7 +58,7 @@ def read_argv(argv: Sequence[str]) -> list[RawOption]:
     for spec, spelling, value in _arguments(argv, wrong):
         name = None if spec is None else spec.name
         earlier = next((item for item in found if name is not None and item.name == name), None)
-        given = RawOption(Origin(Source.ARGV, spelling), value, name=name)
+        given = RawOption(Origin(OptionSource.ARGV, spelling), value, name=name)
         together = None if earlier is None else _together(spec, earlier.value, value)
         if earlier is None or together is None:
             found.append(given)
@@ -230,7 +230,7 @@ def _written(spec: OptionSpec, flag: Flag, value: object, *, sdk: bool) -> list[
 def _forwarded(item: RawOption) -> list[str]:
     """Write an option that is not in the table by the general rule for names and values."""
     spelling = item.origin.spelling
-    flag = spelling if spelling.startswith("-") else respell(spelling, "-")
+    flag = spelling if spelling.startswith("-") else in_style_of(spelling, "-")
     value = item.value
     if value is None or (isinstance(value, str | bool) and str(value).lower() == "false"):
         return []

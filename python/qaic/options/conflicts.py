@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from qaic.options.codecs.op_types import operator_kind
 from qaic.options.files.custom_io import CustomIo
 from qaic.options.files.partitions import PartitionConfig
-from qaic.options.raw_option import Source
+from qaic.options.raw_option import OptionSource
 from qaic.options.rules import Rule, RuleView, Severity, exclusive, format_names, needs
 from qaic.options.table import SPECS
 
@@ -163,7 +163,9 @@ def _bins_of_kl(view: RuleView) -> str | None:
 
 def _int16(view: RuleView) -> str | None:
     origin = view.origins.get("quantization_precision")
-    if view.values["quantization_precision"] != "Int16" or origin is None or origin.source is Source.ARGV:
+    if view.values["quantization_precision"] != "Int16":
+        return None
+    if origin is None or origin.source is OptionSource.ARGV:
         return None
     return f"{origin} Int16 is documented for the command line only; a session with the card may refuse it"
 
@@ -175,7 +177,7 @@ def _samples(view: RuleView) -> str | None:
     unused = [
         name
         for name in ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads")
-        if view.is_set(name) and view.origins[name].source is not Source.ARGV
+        if view.is_set(name) and view.origins[name].source is not OptionSource.ARGV
     ]
     if not unused:
         return None

@@ -51,7 +51,7 @@ def nearest(key: str, names: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def respell(name: str, like: str) -> str:
+def in_style_of(name: str, like: str) -> str:
     """Write a canonical name in the style of another spelling, so that it can be pasted where that one stood.
 
     Parameters

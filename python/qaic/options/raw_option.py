@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Source(enum.Enum):
+class OptionSource(enum.Enum):
     """Kind of place an option came from."""
 
     KEYWORD = "keyword argument"
@@ -38,7 +38,7 @@ class Origin:
         Line in that file, from 1.
     """
 
-    source: Source
+    source: OptionSource
     spelling: str
     file: Path | None = None
     line: int | None = None

@@ -15,9 +15,9 @@ from qaic.options.codecs.scalars import FilePath, Json, ValueMismatchError
 from qaic.options.conflicts import broken
 from qaic.options.files.options_file import read_options_file
 from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
-from qaic.options.names import respell
+from qaic.options.names import in_style_of
 from qaic.options.normalize import effective_options, set_options
-from qaic.options.raw_option import Origin, RawOption, Source
+from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
 from qaic.options.table import SPECS, find, names_meant, nearest_flag, nearest_name
@@ -131,7 +131,9 @@ def resolve(
         A value is wrong, or the options file is.
     """
     given = [
-        RawOption(Origin(Source.KEYWORD, key), value) for key, value in kwargs.items() if value is not None
+        RawOption(Origin(OptionSource.KEYWORD, key), value)
+        for key, value in kwargs.items()
+        if value is not None
     ]
     given += flags
     chosen = _options_path(given, options_path)
@@ -156,7 +158,7 @@ def resolve(
     if chosen is not None:
         merged[_OPTIONS_PATH.name] = _Typed(_OPTIONS_PATH, chosen.value, chosen.origin)
     values = {name: item.value for name, item in merged.items()}
-    left_over = [item for item in [*unnamed, *for_tools] if item.origin.source is Source.YAML]
+    left_over = [item for item in [*unnamed, *for_tools] if item.origin.source is OptionSource.YAML]
     if values.get("strict_options"):
         _refuse_unusable(left_over)
 
@@ -210,7 +212,7 @@ def parse_updates(changes: Mapping[str, object]) -> dict[str, object]:
         found = find(key)
         if found is not None and found.updatable:
             if value is not None:
-                named.append(_Named(found, RawOption(Origin(Source.KEYWORD, key), value)))
+                named.append(_Named(found, RawOption(Origin(OptionSource.KEYWORD, key), value)))
         elif found is None:
             wrong.append(_unknown_text(key))
         else:
@@ -231,7 +233,8 @@ def _options_path(
     """Find the options file, which a caller may also have put among the options under another spelling."""
     named = [_Named(_OPTIONS_PATH, item) for item in keywords if find(item.key) is _OPTIONS_PATH]
     if argument is not None:
-        named.append(_Named(_OPTIONS_PATH, RawOption(Origin(Source.KEYWORD, _OPTIONS_PATH.name), argument)))
+        origin = Origin(OptionSource.KEYWORD, _OPTIONS_PATH.name)
+        named.append(_Named(_OPTIONS_PATH, RawOption(origin, argument)))
     found = _merge(_typed(named)).get(_OPTIONS_PATH.name)
     return None if found is None else _TypedPath(FilePath().parse(found.value), found.origin)
 
@@ -261,7 +264,7 @@ def _named(items: Sequence[RawOption]) -> tuple[list[_Named], list[RawOption]]:
 
 def _is_for_tools(item: _Named) -> bool:
     """Whether an option of the command line tools was given elsewhere."""
-    return item.spec.stage is Stage.CLI and item.given.origin.source is not Source.ARGV
+    return item.spec.stage is Stage.CLI and item.given.origin.source is not OptionSource.ARGV
 
 
 def _is_refused(item: RawOption) -> bool:
@@ -271,7 +274,7 @@ def _is_refused(item: RawOption) -> bool:
     is the one option of the tools that has a name as a keyword argument too.
     """
     found = find(item.key)
-    return item.origin.source is not Source.YAML and (found is None or not found.keyword)
+    return item.origin.source is not OptionSource.YAML and (found is None or not found.keyword)
 
 
 def _forwards_unknown(named: Sequence[_Named]) -> bool:
@@ -285,7 +288,7 @@ def _typed(named: Sequence[_Named]) -> list[_Typed]:
     wrong: list[tuple[OptionSpec, str, ValueMismatchError]] = []
     for item in named:
         try:
-            if item.spec.codec.python_only and item.given.origin.source is not Source.KEYWORD:
+            if item.spec.codec.python_only and item.given.origin.source is not OptionSource.KEYWORD:
                 raise item.spec.codec.mismatch(item.given.value)
             value = item.spec.codec.parse(item.given.value)
         except ValueMismatchError as error:
@@ -335,7 +338,7 @@ def _merge(typed: Sequence[_Typed]) -> dict[str, _Typed]:
     for in_file in (True, False):
         here: dict[str, _Typed] = {}
         for item in typed:
-            if (item.origin.source is Source.YAML) is not in_file:
+            if (item.origin.source is OptionSource.YAML) is not in_file:
                 continue
             name = item.spec.name
             first = here.setdefault(name, item)
@@ -439,11 +442,11 @@ def _container_warnings(items: Sequence[RawOption]) -> list[str]:
 
 
 def _unknown_text(key: str, origin: Origin | None = None) -> str:
-    if origin is not None and origin.source is Source.ARGV:
+    if origin is not None and origin.source is OptionSource.ARGV:
         flag = nearest_flag(key)
         near = None if flag is None else f"-{flag}"
     else:
-        near = " or ".join(respell(name, key) for name in names_meant(key)) or None
+        near = " or ".join(in_style_of(name, key) for name in names_meant(key)) or None
     hint = "" if near is None else f"; did you mean {near}?"
     return f"unknown option {key if origin is None else origin}{hint}"
 

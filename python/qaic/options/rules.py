@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.options.raw_option import Source
+from qaic.options.raw_option import OptionSource
 from qaic.options.table import find
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class RuleView:
         if origin is not None:
             return str(origin)
         spec = find(name)
-        on_command_line = any(given.source is Source.ARGV for given in self.origins.values())
+        on_command_line = any(given.source is OptionSource.ARGV for given in self.origins.values())
         if on_command_line and spec is not None and spec.flag is not None:
             return f"-{spec.flag.text}"
         return name

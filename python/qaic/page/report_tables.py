@@ -104,7 +104,7 @@ def table_html(table: Table) -> str:
         _cells(column, [row[place] for row in shown]) for place, column in zip(places, columns, strict=True)
     ]
     body = "".join(
-        f"<tr{' class=faint' if number in table.faint else ''}>{''.join(row)}</tr>\n"
+        f"<tr{' class=faint' if number in table.estimated_rows else ''}>{''.join(row)}</tr>\n"
         for number, row in enumerate(zip(*cells, strict=True))
     )
     narrow = " narrow" if len(columns) <= _NARROW else ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    Source = str | os.PathLike[str] | Buffer
+    BufferSource = str | os.PathLike[str] | Buffer
 
 #: names of stats files
 FILE_NAME: Final = re.compile(
@@ -130,7 +130,7 @@ def descriptors(
     return [Descriptor(descriptor) for descriptor in compiled if descriptor is not None]
 
 
-def _by_likeliness(candidates: list[Descriptor | None], source: Source) -> list[Descriptor | None]:
+def _by_likeliness(candidates: list[Descriptor | None], source: BufferSource) -> list[Descriptor | None]:
     """Sort the program first whose network the file is named after."""
     if len(candidates) < 2 or not isinstance(source, str | os.PathLike):
         return candidates
@@ -140,7 +140,7 @@ def _by_likeliness(candidates: list[Descriptor | None], source: Source) -> list[
 
 
 def _open_one_of(
-    source: Source, candidates: list[Descriptor | None], layout: str | None, *, force: bool
+    source: BufferSource, candidates: list[Descriptor | None], layout: str | None, *, force: bool
 ) -> StatsBuffer:
     if layout is not None and layout != layouts.OPEN_LAYOUT:
         return _foreign(layouts.find(layout), _bytes_of(source), candidates[0], force=force)
@@ -173,7 +173,7 @@ def _foreign(
     return StatsBuffer(layouts.decode(layout, buffer, descriptor, force=force), descriptor, layout.name)
 
 
-def _bytes_of(source: Source) -> NDArray[Any]:
+def _bytes_of(source: BufferSource) -> NDArray[Any]:
     """Return the bytes, read-only."""
     if isinstance(source, str | os.PathLike):
         path = Path(source)

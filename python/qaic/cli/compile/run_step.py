@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.console import print_message
-from qaic.options.raw_option import Source
+from qaic.options.raw_option import OptionSource
 
 if TYPE_CHECKING:
     from qaic.cli.runner.command_line import RunRequest
@@ -69,7 +69,7 @@ def warn_unused(resolved: ResolvedOptions, name: str) -> None:
     if not (resolved.compile.convert_to_quantize or resolved.compile.dump_profile):
         # A rule has named those in a file already.
         given = (origin for option, origin in resolved.origins.items() if option in _SAMPLES)
-        samples = [str(origin) for origin in given if origin.source is Source.ARGV]
+        samples = [str(origin) for origin in given if origin.source is OptionSource.ARGV]
         if samples:
             print_message(
                 "note",

@@ -10,7 +10,7 @@ from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message
 from qaic.cli.runner.inputs.memory import InputMemory
 from qaic.cli.runner.inputs.sources import requests_of
 from qaic.cli.runner.latencies import Latencies, final_line, write_json
-from qaic.cli.runner.live import Progress, latency_reporter, rate_reporter
+from qaic.cli.runner.live import RunProgress, latency_reporter, rate_reporter
 from qaic.cli.runner.loop import Loop
 from qaic.cli.runner.network import Network
 from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, written_range
@@ -193,7 +193,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
     handles = options.in_flight_per_activation * options.aic_num_of_activations
     in_flight = min(handles, plan.iterations or handles)
     batch = plan.network.batch
-    progress = Progress()
+    progress = RunProgress()
     loop = Loop(
         inference_set,
         plan.requests,

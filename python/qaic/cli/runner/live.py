@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _STATS_PERIOD_SECONDS = 1.0
 
 
-class Progress:
+class RunProgress:
     """State of a run. One thread counts; a reader sees a number a moment old at worst."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Reporter:
         self._thread.join()
 
 
-def rate_reporter(progress: Progress, batch: int, period_ms: int) -> Reporter:
+def rate_reporter(progress: RunProgress, batch: int, period_ms: int) -> Reporter:
     """Report how many inferences are done, and the rate of the last period, batch included."""
     last_count, last_time = 0, time.perf_counter()
 

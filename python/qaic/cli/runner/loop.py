@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from qaic.cli.runner.inputs.memory import InputMemory
     from qaic.cli.runner.inputs.requests import Request
-    from qaic.cli.runner.live import Progress
+    from qaic.cli.runner.live import RunProgress
     from qaic.cli.runner.outputs import Comparer, Writer
 
 _OK = rt.QStatus.QS_SUCCESS
@@ -60,7 +60,7 @@ class Loop:
         *,
         activations: int,
         most_in_flight: int,
-        progress: Progress,
+        progress: RunProgress,
         writer: Writer | None,
         comparer: Comparer | None,
     ) -> None:

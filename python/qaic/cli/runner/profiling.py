@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from qaic import rt
-    from qaic.cli.runner.live import Progress
+    from qaic.cli.runner.live import RunProgress
     from qaic.cli.runner.profiling_options import Profiling
 
 #: types that are made of the device's buffers
@@ -234,7 +234,7 @@ class Recording:
         wanted: Profiling,
         folder: Path,
         statistics: _core.StatsDescriptor | None,
-        progress: Progress,
+        progress: RunProgress,
     ) -> None:
         self._set = inference_set
         self._wanted = wanted

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qaic.cli.util.device_info import Device
-    from qaic.cli.util.source import Source
+    from qaic.cli.util.source import DeviceSource
 
 _SHORTEST_PERIOD_SECONDS = 0.1
 # Comparing is quadratic in the length; no label comes near this many characters.
@@ -84,9 +84,9 @@ def _tool(argv: Sequence[str]) -> int:
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    from qaic.cli.util.source import Source
+    from qaic.cli.util.source import DeviceSource
 
-    devices, code = _chosen(arguments, Source())
+    devices, code = _chosen(arguments, DeviceSource())
     if arguments.json is not None:
         _write_json({"device_info": [device.record() for device in devices]}, arguments.json)
     if arguments.json is None or (arguments.query and arguments.json != "-"):
@@ -104,19 +104,20 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    from qaic.cli.util.source import Source
-    from qaic.cli.util.table import Table
+    from qaic.cli.util.source import DeviceSource
+    from qaic.cli.util.table import DeviceTable
 
     try:
-        source = Source()
+        source = DeviceSource()
         _, code = _chosen(arguments, source)
-        return code or Table(lambda: _chosen(arguments, source)[0], period_seconds=arguments.table).run()
+        table = DeviceTable(lambda: _chosen(arguments, source)[0], period_seconds=arguments.table)
+        return code or table.run()
     except KeyboardInterrupt:
         # Ctrl-C is how one leaves the table, not a failure.
         return SUCCESS
 
 
-def _chosen(arguments: argparse.Namespace, source: Source) -> tuple[list[Device], int]:
+def _chosen(arguments: argparse.Namespace, source: DeviceSource) -> tuple[list[Device], int]:
     """Query the devices asked for; the exit code tells when some do not exist, which has been said then."""
     devices, unknown = source.query(arguments.aic_device_id)
     for number in unknown:
@@ -146,9 +147,9 @@ def _label(key: str, devices: Sequence[Device]) -> str:
 
 def _act(arguments: argparse.Namespace) -> int:
     """Reset devices, or enable what several of them do together. Says of each what was done."""
-    from qaic.cli.util.source import Source
+    from qaic.cli.util.source import DeviceSource
 
-    source = Source()
+    source = DeviceSource()
     devices, code = _chosen(arguments, source)
     if arguments.address is not None:
         devices = [device for device in devices if device.matches("PCI Address", arguments.address)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Source:
+class DeviceSource:
     """The devices of this process.
 
     Raises

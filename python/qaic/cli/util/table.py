@@ -30,7 +30,7 @@ _LONGEST_KEY_BYTES = 16
 _KEYS = "(arrows: device, q: leave)"
 
 
-class Table:
+class DeviceTable:
     """Shows devices again and again.
 
     Parameters

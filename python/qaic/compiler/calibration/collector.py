@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.compiler.calibration.dataset import ModelInput, Sample, Source
-    from qaic.compiler.calibration.observed_tensors import Measured
+    from qaic.compiler.calibration.dataset import Sample, SampledInput, SampleSource
+    from qaic.compiler.calibration.observed_tensors import ObservedTensors
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
@@ -101,11 +101,11 @@ def _not_finite(name: str, place: str, values: NDArray[np.float32]) -> CompileEr
     )
 
 
-def measure(
+def collect(
     model: Model,
     context: Context,
-    measured: Measured,
-    source: Source,
+    measured: ObservedTensors,
+    source: SampleSource,
     *,
     with_histograms: bool,
 ) -> dict[str, TensorProfile]:
@@ -146,7 +146,7 @@ def measure(
     return {name: profile for name, profile in profiles.items() if profile is not None}
 
 
-def workers_of(inputs: Sequence[ModelInput], output_bytes: int, options: CompileOptions) -> int:
+def workers_of(inputs: Sequence[SampledInput], output_bytes: int, options: CompileOptions) -> int:
     """Say how many samples run side by side.
 
     One at a time where the device keeps state, which one sample leaves to the next.
@@ -162,9 +162,9 @@ class _Run:
 
     def __init__(
         self,
-        inputs: Sequence[ModelInput],
-        measured: Measured,
-        source: Source,
+        inputs: Sequence[SampledInput],
+        measured: ObservedTensors,
+        source: SampleSource,
         records: Mapping[str, RangeRecord | HistogramRecord],
         progress: Progress,
     ) -> None:
@@ -217,28 +217,29 @@ class _Run:
 
     def _side_by_side(self, programs: _core.InferenceSet, workers: int) -> int:
         done = 0
-        flying: deque[tuple[Future[None], _core.Inference]] = deque()
+        in_flight: deque[tuple[Future[None], _core.Inference]] = deque()
         with ThreadPoolExecutor(workers) as pool:
             try:
                 for number, sample, arrays in self._samples():
                     inference = programs.prepare(arrays)
                     # The iterator of samples may use the memory of this one for the next.
                     inputs = {name: arrays[name].copy() for name in self._measured.inputs}
-                    flying.append((pool.submit(self._fly, inference, number, sample, inputs), inference))
-                    if len(flying) > workers:
-                        flying.popleft()[0].result()
+                    future = pool.submit(self._run_one, inference, number, sample, inputs)
+                    in_flight.append((future, inference))
+                    if len(in_flight) > workers:
+                        in_flight.popleft()[0].result()
                         done += 1
-                while flying:
-                    flying[0][0].result()
-                    flying.popleft()
+                while in_flight:
+                    in_flight[0][0].result()
+                    in_flight.popleft()
                     done += 1
             finally:
-                for future, inference in flying:
+                for future, inference in in_flight:
                     future.cancel()
                     inference.cancel()
         return done
 
-    def _fly(
+    def _run_one(
         self,
         inference: _core.Inference,
         number: int,

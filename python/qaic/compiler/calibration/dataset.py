@@ -25,7 +25,7 @@ _MOST_LIST_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ModelInput:
+class SampledInput:
     """An input of the float graph.
 
     Parameters
@@ -58,7 +58,7 @@ class Sample:
     arrays: Mapping[str, NDArray[Any]]
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Samples for one calibration."""
 
     @property
@@ -98,7 +98,7 @@ class ObjectSource:
             self.count = None
 
     def samples(self) -> Iterator[Sample]:
-        """See `Source.samples`."""
+        """See `SampleSource.samples`."""
         for number, item in enumerate(self._items, start=1):
             place = f"sample {number}"
             if not isinstance(item, Mapping):
@@ -129,7 +129,7 @@ class FileSource:
 
     option = "input_list_file"
 
-    def __init__(self, path: Path, inputs: Sequence[ModelInput]) -> None:
+    def __init__(self, path: Path, inputs: Sequence[SampledInput]) -> None:
         self._path = path
         self._inputs = {item.name: item for item in inputs}
         self._lines = list(read_list(path))
@@ -139,7 +139,7 @@ class FileSource:
                 self._check(number, self._inputs[item], file)
 
     def samples(self) -> Iterator[Sample]:
-        """See `Source.samples`."""
+        """See `SampleSource.samples`."""
         for number, names in self._lines:
             files = self._assigned(number, names)
             arrays = {name: self._read(number, self._inputs[name], file) for name, file in files.items()}
@@ -183,7 +183,7 @@ class FileSource:
             )
         return {item.name: Path(name) for item, name in zip(targets, names, strict=True)}
 
-    def _check(self, number: int, item: ModelInput, file: Path) -> None:
+    def _check(self, number: int, item: SampledInput, file: Path) -> None:
         try:
             size = file.stat().st_size
             regular = file.is_file()
@@ -200,7 +200,7 @@ class FileSource:
                 number, f"{size} bytes in {str(file)!r} for input {item.name!r}", f"{forms} bytes"
             )
 
-    def _read(self, number: int, item: ModelInput, file: Path) -> NDArray[Any]:
+    def _read(self, number: int, item: SampledInput, file: Path) -> NDArray[Any]:
         try:
             if file.suffix.lower() == ".npy":
                 # Mapped, so that a header cannot ask for more than the file holds.
@@ -258,7 +258,7 @@ def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise wrong("", "no samples", "one line for each sample")
 
 
-def fitted(option: str, sample: Sample, inputs: Sequence[ModelInput]) -> dict[str, NDArray[Any]]:
+def fitted(option: str, sample: Sample, inputs: Sequence[SampledInput]) -> dict[str, NDArray[Any]]:
     """Check a sample against the inputs of the model and return its arrays as the program takes them.
 
     Arrays are converted where numpy calls it ``same_kind`` and no integer is out of range.
@@ -300,7 +300,7 @@ def fitted(option: str, sample: Sample, inputs: Sequence[ModelInput]) -> dict[st
 
 
 def _converted(
-    item: ModelInput, array: NDArray[Any], wrong: Callable[[str, str], OptionError]
+    item: SampledInput, array: NDArray[Any], wrong: Callable[[str, str], OptionError]
 ) -> NDArray[Any]:
     if array.dtype != item.dtype:
         integers = array.dtype.kind in "iu" and item.dtype.kind in "iu"

@@ -7,7 +7,7 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qaic.compiler.calibration.collector import measure
+from qaic.compiler.calibration.collector import collect
 from qaic.compiler.calibration.dataset import FileSource, ObjectSource
 from qaic.compiler.calibration.encodings import read_external
 from qaic.compiler.calibration.glow_profile import MOST_BYTES, read_profile, write_profile
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from qaic.compiler.calibration.dataset import Source
-    from qaic.compiler.calibration.observed_tensors import Measured
+    from qaic.compiler.calibration.dataset import SampleSource
+    from qaic.compiler.calibration.observed_tensors import ObservedTensors
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.pass_contract import Pass
@@ -155,7 +155,7 @@ def _external(graph: Model, file: InputFileContent) -> Profile:
     return profile
 
 
-def _complete(profile: Profile, chosen: Measured, where: str) -> None:
+def _complete(profile: Profile, chosen: ObservedTensors, where: str) -> None:
     """Give entries to tensors that hold the same values as others, and tell about those without any."""
     for name, source in chosen.same.items():
         if name not in profile.tensors and source in profile.tensors:
@@ -191,7 +191,7 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Profi
             source.option,
         )
         return Profile()
-    found = measure(graph, context, chosen, source, with_histograms=with_histograms)
+    found = collect(graph, context, chosen, source, with_histograms=with_histograms)
     return Profile({name: found[at] for name, at in chosen.same.items() if at in found})
 
 
@@ -202,7 +202,7 @@ def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:
     return {key for key, chosen in classes.items() if chosen not in INTEGERS}
 
 
-def source_of(graph: Model, options: CompileOptions) -> Source:
+def source_of(graph: Model, options: CompileOptions) -> SampleSource:
     """Open the samples that the options name; random ones, with a warning, where they name none.
 
     Raises

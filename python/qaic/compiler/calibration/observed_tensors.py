@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from qaic.compiler.calibration.dataset import ModelInput
+from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.ir.op_types import operands, quantizable, results
@@ -41,7 +41,7 @@ _LIMITING: Final = frozenset({"Clip", "Relu"})
 _MEASURABLE: Final = frozenset({FLOAT, FLOAT16})
 
 
-def model_inputs(model: Model, *, has_state: bool) -> list[ModelInput]:
+def model_inputs(model: Model, *, has_state: bool) -> list[SampledInput]:
     """List the inputs of a float graph as samples have to fill them.
 
     Parameters
@@ -53,7 +53,7 @@ def model_inputs(model: Model, *, has_state: bool) -> list[ModelInput]:
     """
     outputs = {edge.name for edge in model.outputs}
     return [
-        ModelInput(
+        SampledInput(
             edge.name,
             np.dtype(edge.dtype),
             tuple(variant.inputs[at] for variant in model.variants) if model.variants else (edge.dims,),
@@ -64,7 +64,7 @@ def model_inputs(model: Model, *, has_state: bool) -> list[ModelInput]:
 
 
 @dataclass(slots=True)
-class Measured:
+class ObservedTensors:
     """Which tensors are measured, and what the measurements hold for.
 
     Parameters
@@ -86,7 +86,7 @@ class Measured:
     same: dict[str, str] = field(default_factory=dict)
 
 
-def choose(model: Model, float_nodes: set[str]) -> Measured:
+def choose(model: Model, float_nodes: set[str]) -> ObservedTensors:
     """Choose the tensors that quantizing may need: what quantizable nodes read and write, constants apart.
 
     Parameters
@@ -107,7 +107,7 @@ def choose(model: Model, float_nodes: set[str]) -> Measured:
     source = _sources(model.proto.graph, constants)
     limited = _limited(model.proto.graph, constants)
     inputs = [edge.name for edge in model.interface.inputs]
-    chosen = Measured()
+    chosen = ObservedTensors()
     known = set(inputs)
     for name in wanted:
         if name in constants or model.facts.types.get(name) not in _MEASURABLE:

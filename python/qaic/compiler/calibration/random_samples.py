@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from qaic.compiler.calibration.dataset import ModelInput
+    from qaic.compiler.calibration.dataset import SampledInput
 
 #: more would only widen ranges that mean nothing
 RANDOM_SAMPLES: Final = 8
@@ -39,19 +39,19 @@ class RandomSource:
     option = "use_random_input_data"
     count = RANDOM_SAMPLES
 
-    def __init__(self, inputs: Sequence[ModelInput], kind: str, limits: Mapping[str, int]) -> None:
+    def __init__(self, inputs: Sequence[SampledInput], kind: str, limits: Mapping[str, int]) -> None:
         self._inputs = [item for item in inputs if not item.is_state]
         self._kind = kind
         self._limits = limits
 
     def samples(self) -> Iterator[Sample]:
-        """See `Source.samples`. The same numbers each time."""
+        """See `SampleSource.samples`. The same numbers each time."""
         generator = np.random.default_rng(_SEED)
         for number in range(1, self.count + 1):
             arrays = {item.name: self._array(item, generator) for item in self._inputs}
             yield Sample(f"random sample {number}", arrays)
 
-    def _array(self, item: ModelInput, generator: np.random.Generator) -> NDArray[Any]:
+    def _array(self, item: SampledInput, generator: np.random.Generator) -> NDArray[Any]:
         shape = item.shapes[0]
         if item.dtype.kind == "f":
             draw = generator.standard_normal if self._kind == "gaussian" else generator.random

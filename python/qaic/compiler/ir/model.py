@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Provenance(Protocol):
     """Which nodes of the user's model the nodes of a program go back to."""
 
-    def settle(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
+    def owners(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
         """Name the nodes of a model, and map each name to those of the user's nodes."""
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import Constants
-from qaic.compiler.ir.constants.weights import Source, Weight, read_all
+from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.weights import TensorSource, Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import FreshNames, uses
 from qaic.compiler.ir.pass_contract import Always
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class ScaledSource:
     """Float32 weights with one factor per output channel, multiplied while they are read."""
 
-    inner: Source
+    inner: TensorSource
     factors: npt.NDArray[np.float32]
 
     @property
@@ -74,7 +74,7 @@ def fold_batch_normalization(
     makers = {name: node for node in graph.node for name in node.output}
     if not any(node.op_type == "BatchNormalization" for node in graph.node):
         return 0
-    constants = Constants(graph, weights)
+    constants = ConstantReader(graph, weights)
     count = uses(graph)
     fresh = FreshNames(graph)
     folded: list[int] = []

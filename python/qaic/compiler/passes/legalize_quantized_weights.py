@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.reader import Constants, read_array
+from qaic.compiler.ir.constants.reader import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
 from qaic.compiler.ir.graph_walk import (
@@ -74,7 +74,7 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
         The size of blocks is not positive.
     """
     exact: list[str] = []
-    constants = Constants(model.graph, weights)
+    constants = ConstantReader(model.graph, weights)
     for node in all_nodes(model.graph.node):
         if node.op_type == "MatMulNBits" and node.domain == _ENGINE_DOMAIN:
             _unpack_zero_points(node, constants, model.graph)
@@ -280,7 +280,7 @@ def _integer(node: onnx.NodeProto, name: str, default: int) -> int:
     return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
 
 
-def _unpack_zero_points(node: onnx.NodeProto, constants: Constants, graph: onnx.GraphProto) -> None:
+def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: onnx.GraphProto) -> None:
     """Give MatMulNBits with the order of its groups (GPTQ with act_order) its zero points as floats."""
     import numpy as np
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import Constants
+from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import FreshNames
 from qaic.compiler.ir.precision import PrecisionClass
@@ -65,7 +65,7 @@ class GraphBuilder:
         self.graph = model.graph
         self.facts = facts
         self.classes = classes
-        self.constants = Constants(model.graph, weights)
+        self.constants = ConstantReader(model.graph, weights)
         self.fresh = FreshNames(model.graph)
         self.version = version_of(model)
         self.nodes: list[onnx.NodeProto] = []

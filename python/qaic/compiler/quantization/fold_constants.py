@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import lift_float_constants
-from qaic.compiler.ir.constants.reader import Constants, read_array
+from qaic.compiler.ir.constants.reader import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
@@ -104,7 +104,7 @@ def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: Va
     """
     lift_float_constants(model)
     graph = model.graph
-    constants = Constants(graph, weights)
+    constants = ConstantReader(graph, weights)
     makers: dict[str, onnx.NodeProto] = {}
     known: set[str] = set()
     for node in graph.node:
@@ -137,7 +137,7 @@ def _computed(
     name: str,
     model: onnx.ModelProto,
     makers: dict[str, onnx.NodeProto],
-    constants: Constants,
+    constants: ConstantReader,
     facts: ValueFacts,
 ) -> Weight | None:
     """Describe a computed constant, or return None where it is better left to the engine."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.constants.reader import Constants
+    from qaic.compiler.ir.constants.reader import ConstantReader
     from qaic.compiler.ir.value_info import ValueFacts
 
 
@@ -34,7 +34,7 @@ HEADS = WEIGHTED | {"AveragePool", "Concat", "GlobalAveragePool", "Pad", "Reduce
 def find_groups(
     graph: onnx.GraphProto,
     classes: dict[str, PrecisionClass],
-    constants: Constants,
+    constants: ConstantReader,
     facts: ValueFacts,
     profiled: Callable[[str], bool],
 ) -> Iterator[Group]:
@@ -46,7 +46,7 @@ def find_groups(
         Main graph in topological order.
     classes : dict[str, PrecisionClass]
         Class of each node by its first output.
-    constants : Constants
+    constants : ConstantReader
         Constants of the graph.
     facts : ValueFacts
         Types and shapes.
@@ -83,7 +83,7 @@ class _Joining:
         self,
         graph: onnx.GraphProto,
         classes: dict[str, PrecisionClass],
-        constants: Constants,
+        constants: ConstantReader,
         facts: ValueFacts,
         profiled: Callable[[str], bool],
     ) -> None:
@@ -141,7 +141,7 @@ class _Joining:
         return True
 
 
-def _is_bias(group: Group, name: str, constants: Constants, facts: ValueFacts) -> bool:
+def _is_bias(group: Group, name: str, constants: ConstantReader, facts: ValueFacts) -> bool:
     """Whether a constant is one number per output channel of a group with constant weight, or one for all."""
     node = group.node
     if not standard(node, "Conv", "Gemm", "MatMul") or not constants.is_float(name):
@@ -164,7 +164,7 @@ def _is_bias(group: Group, name: str, constants: Constants, facts: ValueFacts) -
     )
 
 
-def _bounds(node: onnx.NodeProto, constants: Constants) -> tuple[float, float] | None:
+def _bounds(node: onnx.NodeProto, constants: ConstantReader) -> tuple[float, float] | None:
     """Read the bounds of a Relu or a Clip; None for other nodes and for bounds that are computed."""
     if standard(node, "Relu"):
         return 0.0, math.inf

@@ -22,7 +22,7 @@ _BITS: Final = {"Int8": 8, "Int16": 16}
 _CENTRED: Final = frozenset({"symmetric", "symmetric_with_power2_scale"})
 
 
-class Parameters:
+class QuantParamsChooser:
     """Chooses scales and offsets.
 
     Parameters

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.constants.reader import Constants
+    from qaic.compiler.ir.constants.reader import ConstantReader
     from qaic.compiler.ir.value_info import ValueFacts
 
 #: operators that compute each element from the elements at its place
@@ -91,7 +91,7 @@ class PatternFinder:
     ----------
     graph : onnx.GraphProto
         Main graph in topological order.
-    constants : Constants
+    constants : ConstantReader
         Its constants.
     facts : ValueFacts
         Types and shapes.
@@ -106,7 +106,7 @@ class PatternFinder:
     def __init__(
         self,
         graph: onnx.GraphProto,
-        constants: Constants,
+        constants: ConstantReader,
         facts: ValueFacts,
         classes: Mapping[str, PrecisionClass],
         *,

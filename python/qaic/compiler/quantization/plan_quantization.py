@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import Constants
+from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
@@ -24,7 +24,7 @@ from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
 from qaic.compiler.ir.quant_params import QuantParams
 from qaic.compiler.ir.quantization_plan import FloatNodes, Group, QuantizationPlan, QuantizedGroup, Scheme
 from qaic.compiler.quantization.groups import find_groups
-from qaic.compiler.quantization.parameters import Parameters, value_range
+from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.compiler.quantization.raise_opset import has_integer_forms, version_of
 from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
 from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
@@ -95,8 +95,8 @@ def plan_quantization(
     CompileError
         A constant of a quantized node is not finite.
     """
-    parameters = Parameters(profile, options)
-    constants = Constants(model.graph, weights)
+    parameters = QuantParamsChooser(profile, options)
+    constants = ConstantReader(model.graph, weights)
     planner = _Planner(
         model, constants, facts, classes, reasons=reasons, parameters=parameters, options=options
     )
@@ -154,12 +154,12 @@ class _Planner:
     def __init__(
         self,
         model: onnx.ModelProto,
-        constants: Constants,
+        constants: ConstantReader,
         facts: ValueFacts,
         classes: Mapping[str, PrecisionClass],
         *,
         reasons: Mapping[str, FloatReason],
-        parameters: Parameters,
+        parameters: QuantParamsChooser,
         options: CompileOptions,
     ) -> None:
         self.graph = model.graph

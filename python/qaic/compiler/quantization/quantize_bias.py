@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qaic.compiler.quantization.parameters import Parameters
+    from qaic.compiler.quantization.parameters import QuantParamsChooser
 
 _INT32_MAX: Final = 2**31 - 1
 #: product of scales that a float32 holds with all its digits, whichever way it is rounded
@@ -29,7 +29,7 @@ def quantize_bias(
     bias: npt.NDArray[np.float32],
     input_scale: float,
     weight_scales: npt.NDArray[np.float32],
-    parameters: Parameters,
+    parameters: QuantParamsChooser,
     *,
     integer_kernel: bool,
 ) -> QuantizedBias:
@@ -43,7 +43,7 @@ def quantize_bias(
         Scale of the data operand.
     weight_scales : ndarray
         Scale of the weight: one, or one per output channel.
-    parameters : Parameters
+    parameters : QuantParamsChooser
         Schema and precision.
     integer_kernel : bool
         Whether the numbers are for an integer kernel. The float kernels of 16-bit quantization take a bias

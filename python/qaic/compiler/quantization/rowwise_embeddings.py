@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from qaic.compiler.ir.constants.reader import Constants
+    from qaic.compiler.ir.constants.reader import ConstantReader
     from qaic.compiler.ir.quantization_plan import QuantizedGroup
     from qaic.compiler.quantization.insert_qdq import Inserter
     from qaic.options.models import CompileOptions
@@ -47,7 +47,9 @@ class RowSource:
             yield np.clip(np.rint((row - low) / step), 0, 255).astype(np.uint8).tobytes()
 
 
-def is_rowwise(node: onnx.NodeProto, constants: Constants, options: CompileOptions, precision: str) -> bool:
+def is_rowwise(
+    node: onnx.NodeProto, constants: ConstantReader, options: CompileOptions, precision: str
+) -> bool:
     """Whether a node gathers rows of a constant table, and rows are to be quantized one by one."""
     if not standard(node, "Gather") or not options.enable_rowwise:
         return False
@@ -62,7 +64,7 @@ def is_rowwise(node: onnx.NodeProto, constants: Constants, options: CompileOptio
     )
 
 
-def plan_table(name: str, constants: Constants) -> PlannedTable:
+def plan_table(name: str, constants: ConstantReader) -> PlannedTable:
     """Choose a step for every row of a table.
 
     Raises

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from qaic.compiler.ir.constants.reader import Constants
+    from qaic.compiler.ir.constants.reader import ConstantReader
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.profile import TensorProfile
     from qaic.compiler.ir.quantization_plan import Group
-    from qaic.compiler.quantization.parameters import Parameters
+    from qaic.compiler.quantization.parameters import QuantParamsChooser
     from qaic.options.models import CompileOptions
 
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose"})
@@ -59,8 +59,8 @@ def _product(
 
 def plan_weight(
     group: Group,
-    constants: Constants,
-    parameters: Parameters,
+    constants: ConstantReader,
+    parameters: QuantParamsChooser,
     options: CompileOptions,
     *,
     precision: str,
@@ -72,9 +72,9 @@ def plan_weight(
     ----------
     group : Group
         A group whose node `has_constant_kernel`.
-    constants : Constants
+    constants : ConstantReader
         Constants of the graph.
-    parameters : Parameters
+    parameters : QuantParamsChooser
         Schemas and what files fixed.
     options : CompileOptions
         Row-wise and channel-wise.
@@ -126,7 +126,7 @@ def _channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, 
 
 
 def _affine(
-    group: Group, constants: Constants, channels: int
+    group: Group, constants: ConstantReader, channels: int
 ) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float32] | None]:
     """Collect what a group does to its sums of products.
 
@@ -163,7 +163,7 @@ def _choose(
     node: onnx.NodeProto,
     values: npt.NDArray[np.float32],
     channel_axis: int | None,
-    parameters: Parameters,
+    parameters: QuantParamsChooser,
     *,
     fixed: TensorProfile | None,
     along: int | None,
@@ -209,7 +209,7 @@ def _per_channel(node: onnx.NodeProto, options: CompileOptions) -> bool:
     return options.enable_channelwise if node.op_type in _CONVOLUTIONS else options.enable_rowwise
 
 
-def has_constant_kernel(node: onnx.NodeProto, constants: Constants) -> bool:
+def has_constant_kernel(node: onnx.NodeProto, constants: ConstantReader) -> bool:
     """Whether weight and bias of a node are constants that can be quantized with the operator.
 
     A bias has one number per output channel.

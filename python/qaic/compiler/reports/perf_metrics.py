@@ -52,7 +52,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class WeightCounts:
     """Weights of a program.
 
     Parameters
@@ -84,7 +84,7 @@ def work_of(form: onnx.ModelProto, name: str = "") -> Work:
     return Work(name, macs, unknown, _peak(form.graph, shapes, types))
 
 
-def parameters_of(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> Parameters:
+def parameters_of(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> WeightCounts:
     """Count the weights of a program: those stored apart and those in its graph."""
     count, stored = 0, Counter[str]()
     for weight in weights.values():
@@ -94,10 +94,10 @@ def parameters_of(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> Para
         if tensor.name not in weights and TABLE.get(tensor.data_type, ("", 0))[1]:
             count += math.prod(tensor.dims)
             stored[type_name(tensor.data_type)] += tensor_bytes(tensor.data_type, tensor.dims)
-    return Parameters(count, stored)
+    return WeightCounts(count, stored)
 
 
-def table(works: Sequence[Work], parameters: Parameters) -> str:
+def table(works: Sequence[Work], parameters: WeightCounts) -> str:
     """Write the figures for people."""
     lines = [f"parameters        {parameters.count:,}"]
     total = sum(parameters.stored_bytes.values())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from qaic.errors import OptionConflictError, OptionError
 from qaic.options.codecs.scalars import Bool, ValueMismatchError
 from qaic.options.names import normalize
-from qaic.options.raw_option import Origin, RawOption, Source
+from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.support.yaml import (
     DuplicateKeyError,
     PlainValues,
@@ -92,7 +92,7 @@ def _options(path: Path, root: MappingNode) -> list[RawOption]:
             # A key of the ONNX Runtime provider's files: not an option, but a rule for reading the others.
             base = path.parent if _flag(path, key, at, value) else None
         else:
-            given.append(RawOption(Origin(Source.YAML, key, path, at), value))
+            given.append(RawOption(Origin(OptionSource.YAML, key, path, at), value))
     return [RawOption(item.origin, item.value, base) for item in given]
 
 

@@ -35,14 +35,14 @@ class DescribeOperations:
         provenance = model.provenance
         with context.work_folder("operations") as folder:
             with declared(model):
-                owners = provenance.settle(model.proto)
+                owners = provenance.owners(model.proto)
             optimized = _optimized(folder / "program.bin", model, context)
             for _ in range(_FUNCTION_DEPTH):
                 with declared(model):
                     written_out = named_throughout(model.proto, optimized)
                     if written_out is not None:
                         model.proto = written_out
-                        owners = provenance.settle(written_out)
+                        owners = provenance.owners(written_out)
                 if written_out is None:
                     break
                 optimized = _optimized(folder / "program.bin", model, context)

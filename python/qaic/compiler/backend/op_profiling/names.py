@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
 
 
-class UserNodes:
+class NodeProvenance:
     """The nodes of a model before the passes of the compiler.
 
     Parameters
@@ -41,7 +41,7 @@ class UserNodes:
         self._graph = type(model.graph)()
         self._graph.CopyFrom(model.graph)
 
-    def settle(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
+    def owners(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
         """Name the nodes of the model as the passes left it.
 
         Parameters
@@ -98,5 +98,5 @@ class RecordProvenance:
     def run(self, model: Model, context: Context) -> bool:
         """Name the nodes."""
         del context
-        model.provenance = UserNodes(model.proto)
+        model.provenance = NodeProvenance(model.proto)
         return True

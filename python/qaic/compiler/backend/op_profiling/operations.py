@@ -144,7 +144,7 @@ class _Table:
             self._values.rename(old, new)
         self._values.complete(program)
         # Per operation, the node it is named after.
-        self._chiefs = [self._chief(place) for place in range(len(self._origins.engine_nodes))]
+        self._main_origins = [self._main_origin(place) for place in range(len(self._origins.engine_nodes))]
         self._macs = self._multiplications()
 
     def made(self) -> OpsTable:
@@ -160,8 +160,8 @@ class _Table:
     def _op(self, place: int, deps: Sequence[int]) -> dict[str, Any]:
         node = self._origins.engine_nodes[place]
         computed = self._origins.computed[place]
-        chief = self._chiefs[place]
-        path = node.name or node.op_type if chief is None else self._user_path(chief)
+        main_origin = self._main_origins[place]
+        path = node.name or node.op_type if main_origin is None else self._user_path(main_origin)
         inputs = [name for name in node.input if name]
         outputs = [name for name in node.output if name]
         values = [self._values.get(name) for name in outputs]
@@ -195,9 +195,9 @@ class _Table:
         # Before others come nodes that only make its constants.
         return name if not owners or name in owners else owners[0]
 
-    def _chief(self, place: int) -> str | None:
+    def _main_origin(self, place: int) -> str | None:
         """Choose the node that an operation is named after, among those it computes."""
-        named = self._origins.chief(place)
+        named = self._origins.main_origin(place)
         computed = self._origins.computed[place]
         if named is not None or not computed:
             return named
@@ -216,11 +216,11 @@ class _Table:
         """Count the multiplications of each operation; no node counts for two of them."""
         holders: dict[str, tuple[bool, bool, int]] = {}
         for place, names in enumerate(self._origins.computed):
-            kind, chief = self._origins.engine_nodes[place].op_type, self._origins.chief(place)
+            kind, main_origin = self._origins.engine_nodes[place].op_type, self._origins.main_origin(place)
             for name in names:
-                claim = (name == chief, self._sources[name].op_type in kind, place)
+                claim = (name == main_origin, self._sources[name].op_type in kind, place)
                 holders[name] = max(claim, holders.get(name, claim))
-        found = [0] * len(self._chiefs)
+        found = [0] * len(self._main_origins)
         for name, (_, _, place) in holders.items():
             found[place] += self._values.macs(self._sources[name])
         return found

@@ -62,7 +62,7 @@ class Origins:
         #: the names of the nodes that each of them computes, in their order
         self.computed: list[list[str]] = self._trace()
 
-    def chief(self, place: int) -> str | None:
+    def main_origin(self, place: int) -> str | None:
         """Return which of the nodes that it computes an engine's node is named after; None if it tells none.
 
         Parameters
@@ -99,9 +99,9 @@ class Origins:
                 # A helper, as one that changes the layout, works for the first reader of its result.
                 beside = (found[reader] for value in values for reader in readers.get(value, ()))
                 names = next((others for others in beside if others), [])
-            chief = self._named(node, names)
-            if not names and chief is not None:
-                names = [chief]
+            main_origin = self._named(node, names)
+            if not names and main_origin is not None:
+                names = [main_origin]
             found[place] = sorted(set(names), key=self._order.__getitem__)
         return found
 

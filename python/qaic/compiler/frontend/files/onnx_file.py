@@ -25,7 +25,7 @@ from qaic.compiler.ir.constants.weights import (
     FileRange,
     InputFile,
     MemoryRange,
-    Source,
+    TensorSource,
     Weight,
     read_all,
 )
@@ -66,7 +66,7 @@ _OTHER_FILES: Final = (
 
 
 @dataclass(slots=True)
-class ModelFile:
+class OnnxFile:
     """An opened model: its skeleton, its weights, and the files both come from.
 
     Use as a context manager; the sources of the weights read from the open files.
@@ -120,7 +120,7 @@ class ModelFile:
         return model
 
 
-def open_model(path: Path) -> ModelFile:
+def open_model(path: Path) -> OnnxFile:
     """Open a model file and find its weights.
 
     Parameters
@@ -137,7 +137,7 @@ def open_model(path: Path) -> ModelFile:
         The file is no ONNX model, or the place of a payload makes no sense.
     """
     main = InputFile(path)
-    model = ModelFile(label=f"model file {str(path)!r}", data=DataFiles([main]))
+    model = OnnxFile(label=f"model file {str(path)!r}", data=DataFiles([main]))
     if main.size == 0:
         model.close()
         raise _not_onnx(model.label, "an empty file")
@@ -161,9 +161,9 @@ def _view(file: InputFile) -> memoryview:
     return memoryview(read_all(FileRange(file, 0, file.size)))
 
 
-def open_bytes(content: bytes) -> ModelFile:
+def open_bytes(content: bytes) -> OnnxFile:
     """Do the same as `open_model` for a serialized model; data in other files is refused."""
-    model = ModelFile(label="model in memory", content=content)
+    model = OnnxFile(label="model in memory", content=content)
     if not content:
         raise _not_onnx(model.label, "no bytes")
     _Walk(model, memoryview(content), None, ()).model()
@@ -171,10 +171,10 @@ def open_bytes(content: bytes) -> ModelFile:
 
 
 class _Walk:
-    """One pass over the wire of a model; fills the skeleton and the weights of a `ModelFile`."""
+    """One pass over the wire of a model; fills the skeleton and the weights of a `OnnxFile`."""
 
     def __init__(
-        self, model: ModelFile, view: memoryview, main: InputFile | None, folders: tuple[Path, ...]
+        self, model: OnnxFile, view: memoryview, main: InputFile | None, folders: tuple[Path, ...]
     ) -> None:
         self.out = model
         self.view = view
@@ -343,7 +343,7 @@ class _Walk:
                 expected="a known element type and dims of at least 0",
             )
         size = elem_types.tensor_bytes(record.elem_type, record.dims)
-        source: Source
+        source: TensorSource
         if record.external:
             source = self.external.range(record.external, what, size)
         elif record.plain is not None:

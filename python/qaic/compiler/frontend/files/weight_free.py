@@ -13,7 +13,7 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.files.safetensors_file import TYPES, StoredTensor
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float_conversion import CONVERTED, ConvertedFloats
-from qaic.compiler.ir.constants.weights import INLINE_LIMIT, Source, Weight, read_all
+from qaic.compiler.ir.constants.weights import INLINE_LIMIT, TensorSource, Weight, read_all
 
 if TYPE_CHECKING:
     import onnx
@@ -126,7 +126,7 @@ def _check_dims(place: WeightPlace, value: onnx.ValueInfoProto, stored: StoredTe
         )
 
 
-def _source(place: WeightPlace, stored: StoredTensor, elem_type: int, overflows: Overflows) -> Source:
+def _source(place: WeightPlace, stored: StoredTensor, elem_type: int, overflows: Overflows) -> TensorSource:
     """Read the tensor as the type of the input."""
     found = TYPES[stored.dtype][1]
     if found == elem_type:

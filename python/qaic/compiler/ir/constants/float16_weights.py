@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qaic.compiler.ir.constants.weights import Source
+    from qaic.compiler.ir.constants.weights import TensorSource
 
 #: largest finite float16
 HALF_MAX: Final = 65504.0
@@ -62,7 +62,7 @@ class Overflows:
 class HalfSource:
     """A float payload read as float16 or bfloat16."""
 
-    inner: Source
+    inner: TensorSource
     elem_type: int
     name: str
     overflows: Overflows

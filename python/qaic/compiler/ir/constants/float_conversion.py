@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from qaic.compiler.ir.constants.float16_weights import Overflows
-    from qaic.compiler.ir.constants.weights import Source
+    from qaic.compiler.ir.constants.weights import TensorSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ConvertedFloats:
 
     Parameters
     ----------
-    inner : Source
+    inner : TensorSource
         The payload, little-endian.
     from_type, to_type : int
         Element types.
@@ -33,7 +33,7 @@ class ConvertedFloats:
         Counts them while the payload is read.
     """
 
-    inner: Source
+    inner: TensorSource
     from_type: int
     to_type: int
     name: str

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-class Constants:
+class ConstantReader:
     """The initializers of a main graph.
 
     Parameters

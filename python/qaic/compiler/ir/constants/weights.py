@@ -26,7 +26,7 @@ CHUNK: Final = 1 << 17
 INLINE_LIMIT: Final = 1024
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """A payload that can be read from its start, as often as needed."""
 
     @property
@@ -60,7 +60,7 @@ class Weight:
     name: str
     elem_type: int
     dims: tuple[int, ...]
-    source: Source
+    source: TensorSource
     #: how `source` has to be decoded to elements of the type; None when it holds them
     blocks: BlockFormat | None = None
 
@@ -151,12 +151,12 @@ class MemoryRange:
             yield view[start : start + CHUNK]
 
 
-def read_all(source: Source) -> bytes:
+def read_all(source: TensorSource) -> bytes:
     """Read a small payload whole."""
     return b"".join(bytes(piece) for piece in source.chunks())
 
 
-def whole_pieces(source: Source, nbytes: int) -> Iterator[memoryview]:
+def whole_pieces(source: TensorSource, nbytes: int) -> Iterator[memoryview]:
     """Read a payload in pieces of one size, of which the last may be shorter.
 
     A piece is valid until the next one is asked for.

@@ -16,7 +16,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.weights import BlockFormat, Source, Weight, whole_pieces
+from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, uses
 from qaic.compiler.ir.precision import INTEGERS
@@ -56,7 +56,7 @@ class MxSource:
         Name for messages.
     """
 
-    inner: Source
+    inner: TensorSource
     elem_type: int
     dims: tuple[int, ...]
     moved: bool

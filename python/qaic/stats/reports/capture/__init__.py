@@ -11,7 +11,7 @@ import numpy as np
 
 from qaic.errors import StatsError, StatsFormatError
 from qaic.stats.reports.capture.op_info import OpInfo, op_info_of
-from qaic.stats.reports.capture.trace_reader import Measured, Reading
+from qaic.stats.reports.capture.trace_reader import MeasuredBuffer, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -70,7 +70,7 @@ class Capture:
         Without any buffer, or when buffers are of different programs.
     """
 
-    def __init__(self, buffers: Iterable[Measured], *, host: Any = None, name: str = "") -> None:
+    def __init__(self, buffers: Iterable[MeasuredBuffer], *, host: Any = None, name: str = "") -> None:
         self.buffers = tuple(buffers)
         self.host = host
         self.name = name
@@ -119,7 +119,7 @@ class Capture:
             for key, readings in sorted(groups.items())
         )
 
-    def _facts_of(self, buffer: Measured) -> OpInfo:
+    def _facts_of(self, buffer: MeasuredBuffer) -> OpInfo:
         text = self._json.of(buffer)
         facts = self._facts.get(text)
         if facts is None:
@@ -187,7 +187,7 @@ class _Texts:
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
 
-    def of(self, buffer: Measured) -> str | None:
+    def of(self, buffer: MeasuredBuffer) -> str | None:
         """Return the descriptor of a buffer, which keeps it alive and so its identity."""
         descriptor = buffer.descriptor
         if descriptor is None:
@@ -203,7 +203,7 @@ def _device_code(device: Any) -> int:
     return 1 if str(device).upper() == "CPU" else 0
 
 
-def _ops_per_core(buffer: Measured) -> list[int]:
+def _ops_per_core(buffer: MeasuredBuffer) -> list[int]:
     """Operations that a buffer without descriptor speaks of."""
     counts: dict[int, int] = {}
     for thread in buffer.threads:

@@ -33,7 +33,7 @@ DUR_SATURATED, SYNC_SATURATED, BARRIER_SATURATED = 1, 2, 4
 OP_PCYCLES, OP_SYNC, OP_BARRIER, OP_OUT_BYTES = 8, 16, 32, 64
 
 
-class Measured(Protocol):
+class MeasuredBuffer(Protocol):
     """What reports need of a stats buffer: numpy arrays of records."""
 
     @property
@@ -155,7 +155,7 @@ class Reading:
         Operations of its program.
     """
 
-    def __init__(self, buffer: Measured, facts: OpInfo) -> None:
+    def __init__(self, buffer: MeasuredBuffer, facts: OpInfo) -> None:
         self.buffer = buffer
         self.facts = facts
         self.run = buffer.run

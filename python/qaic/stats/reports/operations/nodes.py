@@ -86,8 +86,8 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
         *(Column(bucket, "us", "float") for bucket in present),
     )
     note = None if rows else NO_OPERATIONS
-    faint = marked(capture, [row["time"] for _, row in ordered], [row["count"] for _, row in ordered])
-    return Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note, faint)
+    estimated = marked(capture, [row["time"] for _, row in ordered], [row["count"] for _, row in ordered])
+    return Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note, estimated)
 
 
 def wall_spans_us(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[str, float]:

@@ -64,12 +64,12 @@ def ops(capture: Capture) -> Report:
         if rows
         else f"operations: {NOT_MEASURED}, or the program was compiled with a stats level below 70"
     )
-    faint = marked(capture, [group["time"] for group in found], [group["count"] for group in found])
+    estimated = marked(capture, [group["time"] for group in found], [group["count"] for group in found])
     verdict = []
     if found:
         first = found[0]
         part = share(first["time"], total) or 0.0
         verdict = [f"{first.key[0]} takes {part:.1f} % of the {total:.1f} us that operations took"]
     return Report(
-        "ops", "Operations by kind", verdict, [Table("kinds", "Kinds", _COLUMNS, rows, note, faint)]
+        "ops", "Operations by kind", verdict, [Table("kinds", "Kinds", _COLUMNS, rows, note, estimated)]
     )

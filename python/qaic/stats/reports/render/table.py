@@ -58,7 +58,7 @@ class Table:
         Each row has one cell per column.
     note
         How to read it, or why it has no rows.
-    faint
+    estimated_rows
         Rows whose numbers say little, as those at or below the cost of measuring them.
     """
 
@@ -67,7 +67,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: list[tuple[Cell, ...]]
     note: str | None = None
-    faint: frozenset[int] = frozenset()
+    estimated_rows: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]

@@ -58,7 +58,7 @@ def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
         yield from _aligned(
             [table.columns[place] for place in fitting],
             [columns[place] for place in fitting],
-            table.faint,
+            table.estimated_rows,
             width,
         )
         if len(fitting) < len(shown):
@@ -69,7 +69,7 @@ def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
         missing = [column.name for place, column in enumerate(table.columns) if place not in set(shown)]
         if missing:
             yield from _wrapped(f"{_ABSENT}: {', '.join(missing)}", width, "  ")
-    if any(place in table.faint for place in range(len(table.rows[:most_rows]))):
+    if any(place in table.estimated_rows for place in range(len(table.rows[:most_rows]))):
         yield "  ~ no longer than measuring it costs"
     if table.note:
         yield from _wrapped(table.note, width, "  ")
@@ -106,7 +106,7 @@ def _head(column: Column) -> str:
 
 
 def _aligned(
-    columns: Sequence[Column], texts: Sequence[Sequence[str]], faint: frozenset[int], width: int
+    columns: Sequence[Column], texts: Sequence[Sequence[str]], estimated_rows: frozenset[int], width: int
 ) -> Iterator[str]:
     widths = [max(len(_head(column)), *map(len, cells)) for column, cells in zip(columns, texts, strict=True)]
     # Long texts give way first, the longest most.
@@ -133,7 +133,7 @@ def _aligned(
 
     yield line([_head(column) for column in columns], " ")
     for place in range(len(texts[0]) if texts else 0):
-        yield line([cells[place] for cells in texts], "~" if place in faint else " ")
+        yield line([cells[place] for cells in texts], "~" if place in estimated_rows else " ")
 
 
 def _cut(text: str, size: int) -> str:

@@ -121,8 +121,10 @@ def overhead(capture: Capture) -> Report:
             f"{len(rows)} operations take no longer than measuring one costs, {known.floor_us:.2f} us,"
             f" and hold {part:.1f} % of the time: their numbers say little"
         )
-        faint = frozenset(range(min(len(rows), _MOST)))
-        tables.append(Table("at-floor", "Operations at the floor", _OPS, rows[:_MOST], faint=faint))
+        estimated = frozenset(range(min(len(rows), _MOST)))
+        tables.append(
+            Table("at-floor", "Operations at the floor", _OPS, rows[:_MOST], estimated_rows=estimated)
+        )
     return Report("overhead", "Cost of measuring", verdict, tables)
 
 
