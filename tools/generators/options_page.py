@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from qaic.options.conflicts import RULES
 from qaic.options.help_text import render_help
 from qaic.options.names import normalize
+from qaic.options.rows.runner import RunnerOptions
 from qaic.options.rules import Rule, Severity
-from qaic.options.spec import Documented, Effect, FlagForm, OptionSpec, Stage
+from qaic.options.spec import Documented, Effect, FlagForm, OptionSpec, Stage, rows_of
 from qaic.options.table import SPECS
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _STAGES = {
 }
 
 _COLUMNS = ("option", "value", "default", "flag", "effect", "documented", "meaning")
+
+_RUNNER_COLUMNS = ("flag", "value", "default", "effect", "documented", "meaning")
 
 _DOCUMENTED = {
     Documented.SESSION: "Session",
@@ -125,8 +128,32 @@ def render() -> str:
         text = "" if stage in explained else f"{_STAGES[stage]}\n\n"
         explained.add(stage)
         parts.append(f"## {section}\n\n{text}" + _table(_COLUMNS, map(_row, rows)))
+    parts.append(_runner())
     parts.append("## Rules between options\n\n" + _table(("rule", "when broken"), map(_rule, RULES)))
     return "\n".join(parts)
+
+
+def _runner() -> str:
+    """Return the section of the options that ``qaic-runner`` alone has."""
+    text = (
+        "Flags of a command line of its own: no keyword arguments, and no keys of a YAML file. A flag\n"
+        "that is longer than a letter has two dashes or one.\n\n"
+    )
+    specs = (row.spec(name, Stage.CLI, "") for name, row in rows_of(RunnerOptions).items())
+    return f"## {RunnerOptions.SECTION}\n\n{text}" + _table(_RUNNER_COLUMNS, map(_runner_row, specs))
+
+
+def _runner_row(spec: OptionSpec) -> tuple[str, ...]:
+    flag = spec.flag
+    if flag is None:
+        raise AssertionError(spec.name)
+    takes_none = flag.form in {FlagForm.SWITCH, FlagForm.COUNT}
+    main, *others = (f"-{text}" if len(text) == 1 else f"--{text}" for text in flag.texts)
+    flags = ", ".join(f"`{text}`" for text in (main if takes_none else f"{main}=…", *others))
+    if flag.form in {FlagForm.REPEAT, FlagForm.COUNT}:
+        flags += " (repeat)"
+    documented = "ours" if flag.ours else _DOCUMENTED[spec.documented]
+    return flags, spec.codec.expected, _default(spec.default), _effect(spec), documented, spec.summary
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -144,7 +171,6 @@ def _row(spec: OptionSpec) -> tuple[str, ...]:
         others += [f"`{name}`" for name in (spec.aic.name, spec.aic.json_key) if name not in own]
     if others:
         meaning += f" Also: {', '.join(others)}."
-    effect = "recorded only" if spec.effect is Effect.RECORDED else spec.effect.name.lower()
     flag = _flag(spec) + ("\\*" if spec.flag is not None and spec.flag.inferred else "")
     documented = "ours" if spec.ours else _DOCUMENTED[spec.documented]
     return (
@@ -152,10 +178,14 @@ def _row(spec: OptionSpec) -> tuple[str, ...]:
         spec.codec.expected,
         _default(spec.default),
         flag,
-        effect,
+        _effect(spec),
         documented,
         meaning,
     )
+
+
+def _effect(spec: OptionSpec) -> str:
+    return "recorded only" if spec.effect is Effect.RECORDED else spec.effect.name.lower()
 
 
 def _default(value: object) -> str:

@@ -7,7 +7,7 @@ precedence, errors, command lines, JSON keys, the reference page - is derived fr
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qaic.options.names import normalize
@@ -68,7 +68,7 @@ class Flag:
     Parameters
     ----------
     text
-        Flag without leading dashes, in its documented case.
+        Flag without leading dashes, in its documented case; empty for the option's name with hyphens.
     form
         How the value follows.
     separator
@@ -209,6 +209,14 @@ class Row:
     default: object
     arguments: dict[str, Any]
 
+    def named(self, name: str) -> Row:
+        """Complete the flag of a row whose flag is its name."""
+        flag = self.arguments["flag"]
+        if flag is None or flag.text:
+            return self
+        flag = replace(flag, text=name.replace("_", "-"))
+        return replace(self, arguments={**self.arguments, "flag": flag})
+
     def spec(self, name: str, stage: Stage, section: str) -> OptionSpec:
         """Complete the row."""
         return OptionSpec(
@@ -218,7 +226,7 @@ class Row:
 
 def rows_of(declared: type[DataclassInstance]) -> dict[str, Row]:
     """Return the rows that are fields of a class, by name, in their order."""
-    return {row.name: row.metadata["option"] for row in fields(declared)}
+    return {row.name: row.metadata["option"].named(row.name) for row in fields(declared)}
 
 
 def option(

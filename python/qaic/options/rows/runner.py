@@ -23,7 +23,17 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-def _row(codec: Codec[T], default: D, summary: str, effect: Effect, flag: Flag) -> T | D:
+def _row(
+    codec: Codec[T],
+    default: D,
+    summary: str,
+    effect: Effect,
+    *others: str,
+    form: FlagForm = FlagForm.VALUE,
+    ours: bool = False,
+) -> T | D:
+    """Declare an option whose flag is its name with hyphens; ``others`` are further texts of the flag."""
+    flag = Flag("", form, others=others, ours=ours)
     return option(
         codec,
         default=default,
@@ -35,16 +45,8 @@ def _row(codec: Codec[T], default: D, summary: str, effect: Effect, flag: Flag) 
     )
 
 
-def _switch(summary: str, effect: Effect, text: str, *others: str) -> bool:
-    return option(
-        Bool(),
-        default=False,
-        summary=summary,
-        effect=effect,
-        flag=Flag(text, FlagForm.SWITCH, others=others),
-        documented=Documented.CLI,
-        keyword=False,
-    )
+def _switch(summary: str, effect: Effect, *others: str) -> bool:
+    return _row(Bool(), False, summary, effect, *others, form=FlagForm.SWITCH)  # noqa: FBT003 - the default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,257 +60,173 @@ class RunnerOptions:
         None,
         "Folder with programqpc.bin, or a container.",
         Effect.BEHAVIOUR,
-        Flag("test-data", FlagForm.VALUE, others=("t",)),
+        "t",
     )
     aic_device_id: int | None = _row(
         Int(ge=0),
         None,
         "Device; without it as many as the program was partitioned for, of one the first.",
         Effect.BEHAVIOUR,
-        Flag("aic-device-id", FlagForm.VALUE, others=("d", "dev")),
+        "d",
+        "dev",
     )
     aic_device_map: str | None = _row(
         Str(),
         None,
         "3:1:2 runs one program on these devices, in this order; 3,4,5 picks from these.",
         Effect.BEHAVIOUR,
-        Flag("aic-device-map", FlagForm.VALUE, others=("D", "dev-list")),
+        "D",
+        "dev-list",
     )
     input_file: tuple[Path, ...] = _row(
         ListOf(FilePath("file")),
         (),
         "Raw input, once per input in their order; without it bindings.json in -t, else random.",
         Effect.BEHAVIOUR,
-        Flag("input-file", FlagForm.REPEAT, others=("i",)),
+        "i",
+        form=FlagForm.REPEAT,
     )
-    unbound_random: bool = _switch(
-        "Random bytes, whatever the type of an input.", Effect.BEHAVIOUR, "unbound-random"
-    )
+    unbound_random: bool = _switch("Random bytes, whatever the type of an input.", Effect.BEHAVIOUR)
     pre_post_processing: str = _row(
-        Enum("on", "off"),
-        "on",
-        "With off, files hold what the device sees.",
-        Effect.BEHAVIOUR,
-        Flag("pre-post-processing", FlagForm.VALUE, others=("p",)),
+        Enum("on", "off"), "on", "With off, files hold what the device sees.", Effect.BEHAVIOUR, "p"
     )
     verbose: int = _row(
-        Int(ge=0),
-        0,
-        "More messages; repeatable.",
-        Effect.DIAGNOSTIC,
-        Flag("verbose", FlagForm.COUNT, others=("v",)),
+        Int(ge=0), 0, "More messages; repeatable.", Effect.DIAGNOSTIC, "v", form=FlagForm.COUNT
     )
     num_iter: int | None = _row(
-        Int(ge=1),
-        None,
-        "Inferences; without it 40, of a batch each input once.",
-        Effect.BEHAVIOUR,
-        Flag("num-iter", FlagForm.VALUE, others=("n",)),
+        Int(ge=1), None, "Inferences; without it 40, of a batch each input once.", Effect.BEHAVIOUR, "n"
     )
-    time: float | None = _row(
-        Float(ge=0),
-        None,
-        "Run for this many seconds instead.",
-        Effect.BEHAVIOUR,
-        Flag("time", FlagForm.VALUE),
-    )
-    aic_num_of_activations: int = _row(
-        Int(ge=1),
-        1,
-        "Instances of the program.",
-        Effect.TIMING,
-        Flag("aic-num-of-activations", FlagForm.VALUE, others=("a",)),
-    )
+    time: float | None = _row(Float(ge=0), None, "Run for this many seconds instead.", Effect.BEHAVIOUR)
+    aic_num_of_activations: int = _row(Int(ge=1), 1, "Instances of the program.", Effect.TIMING, "a")
     warm_up: int = _row(
-        Int(ge=0),
-        0,
-        "Inferences before the ones that are measured.",
-        Effect.TIMING,
-        Flag("warm-up", FlagForm.VALUE, ours=True),
+        Int(ge=0), 0, "Inferences before the ones that are measured.", Effect.TIMING, ours=True
     )
     set_size: int | None = _row(
         Int(ge=1),
         None,
         "Inferences in flight per activation; without it 10, and 1 where latencies are asked for.",
         Effect.TIMING,
-        Flag("set-size", FlagForm.VALUE, others=("S",)),
+        "S",
     )
-    aic_threads_per_queue: int = _row(
-        Int(ge=1),
-        4,
-        "Threads per queue.",
-        Effect.TIMING,
-        Flag("aic-threads-per-queue", FlagForm.VALUE, others=("T",)),
-    )
+    aic_threads_per_queue: int = _row(Int(ge=1), 4, "Threads per queue.", Effect.TIMING, "T")
     submit_timeout: int = _row(
-        Int(ge=0, unit="ms"),
-        0,
-        "Longest wait for an inference per try; 0 is the device's.",
-        Effect.TIMING,
-        Flag("submit-timeout", FlagForm.VALUE),
+        Int(ge=0, unit="ms"), 0, "Longest wait for an inference per try; 0 is the device's.", Effect.TIMING
     )
-    submit_retry_count: int = _row(
-        Int(ge=0), 5, "Further tries of that wait.", Effect.TIMING, Flag("submit-retry-count", FlagForm.VALUE)
-    )
-    live_reporting: bool = _switch("Report the rate while running.", Effect.DIAGNOSTIC, "live-reporting", "l")
-    live_reporting_period: int = _row(
-        Int(ge=1, unit="ms"),
-        1000,
-        "Period of -l.",
-        Effect.DIAGNOSTIC,
-        Flag("live-reporting-period", FlagForm.VALUE, others=("r",)),
-    )
+    submit_retry_count: int = _row(Int(ge=0), 5, "Further tries of that wait.", Effect.TIMING)
+    live_reporting: bool = _switch("Report the rate while running.", Effect.DIAGNOSTIC, "l")
+    live_reporting_period: int = _row(Int(ge=1, unit="ms"), 1000, "Period of -l.", Effect.DIAGNOSTIC, "r")
     stats: bool = _switch(
-        "Report latencies of inferences each second, and their percentiles.", Effect.DIAGNOSTIC, "stats", "s"
+        "Report latencies of inferences each second, and their percentiles.", Effect.DIAGNOSTIC, "s"
     )
     json: Path | None = _row(
         FilePath("file"),
         None,
         "Write the result with the latency of each inference as JSON.",
         Effect.FILE,
-        Flag("json", FlagForm.VALUE, ours=True),
+        ours=True,
     )
     aic_batch_input_directory: Path | None = _row(
         FilePath("directory"),
         None,
         "Each file is one inference of a program with one input.",
         Effect.BEHAVIOUR,
-        Flag("aic-batch-input-directory", FlagForm.VALUE),
     )
     aic_batch_input_file_list: Path | None = _row(
-        FilePath("file"),
-        None,
-        "Each line: files of one inference, with commas.",
-        Effect.BEHAVIOUR,
-        Flag("aic-batch-input-file-list", FlagForm.VALUE),
+        FilePath("file"), None, "Each line: files of one inference, with commas.", Effect.BEHAVIOUR
     )
     aic_batch_json_input: Path | None = _row(
-        FilePath("file"),
-        None,
-        "JSON with files and shapes of each inference.",
-        Effect.BEHAVIOUR,
-        Flag("aic-batch-json-input", FlagForm.VALUE),
+        FilePath("file"), None, "JSON with files and shapes of each inference.", Effect.BEHAVIOUR
     )
     aic_batch_max_memory: int = _row(
-        Int(ge=1, unit="MB"),
-        1024,
-        "Input data held in memory at a time.",
-        Effect.TIMING,
-        Flag("aic-batch-max-memory", FlagForm.VALUE),
+        Int(ge=1, unit="MB"), 1024, "Input data held in memory at a time.", Effect.TIMING
     )
     auto_batch_input: bool = _switch(
-        "Combine files of batch 1 to the batch size of the program.", Effect.BEHAVIOUR, "auto-batch-input"
+        "Combine files of batch 1 to the batch size of the program.", Effect.BEHAVIOUR
     )
     output_file: tuple[Path, ...] = _row(
         ListOf(FilePath("file")),
         (),
         "Expected output, once per output in their order; every inference is compared.",
         Effect.BEHAVIOUR,
-        Flag("output-file", FlagForm.REPEAT, others=("o",)),
+        "o",
+        form=FlagForm.REPEAT,
     )
     compare_outputs: bool = _switch(
-        "Compare with the output files of --aic-batch-json-input.", Effect.BEHAVIOUR, "compare-outputs", "c"
+        "Compare with the output files of --aic-batch-json-input.", Effect.BEHAVIOUR, "c"
     )
     rtol: float | None = _row(
         Float(ge=0),
         None,
         "Relative difference that -o and -c accept in outputs of floats; without a tolerance bytes count.",
         Effect.BEHAVIOUR,
-        Flag("rtol", FlagForm.VALUE, ours=True),
+        ours=True,
     )
     atol: float | None = _row(
         Float(ge=0),
         None,
         "Absolute difference that -o and -c accept in outputs of floats.",
         Effect.BEHAVIOUR,
-        Flag("atol", FlagForm.VALUE, ours=True),
+        ours=True,
     )
     write_output_start_iter: int | None = _row(
-        Int(ge=0),
-        None,
-        "First inference whose outputs are written; 0 without it.",
-        Effect.FILE,
-        Flag("write-output-start-iter", FlagForm.VALUE),
+        Int(ge=0), None, "First inference whose outputs are written; 0 without it.", Effect.FILE
     )
     write_output_num_samples: int | None = _row(
-        Int(ge=1),
-        None,
-        "Inferences whose outputs are written; 1 without it.",
-        Effect.FILE,
-        Flag("write-output-num-samples", FlagForm.VALUE),
+        Int(ge=1), None, "Inferences whose outputs are written; 1 without it.", Effect.FILE
     )
     write_output_dir: Path | None = _row(
         FilePath("directory"),
         None,
         "Where to write, made if needed; the present folder without it.",
         Effect.FILE,
-        Flag("write-output-dir", FlagForm.VALUE),
     )
-    dump_input_buffers: bool = _switch(
-        "Write the inputs of the same inferences as well.", Effect.FILE, "dump-input-buffers"
-    )
+    dump_input_buffers: bool = _switch("Write the inputs of the same inferences as well.", Effect.FILE)
     aic_profiling_type: tuple[str, ...] = _row(
         ListOf(Enum(*COUNTED, *STREAMED)),
         (),
         "What is recorded of inferences; the second name is deprecated.",
         Effect.DIAGNOSTIC,
-        Flag("aic-profiling-type", FlagForm.REPEAT, others=("aic-profiling-format",)),
+        "aic-profiling-format",
+        form=FlagForm.REPEAT,
     )
     aic_profiling_start_iter: int | None = _row(
-        Int(ge=0),
-        None,
-        "First inference that is recorded; 0 without it.",
-        Effect.DIAGNOSTIC,
-        Flag("aic-profiling-start-iter", FlagForm.VALUE),
+        Int(ge=0), None, "First inference that is recorded; 0 without it.", Effect.DIAGNOSTIC
     )
     aic_profiling_start_delay: int | None = _row(
-        Int(ge=0, unit="ms"),
-        None,
-        "Record nothing until this long after the begin.",
-        Effect.DIAGNOSTIC,
-        Flag("aic-profiling-start-delay", FlagForm.VALUE),
+        Int(ge=0, unit="ms"), None, "Record nothing until this long after the begin.", Effect.DIAGNOSTIC
     )
     aic_profiling_num_samples: int | None = _row(
         Int(ge=1),
         None,
         "Inferences of each activation that are recorded, at most; 1 without it.",
         Effect.DIAGNOSTIC,
-        Flag("aic-profiling-num-samples", FlagForm.VALUE),
     )
     aic_profiling_duration: int | None = _row(
         Int(ge=1, unit="ms"),
         None,
         "How long a stream lasts; as long as the run without it.",
         Effect.DIAGNOSTIC,
-        Flag("aic-profiling-duration", FlagForm.VALUE),
     )
     aic_profiling_sampling_rate: str | None = _row(
         Enum(*SAMPLING_RATES),
         None,
         "Part of the inferences that a stream records; full without it.",
         Effect.DIAGNOSTIC,
-        Flag("aic-profiling-sampling-rate", FlagForm.VALUE),
     )
     aic_profiling_reporting_rate: str | None = _row(
         Enum(*map(str, REPORTING_RATES_MS)),
         None,
         "Milliseconds between reports of a stream; the first of these without it.",
         Effect.DIAGNOSTIC,
-        Flag("aic-profiling-reporting-rate", FlagForm.VALUE),
     )
     aic_profiling_out_dir: Path | None = _row(
         FilePath("directory"),
         None,
         "Where profiles are written, made if needed; the present folder without it.",
         Effect.DIAGNOSTIC,
-        Flag("aic-profiling-out-dir", FlagForm.VALUE),
     )
     aic_lib_path: Path | None = _row(
-        FilePath("library"),
-        None,
-        "Deprecated, without effect.",
-        Effect.RECORDED,
-        Flag("aic-lib-path", FlagForm.VALUE),
+        FilePath("library"), None, "Deprecated, without effect.", Effect.RECORDED
     )
 
     @property
