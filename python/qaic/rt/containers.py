@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from qaic.rt.enums import BufferDataTypeEnum, BufferIoTypeEnum
@@ -94,25 +94,16 @@ def container_info(text: str) -> QpcInfo:
         What ``qaic._core.Qpc.program_info_json`` gives.
     """
     info: dict[str, Any] = json.loads(text)
-    programs = [
-        QpcProgramInfo(
-            bufferMappings=list(map(_mapping, entry["bufferMappings"])),
-            bufferMappingsDma=list(map(_mapping, entry["bufferMappingsDma"])),
-            name=entry["name"],
-            programIndex=entry["programIndex"],
-            numCores=entry["numCores"],
-            size=entry["size"],
-            batchSize=entry["batchSize"],
-            numSemaphores=entry["numSemaphores"],
-            numMcId=entry["numMcId"],
-            totalRequiredMemory=entry["totalRequiredMemory"],
-        )
-        for entry in info["programs"]
-    ]
-    segments = info["constants"]
     return QpcInfo(
-        programs, [QpcConstantsInfo(part["name"], part["index"], part["size"]) for part in segments]
+        list(map(_program, info["programs"])),
+        [QpcConstantsInfo(part["name"], part["index"], part["size"]) for part in info["constants"]],
     )
+
+
+def _program(entry: dict[str, Any]) -> QpcProgramInfo:
+    facts = {part.name: entry[part.name] for part in fields(QpcProgramInfo)}
+    buffers = {name: list(map(_mapping, facts[name])) for name in ("bufferMappings", "bufferMappingsDma")}
+    return QpcProgramInfo(**facts | buffers)
 
 
 def buffer_mappings(text: str, program_index: int) -> list[BufferMapping]:
@@ -164,28 +155,17 @@ def buffer_mappings_v2(text: str, io_desc: str) -> list[BufferMappingV2]:
     variants = [entry.get("shapes", []) for entry in described.get("allowed_shapes", [])]
     return [
         BufferMappingV2(
-            mapping.bufferName,
-            mapping.index,
-            mapping.ioType,
-            mapping.size,
-            mapping.isPartialBufferAllowed,
-            mapping.dataType,
-            list(bindings[index].get("dims", [])),
-            [list(shapes[index].get("dims", [])) for shapes in variants],
+            **asdict(mapping),
+            defaultDimensions=list(bindings[index].get("dims", [])),
+            allowedDimensions=[list(shapes[index].get("dims", [])) for shapes in variants],
         )
         for index, mapping in enumerate(buffer_mappings(text, 0))
     ]
 
 
 def _mapping(entry: dict[str, Any]) -> BufferMapping:
-    return BufferMapping(
-        entry["bufferName"],
-        entry["index"],
-        BufferIoTypeEnum(entry["ioType"]),
-        entry["size"],
-        entry["isPartialBufferAllowed"],
-        _data_type(entry["dataType"]),
-    )
+    types = {"ioType": BufferIoTypeEnum(entry["ioType"]), "dataType": _data_type(entry["dataType"])}
+    return BufferMapping(**entry | types)
 
 
 def _data_type(code: int) -> BufferDataTypeEnum:
