@@ -70,7 +70,7 @@ MEASUREMENTS = {
         rust_rows.numpy_conversions,
         stats_output.events,
         stats_output.large_memory,
-        stats_output.write_large,
+        stats_output.write_large_buffer,
         stats_views.views,
     )
 }

@@ -65,7 +65,7 @@ def events(ops: int, batches: int, seconds: float) -> dict[str, list[float]]:
     return {**times, "bytes": [float(len(written))], "orjson bytes": [float(len(orjson.dumps(same)))]}
 
 
-def write_large(path: str) -> int:
+def write_large_buffer(path: str) -> int:
     """Write a buffer of :data:`_LARGE_OPS` operations, and say how many bytes it has (in a worker)."""
     return Path(path).write_bytes(even_buffer(_LARGE_OPS))
 
@@ -90,7 +90,7 @@ def large_memory(path: str) -> int:
 def _large_row() -> Row:
     with tempfile.TemporaryDirectory(prefix="openqaic-bench-") as folder:
         path = str(Path(folder, "large.bin"))
-        size = measure("write_large", path=path)
+        size = measure("write_large_buffer", path=path)
         peaks = [float(measure("large_memory", path=path)) for _ in range(3)]
     peak = Spread.of(peaks, "B")
     return Row(
