@@ -25,7 +25,7 @@ INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-in
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy \
-	node-tests docs clean
+	node-tests wheels docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -153,6 +153,14 @@ accuracy: setup ## Compare reduced precision with float32 and onnxruntime's on t
 
 node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite the report
 	$(BIN)/python benches/node_tests.py
+
+# The machines of the wheels, and every Python at hand that the package supports.
+MACHINES ?= x86_64
+PYTHONS ?= $(PYTHON)
+
+wheels: ## Build the wheels that are published, for MACHINES ("x86_64 aarch64"), and use them in clean environments of PYTHONS
+	tools/wheels/build.sh $(PYTHON) $(MACHINES)
+	tools/wheels/smoke_test.sh "$$(ls -t target/wheels/openqaic-*$$(uname -m).whl | head -1)" $(PYTHONS)
 
 docs: setup ## Write again what is generated from tables: reference pages, stub, keywords
 	$(call generate,docs/reference/options.md,options_page)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,14 +21,17 @@ from numpy.typing import ArrayLike, NDArray
 from qaic import _core
 from qaic.errors import DeviceTimeoutError, OptionConflictError, OptionError
 from qaic.model_path import find_model
-from qaic.options import ResolvedOptions, RuntimeOptions, resolve
+from qaic.options import resolve
 from qaic.options.keywords import SessionKeywords
-from qaic.options.resolution import parse_updates
 from qaic.runtime.futures import Collector
 from qaic.runtime.imap import MapProgress, imap
 from qaic.runtime.latency import CallProfile
 from qaic.runtime.metrics import Measurements
 from qaic.runtime.shapes import ShapeDict, coerce
+
+if TYPE_CHECKING:
+    # Importing them builds the table of options, which the first session needs and `import qaic` does not.
+    from qaic.options import ResolvedOptions, RuntimeOptions
 
 _logger = logging.getLogger(__name__)
 
@@ -525,6 +528,8 @@ class Session(Measurements):
         qaic.errors.OptionError
             A key is unknown or is a compile option; the message lists the valid keys.
         """
+        from qaic.options.resolution import parse_updates
+
         with self._lock:
             changes = parse_updates(options)
             # Their names are fields and their values come from codecs, which a type checker cannot see.

@@ -14,11 +14,10 @@ CLASSES = [qaic.Session, qaic.Qpc, Profile]
 def functions():
     yield pytest.param(qaic.compile, id="compile")
     for one in CLASSES:
-        for base in one.__mro__[:-1]:
-            for name, member in vars(base).items():
-                found = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
-                if inspect.isfunction(found) and found.__module__.startswith("qaic."):
-                    yield pytest.param(found, id=f"{one.__name__}.{name}")
+        for name, member in inspect.getmembers(one):
+            found = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+            if inspect.isfunction(found) and found.__module__.startswith("qaic."):
+                yield pytest.param(found, id=f"{one.__name__}.{name}")
 
 
 @pytest.mark.parametrize("function", list(functions()))

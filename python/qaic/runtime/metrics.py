@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import StateError
-from qaic.options import RuntimeOptions
 from qaic.runtime.latency import CallProfile, LatencyRecord, format_summary
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from qaic import profile as profiles
+    from qaic.options import RuntimeOptions
 else:
     profiles = LazyModule("qaic.profile")
 
