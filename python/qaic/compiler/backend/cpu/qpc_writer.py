@@ -58,7 +58,7 @@ _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 #: alignment of payloads in the container and of initializers in `constants.bin`
 _ALIGNMENT: Final = 64
 #: bytes of weights from which on the engine would copy too much to see whether it takes them
-_LARGE_CONSTANTS: Final = 64 << 20
+_LARGE_CONSTANTS: Final = 8 << 20
 #: protobuf cannot read a message larger than this
 _GRAPH_LIMIT: Final = (1 << 31) - 1
 
