@@ -22,7 +22,7 @@ class Program:
     name: str
     inputs: tuple
     outputs: tuple
-    variants: tuple
+    specializations: tuple
     context: Context
 
     @property
@@ -42,5 +42,5 @@ def lower_program(source, options, progress) -> Program:
     """Run all passes over an opened model."""
     model, context = lower(source, options, progress)
     return Program(
-        model.proto, model.weights, model.name, model.inputs, model.outputs, model.variants, context
+        model.proto, model.weights, model.name, model.inputs, model.outputs, model.specializations, context
     )

@@ -9,7 +9,7 @@ import qaicrt
 import session_models
 from qaic import _core
 from qaic.compiler import compile_model
-from qaic.options.files.specializations import Specialization
+from qaic.options.files.specializations import SpecializationEntry
 from qaic.options.models import CompileOptions
 
 S = qaicrt.QStatus
@@ -104,7 +104,7 @@ def doubled():
     return session_models.model(nodes, [("x", "float32", ["rows", 4])], [("y", "float32", ["rows", 4])])
 
 
-ROWS = tuple(Specialization(f"rows{rows}", {"rows": rows}) for rows in (8, 3, 1))
+ROWS = tuple(SpecializationEntry(f"rows{rows}", {"rows": rows}) for rows in (8, 3, 1))
 
 
 def counter():

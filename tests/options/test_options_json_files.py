@@ -6,15 +6,15 @@ from qaic.errors import OptionError
 from qaic.options import resolve
 from qaic.options.codecs.scalars import ValueMismatchError
 from qaic.options.files.partitions import Partitions
-from qaic.options.files.specializations import Specialization, Specializations
+from qaic.options.files.specializations import SpecializationEntry, Specializations
 
 NAMED = [
     {"name": "Prefill", "symbols": {"batch_size": "1", "seq_len": "8"}},
     {"name": "Decode", "symbols": {"batch_size": 1, "seq_len": 1}},
 ]
 PARSED = (
-    Specialization("Prefill", {"batch_size": 1, "seq_len": 8}),
-    Specialization("Decode", {"batch_size": 1, "seq_len": 1}),
+    SpecializationEntry("Prefill", {"batch_size": 1, "seq_len": 8}),
+    SpecializationEntry("Decode", {"batch_size": 1, "seq_len": 1}),
 )
 
 

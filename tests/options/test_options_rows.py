@@ -15,7 +15,7 @@ from qaic.options.files.custom_io import CustomIo
 from qaic.options.files.file_content import InputFileContent
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.files.partitions import Partition, PartitionConfig
-from qaic.options.files.specializations import Specialization
+from qaic.options.files.specializations import SpecializationEntry
 from qaic.options.spec import Effect, Flag, FlagForm, JsonForm, Stage
 from qaic.options.table import SPECS, find
 
@@ -71,7 +71,7 @@ ROWS = {
     "always_expand_onnx_functions": SWITCH,
     "batchsize": COUNT,
     "network_specialization_config": (
-        [([{"seq_len": "1"}], (Specialization("Decode", {"seq_len": 1}),))],
+        [([{"seq_len": "1"}], (SpecializationEntry("Decode", {"seq_len": 1}),))],
         ["missing.json", [{"s": 0}], 3],
     ),
     "custom_io_list_file": (

@@ -18,7 +18,7 @@ from qaic import _core
 from qaic.compiler import compile_model
 from qaic.compiler.backend.cpu.descriptor import metadata
 from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers, dma_buffers
-from qaic.compiler.ir.interface import Edge
+from qaic.compiler.ir.interface import TensorSpec
 from qaic.options import resolve
 from qpc_support import container, program
 
@@ -124,7 +124,7 @@ class Measured:
 
 EDGES = st.lists(
     st.builds(
-        lambda elem, dims: Edge("e", elem, tuple(dims)),
+        lambda elem, dims: TensorSpec("e", elem, tuple(dims)),
         st.sampled_from([TensorProto.FLOAT, TensorProto.INT8, TensorProto.FLOAT16, TensorProto.INT64]),
         st.lists(st.integers(0, 70), max_size=4),
     ),
@@ -135,18 +135,20 @@ EDGES = st.lists(
 @given(
     EDGES, EDGES.filter(bool), st.booleans(), st.booleans(), st.booleans(), st.none() | st.integers(1, 9999)
 )
-def test_requests_cover_the_buffers(inputs, outputs, combine_in, combine_out, has_variants, stats_bytes):
+def test_requests_cover_the_buffers(
+    inputs, outputs, combine_in, combine_out, has_specializations, stats_bytes
+):
     made = dma_buffers(
         inputs,
         outputs,
         combine_inputs=combine_in,
         combine_outputs=combine_out,
-        has_variants=has_variants,
+        has_specializations=has_specializations,
         stats=None if stats_bytes is None else Measured(stats_bytes),
     )
     assert all(size for size, _ in made.buffers)
     check(encoded(made), list(made.buffers))
-    has_control = has_variants or stats_bytes is not None
+    has_control = has_specializations or stats_bytes is not None
     assert made.control == (len(made.buffers) - 1 if has_control else None)
     if has_control:
         assert made.buffers[made.control] == (64, IN)
@@ -162,7 +164,9 @@ def test_requests_cover_the_buffers(inputs, outputs, combine_in, combine_out, ha
 
 
 def test_outputs_alone_synchronize_too():
-    made = dma_buffers([], [Edge("y", TensorProto.FLOAT, (3,))], combine_inputs=True, combine_outputs=True)
+    made = dma_buffers(
+        [], [TensorSpec("y", TensorProto.FLOAT, (3,))], combine_inputs=True, combine_outputs=True
+    )
     root = encoded(made)
     check(root, [(64, OUT)])
     first, last = requests_of(root)
@@ -170,7 +174,7 @@ def test_outputs_alone_synchronize_too():
 
 
 def test_more_buffers_than_can_be_numbered_have_no_requests():
-    edges = [Edge("e", TensorProto.INT8, (1,))] * 0x8000
+    edges = [TensorSpec("e", TensorProto.INT8, (1,))] * 0x8000
     made = dma_buffers(edges, edges, combine_inputs=False, combine_outputs=False)
     assert made.metadata() == {}
     made = dma_buffers(edges, edges[1:], combine_inputs=False, combine_outputs=False)

@@ -25,8 +25,8 @@ MESSAGES = {
     },
     "Ops": {"op_name_kinds": "*Op"},
     "Core": {"tg_op_name_kinds": "*Ops"},
-    "Specialization": {"name": "string", "core_op_name_kinds": "*Core"},
-    "Metadata": {"common_metadata": "Common", "specialization_metadata": "*Specialization"},
+    "SpecializationEntry": {"name": "string", "core_op_name_kinds": "*Core"},
+    "Metadata": {"common_metadata": "Common", "specialization_metadata": "*SpecializationEntry"},
     "OpstatsDescriptor": {
         "major_version": "uint32",
         "minor_version": "uint32",
@@ -123,7 +123,7 @@ def test_without_the_segment_the_network_descriptor_counts(tmp_path):
     [
         (lambda m: m["Op"].pop("oc"), "no field 'oc' in Op"),
         (lambda m: m["OpstatsDescriptor"].pop("opstats_metadata"), "opstats_metadata"),
-        (lambda m: m["Metadata"].update(specialization_metadata="Specialization"), "not repeated"),
+        (lambda m: m["Metadata"].update(specialization_metadata="SpecializationEntry"), "not repeated"),
     ],
 )
 def test_schemas_of_other_names(tmp_path, change, words):

@@ -30,7 +30,7 @@ def traced(first=1, shape=(1, 64)):
 def test_every_sample_of_a_batch_has_the_result_it_has_alone(batch):
     x = np.random.default_rng(batch).standard_normal((batch, 2, 4, 4)).astype(np.float32)
     program = lowered(traced(), batchsize=batch)
-    assert [edge.dims for edge in (*program.inputs, *program.outputs)] == [(batch, 2, 4, 4), (batch, 5)]
+    assert [spec.dims for spec in (*program.inputs, *program.outputs)] == [(batch, 2, 4, 4), (batch, 5)]
     alone = ort.InferenceSession(traced().SerializeToString())
     expected = np.concatenate([alone.run(None, {"x": sample[None]})[0] for sample in x])
     np.testing.assert_allclose(run(whole(program), {"x": x})["y"], expected, rtol=1e-5, atol=1e-5)

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 
 from qaic.compiler.backend.cpu.descriptor import batch_of, network_descriptor
 from qaic.compiler.backend.cpu.dma_buffers import dma_buffers, place
-from qaic.compiler.ir.interface import Edge
+from qaic.compiler.ir.interface import TensorSpec
 from qaic.errors import CompileError
 
 
@@ -39,14 +39,14 @@ def test_a_bfloat16_edge_is_one_of_the_hardware_that_has_it():
         lowered(model)
     assert caught.value.code == "compile.unsupported_type"
     assert "aic_hw_version=ai200" in str(caught.value.hints)
-    assert lowered(model, aic_hw_version="ai200").inputs == (Edge("x", TensorProto.BFLOAT16, (2,)),)
+    assert lowered(model, aic_hw_version="ai200").inputs == (TensorSpec("x", TensorProto.BFLOAT16, (2,)),)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"])
 def test_every_buffer_type_is_accepted(name):
     elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(name))
     program = lowered(identity(info("x", [2, 0, 3], elem_type)))
-    assert program.inputs == (Edge("x", elem_type, (2, 0, 3)),)
+    assert program.inputs == (TensorSpec("x", elem_type, (2, 0, 3)),)
     assert program.inputs[0].dtype == name
 
 
@@ -139,7 +139,7 @@ def test_broken_structure_is_refused(nodes):
 
 
 def edges(*sizes):
-    return [Edge(f"t{i}", TensorProto.INT8, (size,)) for i, size in enumerate(sizes)]
+    return [TensorSpec(f"t{i}", TensorProto.INT8, (size,)) for i, size in enumerate(sizes)]
 
 
 def test_a_key_of_the_metadata_may_stand_twice():
@@ -175,11 +175,11 @@ def test_program_without_inputs_has_no_input_buffer():
 
 def test_descriptor_of_quantized_types_carries_scale_and_offset():
     inputs = [
-        Edge("u", TensorProto.UINT8, (2,)),
-        Edge("s", TensorProto.INT16, ()),
-        Edge("b", TensorProto.BOOL, (1,)),
+        TensorSpec("u", TensorProto.UINT8, (2,)),
+        TensorSpec("s", TensorProto.INT16, ()),
+        TensorSpec("b", TensorProto.BOOL, (1,)),
     ]
-    outputs = [Edge("f", FLOAT, (4, 0))]
+    outputs = [TensorSpec("f", FLOAT, (4, 0))]
     buffers = dma_buffers(inputs, outputs, combine_inputs=True, combine_outputs=True)
     desc = network_descriptor("n", inputs, outputs, buffers, cores=2, batch=1)
     described = [
@@ -194,9 +194,12 @@ def test_descriptor_of_quantized_types_carries_scale_and_offset():
 
 
 def test_batch_is_the_first_dim_all_inputs_share():
-    assert batch_of([Edge("a", FLOAT, (4, 2)), Edge("b", FLOAT, (4,)), Edge("c", FLOAT, ())]) == 4
-    assert batch_of([Edge("a", FLOAT, (4, 2)), Edge("b", FLOAT, (3,))]) == 1
-    assert batch_of([Edge("a", FLOAT, (0,))]) == 1
+    assert (
+        batch_of([TensorSpec("a", FLOAT, (4, 2)), TensorSpec("b", FLOAT, (4,)), TensorSpec("c", FLOAT, ())])
+        == 4
+    )
+    assert batch_of([TensorSpec("a", FLOAT, (4, 2)), TensorSpec("b", FLOAT, (3,))]) == 1
+    assert batch_of([TensorSpec("a", FLOAT, (0,))]) == 1
     assert batch_of([]) == 1
 
 

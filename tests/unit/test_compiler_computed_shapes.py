@@ -23,14 +23,14 @@ def halved(reader):
 def test_the_shape_of_an_output_is_computed_like_the_engine_does():
     model = halved(node("Relu", ["r"], ["y"]))
     program = lowered(model)
-    assert [edge.dims for edge in program.outputs] == [(6, 2)]
+    assert [spec.dims for spec in program.outputs] == [(6, 2)]
     feeds = {"x": np.float32(np.arange(12).reshape(3, 4) - 5)}
     assert np.array_equal(run(whole(program), feeds)["y"], run(model, feeds)["y"])
 
 
 def test_inner_values_of_unknown_rank_are_not_taken_for_scalars():
     program = lowered(halved(node("ReduceMean", ["r"], ["y"], axes=[1])))
-    assert [edge.dims for edge in program.outputs] == [(6, 1)]
+    assert [spec.dims for spec in program.outputs] == [(6, 1)]
 
 
 def test_a_shape_that_depends_on_data_is_still_refused():

@@ -51,7 +51,7 @@ def test_buffers_have_the_size_of_the_bound_and_larger_inputs_are_refused(tmp_pa
 
 def test_shapes_that_have_no_name_are_inferred_for_every_size():
     program = lowered(pooled(), dynamic_shape_input=("x",), onnx_define_symbol={"width": 30})
-    assert [variant.outputs[0] for variant in program.variants] == [
+    assert [specialization.outputs[0] for specialization in program.specializations] == [
         (1, 1, -(-width // 2)) for width in range(30, 0, -1)
     ]
 
@@ -60,16 +60,18 @@ def test_named_shapes_are_those_that_inference_finds():
     # Few sizes are inferred one by one, many by the names of their dims.
     few = lowered(projection(), dynamic_shape_input=("x",), onnx_define_symbol={"n": 2, "seq": 8})
     many = lowered(projection(), dynamic_shape_input=("x",), onnx_define_symbol={"n": 2, "seq": 40})
-    assert (len(few.variants), len(many.variants)) == (16, 80)
-    shapes = {variant.inputs: variant.outputs for variant in many.variants}
-    assert all(shapes[variant.inputs] == variant.outputs for variant in few.variants)
+    assert (len(few.specializations), len(many.specializations)) == (16, 80)
+    shapes = {specialization.inputs: specialization.outputs for specialization in many.specializations}
+    assert all(
+        shapes[specialization.inputs] == specialization.outputs for specialization in few.specializations
+    )
 
 
 def test_a_claim_of_the_file_about_one_size_does_not_count():
     program = lowered(
         projection((1, 1, 5)), dynamic_shape_input=("x",), onnx_define_symbol={"n": 2, "seq": 9}
     )
-    assert {variant.outputs[0][1] for variant in program.variants} == set(range(1, 10))
+    assert {specialization.outputs[0][1] for specialization in program.specializations} == set(range(1, 10))
 
 
 @pytest.mark.parametrize(

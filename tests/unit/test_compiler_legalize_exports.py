@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnxruntime import __version__ as engine_version
 
-from qaic.options.files.specializations import Specialization
+from qaic.options.files.specializations import SpecializationEntry
 
 INT64 = TensorProto.INT64
 
@@ -62,9 +62,9 @@ def test_operands_of_range_may_have_the_shape_of_one_element(operand, place):
         inputs.append(info("go", [], TensorProto.BOOL))
     model = model_of(nodes, inputs, [info(result, None)], functions=functions)
     program = lowered(
-        model, network_specialization_config=[Specialization(f"of {n}", {"n": n}) for n in (3, 5)]
+        model, network_specialization_config=[SpecializationEntry(f"of {n}", {"n": n}) for n in (3, 5)]
     )
-    assert [variant.outputs for variant in program.variants] == [((3, 2),), ((5, 2),)]
+    assert [specialization.outputs for specialization in program.specializations] == [((3, 2),), ((5, 2),)]
     x = np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32)
     feeds = {"x": x} | ({"go": np.array(True)} if place == "branch" else {})
     np.testing.assert_array_equal(

@@ -6,14 +6,14 @@ from compiler_oracle import info, lowered, model_of, node, run, whole
 from onnx import TensorProto, helper
 
 import decoder_model
-from qaic.compiler.passes.cse import merge_equal
+from qaic.compiler.passes.cse import eliminate_common_subexpressions
 from qaic.options.files.specializations import Specializations
 
 
 def merged(model, shapes=None):
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    merge_equal(copy.graph, shapes or {})
+    eliminate_common_subexpressions(copy.graph, shapes or {})
     onnx.checker.check_model(copy)
     return copy
 
@@ -105,7 +105,7 @@ def test_nested_graphs_read_what_is_left():
     )
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    merge_equal(copy.graph, {})
+    eliminate_common_subexpressions(copy.graph, {})
     assert kinds(copy) == {"Abs": 1, "If": 1}
     text = str(copy.graph)
     assert '"b"' not in text

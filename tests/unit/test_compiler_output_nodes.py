@@ -24,7 +24,7 @@ def chain():
 
 def test_inner_tensors_become_outputs_and_what_they_do_not_need_goes():
     program = lowered(chain(), output_node_names=("positive",))
-    assert [edge.name for edge in program.inputs] == ["a"]
+    assert [spec.name for spec in program.inputs] == ["a"]
     assert [held.op_type for held in program.model.graph.node] == ["Add", "Relu"]
     np.testing.assert_array_equal(run(whole(program), {"a": np.zeros(2, np.float32)})["positive"], [1, 0])
 
@@ -32,13 +32,13 @@ def test_inner_tensors_become_outputs_and_what_they_do_not_need_goes():
 def test_outputs_keep_the_order_of_the_model_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "qaic.compiler"):
         program = lowered(chain(), output_node_names=("sum", "negative", "product"))
-    assert [edge.name for edge in program.outputs] == ["product", "negative", "sum"]
+    assert [spec.name for spec in program.outputs] == ["product", "negative", "sum"]
     assert "order of the model" in caplog.text
 
 
 def test_all_outputs_in_order_change_nothing(caplog):
     program = lowered(chain(), output_node_names=("product", "negative"))
-    assert [edge.name for edge in program.outputs] == ["product", "negative"]
+    assert [spec.name for spec in program.outputs] == ["product", "negative"]
     assert not caplog.records
 
 

@@ -53,7 +53,7 @@ def test_large_payloads_are_not_in_the_skeleton_and_small_ones_are(tmp_path):
         [("big", big), ("s", small)],
     )
     with onnx_file.open_model(saved(model, tmp_path)) as source:
-        assert len(source.skeleton) < 1024
+        assert len(source.proto_bytes) < 1024
         assert list(source.weights) == ["big"]
         assert read_all(source.weights["big"].source) == big.tobytes()
         parsed = source.parse()
@@ -217,7 +217,7 @@ def test_external_constants_of_the_main_graph_are_weights_or_stay_when_small(tmp
     integers = TensorProto.INT64
     model = model_of(nodes, [info("x", [1000], integers)], [info("y", [], integers)])
     with onnx_file.open_model(saved(model, tmp_path)) as source:
-        assert len(source.skeleton) < 1024
+        assert len(source.proto_bytes) < 1024
         assert [file.path.name for file in source.files] == ["model.onnx", "c.data", "axis.data"]
         assert source.weights["c"].source.offset == 64
         program = lower_program(source, CompileOptions(), Progress("test"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.errors import CompileError
-from qaic.options.files.specializations import Specialization
+from qaic.options.files.specializations import SpecializationEntry
 
 SIZES = {"batch": 3, "seq_len": 7, "s0": 5, "past.len": 11}
 
@@ -101,8 +101,8 @@ def pooled(*dims):
 
 def test_inputs_whose_sizes_are_expressions_are_bound_by_their_symbols():
     program = lowered(pooled("4*side", "left + right"), onnx_define_symbol={"side": 2, "left": 1, "right": 4})
-    assert [edge.dims for edge in (*program.inputs, *program.outputs)] == [(8, 5), (8, 5)]
-    assert not program.variants
+    assert [spec.dims for spec in (*program.inputs, *program.outputs)] == [(8, 5), (8, 5)]
+    assert not program.specializations
 
 
 def test_the_whole_text_may_be_given_a_size_as_a_name():
@@ -114,17 +114,21 @@ def test_the_whole_text_may_be_given_a_size_as_a_name():
 
 def test_expressions_differ_between_specializations(caplog):
     sizes = [{"side": 1, "left": 2, "right": 3}, {"side": 5, "left": 4, "right": 1}]
-    entries = [Specialization(str(at), symbols) for at, symbols in enumerate(sizes)]
+    entries = [SpecializationEntry(str(at), symbols) for at, symbols in enumerate(sizes)]
     program = lowered(pooled("4*side", "left + right"), network_specialization_config=entries)
-    assert [variant.inputs for variant in program.variants] == [((4, 5),), ((20, 5),)]
+    assert [specialization.inputs for specialization in program.specializations] == [((4, 5),), ((20, 5),)]
     assert program.inputs[0].dims == (20, 5)
     assert not caplog.records
 
 
 def test_dynamic_inputs_count_the_symbols_of_expressions():
     program = lowered(pooled("4*side", 3), dynamic_shape_input=["x"], onnx_define_symbol={"side": 20})
-    assert [variant.inputs[0] for variant in program.variants] == [(4 * side, 3) for side in range(20, 0, -1)]
-    assert [variant.outputs for variant in program.variants] == [v.inputs for v in program.variants]
+    assert [specialization.inputs[0] for specialization in program.specializations] == [
+        (4 * side, 3) for side in range(20, 0, -1)
+    ]
+    assert [specialization.outputs for specialization in program.specializations] == [
+        v.inputs for v in program.specializations
+    ]
 
 
 def test_the_symbol_that_has_no_size_is_named():

@@ -69,11 +69,11 @@ def stateful(past=("batch", 4), retained=("batch", 4), row=("batch", "seq", 4), 
 
 def test_edges_are_the_largest_and_variants_keep_the_order():
     program = lowered(symbolic(), **TWO)
-    assert [(edge.name, edge.dims) for edge in (*program.inputs, *program.outputs)] == [
+    assert [(spec.name, spec.dims) for spec in (*program.inputs, *program.outputs)] == [
         ("x", (3, 6, 4)),
         ("y", (3, 30)),
     ]
-    assert [(v.name, v.inputs, v.outputs) for v in program.variants] == [
+    assert [(v.name, v.inputs, v.outputs) for v in program.specializations] == [
         ("Long", ((1, 6, 4),), ((1, 30),)),
         ("Wide", ((3, 2, 4),), ((3, 10),)),
     ]
@@ -100,14 +100,14 @@ def test_dims_equal_in_all_variants_are_fixed_in_the_graph():
 
 def test_one_entry_is_a_program_of_fixed_shapes():
     program = lowered(symbolic(), **entries({"batch": 2, "seq": 3}))
-    assert program.variants == ()
+    assert program.specializations == ()
     assert program.inputs[0].dims == (2, 3, 4)
 
 
 def test_entries_win_over_symbols_that_hold_for_all():
     given = entries({"seq": 1}, {"seq": 3, "batch": 7})
     program = lowered(symbolic(), onnx_define_symbol={"batch": 2, "seq": 9}, **given)
-    assert [variant.inputs[0] for variant in program.variants] == [(2, 1, 4), (7, 3, 4)]
+    assert [specialization.inputs[0] for specialization in program.specializations] == [(2, 1, 4), (7, 3, 4)]
 
 
 def test_symbol_without_a_value_is_refused_with_its_specialization():
@@ -337,7 +337,7 @@ def test_bytes_do_not_depend_on_the_spelling(tmp_path, monkeypatch):
 
 def test_graph_names_name_the_sets_of_shapes_or_the_program():
     program = lowered(symbolic(), **TWO, graph_names=("prefill", "decode"))
-    assert [variant.name for variant in program.variants] == ["prefill", "decode"]
+    assert [specialization.name for specialization in program.specializations] == ["prefill", "decode"]
     single = lowered(symbolic(), onnx_define_symbol={"batch": 1, "seq": 2}, graph_names=("model",))
     assert single.name == "model"
 
@@ -370,7 +370,7 @@ def test_sizes_that_exporters_always_write_are_no_warning(extra, caplog):
     with caplog.at_level(logging.WARNING):
         program = lowered(batching_decoder_shapes(), **given)
     assert caplog.messages == []
-    assert [variant.inputs for variant in program.variants] == [((1, 8),), ((4, 1),)]
+    assert [specialization.inputs for specialization in program.specializations] == [((1, 8),), ((4, 1),)]
 
 
 def test_an_unknown_symbol_is_shown_beside_those_of_the_inputs_alone(caplog):

@@ -17,7 +17,7 @@ def symbolic(**changes):
 
 
 def shapes(program):
-    return {edge.name: edge.dims for edge in (*program.inputs, *program.outputs)}
+    return {spec.name: spec.dims for spec in (*program.inputs, *program.outputs)}
 
 
 def test_symbols_are_replaced_everywhere():

@@ -5,7 +5,7 @@ import pytest
 from compiler_oracle import info, node
 from onnx import defs, helper
 
-from qaic.compiler.ir.opset_version import lower_stamps
+from qaic.compiler.ir.opset_version import lower_opset_version
 
 
 def stamped(op, version, *, domain="", ir_version=onnx.IR_VERSION, functions=()):
@@ -15,7 +15,7 @@ def stamped(op, version, *, domain="", ir_version=onnx.IR_VERSION, functions=())
 
 
 def stamps(model):
-    lower_stamps(model)
+    lower_opset_version(model)
     return model.ir_version, [entry.version for entry in model.opset_import]
 
 

@@ -12,7 +12,7 @@ from qaic import _core
 from qaic.compiler import compile_model
 from qaic.errors import CompileError, OptionError
 from qaic.options.files.custom_io import CustomIo, CustomIoList
-from qaic.options.files.specializations import Specialization
+from qaic.options.files.specializations import SpecializationEntry
 from qaic.options.models import CompileOptions
 from session_models import model, save
 
@@ -150,7 +150,7 @@ def test_shape_sets_follow():
         [("x", "float32", ["n", 3, "h", 5])],
         [("y", "float32", ["n", 3, "h", 5])],
     )
-    sets = tuple(Specialization(f"s{h}", {"n": 2, "h": h}) for h in (4, 7))
+    sets = tuple(SpecializationEntry(f"s{h}", {"n": 2, "h": h}) for h in (4, 7))
     layout = entry("x", Layout="NHWC", Precision="float16")
     path = compiled(net, layout, entry("y", Precision="mxint8"), network_specialization_config=sets)
     _, network = descriptor(path)
@@ -166,7 +166,7 @@ def test_shape_sets_follow():
 
 def test_last_dim_of_blocks_must_have_one_size():
     net = model([helper.make_node("Neg", ["x"], ["y"])], [("x", "float32", ["n"])], [("y", "float32", ["n"])])
-    sets = tuple(Specialization(f"s{n}", {"n": n}) for n in (4, 7))
+    sets = tuple(SpecializationEntry(f"s{n}", {"n": n}) for n in (4, 7))
     with pytest.raises(OptionError, match="the last dim of 'x' is not the same in all specializations"):
         compiled(net, entry("x", Precision="mxint8"), network_specialization_config=sets)
 

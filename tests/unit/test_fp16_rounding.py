@@ -429,7 +429,7 @@ def half_model():
 @pytest.mark.parametrize("convert", [False, True])
 def test_float16_model_is_rounded_like_a_converted_one(convert):
     program = lowered(half_model(), convert_to_fp16=convert)
-    assert [edge.dtype for edge in (*program.inputs, *program.outputs)] == ["float16", "float16"]
+    assert [spec.dtype for spec in (*program.inputs, *program.outputs)] == ["float16", "float16"]
     out = run(whole(program), {"x": np.float16([300])})["y"]
     assert out.dtype == np.float16
     assert out == np.inf

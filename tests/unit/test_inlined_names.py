@@ -188,7 +188,7 @@ def test_further_outputs_from_inside_of_functions_are_named_after_their_calls():
     program = lowered(
         layered(), extra_output_tensors=("onnx::Scale_5", "/layers.1/DecoderLayer/Scale_6/scaled")
     )
-    names = [edge.name for edge in program.outputs]
+    names = [spec.name for spec in program.outputs]
     # The result of a layer is a value of the main graph and keeps its name.
     assert names == [
         "y",
@@ -203,7 +203,7 @@ def test_further_outputs_from_inside_of_functions_are_named_after_their_calls():
     np.testing.assert_array_equal(found["y"], -found["/layers.1/DecoderLayer/Scale_6/scaled"])
     # What is a value of the main graph already is not renamed.
     result_of_first = lowered(layered(), extra_output_tensors=("/layers.0/DecoderLayer/hidden_states.3",))
-    assert [edge.name for edge in result_of_first.outputs] == ["y", "/layers.0/DecoderLayer_output_0"]
+    assert [spec.name for spec in result_of_first.outputs] == ["y", "/layers.0/DecoderLayer_output_0"]
 
 
 def test_outputs_and_precisions_may_name_one_value():
@@ -220,7 +220,7 @@ def test_outputs_and_precisions_may_name_one_value():
 
 def test_a_model_is_cut_at_a_value_inside_of_a_function():
     program = lowered(layered(), output_node_names=("/layers.0/DecoderLayer/onnx::Scale_5",))
-    assert [edge.name for edge in program.outputs] == ["/layers.0/DecoderLayer/onnx::Scale_5"]
+    assert [spec.name for spec in program.outputs] == ["/layers.0/DecoderLayer/onnx::Scale_5"]
     assert [item.op_type for item in program.model.graph.node] == ["Mul"]
     with pytest.raises(CompileError, match="'onnx::Scale_6'"):
         lowered(layered(), output_node_names=("onnx::Scale_6",))

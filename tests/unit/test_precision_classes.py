@@ -6,7 +6,7 @@ import pytest
 from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
 
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.ir.value_info import ValueFacts, collect_types, common_shapes
+from qaic.compiler.ir.value_info import ValueInfo, collect_types, common_shapes
 from qaic.compiler.passes.assign_precision import classify
 from qaic.errors import CompileError
 from qaic.options.codecs.op_types import KIND_ALIASES
@@ -19,7 +19,7 @@ FP32, FP16, BF16, INT8, INT16 = PrecisionClass
 
 def classes_of(model, profiled=None, **options):
     inferred = onnx.shape_inference.infer_shapes(model)
-    facts = ValueFacts(collect_types(inferred), common_shapes([inferred]))
+    facts = ValueInfo(collect_types(inferred), common_shapes([inferred]))
     return classify(model, facts, CompileOptions(**options), profiled)
 
 
@@ -157,7 +157,7 @@ def test_node_of_a_float16_model_in_fp32_does_not_overflow():
 def test_output_of_a_float16_model_goes_by_its_name():
     model = squares(HALF)
     program = lowered(model, node_precision_info_file=NodePrecision((), ("y",)))
-    assert [edge.dtype for edge in program.outputs] == ["float16"]
+    assert [spec.dtype for spec in program.outputs] == ["float16"]
 
 
 def test_one_kind_in_fp16_rounds_only_it():

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 import qaic
 from decoder_model import decoder, specializations
 from qaic.compiler import compile_model
-from qaic.options.files.specializations import Specialization
+from qaic.options.files.specializations import SpecializationEntry
 from qaic.options.models import CompileOptions
 
 RNG = np.random.default_rng(5)
@@ -245,7 +245,7 @@ def test_shapes_that_a_model_computes_from_shapes(tmp_path):
         convert_to_fp16=True,
         retained_state=True,
         network_specialization_config=tuple(
-            Specialization(entry["name"], {name: int(size) for name, size in entry["symbols"].items()})
+            SpecializationEntry(entry["name"], {name: int(size) for name, size in entry["symbols"].items()})
             for entry in specializations()
         ),
     )

@@ -77,7 +77,7 @@ def test_weights_are_read_from_the_checkpoint_and_small_ones_are_in_the_graph(tm
             "LlamaForCausalLM.onnx",
             "model_0000.safetensors",
         ]
-        assert len(source.skeleton) < 3000
+        assert len(source.proto_bytes) < 3000
         assert source.weights.keys() == (weights.keys() | {"lm_head.weight"}) - {"model.norm.weight"}
         for name, weight in source.weights.items():
             assert (

@@ -198,8 +198,8 @@ def lower(
     )
     run_passes([step for phase in PHASES.values() for step in phase], model, context)
     emit_report.save_plan(progress.debug_folder, context.quantization)
-    emit_report.publish_hints(options, model.forms[0], context.given_weights, context.plan.classes)
-    emit_report.publish_metrics(options, model.forms, model.variants, model.proto, model.weights)
+    emit_report.publish_hints(options, model.specialized[0], context.given_weights, context.plan.classes)
+    emit_report.publish_metrics(options, model.specialized, model.specializations, model.proto, model.weights)
     return model, context
 
 

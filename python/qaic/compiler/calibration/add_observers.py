@@ -45,13 +45,13 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
             value = graph.output.add()
             value.name = name
             value.type.tensor_type.elem_type = model.facts.types[name]
-    observed.forms, observed.known = inferred_forms(
+    observed.specialized, observed.known = inferred_forms(
         observed.proto, observed.weights, model.sizes, model.entries, model.library_paths
     )
     round_as_model(observed, context.options.aic_hw_version)
     validation.drop_unused(observed.proto, observed.weights)
     initializers.settle_sizes(observed.proto, observed.weights)
-    specialization.fix_interface(observed.proto, observed.forms)
+    specialization.fix_interface(observed.proto, observed.specialized)
     observed.name = graph.name or "unnamed"
     # One buffer for all outputs could be larger than a buffer may be.
     plain = CompileOptions(retained_state=context.options.retained_state, combine_outputs=False)

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import Edge
+    from qaic.compiler.ir.interface import TensorSpec
 
 
-def graph_hash(graph: onnx.GraphProto, weights: Mapping[str, Weight], inputs: Sequence[Edge]) -> int:
+def graph_hash(graph: onnx.GraphProto, weights: Mapping[str, Weight], inputs: Sequence[TensorSpec]) -> int:
     """Hash a main graph; reads every weight.
 
     Parameters
     ----------
     graph
-        Skeleton of the main graph.
+        Model without weight data of the main graph.
     weights
         Its large initializers.
     inputs
@@ -35,9 +35,9 @@ def graph_hash(graph: onnx.GraphProto, weights: Mapping[str, Weight], inputs: Se
     """
     hashed = _Hash()
     numbers: dict[str, int] = {}
-    for edge in inputs:
-        numbers[edge.name] = len(numbers)
-        hashed.text("input", str(edge.elem_type), *map(str, edge.dims))
+    for spec in inputs:
+        numbers[spec.name] = len(numbers)
+        hashed.text("input", str(spec.elem_type), *map(str, spec.dims))
     digests = {name: _constant(weight) for name, weight in weights.items()}
     hashed.graph(graph, numbers, digests)
     return hashed.number()

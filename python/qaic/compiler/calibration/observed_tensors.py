@@ -51,15 +51,17 @@ def model_inputs(model: Model, *, has_state: bool) -> list[SampledInput]:
     has_state
         Whether the device keeps state between inferences.
     """
-    outputs = {edge.name for edge in model.outputs}
+    outputs = {spec.name for spec in model.outputs}
     return [
         SampledInput(
-            edge.name,
-            np.dtype(edge.dtype),
-            tuple(variant.inputs[at] for variant in model.variants) if model.variants else (edge.dims,),
-            is_state=has_state and f"{edge.name}{RETAINED_STATE_SUFFIX}" in outputs,
+            spec.name,
+            np.dtype(spec.dtype),
+            tuple(specialization.inputs[at] for specialization in model.specializations)
+            if model.specializations
+            else (spec.dims,),
+            is_state=has_state and f"{spec.name}{RETAINED_STATE_SUFFIX}" in outputs,
         )
-        for at, edge in enumerate(model.inputs)
+        for at, spec in enumerate(model.inputs)
     ]
 
 
@@ -106,7 +108,7 @@ def choose(model: Model, float_nodes: set[str]) -> ObservedTensors:
     derived = _derived(model.proto.graph, constants)
     source = _sources(model.proto.graph, constants)
     limited = _limited(model.proto.graph, constants)
-    inputs = [edge.name for edge in model.interface.inputs]
+    inputs = [spec.name for spec in model.interface.inputs]
     chosen = ObservedTensors()
     known = set(inputs)
     for name in wanted:

@@ -59,7 +59,7 @@ class CheckStructure(Always):
 
     def run(self, model: Model, context: Context) -> bool:
         """Check."""
-        validation.check_structure(model.forms[0])
+        validation.check_structure(model.specialized[0])
         context.is_checked = True
         return False
 

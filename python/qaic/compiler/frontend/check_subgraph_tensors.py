@@ -34,7 +34,7 @@ def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], exter
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton; its tensors get their data, large constants of the main graph are removed.
+        Model without weight data; its tensors get their data, large constants of the main graph are removed.
     weights : dict[str, Weight]
         Gets those constants.
     external : ExternalData

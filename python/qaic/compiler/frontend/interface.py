@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.elem_types import BFLOAT16, EDGE_TYPES, TABLE, type_name
-from qaic.compiler.ir.interface import Edge, check_size
+from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES, TABLE, type_name
+from qaic.compiler.ir.interface import TensorSpec, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +18,7 @@ MAX_DIMS: Final = 8
 BFLOAT16_HARDWARE: Final = "ai200"
 
 
-def read_edge(value: onnx.ValueInfoProto, kind: str) -> Edge:
+def read_spec(value: onnx.ValueInfoProto, kind: str) -> TensorSpec:
     """Check one graph input or output whose shape was inferred.
 
     Parameters
@@ -48,8 +48,8 @@ def read_edge(value: onnx.ValueInfoProto, kind: str) -> Edge:
         )
     tensor = value.type.tensor_type
     # The options may still give a bfloat16 another type.
-    if tensor.elem_type not in EDGE_TYPES and tensor.elem_type != BFLOAT16:
-        supported = ", ".join(TABLE[code][0] for code in sorted(EDGE_TYPES))
+    if tensor.elem_type not in INTERFACE_TYPES and tensor.elem_type != BFLOAT16:
+        supported = ", ".join(TABLE[code][0] for code in sorted(INTERFACE_TYPES))
         raise refuse(
             what,
             code="unsupported_type",
@@ -77,15 +77,15 @@ def read_edge(value: onnx.ValueInfoProto, kind: str) -> Edge:
             expected=f"at most {MAX_DIMS}",
             context=context,
         )
-    return check_size(Edge(value.name, tensor.elem_type, dims), kind)
+    return check_size(TensorSpec(value.name, tensor.elem_type, dims), kind)
 
 
-def check_hardware(edges: Iterable[Edge], hardware: str | None) -> None:
+def check_hardware(specs: Iterable[TensorSpec], hardware: str | None) -> None:
     """Refuse inputs and outputs of a program that its hardware has no buffers for.
 
     Parameters
     ----------
-    edges : iterable of Edge
+    specs : iterable of TensorSpec
         Inputs and outputs in their final types.
     hardware : str or None
         Hardware family.
@@ -95,14 +95,14 @@ def check_hardware(edges: Iterable[Edge], hardware: str | None) -> None:
     CompileError
         A tensor is bfloat16, and the family does not have this type.
     """
-    for edge in edges:
-        if edge.elem_type == BFLOAT16 and hardware != BFLOAT16_HARDWARE:
+    for spec in specs:
+        if spec.elem_type == BFLOAT16 and hardware != BFLOAT16_HARDWARE:
             raise refuse(
-                f"tensor {edge.name!r}",
+                f"tensor {spec.name!r}",
                 code="unsupported_type",
                 found="type bfloat16",
                 expected=f"float16 or float32 at the border of a program, or hardware {BFLOAT16_HARDWARE}",
                 fix="name it in custom_io_list_file with Precision float16, or give "
                 f"aic_hw_version={BFLOAT16_HARDWARE}",
-                context={"tensor": edge.name},
+                context={"tensor": spec.name},
             )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
-from qaic.compiler.frontend.interface import read_edge
-from qaic.compiler.ir.interface import Edge, Interface, Variant, check_size
+from qaic.compiler.frontend.interface import read_spec
+from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec, check_size
 from qaic.compiler.ir.pass_contract import Always
 from qaic.errors import OptionError
 
@@ -24,31 +24,32 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.options.files.specializations import Specialization
+    from qaic.options.files.specializations import SpecializationEntry
 
 _OPTION = "network_specialization_config"
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class TensorSpecs:
     """Inputs and outputs with the dims of one set of shapes."""
 
-    inputs: tuple[Edge, ...]
-    outputs: tuple[Edge, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 def copies(
-    model: onnx.ModelProto, values: Sequence[Mapping[str, int]], entries: Sequence[Specialization]
+    model: onnx.ModelProto, values: Sequence[Mapping[str, int]], entries: Sequence[SpecializationEntry]
 ) -> list[onnx.ModelProto]:
     """Make one copy of a model per set of symbols, all of whose inputs have fixed shapes.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton that `symbols.bind` was applied to; a model with one set of shapes is its own copy.
+        Model without weight data that `symbols.bind` was applied to; one with one set of shapes is its own
+        copy.
     values : Sequence[Mapping[str, int]]
         What `symbols.bind` returned.
-    entries : Sequence[Specialization]
+    entries : Sequence[SpecializationEntry]
         The specializations behind `values`.
     """
     if len(values) == 1:
@@ -59,7 +60,9 @@ def copies(
     return made
 
 
-def copy_with(model: onnx.ModelProto, sizes: Mapping[str, int], entry: Specialization) -> onnx.ModelProto:
+def copy_with(
+    model: onnx.ModelProto, sizes: Mapping[str, int], entry: SpecializationEntry
+) -> onnx.ModelProto:
     """Make the copy of a model for one set of symbols."""
     copy = type(model)()
     copy.CopyFrom(model)
@@ -68,60 +71,62 @@ def copy_with(model: onnx.ModelProto, sizes: Mapping[str, int], entry: Specializ
     return copy
 
 
-def read_edges(form: onnx.ModelProto, count: int) -> Edges:
+def read_specs(form: onnx.ModelProto, count: int) -> TensorSpecs:
     """Read the inputs and outputs of an inferred model; what follows `count` inputs are weights."""
-    return Edges(
-        tuple(read_edge(value, "input") for value in form.graph.input[:count]),
-        tuple(read_edge(value, "output") for value in form.graph.output),
+    return TensorSpecs(
+        tuple(read_spec(value, "input") for value in form.graph.input[:count]),
+        tuple(read_spec(value, "output") for value in form.graph.output),
     )
 
 
-def interface_of(sets: Sequence[Edges], entries: Sequence[Specialization]) -> Interface:
+def interface_of(sets: Sequence[TensorSpecs], entries: Sequence[SpecializationEntry]) -> Interface:
     """Make the interface of a program from its sets of shapes.
 
     Parameters
     ----------
-    sets : Sequence[Edges]
+    sets : Sequence[TensorSpecs]
         Inputs and outputs, one entry per set of shapes.
-    entries : Sequence[Specialization]
+    entries : Sequence[SpecializationEntry]
         The specializations, where there are several sets.
 
     Raises
     ------
     CompileError
-        An edge cannot be a buffer, or has another number of dims in another specialization.
+        A tensor cannot be a buffer, or has another number of dims in another specialization.
     OptionError
         Two specializations have the same input shapes, so none of them could be chosen.
     """
-    inputs = [edges.inputs for edges in sets]
-    outputs = [edges.outputs for edges in sets]
+    inputs = [specs.inputs for specs in sets]
+    outputs = [specs.outputs for specs in sets]
     if len(sets) == 1:
         return Interface(inputs[0], outputs[0], ())
-    variants = tuple(
-        Variant(
+    specializations = tuple(
+        Specialization(
             entry.name,
             entry.symbols,
-            tuple(edge.dims for edge in inputs[number]),
-            tuple(edge.dims for edge in outputs[number]),
+            tuple(spec.dims for spec in inputs[number]),
+            tuple(spec.dims for spec in outputs[number]),
         )
         for number, entry in enumerate(entries)
     )
-    _refuse_equal(variants)
+    _refuse_equal(specializations)
     return Interface(
-        tuple(_largest(edges, entries, "input") for edges in zip(*inputs, strict=True)),
-        tuple(_largest(edges, entries, "output") for edges in zip(*outputs, strict=True)),
-        variants,
+        tuple(_largest(specs, entries, "input") for specs in zip(*inputs, strict=True)),
+        tuple(_largest(specs, entries, "output") for specs in zip(*outputs, strict=True)),
+        specializations,
     )
 
 
-def named(name: str, variants: tuple[Variant, ...], given: Sequence[str]) -> tuple[str, tuple[Variant, ...]]:
+def named(
+    name: str, specializations: tuple[Specialization, ...], given: Sequence[str]
+) -> tuple[str, tuple[Specialization, ...]]:
     """Name the graphs of a container: the program where there is one graph, else the sets of shapes.
 
     Parameters
     ----------
     name : str
         Name of the program.
-    variants : tuple[Variant, ...]
+    specializations : tuple[Specialization, ...]
         Sets of shapes where there are several.
     given : Sequence[str]
         Value of ``graph_names``; without any nothing changes.
@@ -132,24 +137,26 @@ def named(name: str, variants: tuple[Variant, ...], given: Sequence[str]) -> tup
         There are more or fewer names than graphs.
     """
     if not given:
-        return name, variants
-    if len(given) != max(len(variants), 1):
+        return name, specializations
+    if len(given) != max(len(specializations), 1):
         raise OptionError(
             f"graph_names has {len(given)} names ({', '.join(given)}), but the container has "
-            f"{max(len(variants), 1)} graphs; give one name for each",
+            f"{max(len(specializations), 1)} graphs; give one name for each",
             code="option.graph_names",
-            context={"options": ["graph_names"], "graphs": max(len(variants), 1)},
+            context={"options": ["graph_names"], "graphs": max(len(specializations), 1)},
         )
-    if not variants:
-        return given[0], variants
-    renamed = (replace(variant, name=own) for variant, own in zip(variants, given, strict=True))
+    if not specializations:
+        return given[0], specializations
+    renamed = (
+        replace(specialization, name=own) for specialization, own in zip(specializations, given, strict=True)
+    )
     return name, tuple(renamed)
 
 
-def _refuse_equal(variants: Sequence[Variant]) -> None:
+def _refuse_equal(specializations: Sequence[Specialization]) -> None:
     by_shapes: defaultdict[tuple[tuple[int, ...], ...], list[str]] = defaultdict(list)
-    for variant in variants:
-        by_shapes[variant.inputs].append(variant.name)
+    for specialization in specializations:
+        by_shapes[specialization.inputs].append(specialization.name)
     for names in by_shapes.values():
         if len(names) > 1:
             raise OptionError(
@@ -160,22 +167,22 @@ def _refuse_equal(variants: Sequence[Variant]) -> None:
             )
 
 
-def _largest(edges: Sequence[Edge], entries: Sequence[Specialization], kind: str) -> Edge:
+def _largest(specs: Sequence[TensorSpec], entries: Sequence[SpecializationEntry], kind: str) -> TensorSpec:
     """Take the largest of every dimension, so that one buffer has room for all."""
-    first = edges[0]
-    for edge, entry in zip(edges, entries, strict=True):
-        if len(edge.dims) != len(first.dims):
+    first = specs[0]
+    for spec, entry in zip(specs, entries, strict=True):
+        if len(spec.dims) != len(first.dims):
             raise refuse(
                 f"{kind} {first.name!r}",
                 code="varying_rank",
-                found=f"{len(first.dims)} dims in specialization {entries[0].name!r} and {len(edge.dims)} in "
+                found=f"{len(first.dims)} dims in specialization {entries[0].name!r} and {len(spec.dims)} in "
                 f"{entry.name!r}",
                 expected="as many dims in each",
                 fix="reshape it inside the model",
                 context={"tensor": first.name},
             )
-    dims = tuple(max(sizes) for sizes in zip(*(edge.dims for edge in edges), strict=True))
-    return check_size(Edge(first.name, first.elem_type, dims), kind)
+    dims = tuple(max(sizes) for sizes in zip(*(spec.dims for spec in specs), strict=True))
+    return check_size(TensorSpec(first.name, first.elem_type, dims), kind)
 
 
 def fix_interface(model: onnx.ModelProto, forms: Sequence[onnx.ModelProto]) -> None:
@@ -207,5 +214,5 @@ class FixInterface(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        fix_interface(model.proto, model.forms)
+        fix_interface(model.proto, model.specialized)
         return True

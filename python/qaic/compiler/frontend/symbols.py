@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.options.codecs.structures import ModelInput
-    from qaic.options.files.specializations import Specialization
+    from qaic.options.files.specializations import SpecializationEntry
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -53,7 +53,7 @@ def bind(
     model: onnx.ModelProto,
     given: Mapping[str, int],
     specs: Iterable[ModelInput],
-    entries: Sequence[Specialization] = (),
+    entries: Sequence[SpecializationEntry] = (),
 ) -> list[dict[str, int]]:
     """Replace the symbolic dimensions of a model by numbers; changes `model` in place.
 
@@ -62,13 +62,13 @@ def bind(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton whose inputs are the inputs of the program.
+        Model without weight data whose inputs are the inputs of the program.
     given : Mapping[str, int]
         Values of ``onnx_define_symbol``.
     specs : Iterable[ModelInput]
         Entries of ``model_inputs``; they also give values to dimensions without a name, and to the symbols
         they meet.
-    entries : Sequence[Specialization]
+    entries : Sequence[SpecializationEntry]
         Specializations; their values win over `given`.
 
     Returns
@@ -133,7 +133,7 @@ def require_static(
 
 
 def _warn_unknown(
-    graph: onnx.GraphProto, given: Mapping[str, int], entries: Sequence[Specialization]
+    graph: onnx.GraphProto, given: Mapping[str, int], entries: Sequence[SpecializationEntry]
 ) -> None:
     written = _symbols_of(graph)
     present = written.union(*(symbols_in(text) for text in written))
@@ -268,7 +268,7 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
     Parameters
     ----------
     view : onnx.ModelProto
-        Skeleton with weights declared as inputs; changed in place.
+        Model with weights declared as inputs; changed in place.
 
     Returns
     -------

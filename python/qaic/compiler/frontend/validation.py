@@ -1,6 +1,6 @@
 """Is this a model the compiler can read? Everything that can be said before shapes are known.
 
-The onnx checker sees the skeleton with weights declared as inputs, so it never asks for payloads.
+The onnx checker sees the model with weights declared as inputs, so it never asks for payloads.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _IR_FREE_INITIALIZERS: Final = 4
 
 
 def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
-    """Bring the skeleton into the one form the passes expect; changes `model` in place.
+    """Bring the model into the one form the passes expect; changes `model` in place.
 
     Initializers stop being inputs and have no second declaration, negative sizes become unknown ones, text
     for humans and exporter traces are dropped (they hold paths of the machine that exported the model), and
-    unused initializers go, from the skeleton and from `weights`.
+    unused initializers go, from the model and from `weights`.
     """
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer} | weights.keys()
@@ -132,7 +132,7 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     custom : Collection[str]
         Operators that a library implements.
 
@@ -197,7 +197,7 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
 
 
 def with_weights_as_inputs(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
-    """Copy the skeleton with each weight as an input, so that tools see its type and shape and no payload."""
+    """Copy the model with each weight as an input, so that tools see its type and shape and no payload."""
     from onnx import helper
 
     copy = type(model)()
@@ -215,7 +215,7 @@ def check_structure(view: onnx.ModelProto) -> None:
     Parameters
     ----------
     view : onnx.ModelProto
-        Skeleton with weights declared as inputs, after shape inference.
+        Model with weights declared as inputs, after shape inference.
 
     Raises
     ------

@@ -69,7 +69,7 @@ NARROW_FLOATS: Final = {
 CODES: Final[dict[str, int]] = {name: code for code, (name, _) in TABLE.items()}
 
 #: types a buffer of the card can have; everything else may only live inside the graph
-EDGE_TYPES: Final = frozenset({FLOAT, FLOAT16, INT8, UINT8, INT16, INT32, INT64, BOOL})
+INTERFACE_TYPES: Final = frozenset({FLOAT, FLOAT16, INT8, UINT8, INT16, INT32, INT64, BOOL})
 
 
 def type_name(code: int) -> str:

@@ -16,15 +16,15 @@ MAX_BYTES: Final = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TensorSpec:
     """An input or output of the program."""
 
     name: str
     elem_type: int
     dims: tuple[int, ...]
     #: what it is in the model, where the custom I/O options changed it
-    model: Edge | None = None
-    #: scale and offset of a quantized edge: real = scale x (q - offset)
+    model: TensorSpec | None = None
+    #: scale and offset of a quantized tensor: real = scale x (q - offset)
     quantized: tuple[float, int] | None = None
     #: the last dim of a tensor whose bytes are MXINT8 blocks
     mxint8: int | None = None
@@ -41,7 +41,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class Specialization:
     """One set of shapes: dims of every input and output, in order."""
 
     name: str
@@ -54,20 +54,20 @@ class Variant:
 class Interface:
     """Inputs and outputs with their largest dims, and the sets of shapes if there are several."""
 
-    inputs: tuple[Edge, ...]
-    outputs: tuple[Edge, ...]
-    variants: tuple[Variant, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    specializations: tuple[Specialization, ...]
 
 
-def check_size(edge: Edge, kind: str) -> Edge:
-    """Return an edge that fits a buffer, and refuse any other."""
-    if edge.nbytes > MAX_BYTES or any(dim > 0x7FFF_FFFF for dim in edge.dims):
+def check_size(spec: TensorSpec, kind: str) -> TensorSpec:
+    """Return a tensor that fits a buffer, and refuse any other."""
+    if spec.nbytes > MAX_BYTES or any(dim > 0x7FFF_FFFF for dim in spec.dims):
         raise refuse(
-            f"{kind} {edge.name!r}",
+            f"{kind} {spec.name!r}",
             code="tensor_too_large",
-            found=f"{edge.nbytes} bytes {list(edge.dims)}",
+            found=f"{spec.nbytes} bytes {list(spec.dims)}",
             expected=f"at most {MAX_BYTES} bytes",
             fix="use a smaller batch or split the tensor",
-            context={"tensor": edge.name},
+            context={"tensor": spec.name},
         )
-    return edge
+    return spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from qaic.compiler.ir.value_info import ValueFacts
+from qaic.compiler.ir.value_info import ValueInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.custom_ops import Library
-    from qaic.compiler.ir.interface import Edge, Interface, Variant
-    from qaic.options.files.specializations import Specialization
+    from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
+    from qaic.options.files.specializations import SpecializationEntry
 
 
 class Provenance(Protocol):
@@ -82,10 +82,10 @@ class Model:
     has_units: bool = False
     name: str = "unnamed"
     sizes: Sequence[Mapping[str, int]] = ()
-    entries: Sequence[Specialization] = ()
-    forms: list[onnx.ModelProto] = field(default_factory=list)
+    entries: Sequence[SpecializationEntry] = ()
+    specialized: list[onnx.ModelProto] = field(default_factory=list)
     known: Interface | None = None
-    facts: ValueFacts = field(default_factory=lambda: ValueFacts({}, {}))
+    facts: ValueInfo = field(default_factory=lambda: ValueInfo({}, {}))
     provenance: Provenance | None = None
     described: Sequence[Sequence[onnx.ModelProto]] = ()
     operations: OpsTable | None = None
@@ -99,19 +99,19 @@ class Model:
         return self.known
 
     @property
-    def inputs(self) -> tuple[Edge, ...]:
+    def inputs(self) -> tuple[TensorSpec, ...]:
         """Inputs."""
         return self.interface.inputs
 
     @property
-    def outputs(self) -> tuple[Edge, ...]:
+    def outputs(self) -> tuple[TensorSpec, ...]:
         """Outputs."""
         return self.interface.outputs
 
     @property
-    def variants(self) -> tuple[Variant, ...]:
+    def specializations(self) -> tuple[Specialization, ...]:
         """The sets of shapes where there are several, else empty."""
-        return self.interface.variants
+        return self.interface.specializations
 
     @property
     def library_paths(self) -> list[Path]:
@@ -143,5 +143,5 @@ class Model:
             self,
             proto=proto,
             weights=dict(self.weights),
-            facts=ValueFacts(dict(facts.types), dict(facts.shapes), dict(facts.narrow), dict(facts.original)),
+            facts=ValueInfo(dict(facts.types), dict(facts.shapes), dict(facts.narrow), dict(facts.original)),
         )

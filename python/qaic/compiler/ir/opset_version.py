@@ -25,7 +25,7 @@ _IR_VERSION: Final = 10
 _OPERATOR_SET: Final = 22
 
 
-def lower_stamps(model: onnx.ModelProto) -> None:
+def lower_opset_version(model: onnx.ModelProto) -> None:
     """Lower IR version and operator set version of a checked model; changes `model` in place."""
     from onnx import defs
 
@@ -49,5 +49,5 @@ class LowerOpsetVersion(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        lower_stamps(model.proto)
+        lower_opset_version(model.proto)
         return True

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class ValueFacts:
+class ValueInfo:
     """What is known about values by name."""
 
     types: dict[str, int]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.profile import TensorProfile
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.value_info import ValueInfo
     from qaic.options.models import CompileOptions
 
 _LARGEST_FLOAT16: Final = 65504
@@ -40,7 +40,7 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 def classify(
     model: onnx.ModelProto,
-    facts: ValueFacts,
+    facts: ValueInfo,
     options: CompileOptions,
     profiled: Collection[str] | None,
 ) -> dict[str, PrecisionClass]:
@@ -50,7 +50,7 @@ def classify(
 
 def decide(
     model: onnx.ModelProto,
-    facts: ValueFacts,
+    facts: ValueInfo,
     options: CompileOptions,
     profiled: Collection[str] | None,
     *,
@@ -62,8 +62,8 @@ def decide(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton without model-local functions.
-    facts : ValueFacts
+        Model without weight data and without model-local functions.
+    facts : ValueInfo
         Types of its values, and what they were in the model.
     options : CompileOptions
         Compile options; names in them are those of values of `model` (`value_options`).
@@ -119,7 +119,7 @@ def decide(
     return result
 
 
-def _own_class(node: onnx.NodeProto, facts: ValueFacts, *, has_bfloats: bool) -> PrecisionClass | None:
+def _own_class(node: onnx.NodeProto, facts: ValueInfo, *, has_bfloats: bool) -> PrecisionClass | None:
     """Class by the type that the node's floats have in the model; results count before operands."""
     for name in (*node.output, *node.input):
         elem_type = facts.narrow.get(name, facts.types.get(name, 0))
@@ -149,7 +149,7 @@ def _has_graphs(node: onnx.NodeProto) -> bool:
 
 
 def _float_reason(
-    node: onnx.NodeProto, facts: ValueFacts, profiled: Collection[str], changing: set[str]
+    node: onnx.NodeProto, facts: ValueInfo, profiled: Collection[str], changing: set[str]
 ) -> FloatReason | None:
     """Say why a node cannot be quantized; None where its kind can be and each of its floats has a range."""
     if not quantizable(node):
@@ -195,7 +195,7 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: b
 
 
 def _instances(
-    model: onnx.ModelProto, facts: ValueFacts, options: CompileOptions
+    model: onnx.ModelProto, facts: ValueInfo, options: CompileOptions
 ) -> tuple[set[str], set[str]]:
     """Find the nodes that the precision file wants in fp16 and in fp32; passes may have removed some."""
     lists = options.node_precision_info_file

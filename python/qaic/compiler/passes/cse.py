@@ -27,7 +27,7 @@ _RANDOM: Final = RANDOM | {"Dropout"}
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def merge_equal(
+def eliminate_common_subexpressions(
     graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str] = _NOTHING
 ) -> None:
     """Remove nodes of the main graph that repeat an earlier one; changes `graph`.
@@ -109,7 +109,7 @@ class MergeEqualNodes(Always):
         """Change the model."""
         if not model.has_units:
             return False
-        merge_equal(model.proto.graph, common_shapes(model.forms), _listed(context))
+        eliminate_common_subexpressions(model.proto.graph, common_shapes(model.specialized), _listed(context))
         return True
 
 

@@ -83,7 +83,7 @@ def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) 
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     weights : dict[str, Weight]
         Weights of the main graph.
     file : Path
@@ -141,7 +141,7 @@ def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weig
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     weights : dict[str, Weight]
         Weights of the main graph.
 

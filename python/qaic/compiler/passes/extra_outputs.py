@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.frontend.interface import read_edge
+from qaic.compiler.frontend.interface import read_spec
 from qaic.compiler.frontend.value_options import as_outputs
 from qaic.compiler.ir.elem_types import BOOL
 from qaic.compiler.passes.prune_outputs import unknown_result
@@ -41,7 +41,7 @@ def add_named(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     items : Sequence[str]
         Names of tensors of the main graph; an item may also hold several, ``a,b``, belong to one graph,
         ``graph:a,b``, or join such groups by ``;``. A name that contains these characters stands alone in
@@ -88,7 +88,7 @@ def add_every(model: onnx.ModelProto, forms: Sequence[onnx.ModelProto]) -> None:
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     forms : Sequence[onnx.ModelProto]
         The model with inferred shapes, one per set of them.
     """
@@ -139,11 +139,11 @@ def _ranks(form: onnx.ModelProto) -> dict[str, int]:
     ranks: dict[str, int] = {}
     for value in (*form.graph.value_info, *form.graph.output):
         try:
-            edge = read_edge(value, "output")
+            spec = read_spec(value, "output")
         except CompileError:
             continue
-        if edge.elem_type != BOOL:
-            ranks[value.name] = len(edge.dims)
+        if spec.elem_type != BOOL:
+            ranks[value.name] = len(spec.dims)
     return ranks
 
 
@@ -162,7 +162,7 @@ class AddNamedOutputs:
         graph_names = {model.proto.graph.name, *(entry.name for entry in model.entries), *options.graph_names}
         was_cut = bool(options.output_node_names)
         add_named(model.proto, options.extra_output_tensors, graph_names, context.names, was_cut=was_cut)
-        model.forms = []
+        model.specialized = []
         return True
 
 
@@ -178,6 +178,6 @@ class AddEveryOutput:
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        add_every(model.proto, model.forms)
-        model.forms = []
+        add_every(model.proto, model.specialized)
+        model.specialized = []
         return True

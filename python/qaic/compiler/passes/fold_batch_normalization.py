@@ -59,7 +59,7 @@ def fold_batch_normalization(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     weights : dict[str, Weight]
         Its weights.
     are_one_unit : callable

@@ -20,8 +20,8 @@ class InferShapes(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Learn the shapes."""
         del context
-        if not model.forms:
-            model.forms, model.known = inferred_forms(
+        if not model.specialized:
+            model.specialized, model.known = inferred_forms(
                 model.proto, model.weights, model.sizes, model.entries, model.library_paths
             )
         return False

@@ -51,7 +51,7 @@ def legalize_exports(model: onnx.ModelProto) -> None:
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton in which a name means one value.
+        Model without weight data in which a name means one value.
     """
     import onnx
 

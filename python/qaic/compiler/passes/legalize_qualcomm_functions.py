@@ -44,7 +44,7 @@ def legalize(model: onnx.ModelProto) -> bool:
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton, changed in place.
+        Model without weight data, changed in place.
 
     Returns
     -------

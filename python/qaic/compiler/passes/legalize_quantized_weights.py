@@ -59,7 +59,7 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     weights : dict[str, Weight]
         Weights of the main graph.
 

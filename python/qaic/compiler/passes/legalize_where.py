@@ -28,7 +28,7 @@ def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton without model-local functions around such nodes.
+        Model without weight data and without model-local functions around such nodes.
     types : Mapping[str, int]
         Element types of values by name.
 
@@ -83,7 +83,7 @@ class LegalizeWhere(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        if not legalize_where(model.proto, collect_types(model.forms[0])):
+        if not legalize_where(model.proto, collect_types(model.specialized[0])):
             return False
-        model.forms = []
+        model.specialized = []
         return True

@@ -24,10 +24,10 @@ class NameSpecializations(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the names."""
         _check_outputs(model.interface)
-        model.name, variants = specialization.named(
-            model.proto.graph.name or "unnamed", model.variants, context.options.graph_names
+        model.name, specializations = specialization.named(
+            model.proto.graph.name or "unnamed", model.specializations, context.options.graph_names
         )
-        model.known = replace(model.interface, variants=variants)
+        model.known = replace(model.interface, specializations=specializations)
         context.given_weights = dict(model.weights)
         return True
 
@@ -45,7 +45,7 @@ def _check_outputs(interface: Interface) -> None:
             expected="at least one",
             fix="name the results of the graph as its outputs when exporting",
         )
-    if any(edge.name == STATS_OUTPUT for edge in (*interface.inputs, *interface.outputs)):
+    if any(spec.name == STATS_OUTPUT for spec in (*interface.inputs, *interface.outputs)):
         raise refuse(
             f"tensor {STATS_OUTPUT!r}",
             code="reserved_name",
@@ -54,7 +54,7 @@ def _check_outputs(interface: Interface) -> None:
             fix="rename it when exporting",
             context={"tensor": STATS_OUTPUT},
         )
-    passed = {edge.name for edge in interface.inputs} & {edge.name for edge in interface.outputs}
+    passed = {spec.name for spec in interface.inputs} & {spec.name for spec in interface.outputs}
     if passed:
         name = min(passed)
         raise refuse(

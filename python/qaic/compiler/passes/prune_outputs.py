@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qaic.errors import CompileError
 
 
-def keep_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
+def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
     """Make the named tensors the outputs of a model; changes `model` in place.
 
     Outputs of the model come first and in its order, then results of inner nodes in the order of the nodes.
@@ -32,7 +32,7 @@ def keep_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton without initializers among its inputs.
+        Model without weight data and without initializers among its inputs.
     names : Sequence[str]
         Tensors of the main graph; without any the model stays as it is.
 
@@ -153,7 +153,7 @@ class PruneOutputs(Always):
         """Change the model."""
         # Finding them may replace the graph.
         wanted = _wanted(model, context)
-        keep_outputs(model.proto, wanted)
+        prune_outputs(model.proto, wanted)
         return True
 
 

@@ -10,7 +10,7 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.interface import Edge, Interface
+    from qaic.compiler.ir.interface import Interface, TensorSpec
     from qaic.compiler.ir.model import Model
 
 
@@ -23,7 +23,7 @@ def check_retained(interface: Interface) -> None:
         Output ``X_RetainedState`` has another type or shape than input ``X``, or the shape is not the same in
         all specializations, which share the state.
     """
-    inputs = {edge.name: position for position, edge in enumerate(interface.inputs)}
+    inputs = {spec.name: position for position, spec in enumerate(interface.inputs)}
     found = False
     for position, output in enumerate(interface.outputs):
         base = output.name.removesuffix(RETAINED_STATE_SUFFIX)
@@ -39,7 +39,7 @@ def check_retained(interface: Interface) -> None:
             continue
         found = True
         _check_pair(interface.inputs[inputs[base]], output)
-        _check_variants(interface, inputs[base], position)
+        _check_specializations(interface, inputs[base], position)
     if not found:
         warn(
             "retained_state.no_state",
@@ -48,7 +48,7 @@ def check_retained(interface: Interface) -> None:
         )
 
 
-def _check_pair(source: Edge, output: Edge) -> None:
+def _check_pair(source: TensorSpec, output: TensorSpec) -> None:
     if (source.elem_type, source.dims) == (output.elem_type, output.dims):
         return
     raise refuse(
@@ -61,28 +61,28 @@ def _check_pair(source: Edge, output: Edge) -> None:
     )
 
 
-def _check_variants(interface: Interface, position: int, output: int) -> None:
+def _check_specializations(interface: Interface, position: int, output: int) -> None:
     name = interface.inputs[position].name
-    for variant in interface.variants:
-        first = interface.variants[0]
-        if variant.inputs[position] != variant.outputs[output]:
+    for specialization in interface.specializations:
+        first = interface.specializations[0]
+        if specialization.inputs[position] != specialization.outputs[output]:
             raise refuse(
-                f"output {interface.outputs[output].name!r} in specialization {variant.name!r}",
+                f"output {interface.outputs[output].name!r} in specialization {specialization.name!r}",
                 code="retained_state",
-                found=f"the shape {list(variant.outputs[output])}",
-                expected=f"{list(variant.inputs[position])} as input {name!r}, whose next value it is",
+                found=f"the shape {list(specialization.outputs[output])}",
+                expected=f"{list(specialization.inputs[position])} as input {name!r}, whose next value it is",
                 fix="export the model with equal shapes for both",
-                context={"input": name, "specialization": variant.name},
+                context={"input": name, "specialization": specialization.name},
             )
-        if variant.inputs[position] != first.inputs[position]:
+        if specialization.inputs[position] != first.inputs[position]:
             raise refuse(
                 f"retained state {name!r}",
                 code="retained_state",
                 found=f"the shape {list(first.inputs[position])} in specialization {first.name!r} and "
-                f"{list(variant.inputs[position])} in {variant.name!r}",
+                f"{list(specialization.inputs[position])} in {specialization.name!r}",
                 expected="one shape, because all specializations share the state",
                 fix="give the symbols of its shape the same sizes in every specialization",
-                context={"input": name, "specializations": [first.name, variant.name]},
+                context={"input": name, "specializations": [first.name, specialization.name]},
             )
 
 

@@ -41,7 +41,7 @@ def set_batch(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton, changed in place.
+        Model without weight data, changed in place.
     weights : dict[str, Weight]
         Weights of the main graph.
     batch : int or None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
 
 
-def separate_scopes(graph: onnx.GraphProto, constants: Iterable[str]) -> None:
+def make_names_unique(graph: onnx.GraphProto, constants: Iterable[str]) -> None:
     """Rename values of nested graphs whose name is used for another value already; changes `graph`.
 
     Parameters
@@ -79,5 +79,5 @@ class UniqueNames(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        separate_scopes(model.proto.graph, model.weights)
+        make_names_unique(model.proto.graph, model.weights)
         return True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.quant_params import QuantParams
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.value_info import ValueInfo
 
 #: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits
 _AXIS_VERSION: Final = 13
@@ -45,10 +45,10 @@ class GraphBuilder:
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton; gets the constants and the domains that nodes need.
+        Model without weight data; gets the constants and the domains that nodes need.
     weights : dict[str, Weight]
         Weights of the main graph.
-    facts : ValueFacts
+    facts : ValueInfo
         Types and shapes; new values are added.
     classes : dict[str, PrecisionClass]
         Class of each node by its first output; new nodes are added.
@@ -58,7 +58,7 @@ class GraphBuilder:
         self,
         model: onnx.ModelProto,
         weights: dict[str, Weight],
-        facts: ValueFacts,
+        facts: ValueInfo,
         classes: dict[str, PrecisionClass],
     ) -> None:
         self.model = model

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.value_info import ValueInfo
 
 #: a result may be this many times larger than what it is made from; beyond that it stays computed
 _GROWTH: Final = 4
@@ -88,7 +88,7 @@ class ComputedSource:
         yield data
 
 
-def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueFacts) -> bool:
+def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo) -> bool:
     """Turn computed float operands of quantizable nodes into constants; changes `model` and `weights`.
 
     Values keep their names. Nodes of the main graph only.
@@ -96,10 +96,10 @@ def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: Va
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     weights : dict[str, Weight]
         Its large initializers.
-    facts : ValueFacts
+    facts : ValueInfo
         Types and shapes of the values.
     """
     lift_float_constants(model)
@@ -138,7 +138,7 @@ def _computed(
     model: onnx.ModelProto,
     makers: dict[str, onnx.NodeProto],
     constants: ConstantReader,
-    facts: ValueFacts,
+    facts: ValueInfo,
 ) -> Weight | None:
     """Describe a computed constant, or return None where it is better left to the engine."""
     import onnx

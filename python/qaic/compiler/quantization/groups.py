@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.constants.reader import ConstantReader
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.value_info import ValueInfo
 
 
 #: operators of one operand that are no functions of each of its elements
@@ -35,7 +35,7 @@ def find_groups(
     graph: onnx.GraphProto,
     classes: dict[str, PrecisionClass],
     constants: ConstantReader,
-    facts: ValueFacts,
+    facts: ValueInfo,
     profiled: Callable[[str], bool],
 ) -> Iterator[Group]:
     """Group the nodes of a graph, in order; every node is in exactly one group.
@@ -48,7 +48,7 @@ def find_groups(
         Class of each node by its first output.
     constants : ConstantReader
         Constants of the graph.
-    facts : ValueFacts
+    facts : ValueInfo
         Types and shapes.
     profiled : callable
         Whether a tensor has a profile; a group whose result has none could not be quantized.
@@ -84,7 +84,7 @@ class _Joining:
         graph: onnx.GraphProto,
         classes: dict[str, PrecisionClass],
         constants: ConstantReader,
-        facts: ValueFacts,
+        facts: ValueInfo,
         profiled: Callable[[str], bool],
     ) -> None:
         self.classes, self.constants, self.facts, self.profiled = classes, constants, facts, profiled
@@ -141,7 +141,7 @@ class _Joining:
         return True
 
 
-def _is_bias(group: Group, name: str, constants: ConstantReader, facts: ValueFacts) -> bool:
+def _is_bias(group: Group, name: str, constants: ConstantReader, facts: ValueInfo) -> bool:
     """Whether a constant is one number per output channel of a group with constant weight, or one for all."""
     node = group.node
     if not standard(node, "Conv", "Gemm", "MatMul") or not constants.is_float(name):

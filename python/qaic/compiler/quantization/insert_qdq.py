@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.quant_params import QuantParams
     from qaic.compiler.ir.quantization_plan import Group, QuantizationPlan, QuantizedGroup
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.value_info import ValueInfo
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
@@ -54,7 +54,7 @@ class Inserter(GraphBuilder):
         self,
         model: onnx.ModelProto,
         weights: dict[str, Weight],
-        facts: ValueFacts,
+        facts: ValueInfo,
         classes: dict[str, PrecisionClass],
     ) -> None:
         super().__init__(model, weights, facts, classes)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.constants.reader import ConstantReader
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.value_info import ValueInfo
 
 #: operators that compute each element from the elements at its place
 _POINTWISE: Final = frozenset(
@@ -93,7 +93,7 @@ class PatternFinder:
         Main graph in topological order.
     constants : ConstantReader
         Its constants.
-    facts : ValueFacts
+    facts : ValueInfo
         Types and shapes.
     classes : Mapping[str, PrecisionClass]
         Class of each node by its first output.
@@ -107,7 +107,7 @@ class PatternFinder:
         self,
         graph: onnx.GraphProto,
         constants: ConstantReader,
-        facts: ValueFacts,
+        facts: ValueInfo,
         classes: Mapping[str, PrecisionClass],
         *,
         taken: set[str],

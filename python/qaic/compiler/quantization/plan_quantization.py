@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.profile import Profile
     from qaic.compiler.ir.quantization_plan import PlannedTable
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.value_info import ValueInfo
     from qaic.options.models import CompileOptions
 
 #: operators by which the engine knows an activation that it has a kernel for
@@ -64,7 +64,7 @@ _CLIP_INPUTS_VERSION: Final = 11
 def plan_quantization(
     model: onnx.ModelProto,
     weights: dict[str, Weight],
-    facts: ValueFacts,
+    facts: ValueInfo,
     classes: Mapping[str, PrecisionClass],
     *,
     reasons: Mapping[str, FloatReason],
@@ -76,10 +76,10 @@ def plan_quantization(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton with an operator set that has integer forms, its computed constants folded.
+        Model without weight data with an operator set that has integer forms, its computed constants folded.
     weights : dict[str, Weight]
         Weights of the main graph.
-    facts : ValueFacts
+    facts : ValueInfo
         Types and shapes of the values.
     classes : Mapping[str, PrecisionClass]
         Class of each node by its first output.
@@ -155,7 +155,7 @@ class _Planner:
         self,
         model: onnx.ModelProto,
         constants: ConstantReader,
-        facts: ValueFacts,
+        facts: ValueInfo,
         classes: Mapping[str, PrecisionClass],
         *,
         reasons: Mapping[str, FloatReason],

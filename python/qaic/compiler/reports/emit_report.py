@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import Variant
+    from qaic.compiler.ir.interface import Specialization
     from qaic.compiler.ir.precision import PrecisionClass
     from qaic.compiler.ir.quantization_plan import QuantizationPlan
     from qaic.options.models import CompileOptions
@@ -82,7 +82,7 @@ def publish_hints(
 def publish_metrics(
     options: CompileOptions,
     forms: Sequence[onnx.ModelProto],
-    variants: Sequence[Variant],
+    specializations: Sequence[Specialization],
     model: onnx.ModelProto,
     weights: Mapping[str, Weight],
 ) -> None:
@@ -94,7 +94,7 @@ def publish_metrics(
         Compile options.
     forms : sequence of onnx.ModelProto
         The model with inferred shapes, once for each set of sizes.
-    variants : sequence of Variant
+    specializations : sequence of Specialization
         What the sets are called; empty where there is one.
     model, weights
         The program as it is stored.
@@ -102,7 +102,7 @@ def publish_metrics(
     if options.aic_perf_metrics:
         from qaic.compiler.reports import perf_metrics
 
-        names = [variant.name for variant in variants] or [""] * len(forms)
+        names = [specialization.name for specialization in specializations] or [""] * len(forms)
         works = [perf_metrics.work_of(form, name) for form, name in zip(forms, names, strict=False)]
         publish("performance metrics", perf_metrics.table(works, perf_metrics.parameters_of(model, weights)))
 

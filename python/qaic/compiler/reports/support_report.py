@@ -257,6 +257,6 @@ class SurveyTypes(Always):
 
     def run(self, model: Model, context: Context) -> bool:
         """Warn, or with ``strict_aic`` refuse."""
-        survey_types(collect_types(model.forms[0]), context.options, context.survey)
+        survey_types(collect_types(model.specialized[0]), context.options, context.survey)
         report(context.survey, context.options)
         return False

@@ -21,14 +21,14 @@ _NAME = "_graph_name"
 
 
 @dataclass(frozen=True, slots=True)
-class Specialization:
+class SpecializationEntry:
     """One set of sizes for the symbolic dimensions of a model, and what it is called."""
 
     name: str
     symbols: Mapping[str, int]
 
 
-class Specializations(JsonFile[tuple[Specialization, ...]]):
+class Specializations(JsonFile[tuple[SpecializationEntry, ...]]):
     """Specializations in the order of the file.
 
     The content of the file is an object with a list ``specializations``; from Python that object or the list
@@ -47,7 +47,7 @@ class Specializations(JsonFile[tuple[Specialization, ...]]):
             '{"specializations": [{"name": "Decode", "symbols": {"seq_len": 1}}]}'
         )
 
-    def content(self, value: object) -> tuple[Specialization, ...]:
+    def content(self, value: object) -> tuple[SpecializationEntry, ...]:
         """See `ParsedFile.content`."""
         if isinstance(value, Mapping):
             if list(value) != [_KEY]:
@@ -67,16 +67,16 @@ class Specializations(JsonFile[tuple[Specialization, ...]]):
             if given[name] > 1:
                 seen[name] += 1
                 name = f"{name}_{seen[name] - 1}"
-            named.append(Specialization(name, entry.symbols))
+            named.append(SpecializationEntry(name, entry.symbols))
         return tuple(named)
 
-    def to_json(self, value: tuple[Specialization, ...]) -> Json:
+    def to_json(self, value: tuple[SpecializationEntry, ...]) -> Json:
         """See `Codec.to_json`."""
         return [{"name": entry.name, "symbols": dict(entry.symbols)} for entry in value]
 
-    def _entry(self, item: object, number: int) -> Specialization:
+    def _entry(self, item: object, number: int) -> SpecializationEntry:
         place = f"specialization {number}"
-        if isinstance(item, Specialization):
+        if isinstance(item, SpecializationEntry):
             item = {"name": item.name, "symbols": item.symbols}
         if not isinstance(item, Mapping):
             raise ValueMismatchError(f"an object with sizes of symbols as {place}", format_value(item))
@@ -85,14 +85,14 @@ class Specializations(JsonFile[tuple[Specialization, ...]]):
             name = f"Graph_{number}"
             if _SEQUENCE in symbols:
                 name = "Decode" if symbols[_SEQUENCE] == 1 else "Prefill"
-            return Specialization(self._name(item.get(_NAME, name), place), symbols)
+            return SpecializationEntry(self._name(item.get(_NAME, name), place), symbols)
         extra = [key for key in item if key not in {"name", "symbols"}]
         if extra:
             raise ValueMismatchError(
                 f"the keys 'name' and 'symbols' in {place}", f"the key {format_value(extra[0])}"
             )
         name = self._name(item.get("name", f"Graph_{number}"), place)
-        return Specialization(name, self._sizes(item["symbols"], place))
+        return SpecializationEntry(name, self._sizes(item["symbols"], place))
 
     def _name(self, given: object, place: str) -> str:
         if not isinstance(given, str) or not given.strip():

@@ -12,7 +12,7 @@ from qaic.options.codecs.scalars import Bool, Enum, FilePath, Int, ListOf, Str
 from qaic.options.codecs.structures import ModelInput, ModelInputs, SymbolMap
 from qaic.options.files.custom_io import CustomIo, CustomIoList
 from qaic.options.files.file_content import FileContent, InputFileContent
-from qaic.options.files.specializations import Specialization, Specializations
+from qaic.options.files.specializations import SpecializationEntry, Specializations
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class GraphOptions:
         documented=Documented.CLI,
         in_container=True,
     )
-    network_specialization_config: tuple[Specialization, ...] = option(
+    network_specialization_config: tuple[SpecializationEntry, ...] = option(
         Specializations(),
         default=(),
         summary="Sets of sizes for the symbolic dimensions in one container; the shapes of a run choose.",

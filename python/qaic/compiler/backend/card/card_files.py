@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qaic.options.codecs.scalars import Json
     from qaic.options.files.custom_io import CustomIo
     from qaic.options.files.node_precision import NodePrecision
-    from qaic.options.files.specializations import Specialization
+    from qaic.options.files.specializations import SpecializationEntry
     from qaic.options.models import CompileOptions
     from qaic.options.resolution import ResolvedOptions
 
@@ -61,7 +61,7 @@ def write_files(resolved: ResolvedOptions, folder: Path) -> dict[str, Path]:
     return files
 
 
-def specializations_text(entries: Sequence[Specialization], *, flat: bool = False) -> str:
+def specializations_text(entries: Sequence[SpecializationEntry], *, flat: bool = False) -> str:
     """Write sets of sizes: with names, or flat as older compilers read them."""
     listed: list[Json] = []
     for entry in entries:

@@ -17,14 +17,14 @@ from qaic.compiler.ir.elem_types import (
     TABLE,
     UINT8,
 )
-from qaic.compiler.ir.interface import Edge
+from qaic.compiler.ir.interface import TensorSpec
 from qaic.support.profiling_types import STATS_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qaic.compiler.backend.op_profiling.settings import StatsSettings
-    from qaic.compiler.ir.interface import Variant
+    from qaic.compiler.ir.interface import Specialization
 
 #: ONNX element type -> (buffer type code, scale, offset)
 _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
@@ -36,7 +36,7 @@ _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {
     INT64: (7, 0.0, 0),
     INT8: (8, 0.0, 0),
     BOOL: (8, 0.0, 0),
-    # Only a custom I/O edge of a program for ai200.
+    # Only a custom I/O tensor of a program for ai200.
     BFLOAT16: (11, 0.0, 0),
 }
 
@@ -69,13 +69,13 @@ _CPU_THREADS: Final[dict[str, object]] = {
 
 def network_descriptor(
     name: str,
-    inputs: Sequence[Edge],
-    outputs: Sequence[Edge],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
     buffers: DmaBuffers,
     *,
     cores: int,
     batch: int,
-    variants: Sequence[Variant] = (),
+    specializations: Sequence[Specialization] = (),
     stats: StatsSettings | None = None,
 ) -> dict[str, object]:
     """Build the JSON form of the network descriptor; zero values may be left out of it.
@@ -84,7 +84,7 @@ def network_descriptor(
     ----------
     name : str
         Program name.
-    inputs, outputs : Sequence[Edge]
+    inputs, outputs : Sequence[TensorSpec]
         Interface of the program.
     buffers : DmaBuffers
         Where it lies.
@@ -92,27 +92,27 @@ def network_descriptor(
         NSP cores of one activation.
     batch : int
         Batch the program was compiled for.
-    variants : Sequence[Variant]
+    specializations : Sequence[Specialization]
         Sets of shapes where there are several, else empty.
     stats : StatsSettings or None
         How the program is instrumented. The binding for it, if there is one, is the last output.
     """
-    measured: list[tuple[Edge, tuple[int, int]]] = []
+    measured: list[tuple[TensorSpec, tuple[int, int]]] = []
     instrumented: dict[str, object] = dict(_CARD_THREADS)
     if stats is not None and buffers.stats is not None:
         if stats.is_asked:
-            edge = Edge(STATS_OUTPUT, INT8, (buffers.buffers[buffers.stats][0],))
-            measured.append((edge, (buffers.stats, 0)))
+            spec = TensorSpec(STATS_OUTPUT, INT8, (buffers.buffers[buffers.stats][0],))
+            measured.append((spec, (buffers.stats, 0)))
         instrumented = {**_CPU_THREADS, "stats": stats.message(buffers.stats)}
     return {
         "major_version": 9,
         "network_name": name,
         "inputs": [
-            _binding(edge, where, TO_DEVICE) for edge, where in zip(inputs, buffers.inputs, strict=True)
+            _binding(spec, where, TO_DEVICE) for spec, where in zip(inputs, buffers.inputs, strict=True)
         ],
         "outputs": [
-            _binding(edge, where, FROM_DEVICE)
-            for edge, where in (*zip(outputs, buffers.outputs, strict=True), *measured)
+            _binding(spec, where, FROM_DEVICE)
+            for spec, where in (*zip(outputs, buffers.outputs, strict=True), *measured)
         ],
         "dma_buffers": buffers.messages,
         "num_cores": cores,
@@ -120,7 +120,8 @@ def network_descriptor(
         "batch_size": batch,
         "cluster_offsets": [0],
         "allowed_shapes": [
-            _shapes(variant, (*inputs, *outputs), [edge for edge, _ in measured]) for variant in variants
+            _shapes(specialization, (*inputs, *outputs), [spec for spec, _ in measured])
+            for specialization in specializations
         ],
     }
 
@@ -154,40 +155,42 @@ def metadata(
     }
 
 
-def batch_of(inputs: Sequence[Edge]) -> int:
+def batch_of(inputs: Sequence[TensorSpec]) -> int:
     """Tell the batch: the first dim that all inputs with dims share, else 1."""
-    firsts = {edge.dims[0] for edge in inputs if edge.dims}
+    firsts = {spec.dims[0] for spec in inputs if spec.dims}
     batch = firsts.pop() if len(firsts) == 1 else 1
     return batch if 1 <= batch <= 0x7FFF_FFFF else 1
 
 
-def _shapes(variant: Variant, edges: Sequence[Edge], constant: Sequence[Edge]) -> dict[str, object]:
-    """Describe one permitted combination of shapes; `constant` edges, at the end, have the same in all."""
-    edges = (*edges, *constant)
-    dims = (*variant.inputs, *variant.outputs, *(edge.dims for edge in constant))
+def _shapes(
+    specialization: Specialization, specs: Sequence[TensorSpec], constant: Sequence[TensorSpec]
+) -> dict[str, object]:
+    """Describe one permitted combination of shapes; `constant` specs, at the end, have the same in all."""
+    specs = (*specs, *constant)
+    dims = (*specialization.inputs, *specialization.outputs, *(spec.dims for spec in constant))
     return {
         "shapes": [
-            {"type": _buffer_type(edge)[0], "dims": list(sizes)}
-            for edge, sizes in zip(edges, dims, strict=True)
+            {"type": _buffer_type(spec)[0], "dims": list(sizes)}
+            for spec, sizes in zip(specs, dims, strict=True)
         ]
     }
 
 
-def _buffer_type(edge: Edge) -> tuple[int, float, int]:
-    """Code, scale and offset of an edge."""
-    if edge.quantized is not None:
-        return _INT8_QUANTIZED, *edge.quantized
-    return _BUFFER_TYPES[edge.elem_type]
+def _buffer_type(spec: TensorSpec) -> tuple[int, float, int]:
+    """Code, scale and offset of a tensor."""
+    if spec.quantized is not None:
+        return _INT8_QUANTIZED, *spec.quantized
+    return _BUFFER_TYPES[spec.elem_type]
 
 
-def _binding(edge: Edge, where: tuple[int, int], direction: int) -> dict[str, object]:
+def _binding(spec: TensorSpec, where: tuple[int, int], direction: int) -> dict[str, object]:
     """Describe one tensor that is copied as it is."""
-    code, scale, offset = _buffer_type(edge)
-    dims = list(edge.dims)
+    code, scale, offset = _buffer_type(spec)
+    dims = list(spec.dims)
     descriptor = {"type": code, "qscale": scale, "qoffset": offset, "dims": dims, "layout": 0}
     buffer, start = where
     binding: dict[str, object] = {
-        "name": edge.name,
+        "name": spec.name,
         "io_initial": descriptor,
         "io_transformed": descriptor,
         "transformseq": [
@@ -202,5 +205,5 @@ def _binding(edge: Edge, where: tuple[int, int], direction: int) -> dict[str, ob
         ],
     }
     if direction == TO_DEVICE:
-        binding["align"] = TABLE[edge.elem_type][1] // 8
+        binding["align"] = TABLE[spec.elem_type][1] // 8
     return binding

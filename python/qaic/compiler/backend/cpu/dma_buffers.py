@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.interface import MAX_BYTES, Edge
+from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,23 +118,23 @@ class DmaBuffers:
 
 
 def dma_buffers(
-    inputs: Sequence[Edge],
-    outputs: Sequence[Edge],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
     *,
     combine_inputs: bool,
     combine_outputs: bool,
-    has_variants: bool = False,
+    has_specializations: bool = False,
     stats: StatsSettings | None = None,
 ) -> DmaBuffers:
     """Lay out the DMA buffers of a program: inputs, outputs, statistics, control.
 
     Parameters
     ----------
-    inputs, outputs : Sequence[Edge]
+    inputs, outputs : Sequence[TensorSpec]
         Interface of the program.
     combine_inputs, combine_outputs : bool
         Whether the tensors of a direction share one DMA buffer.
-    has_variants : bool
+    has_specializations : bool
         Whether there are several sets of shapes.
     stats : StatsSettings or None
         How the program is instrumented.
@@ -147,37 +147,37 @@ def dma_buffers(
     if stats is not None:
         stats_buffer = len(buffers)
         buffers.append((stats.buffer_bytes(), FROM_DEVICE))
-    if stats is not None or has_variants:
+    if stats is not None or has_specializations:
         control = len(buffers)
         buffers.append((CONTROL_BYTES, TO_DEVICE))
     return DmaBuffers(placed_in.places, placed_out.places, tuple(buffers), stats_buffer, control)
 
 
-def place(edges: Sequence[Edge], first_buffer: int, *, combine: bool) -> Placement:
+def place(specs: Sequence[TensorSpec], first_buffer: int, *, combine: bool) -> Placement:
     """Lay out the tensors of one direction in DMA buffers.
 
     No buffer is empty: a card has none of that kind.
 
     Parameters
     ----------
-    edges : Sequence[Edge]
+    specs : Sequence[TensorSpec]
         Tensors in order.
     first_buffer : int
         Number of the first buffer.
     combine : bool
         One buffer for all, unless its size has no room in an u32.
     """
-    if combine and edges:
+    if combine and specs:
         places = []
         end = 0
-        for edge in edges:
+        for spec in specs:
             start = _aligned(end)
             places.append((first_buffer, start))
-            end = start + edge.nbytes
+            end = start + spec.nbytes
         if _aligned(end) <= MAX_BYTES:
             return Placement(tuple(places), (_buffer_bytes(end),))
-    sizes = tuple(_buffer_bytes(edge.nbytes) for edge in edges)
-    return Placement(tuple((first_buffer + i, 0) for i in range(len(edges))), sizes)
+    sizes = tuple(_buffer_bytes(spec.nbytes) for spec in specs)
+    return Placement(tuple((first_buffer + i, 0) for i in range(len(specs))), sizes)
 
 
 def _buffer_bytes(size: int) -> int:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qaic.compiler.ir.elem_types import BFLOAT16, EDGE_TYPES
-from qaic.compiler.ir.interface import MAX_BYTES, Edge
+from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES
+from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
 
 if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
@@ -28,22 +28,22 @@ def without_weights(model: Model) -> Model | None:
     """
     from qaic.compiler.frontend.validation import with_weights_as_inputs
 
-    edges = []
+    specs = []
     for weight in model.weights.values():
-        edge = Edge(weight.name, weight.elem_type, weight.dims)
+        spec = TensorSpec(weight.name, weight.elem_type, weight.dims)
         if (
-            edge.elem_type not in {*EDGE_TYPES, BFLOAT16}
-            or edge.nbytes > MAX_BYTES
-            or max(edge.dims) > 0x7FFF_FFFF
+            spec.elem_type not in {*INTERFACE_TYPES, BFLOAT16}
+            or spec.nbytes > MAX_BYTES
+            or max(spec.dims) > 0x7FFF_FFFF
         ):
             return None
-        edges.append(edge)
+        specs.append(spec)
     interface = replace(
         model.interface,
-        inputs=(*model.inputs, *edges),
-        variants=tuple(
-            replace(variant, inputs=(*variant.inputs, *(edge.dims for edge in edges)))
-            for variant in model.variants
+        inputs=(*model.inputs, *specs),
+        specializations=tuple(
+            replace(specialization, inputs=(*specialization.inputs, *(spec.dims for spec in specs)))
+            for specialization in model.specializations
         ),
     )
     proto = with_weights_as_inputs(model.proto, model.weights)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from qaic.compiler.backend.op_profiling.settings import StatsSettings
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import Edge
+    from qaic.compiler.ir.interface import TensorSpec
     from qaic.compiler.ir.model import Model
     from qaic.options.models import CompileOptions
 
@@ -188,7 +188,7 @@ def _write(
         model.outputs,
         combine_inputs=options.combine_inputs,
         combine_outputs=options.combine_outputs,
-        has_variants=bool(model.variants),
+        has_specializations=bool(model.specializations),
         stats=stats,
     )
     network = _core.encode_network_desc(
@@ -200,7 +200,7 @@ def _write(
                 buffers,
                 cores=options.aic_num_cores,
                 batch=batch,
-                variants=model.variants,
+                specializations=model.specializations,
                 stats=stats,
             )
         )
@@ -270,8 +270,8 @@ def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, o
         "producer": f"openqaic {_core.__version__}",
         "batch": batch,
         "cores": options.aic_num_cores,
-        "inputs": [_edge(edge) for edge in model.inputs],
-        "outputs": [_edge(edge) for edge in model.outputs],
+        "inputs": [_spec_json(spec) for spec in model.inputs],
+        "outputs": [_spec_json(spec) for spec in model.outputs],
         "initializers": [
             {
                 "name": weight.name,
@@ -325,15 +325,15 @@ def _stats(stats: StatsSettings | None, buffers: DmaBuffers, described: bytes) -
 def _shapes_and_state(model: Model, options: CompileOptions) -> dict[str, object]:
     """Make the entries of the plan that most programs do without."""
     entries: dict[str, object] = {}
-    if model.variants:
+    if model.specializations:
         entries["variants"] = [
             {
-                "name": variant.name,
-                "symbols": dict(variant.symbols),
-                "inputs": variant.inputs,
-                "outputs": variant.outputs,
+                "name": specialization.name,
+                "symbols": dict(specialization.symbols),
+                "inputs": specialization.inputs,
+                "outputs": specialization.outputs,
             }
-            for variant in model.variants
+            for specialization in model.specializations
         ]
     if model.libraries:
         entries["custom_op_libraries"] = [library.to_json() for library in model.libraries]
@@ -451,7 +451,11 @@ def _serialized(model: onnx.ModelProto) -> bytes:
 
 def _plan_version(model: Model, options: CompileOptions) -> int:
     has_blocks = any(weight.blocks is not None for weight in model.weights.values())
-    return STATEFUL_PLAN_VERSION if model.variants or options.retained_state or has_blocks else PLAN_VERSION
+    return (
+        STATEFUL_PLAN_VERSION
+        if model.specializations or options.retained_state or has_blocks
+        else PLAN_VERSION
+    )
 
 
 def _blocks(weight: Weight) -> dict[str, object]:
@@ -461,13 +465,13 @@ def _blocks(weight: Weight) -> dict[str, object]:
     return {"encoding": weight.blocks.encoding, "axis": weight.blocks.axis}
 
 
-def _edge(edge: Edge) -> dict[str, object]:
-    """Describe an edge; what it is in the model, where it is something else there."""
-    entry: dict[str, object] = {"name": edge.name, "dtype": edge.dtype, "dims": list(edge.dims)}
-    if edge.model is not None:
-        entry["model"] = {"dtype": edge.model.dtype, "dims": list(edge.model.dims)}
-    if edge.quantized is not None:
-        entry["scale"], entry["offset"] = edge.quantized
-    if edge.mxint8 is not None:
-        entry["mxint8"] = edge.mxint8
+def _spec_json(spec: TensorSpec) -> dict[str, object]:
+    """Describe a tensor; what it is in the model, where it is something else there."""
+    entry: dict[str, object] = {"name": spec.name, "dtype": spec.dtype, "dims": list(spec.dims)}
+    if spec.model is not None:
+        entry["model"] = {"dtype": spec.model.dtype, "dims": list(spec.model.dims)}
+    if spec.quantized is not None:
+        entry["scale"], entry["offset"] = spec.quantized
+    if spec.mxint8 is not None:
+        entry["mxint8"] = spec.mxint8
     return entry

@@ -34,7 +34,7 @@ class InferFinished:
             finished, _ = inferred_forms(model.proto, model.weights, model.sizes, model.entries, libraries)
         except QaicError as error:
             _log.debug("sizes of values that the compiler has added are not known: %s", error)
-            model.described = [[form] for form in model.forms]
+            model.described = [[form] for form in model.specialized]
             return False
         for form in finished:
             shapes = collect_shapes(form)
@@ -44,5 +44,5 @@ class InferFinished:
                 # With constants computed, the engine may know shapes that the model computes from shapes.
                 complete(form, unknown, libraries, folding=True)
         # What was known of the model before is known of what has kept its name.
-        model.described = list(map(list, zip(finished, model.forms, strict=True)))
+        model.described = list(map(list, zip(finished, model.specialized, strict=True)))
         return False

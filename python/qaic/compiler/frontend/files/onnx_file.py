@@ -1,9 +1,9 @@
 """Reading a model without its weights.
 
 The outer messages of the file (model, graph, initializers, ``Constant`` nodes) are walked on the wire. What
-is left when every large payload is cut out - the skeleton - is a small protobuf message that the onnx
-library parses; the payloads stay where they are, described by a `Weight` each. So memory and time depend on
-the structure of the graph, and a model may be larger than the 2 GiB that protobuf can hold.
+is left when every large payload is cut out is a small protobuf message that the onnx library parses; the
+payloads stay where they are, described by a `Weight` each. So memory and time depend on the structure of the
+graph, and a model may be larger than the 2 GiB that protobuf can hold.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ _OTHER_FILES: Final = (
 
 @dataclass(slots=True)
 class OnnxFile:
-    """An opened model: its skeleton, its weights, and the files both come from.
+    """An opened model: the model without weight data, its weights, and the files both come from.
 
     Use as a context manager; the sources of the weights read from the open files.
     """
 
     label: str
-    skeleton: bytes = b""
+    proto_bytes: bytes = b""
     weights: dict[str, Weight] = field(default_factory=dict)
     #: its files and how they were found; none for a model from memory
     data: DataFiles = field(default_factory=DataFiles)
@@ -101,7 +101,7 @@ class OnnxFile:
         self.close()
 
     def parse(self) -> onnx.ModelProto:
-        """Parse the skeleton.
+        """Parse the model.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class OnnxFile:
         from google.protobuf.message import DecodeError
 
         try:
-            model = onnx.ModelProto.FromString(self.skeleton)
+            model = onnx.ModelProto.FromString(self.proto_bytes)
         except DecodeError as error:
             raise _not_onnx(self.label, f"bytes that protobuf cannot parse ({error})") from error
         if not model.HasField("graph"):
@@ -171,7 +171,7 @@ def open_bytes(content: bytes) -> OnnxFile:
 
 
 class _Walk:
-    """One pass over the wire of a model; fills the skeleton and the weights of a `OnnxFile`."""
+    """One pass over the wire of a model; fills the bytes and the weights of an `OnnxFile`."""
 
     def __init__(
         self, model: OnnxFile, view: memoryview, main: InputFile | None, folders: tuple[Path, ...]
@@ -211,9 +211,9 @@ class _Walk:
                     fix="the file is cut off; copy or download it again",
                 ) from error
             raise _not_onnx(self.out.label, f"bytes that are no protobuf message ({error})") from error
-        self.out.skeleton = b"".join(pieces)
+        self.out.proto_bytes = b"".join(pieces)
         # A tensor with external data has this key; searching for it is cheaper than to walk all nodes.
-        is_external = b"location" in self.out.skeleton
+        is_external = b"location" in self.out.proto_bytes
         if self.specs or is_external:
             self.complete(is_external=is_external)
 
@@ -226,7 +226,7 @@ class _Walk:
         return False
 
     def complete(self, *, is_external: bool) -> None:
-        """Find the data of all tensors that the skeleton still lacks."""
+        """Find the data of all tensors that the model still lacks."""
         from google.protobuf.message import EncodeError
 
         from qaic.compiler.frontend.check_subgraph_tensors import read_inner_tensors
@@ -237,7 +237,7 @@ class _Walk:
         if self.specs:
             self.take_checkpoint(model)
         try:
-            self.out.skeleton = model.SerializeToString(deterministic=True)
+            self.out.proto_bytes = model.SerializeToString(deterministic=True)
         except (EncodeError, ValueError) as error:
             raise refuse(
                 "graph without its large initializers",
@@ -294,7 +294,7 @@ class _Walk:
         return b"".join(pieces)
 
     def initializer(self, lo: int, hi: int) -> bytes | None:
-        """Return what stands for an initializer in the skeleton; None keeps it as it is."""
+        """Return what stands for an initializer without its data; None keeps it as it is."""
         record = read_record(self.view, lo, hi)
         if record.name in self.names:
             raise refuse(
@@ -331,7 +331,7 @@ class _Walk:
         return None
 
     def cut(self, record: TensorRecord, name: str) -> bytes | None:
-        """Register the payload as a weight; a small external one is read into the skeleton instead."""
+        """Register the payload as a weight; a small external one is read into it instead."""
         what = f"initializer {name!r}"
         if record.elem_type == elem_types.STRING or (not record.external and record.payload < INLINE_LIMIT):
             return None

@@ -35,8 +35,8 @@ def take_weights(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton; small weights become initializers in it. The inputs themselves stay, as they may beside an
-        initializer.
+        Model without weight data; small weights become initializers in it. The inputs themselves stay, as
+        they may beside an initializer.
     weights : dict[str, Weight]
         Gets the large ones.
     spec : WeightSpec

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.constants.weights import TensorSource
 
 #: largest finite float16
-HALF_MAX: Final = 65504.0
+FLOAT16_MAX: Final = 65504.0
 
 #: bits of infinity
 _NOT_FINITE: Final = 0x7C00
@@ -54,12 +54,12 @@ class Overflows:
             if count:
                 self.counts[name] = self.counts.get(name, 0) + count
                 if self.clip:
-                    half[lost] = np.copysign(np.float16(HALF_MAX), half[lost])
+                    half[lost] = np.copysign(np.float16(FLOAT16_MAX), half[lost])
         return half
 
 
 @dataclass(frozen=True, slots=True)
-class HalfSource:
+class Float16Source:
     """A float payload read as float16 or bfloat16."""
 
     inner: TensorSource

@@ -24,7 +24,7 @@ _MAPPED_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
 
 
 def as_weight(tensor: onnx.TensorProto) -> Weight:
-    """Describe a tensor of the skeleton like a weight."""
+    """Describe a tensor of the model like a weight."""
     if tensor.data_type == elem_types.STRING:
         data = b""
     elif tensor.HasField("raw_data") and tensor.data_type in elem_types.TABLE:
@@ -38,7 +38,7 @@ def as_weight(tensor: onnx.TensorProto) -> Weight:
 
 
 def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
-    """Read a tensor of the skeleton.
+    """Read a tensor of the model.
 
     Raises
     ------

@@ -36,12 +36,12 @@ class GridRules(Protocol):
     def reads(self, node: onnx.NodeProto, position: int) -> int:
         """Tell the grid that a node wants one of its inputs on; 0 for none."""
 
-    def picks(self, node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+    def preserved(self, node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
         """`selected_inputs`, knowing types."""
 
 
 @dataclass(slots=True)
-class Constness:
+class ConstantClasses:
     """What `classify` found out about a graph and the graphs nested in it."""
 
     #: names of initializers and of everything computed from them alone
@@ -63,7 +63,7 @@ def classify(
     graph: onnx.GraphProto,
     constants: Collection[str],
     rules: GridRules,
-    result: Constness,
+    result: ConstantClasses,
 ) -> None:
     """Classify the nodes of a graph, then those of the graphs nested in it.
 
@@ -75,7 +75,7 @@ def classify(
         Constant values visible from outside, weights included.
     rules : GridRules
         What the nodes want.
-    result : Constness
+    result : ConstantClasses
         Filled.
     """
     local, constant_nodes = _split(graph, constants)
@@ -93,7 +93,7 @@ def classify(
             for reader, position in readers.get(name, ())
         )
         grid = rules.grid_of(node)
-        selects = grid and rules.picks(node, grid) is not None
+        selects = grid and rules.preserved(node, grid) is not None
         if followed or not selects or node.op_type in NOT_COMMUTING:
             result.folded.add(node_key(node))
     for node in graph.node:
@@ -137,7 +137,9 @@ def _split(graph: onnx.GraphProto, constants: Collection[str]) -> tuple[set[str]
     return local, nodes
 
 
-def typed_picks(types: Mapping[str, int]) -> Callable[[onnx.NodeProto, int], tuple[int, ...] | None]:
+def value_preserving_inputs(
+    types: Mapping[str, int],
+) -> Callable[[onnx.NodeProto, int], tuple[int, ...] | None]:
     """Make the `selected_inputs` that also knows about casts.
 
     A cast between float types selects; so does one from a type whose values both grids hold exactly. Any
@@ -146,7 +148,7 @@ def typed_picks(types: Mapping[str, int]) -> Callable[[onnx.NodeProto, int], tup
     floats = {1, 10, 11, 16}
     exact = {2, 3, 9}  # uint8, int8, bool
 
-    def picks(node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+    def preserved(node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
         if standard(node, "Cast", "CastLike"):
             source = types.get(node.input[0], 0)
             target = types.get(node.output[0], 0)
@@ -157,4 +159,4 @@ def typed_picks(types: Mapping[str, int]) -> Callable[[onnx.NodeProto, int], tup
             return () if source in exact else None
         return selected_inputs(node, grid)
 
-    return picks
+    return preserved

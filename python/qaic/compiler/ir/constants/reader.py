@@ -20,7 +20,7 @@ class ConstantReader:
     Parameters
     ----------
     graph : onnx.GraphProto
-        Main graph of a skeleton; `add_array` extends it.
+        Main graph of a model without weight data; `add_array` extends it.
     weights : dict[str, Weight]
         Its large initializers; `add` extends them.
     """

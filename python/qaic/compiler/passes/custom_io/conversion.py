@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.compiler.ir.interface import Edge
+    from qaic.compiler.ir.interface import TensorSpec
     from qaic.options.files.custom_io import CustomIo
 
 #: the permutation of `Transpose` from the border to the model, and back
@@ -49,7 +49,9 @@ class Converter:
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[float, str] = {}
 
-    def into_model(self, edge: Edge, entry: CustomIo, border: str, inner: str) -> Sequence[onnx.NodeProto]:
+    def into_model(
+        self, spec: TensorSpec, entry: CustomIo, border: str, inner: str
+    ) -> Sequence[onnx.NodeProto]:
         """Make the nodes from input `border` to what the model calls `inner` now.
 
         Raises
@@ -57,7 +59,7 @@ class Converter:
         CompileError
             The operator set of the model is too old.
         """
-        self._begin(edge, entry)
+        self._begin(spec, entry)
         value = border
         if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
             value = self.node("Cast", [value], to=FLOAT)
@@ -66,19 +68,21 @@ class Converter:
             value = self.node("Mul", [value, self.constant("scale", entry.scale)])
         elif entry.precision in {"float16", "bfloat16"}:
             value = self.node("Cast", [value], to=FLOAT)
-        if entry.precision is not None and edge.elem_type != FLOAT:
-            value = self.node("Cast", [value], to=edge.elem_type)
+        if entry.precision is not None and spec.elem_type != FLOAT:
+            value = self.node("Cast", [value], to=spec.elem_type)
         if entry.layout == "NHWC":
             value = self.node("Transpose", [value], perm=_TO_MODEL)
         return self._end(value, inner)
 
-    def out_of_model(self, edge: Edge, entry: CustomIo, inner: str, border: str) -> Sequence[onnx.NodeProto]:
+    def out_of_model(
+        self, spec: TensorSpec, entry: CustomIo, inner: str, border: str
+    ) -> Sequence[onnx.NodeProto]:
         """Make the nodes from `inner` of the model to output `border`; as `into_model`."""
-        self._begin(edge, entry)
+        self._begin(spec, entry)
         value = inner
         if entry.layout == "NHWC":
             value = self.node("Transpose", [value], perm=_TO_BORDER)
-        if entry.precision is not None and edge.elem_type != FLOAT:
+        if entry.precision is not None and spec.elem_type != FLOAT:
             value = self.node("Cast", [value], to=FLOAT)
         if entry.precision == "int8" and entry.scale is not None and entry.offset is not None:
             value = self._quantized(value, entry.scale, entry.offset)
@@ -118,18 +122,18 @@ class Converter:
             self._constants[value] = name
         return self._constants[value]
 
-    def _begin(self, edge: Edge, entry: CustomIo) -> None:
-        self._base = edge.name
+    def _begin(self, spec: TensorSpec, entry: CustomIo) -> None:
+        self._base = spec.name
         self._nodes = []
         needed = _NEEDED.get(entry.precision or "", 1)
         if self.operators < needed:
             raise refuse(
-                f"{edge.name!r} as {entry.precision}",
+                f"{spec.name!r} as {entry.precision}",
                 code="old_operators",
                 found=f"a model of operator set {self.operators}",
                 expected=f"operator set {needed} or newer",
                 fix=f"export the model with opset_version={max(needed, 13)}",
-                context={"tensor": edge.name},
+                context={"tensor": spec.name},
             )
 
     def _end(self, value: str, wanted: str) -> list[onnx.NodeProto]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.interface import Edge
+    from qaic.compiler.ir.interface import TensorSpec
     from qaic.compiler.ir.model import Model
     from qaic.options.files.custom_io import CustomIo
     from qaic.options.models import CompileOptions
@@ -65,15 +65,15 @@ def change_edges(
     converter = Converter(model)
     _change_graph(model, weights, interface, requests, converter)
     return Interface(
-        tuple(_changed(edge, requests.get(edge.name), "input") for edge in interface.inputs),
-        tuple(_changed(edge, requests.get(edge.name), "output") for edge in interface.outputs),
+        tuple(_changed(spec, requests.get(spec.name), "input") for spec in interface.inputs),
+        tuple(_changed(spec, requests.get(spec.name), "output") for spec in interface.outputs),
         tuple(
             replace(
-                variant,
-                inputs=_sizes(interface.inputs, variant.inputs, requests),
-                outputs=_sizes(interface.outputs, variant.outputs, requests),
+                specialization,
+                inputs=_sizes(interface.inputs, specialization.inputs, requests),
+                outputs=_sizes(interface.outputs, specialization.outputs, requests),
             )
-            for variant in interface.variants
+            for specialization in interface.specializations
         ),
     )
 
@@ -90,18 +90,18 @@ def _change_graph(
     _rename(model, weights, renamed)
     before: list[onnx.NodeProto] = []
     after: list[onnx.NodeProto] = []
-    edges = {edge.name: edge for edge in (*interface.inputs, *interface.outputs)}
+    specs = {spec.name: spec for spec in (*interface.inputs, *interface.outputs)}
     for values, nodes, is_input in ((graph.input, before, True), (graph.output, after, False)):
         for value in values:
             entry = requests.get(value.name)
             if entry is None:
                 continue
-            edge, inner = edges[value.name], renamed[value.name]
-            _retype(value, edge, entry)
+            spec, inner = specs[value.name], renamed[value.name]
+            _retype(value, spec, entry)
             if is_input:
-                nodes.extend(converter.into_model(edge, entry, value.name, inner))
+                nodes.extend(converter.into_model(spec, entry, value.name, inner))
             else:
-                nodes.extend(converter.out_of_model(edge, entry, inner, value.name))
+                nodes.extend(converter.out_of_model(spec, entry, inner, value.name))
     # The graph owns its nodes: emptying it first would empty them.
     copies = [type(node).FromString(node.SerializeToString()) for node in (*before, *graph.node, *after)]
     del graph.node[:]
@@ -130,28 +130,28 @@ def _rename(model: onnx.ModelProto, weights: dict[str, Weight], names: Mapping[s
         weights.update((weight.name, weight) for weight in held)
 
 
-def _retype(value: onnx.ValueInfoProto, edge: Edge, entry: CustomIo) -> None:
+def _retype(value: onnx.ValueInfoProto, spec: TensorSpec, entry: CustomIo) -> None:
     """Declare an input or output of the graph as what it is at the border; symbols stay with their dims."""
     tensor = value.type.tensor_type
     # The graph computes with the values of blocks; the device makes them.
-    tensor.elem_type = FLOAT if entry.precision == "mxint8" else _border_type(edge, entry)
+    tensor.elem_type = FLOAT if entry.precision == "mxint8" else _border_type(spec, entry)
     dims = [type(dim).FromString(dim.SerializeToString()) for dim in tensor.shape.dim]
     if entry.layout == "NHWC":
         dims = [dims[at] for at in _CHANNELS_LAST]
     if entry.precision == "mxint8" and not dims[-1].HasField("dim_value"):
         raise OptionError(
-            f"{FILE}: the last dim of {edge.name!r} is not the same in all specializations; Precision "
+            f"{FILE}: the last dim of {spec.name!r} is not the same in all specializations; Precision "
             "mxint8 makes blocks along it and needs one size",
             code="option.custom_io",
-            context={"options": [FILE], "tensor": edge.name},
+            context={"options": [FILE], "tensor": spec.name},
         )
     del tensor.shape.dim[:]
     tensor.shape.dim.extend(dims)
 
 
-def _border_type(edge: Edge, entry: CustomIo) -> int:
-    if entry.precision is None or not changes(edge, replace(entry, layout=None)):
-        return edge.elem_type
+def _border_type(spec: TensorSpec, entry: CustomIo) -> int:
+    if entry.precision is None or not changes(spec, replace(entry, layout=None)):
+        return spec.elem_type
     return BORDER_TYPES[entry.precision]
 
 
@@ -163,20 +163,20 @@ def _border_dims(dims: tuple[int, ...], entry: CustomIo | None) -> tuple[int, ..
     return packed_shape(dims) if entry.precision == "mxint8" else dims
 
 
-def _changed(edge: Edge, entry: CustomIo | None, kind: str) -> Edge:
+def _changed(spec: TensorSpec, entry: CustomIo | None, kind: str) -> TensorSpec:
     if entry is None:
-        return edge
+        return spec
     quantized = None
     if entry.scale is not None and entry.offset is not None:
         quantized = (entry.scale, entry.offset)
     columns = None
     if entry.precision == "mxint8":
-        columns = _border_dims(edge.dims, replace(entry, precision=None))[-1]
+        columns = _border_dims(spec.dims, replace(entry, precision=None))[-1]
     changed = replace(
-        edge,
-        elem_type=_border_type(edge, entry),
-        dims=_border_dims(edge.dims, entry),
-        model=edge,
+        spec,
+        elem_type=_border_type(spec, entry),
+        dims=_border_dims(spec.dims, entry),
+        model=spec,
         quantized=quantized,
         mxint8=columns,
     )
@@ -184,10 +184,10 @@ def _changed(edge: Edge, entry: CustomIo | None, kind: str) -> Edge:
 
 
 def _sizes(
-    edges: Sequence[Edge], dims: Sequence[tuple[int, ...]], requests: Mapping[str, CustomIo]
+    specs: Sequence[TensorSpec], dims: Sequence[tuple[int, ...]], requests: Mapping[str, CustomIo]
 ) -> tuple[tuple[int, ...], ...]:
     return tuple(
-        _border_dims(sizes, requests.get(edge.name)) for edge, sizes in zip(edges, dims, strict=True)
+        _border_dims(sizes, requests.get(spec.name)) for spec, sizes in zip(specs, dims, strict=True)
     )
 
 

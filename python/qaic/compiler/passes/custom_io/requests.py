@@ -16,7 +16,7 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from qaic.compiler.ir.interface import Edge, Interface
+    from qaic.compiler.ir.interface import Interface, TensorSpec
     from qaic.options.models import CompileOptions
 
 FILE: Final = "custom_io_list_file"
@@ -57,17 +57,17 @@ def requests_of(interface: Interface, options: CompileOptions) -> dict[str, Cust
     OptionError
         A request contradicts the model, or all entries name something else; everything wrong is listed.
     """
-    edges = {edge.name: edge for edge in (*interface.inputs, *interface.outputs)}
-    wanted = _matched(options.custom_io_list_file, edges)
+    specs = {spec.name: spec for spec in (*interface.inputs, *interface.outputs)}
+    wanted = _matched(options.custom_io_list_file, specs)
     pairs = [
-        (edge.name.removesuffix(RETAINED_STATE_SUFFIX), edge.name)
-        for edge in interface.outputs
-        if edge.name.endswith(RETAINED_STATE_SUFFIX)
-        and edge.name.removesuffix(RETAINED_STATE_SUFFIX) in edges
+        (spec.name.removesuffix(RETAINED_STATE_SUFFIX), spec.name)
+        for spec in interface.outputs
+        if spec.name.endswith(RETAINED_STATE_SUFFIX)
+        and spec.name.removesuffix(RETAINED_STATE_SUFFIX) in specs
     ]
-    problems = list(_compressed(wanted, pairs, edges)) if options.mxint8_kv_cache else []
-    problems += _problems(wanted, edges, options.aic_hw_version)
-    problems += _unequal(wanted, pairs, edges)
+    problems = list(_compressed(wanted, pairs, specs)) if options.mxint8_kv_cache else []
+    problems += _problems(wanted, specs, options.aic_hw_version)
+    problems += _unequal(wanted, pairs, specs)
     if problems:
         shown = problems[0] if len(problems) == 1 else "".join(f"\n  {text}" for text in problems)
         raise OptionError(
@@ -75,24 +75,24 @@ def requests_of(interface: Interface, options: CompileOptions) -> dict[str, Cust
             code="option.custom_io",
             context={"options": [FILE], "problems": problems},
         )
-    return {name: entry for name, entry in wanted.items() if changes(edges[name], entry)}
+    return {name: entry for name, entry in wanted.items() if changes(specs[name], entry)}
 
 
-def changes(edge: Edge, entry: CustomIo) -> bool:
+def changes(spec: TensorSpec, entry: CustomIo) -> bool:
     """Whether a request is anything else than what the tensor is."""
     if entry.layout == "NHWC":
         return True
     if entry.precision is None or entry.precision not in CONVERSIONS:
         return False
-    return edge.elem_type in FLOATS and BORDER_TYPES[entry.precision] != edge.elem_type
+    return spec.elem_type in FLOATS and BORDER_TYPES[entry.precision] != spec.elem_type
 
 
-def _matched(entries: Sequence[CustomIo], edges: Mapping[str, Edge]) -> dict[str, CustomIo]:
+def _matched(entries: Sequence[CustomIo], specs: Mapping[str, TensorSpec]) -> dict[str, CustomIo]:
     """Look the entries up; a name that the model lacks is a warning, none that it has an error."""
     matched: dict[str, CustomIo] = {}
     missing: list[str] = []
     for entry in entries:
-        name = next((name for name in _spellings(entry.name) if name in edges), None)
+        name = next((name for name in _spellings(entry.name) if name in specs), None)
         if name is None:
             missing.append(entry.name)
         else:
@@ -100,7 +100,7 @@ def _matched(entries: Sequence[CustomIo], edges: Mapping[str, Edge]) -> dict[str
     if missing and not matched:
         raise OptionError(
             f"{FILE}: none of its {len(missing)} names is an input or output of the model: "
-            f"{listing(missing)}; the model has {listing(sorted(edges), 20)}",
+            f"{listing(missing)}; the model has {listing(sorted(specs), 20)}",
             code="option.custom_io",
             context={"options": [FILE], "missing": missing},
         )
@@ -124,19 +124,19 @@ def _spellings(name: str) -> Iterable[str]:
 
 
 def _problems(
-    wanted: Mapping[str, CustomIo], edges: Mapping[str, Edge], hardware: str | None
+    wanted: Mapping[str, CustomIo], specs: Mapping[str, TensorSpec], hardware: str | None
 ) -> Iterable[str]:
     """Say what contradicts the model."""
     for name, entry in wanted.items():
-        edge = edges[name]
-        found = f"{name!r} is {edge.dtype} {list(edge.dims)}"
-        if entry.layout is not None and len(edge.dims) != 4:
+        spec = specs[name]
+        found = f"{name!r} is {spec.dtype} {list(spec.dims)}"
+        if entry.layout is not None and len(spec.dims) != 4:
             yield f"{found}; Layout is for tensors of 4 dims, leave it out"
         precision = entry.precision
         if precision is None:
             continue
-        if edge.elem_type not in FLOATS:
-            if CODES.get(precision) != edge.elem_type:
+        if spec.elem_type not in FLOATS:
+            if CODES.get(precision) != spec.elem_type:
                 yield f"{found}; a tensor of integers keeps its type, so leave Precision {precision} out"
             elif entry.scale is not None:
                 yield f"{found} in the model already; leave Scale and Offset out"
@@ -146,15 +146,15 @@ def _problems(
             yield f"{found}; Precision int8 needs Scale and Offset: real = Scale x (q - Offset)"
         elif precision == "bfloat16" and hardware != BFLOAT16_HARDWARE:
             yield f"{found}; Precision bfloat16 needs aic_hw_version={BFLOAT16_HARDWARE}"
-        elif precision == "mxint8" and (not edge.dims or 0 in edge.dims):
+        elif precision == "mxint8" and (not spec.dims or 0 in spec.dims):
             yield f"{found}; Precision mxint8 needs a last dim to make blocks of"
 
 
 def _compressed(
-    wanted: dict[str, CustomIo], pairs: Sequence[tuple[str, str]], edges: Mapping[str, Edge]
+    wanted: dict[str, CustomIo], pairs: Sequence[tuple[str, str]], specs: Mapping[str, TensorSpec]
 ) -> Iterable[str]:
     """Add the requests of `mxint8_kv_cache`; say which contradict the file."""
-    states = [pair for pair in pairs if edges[pair[0]].elem_type in FLOATS and edges[pair[0]].dims]
+    states = [pair for pair in pairs if specs[pair[0]].elem_type in FLOATS and specs[pair[0]].dims]
     if not states:
         warn("custom_io.no_state", "%s: the model has no state of floats; nothing is compressed", CACHE)
     for name in (name for pair in states for name in pair):
@@ -165,13 +165,13 @@ def _compressed(
 
 
 def _unequal(
-    wanted: Mapping[str, CustomIo], pairs: Sequence[tuple[str, str]], edges: Mapping[str, Edge]
+    wanted: Mapping[str, CustomIo], pairs: Sequence[tuple[str, str]], specs: Mapping[str, TensorSpec]
 ) -> Iterable[str]:
     """Say which outputs would not be what the input they feed is."""
     for pair in pairs:
         if wanted.keys().isdisjoint(pair):
             continue
-        given, kept = (_form(wanted.get(name), edges[name]) for name in pair)
+        given, kept = (_form(wanted.get(name), specs[name]) for name in pair)
         if given != kept:
             yield (
                 f"input {pair[0]!r} would be {given} and {pair[1]!r}, its next value, {kept}; give both the "
@@ -179,9 +179,9 @@ def _unequal(
             )
 
 
-def _form(entry: CustomIo | None, edge: Edge) -> str:
+def _form(entry: CustomIo | None, spec: TensorSpec) -> str:
     """Name what a tensor becomes."""
-    precision = entry.precision if entry is not None and entry.precision is not None else edge.dtype
+    precision = entry.precision if entry is not None and entry.precision is not None else spec.dtype
     text = "float32" if precision == "float" else precision
     if entry is not None and entry.scale is not None:
         text += f" (Scale {entry.scale}, Offset {entry.offset})"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.interface import Edge, Interface
+    from qaic.compiler.ir.interface import Interface, TensorSpec
     from qaic.compiler.ir.model import Model
 
 _PRECISIONS: Final = {FLOAT: "float", FLOAT16: "float16", BFLOAT16: "bfloat16"}
@@ -44,17 +44,17 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _side(what: str, edges: Iterable[Edge]) -> Iterable[str]:
+def _side(what: str, specs: Iterable[TensorSpec]) -> Iterable[str]:
     yield f"\n# {what}\n"
-    for edge in edges:
-        precision = _PRECISIONS.get(edge.elem_type)
+    for spec in specs:
+        precision = _PRECISIONS.get(spec.elem_type)
         # A JSON string is a YAML one, whatever the name is made of.
-        name = json.dumps(edge.name)
+        name = json.dumps(spec.name)
         if precision is None:
-            yield f"\n# - IOName: {name}\n#   {edge.dtype} {list(edge.dims)}: integers keep their type\n"
+            yield f"\n# - IOName: {name}\n#   {spec.dtype} {list(spec.dims)}: integers keep their type\n"
             continue
         yield f"\n - IOName: {name}\n"
-        if len(edge.dims) == 4:
+        if len(spec.dims) == 4:
             yield "   Layout: NCHW\n"
         yield f"   Precision: {precision}\n   # Scale: 1.0\n   # Offset: 0\n"
 

@@ -54,7 +54,7 @@ def exceeds(values: npt.NDArray[np.generic]) -> bool:
 def may_exceed(
     graph: onnx.GraphProto,
     folded: Collection[str],
-    picks: Callable[[onnx.NodeProto], tuple[int, ...] | None],
+    preserved: Callable[[onnx.NodeProto], tuple[int, ...] | None],
 ) -> set[str]:
     """Collect the results of folded nodes that may lie beyond float16.
 
@@ -64,7 +64,7 @@ def may_exceed(
         Main graph in topological order.
     folded : Collection[str]
         First outputs of the nodes that compute constants.
-    picks : callable
+    preserved : callable
         Positions of the inputs that a node picks its results from; None for a node that computes.
     """
     if not folded:
@@ -85,7 +85,7 @@ def may_exceed(
         for node in current.node:
             if node_key(node) not in folded:
                 continue
-            if _stays_within(node, within, picks(node)):
+            if _stays_within(node, within, preserved(node)):
                 within.update(node.output)
             else:
                 found.update(filter(None, node.output))

@@ -12,9 +12,14 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.constants.float16_weights import HALF_MAX, HalfSource, Overflows
+from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, Float16Source, Overflows
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import Constness, classify, node_key, typed_picks
+from qaic.compiler.ir.constants.propagation import (
+    ConstantClasses,
+    classify,
+    node_key,
+    value_preserving_inputs,
+)
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, subgraphs, uses
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.value_info import ValueFacts
+    from qaic.compiler.ir.value_info import ValueInfo
 
 _GRIDS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 
@@ -70,16 +75,16 @@ class _Scope:
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = field(default_factory=dict)
 
 
-class Rounder:
+class Float16Emulator:
     """Rewrites a model so that the floats of each node are on its grid.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton, changed in place.
+        Model without weight data, changed in place.
     weights : dict[str, Weight]
         Weights of the main graph, changed in place.
-    facts : ValueFacts
+    facts : ValueInfo
         Types and shapes of the values; new values are added.
     decided : Classification
         What each node computes in.
@@ -91,7 +96,7 @@ class Rounder:
         self,
         model: onnx.ModelProto,
         weights: dict[str, Weight],
-        facts: ValueFacts,
+        facts: ValueInfo,
         *,
         decided: Classification,
         overflows: Overflows,
@@ -105,8 +110,8 @@ class Rounder:
         self.overflows = overflows
         self.fresh = FreshNames(model.graph)
         self.uses = uses(model.graph)
-        self.picks = typed_picks(self.types)
-        self.constness = Constness()
+        self.preserved = value_preserving_inputs(self.types)
+        self.constants = ConstantClasses()
         #: computed constants that may lie beyond float16, where those are clipped
         self.beyond: set[str] = set()
         #: fillings of tensors among them, by the name of the tensor
@@ -116,11 +121,11 @@ class Rounder:
 
     def run(self) -> None:
         """Rewrite the model."""
-        classify(self.model.graph, self.weights.keys(), self, self.constness)
+        classify(self.model.graph, self.weights.keys(), self, self.constants)
         version = next((s.version for s in self.model.opset_import if s.domain in STANDARD_DOMAINS), 1)
         if self.overflows.clip and version >= _WHERE:
             self.beyond = may_exceed(
-                self.model.graph, self.constness.folded, lambda node: self.picks(node, FLOAT16)
+                self.model.graph, self.constants.folded, lambda node: self.preserved(node, FLOAT16)
             )
         self._graph(self.model.graph, None, None)
 
@@ -170,7 +175,7 @@ class Rounder:
         self._narrow_constants(scope)
         outputs = {value.name for value in graph.output}
         for node in graph.node:
-            if node_key(node) in self.constness.folded:
+            if node_key(node) in self.constants.folded:
                 self._folded(scope, node, outputs if parent is None else set())
             else:
                 self._node(scope, node)
@@ -234,7 +239,7 @@ class Rounder:
 
     def _selects(self, scope: _Scope, node: onnx.NodeProto, grid: int) -> bool:
         """Whether a node only picks from values that are on a grid."""
-        picked = self.picks(node, grid)
+        picked = self.preserved(node, grid)
         return picked is not None and all(
             self.types.get(node.input[p], 0) not in FLOATS or self._on_grid(scope, node.input[p], grid)
             for p in picked
@@ -250,7 +255,7 @@ class Rounder:
         if cast_target(reader) != grid and not (
             self.reads(reader, position) == grid
             and (
-                (standard(reader, *COMMUTING) and position == 0 and self.picks(reader, grid) is not None)
+                (standard(reader, *COMMUTING) and position == 0 and self.preserved(reader, grid) is not None)
                 or (standard(node, *BIAS_TAKERS) and self._is_bias(node, name, reader, position))
             )
         ):
@@ -266,7 +271,7 @@ class Rounder:
             return False
         other = reader.input[1 - position]
         shape, bias = self.shapes.get(name), self.shapes.get(other)
-        if other not in self.constness.constant or shape is None or bias is None or len(bias) > len(shape):
+        if other not in self.constants.constant or shape is None or bias is None or len(bias) > len(shape):
             return False
         channel = len(shape) - 1 if node.op_type in {"MatMul", "Gemm"} else 1
         padded = (1,) * (len(shape) - len(bias)) + bias
@@ -351,7 +356,9 @@ class Rounder:
             self.types[result] = elem_type
             return result
 
-        low, high, infinity = (self._scalar(value, elem_type) for value in (-HALF_MAX, HALF_MAX, math.inf))
+        low, high, infinity = (
+            self._scalar(value, elem_type) for value in (-FLOAT16_MAX, FLOAT16_MAX, math.inf)
+        )
         inside = add("Min", add("Max", source, low), high)
         is_finite = add("Less", add("Abs", source), infinity, elem_type=BOOL)
         return add("Where", is_finite, inside, source)
@@ -380,7 +387,7 @@ class Rounder:
         kept: list[onnx.TensorProto] = []
         for tensor in scope.graph.initializer:
             grids = self._constant_grids(tensor.name)
-            if not grids or tensor.name in self.constness.read_plain:
+            if not grids or tensor.name in self.constants.read_plain:
                 kept.append(tensor)
             for grid in grids:
                 values = self.overflows.to_grid(tensor.name, dense(tensor), grid)
@@ -397,24 +404,24 @@ class Rounder:
         self.weights.clear()
         for weight in entries:
             grids = self._constant_grids(weight.name)
-            if not grids or weight.name in self.constness.read_plain:
+            if not grids or weight.name in self.constants.read_plain:
                 self.weights[weight.name] = weight
             for grid in grids:
                 narrow = self._constant_cast(scope, weight.name, grid, alone=len(grids) == 1)
                 if weight.blocks is None:
-                    source = HalfSource(weight.source, weight.elem_type, weight.name, self.overflows, grid)
+                    source = Float16Source(weight.source, weight.elem_type, weight.name, self.overflows, grid)
                     self.weights[narrow] = Weight(narrow, grid, weight.dims, source)
                 else:
                     # The device decodes to the type it is asked for.
                     self.weights[narrow] = replace(weight, name=narrow, elem_type=grid)
 
     def _constant_grids(self, name: str) -> list[int]:
-        return [grid for grid in GRIDS if (name, grid) in self.constness.read_rounded]
+        return [grid for grid in GRIDS if (name, grid) in self.constants.read_rounded]
 
     def _constant_cast(self, scope: _Scope, name: str, grid: int, *, alone: bool) -> str:
         """Add the cast behind a narrow constant; its result takes the constant's name if that is free."""
         narrow = self.fresh.make(name, type_name(grid))
-        if name in self.constness.read_plain or not alone:
+        if name in self.constants.read_plain or not alone:
             rounded = self.fresh.make(name, "rounded")
             self._cast(scope, narrow, rounded, self.types[name])
             self._register_copy(scope, name, rounded, grid)
@@ -434,7 +441,7 @@ class EmulateFloat16(Always):
         """Change the model."""
         if not any(chosen in ROUNDED_CLASSES for chosen in context.plan.classes.values()):
             return False
-        Rounder(
+        Float16Emulator(
             model.proto, model.weights, model.facts, decided=context.plan, overflows=context.overflows
         ).run()
         return True
@@ -454,4 +461,4 @@ def round_as_model(model: Model, hardware: str | None) -> None:
     if facts.narrow:
         decided = decide(model.proto, facts, CompileOptions(aic_hw_version=hardware), None)
         overflows = Overflows(clip=False)
-        Rounder(model.proto, model.weights, facts, decided=decided, overflows=overflows).run()
+        Float16Emulator(model.proto, model.weights, facts, decided=decided, overflows=overflows).run()

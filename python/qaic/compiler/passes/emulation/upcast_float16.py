@@ -17,7 +17,7 @@ from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
 from qaic.compiler.ir.precision_ops import GRIDS, standard
-from qaic.compiler.ir.value_info import ValueFacts, collect_types, common_shapes
+from qaic.compiler.ir.value_info import ValueInfo, collect_types, common_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -69,16 +69,16 @@ def as_float32(model: onnx.ModelProto) -> bool:
     return True
 
 
-def widen(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueFacts) -> None:
+def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo) -> None:
     """Turn values of these types into float32 ones; changes all arguments.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton without model-local functions.
+        Model without weight data and without model-local functions.
     weights : dict[str, Weight]
         Weights of the main graph.
-    facts : ValueFacts
+    facts : ValueInfo
         Types of all values; learns which values had another type and another name in the model.
     """
     types = facts.types
@@ -141,7 +141,7 @@ def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
 
 
 def _widen_inputs(
-    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueFacts, fresh: FreshNames
+    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueInfo, fresh: FreshNames
 ) -> list[onnx.NodeProto]:
     """Read inputs through a cast; the program's interface stays as it is."""
     casts = []
@@ -156,7 +156,7 @@ def _widen_inputs(
 
 
 def _widen_outputs(
-    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueFacts, fresh: FreshNames
+    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueInfo, fresh: FreshNames
 ) -> list[onnx.NodeProto]:
     """Yield outputs through a cast."""
     casts = []
@@ -169,7 +169,7 @@ def _widen_outputs(
     return casts
 
 
-def _move(name: str, wide: str, halves: dict[str, int], facts: ValueFacts) -> None:
+def _move(name: str, wide: str, halves: dict[str, int], facts: ValueInfo) -> None:
     halves[wide] = halves.pop(name)
     facts.types[wide] = FLOAT
     facts.original[wide] = name
@@ -213,7 +213,7 @@ class UpcastFloat16(Always):
         """Change the model."""
         options = context.options
         # Which set of shapes it is makes no difference to a type.
-        facts = model.facts = ValueFacts(collect_types(model.forms[0]), common_shapes(model.forms))
+        facts = model.facts = ValueInfo(collect_types(model.specialized[0]), common_shapes(model.specialized))
         types = set(facts.types.values())
         if not context.for_integers and not has_node_options(options) and not types & {FLOAT16, BFLOAT16}:
             return False
@@ -223,7 +223,7 @@ class UpcastFloat16(Always):
                 "convert_to_fp16: the model has float64 tensors; they are treated as float32",
             )
         lift_float_constants(model.proto)
-        widen(model.proto, model.weights, facts)
+        upcast(model.proto, model.weights, facts)
         if BFLOAT16 in facts.narrow.values() and options.aic_hw_version != "ai200":
             warn(
                 "float16.bfloat16",

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import specialization, symbols, validation
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
-from qaic.compiler.frontend.specialization import Edges
+from qaic.compiler.frontend.specialization import TensorSpecs
 from qaic.compiler.passes.shape_inference.inference import inferred
 from qaic.errors import OptionError
-from qaic.options.files.specializations import Specialization
+from qaic.options.files.specializations import SpecializationEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import Edge, Interface
+    from qaic.compiler.ir.interface import Interface, TensorSpec
 
 #: sets of shapes at most: the container lists them all
 MAX_SETS: Final = 16_384
@@ -39,13 +39,13 @@ _OPTION: Final = "dynamic_shape_input"
 
 def sizes_of(
     model: onnx.ModelProto, names: Sequence[str], bounds: Mapping[str, int]
-) -> tuple[Specialization, ...]:
+) -> tuple[SpecializationEntry, ...]:
     """List the sets of sizes that the dynamic inputs of a model may have.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton with its symbols.
+        Model without weight data with its symbols.
     names : Sequence[str]
         Inputs that are dynamic; without any there are no sets.
     bounds : Mapping[str, int]
@@ -87,7 +87,7 @@ def sizes_of(
         )
     ranges = [range(size, 0, -1) for size in found.values()]
     return tuple(
-        Specialization(
+        SpecializationEntry(
             ",".join(f"{symbol}={size}" for symbol, size in zip(found, sizes, strict=True)),
             dict(zip(found, sizes, strict=True)),
         )
@@ -104,7 +104,7 @@ def inferred_forms(
     model: onnx.ModelProto,
     weights: dict[str, Weight],
     sizes: Sequence[Mapping[str, int]],
-    entries: Sequence[Specialization],
+    entries: Sequence[SpecializationEntry],
     libraries: Sequence[Path] = (),
 ) -> tuple[list[onnx.ModelProto], Interface]:
     """Infer a model for its sets of shapes.
@@ -112,12 +112,12 @@ def inferred_forms(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton that `symbols.bind` was applied to.
+        Model without weight data that `symbols.bind` was applied to.
     weights : dict[str, Weight]
         Weights of the main graph.
     sizes : Sequence[Mapping[str, int]]
         What `symbols.bind` returned.
-    entries : Sequence[Specialization]
+    entries : Sequence[SpecializationEntry]
         The sets behind `sizes`; empty where there is one.
     libraries : Sequence[Path]
         Engine libraries with custom operators.
@@ -133,46 +133,46 @@ def inferred_forms(
     if len(sizes) <= _FEW:
         forms = [inferred(form, weights, libraries) for form in specialization.copies(model, sizes, entries)]
         return forms, specialization.interface_of(
-            [specialization.read_edges(f, count) for f in forms], entries
+            [specialization.read_specs(f, count) for f in forms], entries
         )
     chosen = (0, len(sizes) // 2, len(sizes) - 1)
     forms = [
         inferred(specialization.copy_with(model, sizes[at], entries[at]), weights, libraries) for at in chosen
     ]
-    known = [specialization.read_edges(form, count) for form in forms]
-    named = _named_edges(model, weights, known[0], sizes[0])
+    known = [specialization.read_specs(form, count) for form in forms]
+    named = _named_specs(model, weights, known[0], sizes[0])
     if named is not None and all(
-        named.with_sizes(sizes[at]) == edges for at, edges in zip(chosen, known, strict=True)
+        named.with_sizes(sizes[at]) == specs for at, specs in zip(chosen, known, strict=True)
     ):
         return forms, specialization.interface_of([named.with_sizes(values) for values in sizes], entries)
-    edges = []
+    specs = []
     for values, entry in zip(sizes, entries, strict=True):
-        edges.append(
-            specialization.read_edges(
+        specs.append(
+            specialization.read_specs(
                 inferred(specialization.copy_with(model, values, entry), weights, libraries), count
             )
         )
-    return forms, specialization.interface_of(edges, entries)
+    return forms, specialization.interface_of(specs, entries)
 
 
 @dataclass(frozen=True, slots=True)
-class _NamedEdges:
+class _NamedSpecs:
     """Inputs and outputs whose dims are numbers or symbols."""
 
-    inputs: tuple[tuple[Edge, tuple[int | str, ...]], ...]
-    outputs: tuple[tuple[Edge, tuple[int | str, ...]], ...]
+    inputs: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...]
+    outputs: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...]
 
-    def with_sizes(self, sizes: Mapping[str, int]) -> Edges:
+    def with_sizes(self, sizes: Mapping[str, int]) -> TensorSpecs:
         """Put numbers in the place of the symbols."""
-        return Edges(*(_sized(side, sizes) for side in (self.inputs, self.outputs)))
+        return TensorSpecs(*(_sized(side, sizes) for side in (self.inputs, self.outputs)))
 
 
 def _sized(
-    side: tuple[tuple[Edge, tuple[int | str, ...]], ...], sizes: Mapping[str, int]
-) -> tuple[Edge, ...]:
+    side: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...], sizes: Mapping[str, int]
+) -> tuple[TensorSpec, ...]:
     return tuple(
-        replace(edge, dims=tuple(_size(dim, sizes) if isinstance(dim, str) else dim for dim in dims))
-        for edge, dims in side
+        replace(spec, dims=tuple(_size(dim, sizes) if isinstance(dim, str) else dim for dim in dims))
+        for spec, dims in side
     )
 
 
@@ -190,10 +190,10 @@ def _size(text: str, sizes: Mapping[str, int]) -> int:
     return size
 
 
-def _named_edges(
-    model: onnx.ModelProto, weights: dict[str, Weight], first: Edges, given: Mapping[str, int]
-) -> _NamedEdges | None:
-    """Infer the dims of all edges as numbers and symbols; None where one is neither.
+def _named_specs(
+    model: onnx.ModelProto, weights: dict[str, Weight], first: TensorSpecs, given: Mapping[str, int]
+) -> _NamedSpecs | None:
+    """Infer the dims of all specs as numbers and symbols; None where one is neither.
 
     Inference makes up symbols of its own where it knows nothing, so only what follows from `given` counts.
     """
@@ -206,17 +206,17 @@ def _named_edges(
     sides = []
     for side in (first.inputs, first.outputs):
         named = []
-        for edge in side:
+        for spec in side:
             dims = [
                 dim.dim_value if dim.HasField("dim_value") else dim.dim_param
-                for dim in values[edge.name].type.tensor_type.shape.dim
+                for dim in values[spec.name].type.tensor_type.shape.dim
             ]
             symbolic = {dim for dim in dims if isinstance(dim, str)}
-            if len(dims) != len(edge.dims) or any(evaluate(dim, given) is None for dim in symbolic):
+            if len(dims) != len(spec.dims) or any(evaluate(dim, given) is None for dim in symbolic):
                 return None
-            named.append((edge, tuple(dims)))
+            named.append((spec, tuple(dims)))
         sides.append(tuple(named))
-    return _NamedEdges(*sides)
+    return _NamedSpecs(*sides)
 
 
 def _error(message: str) -> OptionError:

@@ -26,7 +26,7 @@ def inferred(
     Parameters
     ----------
     model : onnx.ModelProto
-        Skeleton.
+        Model without weight data.
     weights : dict[str, Weight]
         Weights of the main graph.
     libraries : Sequence[Path]
