@@ -60,6 +60,26 @@ def test_sets_of_shapes_in_any_order(tmp_path, combined, level):
     on_both(program, [{"x": RNG.standard_normal(shape).astype(np.float32)} for shape in shapes])
 
 
+@pytest.mark.parametrize("combined", [True, False])
+def test_late_transfers_of_inferences_in_flight(tmp_path, combined):
+    """The cores read no old inputs, and overwrite no outputs that are on their way."""
+    program = compiled(
+        tmp_path,
+        scores(),
+        network_specialization_config=[{"batch": 2, "seq": 3}],
+        combine_inputs=combined,
+        combine_outputs=combined,
+    )
+    feeds = [{"x": RNG.standard_normal((2, 3, 8)).astype(np.float32)} for _ in range(8)]
+    with device(**VIRTUAL), qaic.Session(program) as session:
+        expected = [session.run(feed) for feed in feeds]
+    faults = {**EMULATED, "QAIC_EMU_FAULTS": "inference@1=late_dma*all"}
+    with device(**faults), qaic.Session(program, set_size=4) as session:
+        found = [future.result(60) for future in [session.submit(feed) for feed in feeds]]
+    for one, other in zip(expected, found, strict=True):
+        assert_same(one, other)
+
+
 @pytest.mark.parametrize(
     "options",
     [

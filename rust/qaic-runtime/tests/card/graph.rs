@@ -88,7 +88,9 @@ impl Shape {
                 end += u64::from(buffer.size);
             }
             if in_out == 0 {
-                requests.last_mut().unwrap().semaphore_ops = vec![op(0, 2, 0)];
+                // As the compiler writes it: behind all transfers before it, of both directions.
+                let there = SemaphoreOp { in_sync_fence: 1, out_sync_fence: 1, ..op(0, 2, 0) };
+                requests.last_mut().unwrap().semaphore_ops = vec![there];
             } else {
                 requests[begin].semaphore_ops = vec![op(1, 5, 1), op(1, 3, 0)];
             }
@@ -145,6 +147,11 @@ fn segment<'a>(name: &'a str, payload: &'a [u8]) -> writer::SegmentData<'a> {
     writer::SegmentData { name, offset: 0, payload }
 }
 
+/// All data moves as late as its fences let it.
+fn late_dma() -> FaultPlan {
+    FaultPlan::parse("inference@1=late_dma*all", Target::Card).unwrap()
+}
+
 struct Cards {
     emulator: Arc<EmuKmd>,
     device: Arc<dyn Device>,
@@ -196,12 +203,13 @@ proptest! {
     #[test]
     fn inferences_in_any_order_have_their_own_bytes(
         shape in shape(), seeds in prop::collection::vec(any::<u8>(), 1..5), threads in any::<bool>(),
-        fragment_pages in 1..4_u64,
+        fragment_pages in 1..4_u64, is_late in any::<bool>(),
     ) {
         let cards = Cards::new(EmuOptions {
             execution_mode: if threads { ExecutionMode::Threads } else { ExecutionMode::Inline },
             clock: if threads { EmuClock::System(qaic_kmd::clock::SystemClock::default()) } else { EmuClock::default() },
             fragment_bytes: fragment_pages * 4096,
+            faults: if is_late { late_dma() } else { FaultPlan::default() },
             ..EmuOptions::default()
         });
         let mut execs = execs(&*cards.device, &shape, seeds.len()).unwrap();
@@ -237,8 +245,7 @@ fn late_data_shows_a_missing_or_exchanged_fence() {
             let there = &mut metadata.dma_requests[1].semaphore_ops[0];
             (there.in_sync_fence, there.out_sync_fence) = (in_sync_fence, out_sync_fence);
         });
-        let faults = FaultPlan::parse("inference@1=late_dma*all", Target::Card).unwrap();
-        let cards = Cards::new(EmuOptions { faults, ..EmuOptions::default() });
+        let cards = Cards::new(EmuOptions { faults: late_dma(), ..EmuOptions::default() });
         let activation = cards.device.load(&image, &LoadOptions::default()).unwrap().activate().unwrap();
         let mut exec = activation.create_exec().unwrap();
         for seed in 1..4 {
@@ -252,6 +259,36 @@ fn late_data_shows_a_missing_or_exchanged_fence() {
             );
         }
         drop((exec, activation));
+        cards.check();
+    }
+}
+
+/// The cores write the outputs of an inference where those of the one before were. Where its begin does not wait until these
+/// are fetched, the host gets the later ones twice.
+#[test]
+fn late_outputs_of_inferences_in_flight_show_a_missing_fence() {
+    let shape = Shape { inputs: vec![448, 896], outputs: vec![448, 896], has_stats: false };
+    for out_sync_fence in [0, 1] {
+        let image = shape.image_with(|metadata| {
+            metadata.dma_requests[1].semaphore_ops[0].out_sync_fence = out_sync_fence;
+        });
+        let cards = Cards::new(EmuOptions { faults: late_dma(), ..EmuOptions::default() });
+        let activation = cards.device.load(&image, &LoadOptions::default()).unwrap().activate().unwrap();
+        let mut execs: Vec<_> = (0..3).map(|_| activation.create_exec().unwrap()).collect();
+        let mut sources = Vec::new();
+        for (seed, exec) in (1..).zip(&mut execs) {
+            sources.push(fill(&mut **exec, &shape, seed));
+            exec.submit().unwrap();
+        }
+        let is_right = execs.iter_mut().zip(sources).map(|(exec, source)| {
+            exec.execute().unwrap();
+            outputs(&mut **exec, &shape) == source
+        });
+        let is_right: Vec<_> = is_right.collect();
+        // The last one is followed by none.
+        let is_fenced = out_sync_fence == 1;
+        assert_eq!(is_right, [is_fenced, is_fenced, true], "fence {out_sync_fence}");
+        drop((execs, activation));
         cards.check();
     }
 }

@@ -94,8 +94,11 @@ class DmaBuffers:
                 )
                 end += _aligned(size)
             if wanted == TO_DEVICE:
-                # Behind the transfer, and only when that has ended.
-                made[-1]["semaphoreOps"] = [{"semNum": _INPUTS_THERE, "semOp": _INCREMENT, "inSyncFence": 1}]
+                # Transfers are asynchronous. The cores may begin when the inputs are there and the outputs of
+                # the inference before are fetched: they write those of this one to the same memory.
+                made[-1]["semaphoreOps"] = [
+                    {"semNum": _INPUTS_THERE, "semOp": _INCREMENT, "inSyncFence": 1, "outSyncFence": 1}
+                ]
             else:
                 # The driver repeats what is before a transfer for each piece of memory that the buffer is in,
                 # so what is before must not count.
