@@ -4,8 +4,9 @@
 >>> session = qaic.Session("model.onnx")  # doctest: +SKIP
 >>> outputs = session.run({"x": array})  # doctest: +SKIP
 
-``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``compile`` only compiles.
-``Qpc`` looks into a container, ``stats`` at what a device measured, ``Util`` at the devices. ``configs`` has
+``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``compile`` only compiles,
+with ``CompileOptions`` as one value where that helps. ``Qpc`` looks into a container, ``stats`` at what a
+device measured, ``devices`` and ``Util`` at the devices. ``configs`` has
 the configuration classes of the QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except
 the system's own about files.
 """
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
 
     from qaic import compat, configs, errors, stats
     from qaic.compilation import compile  # noqa: A004
+    from qaic.compile_options import CompileOptions
+    from qaic.device_list import devices
     from qaic.qpc import Qpc
     from qaic.rt import InferenceBenchmarkSet, Util
     from qaic.session import Session
 
 __all__ = [
+    "CompileOptions",
     "InferenceBenchmarkSet",
     "Qpc",
     "Session",
@@ -35,17 +39,20 @@ __all__ = [
     "compat",
     "compile",
     "configs",
+    "devices",
     "errors",
     "stats",
 ]
 
 # Loaded on first use, so that `import qaic` costs little more than numpy.
 _HOMES = {
+    "CompileOptions": "qaic.compile_options",
     "InferenceBenchmarkSet": "qaic.rt",
     "Qpc": "qaic.qpc",
     "Session": "qaic.session",
     "Util": "qaic.rt",
     "compile": "qaic.compilation",
+    "devices": "qaic.device_list",
 }
 
 _SUBMODULES = frozenset({"compat", "configs", "errors", "stats"})

@@ -124,6 +124,8 @@ class Qpc:
         """The container that a segment is, over the same bytes; ``None`` when it is not one."""
     def validate(self) -> list[tuple[str, str, str | None, str]]:
         """Findings (severity, code, segment, message), CRCs included. Blocking: reads every byte."""
+    def content(self) -> BytesView:
+        """View of the whole container."""
     def payload(self, name: str) -> BytesView:
         """View of a segment's payload; ``KeyError`` when there is none of this name."""
     def elf_section(self, name: str) -> BytesView | None:
@@ -596,7 +598,7 @@ class InferenceSet:
         """Shapes of the inputs in every permitted combination, in order of the inputs."""
     def run(
         self,
-        inputs: Mapping[str, ArrayLike],
+        inputs: Mapping[str, ArrayLike] | ArrayLike,
         out: dict[str, NDArray[Any]] | None = None,
         output_names: Sequence[str] | None = None,
         timeout: float | None = None,

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qaic.compiler import compile_resolved
-from qaic.compiler.diagnostics.record import recorded
+from qaic.compiler.diagnostics.record import Diagnostic, recorded, warn
 from qaic.compiler.output_folder import writable_folder
 from qaic.errors import CompileError, InputTypeError, OptionConflictError, OptionError, UnknownOptionError
 from qaic.model_path import QPC_MAGIC, find_model
-from qaic.options import resolve
+from qaic.options import ResolvedOptions, resolve
 from qaic.options.keywords import CompileKeywords
+from qaic.options.table import find, merge, nearest_name
 from qaic.qpc import DataType, Qpc
 from qaic.support.atomic_io import write_replacing
 from qaic.support.lazy_module import LazyModule
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 else:
     # Both take long to import, and only a reader of the types of `compile` needs them.
     onnx, configs = LazyModule("onnx"), LazyModule("qaic.configs")
-
-_log = logging.getLogger("qaic.compiler")
 
 
 def compile(  # noqa: A001  # its name in the package: `qaic.compile`
@@ -85,30 +84,36 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     Examples
     --------
     >>> import qaic
-    >>> qpc = qaic.compile("model.onnx", aic_num_cores=4, convert_to_fp16=True)  # doctest: +SKIP
-    >>> qpc.program_info.num_cores  # doctest: +SKIP
+    >>> qpc = qaic.compile("model.onnx", aic_num_cores=4, convert_to_fp16=True)
+    >>> qpc.program_info.num_cores
     4
     """
     source = _single(model)
     request = _request(config)
     _refuse_backend(request, options)
-    given = _merged(request.options, options)
+    given = merge(request.options, options)
     resolved = resolve(given, options_path=request.options_path, model_is_container=False)
-    _report_unknown(request, strict=resolved.session.strict_options)
-    if request.ignored:
-        _log.warning("fields of CompileConfig without an effect on AIC: %s", ", ".join(request.ignored))
-    content = _content(source)
-    with _log_level(request.log_level), _writable(request.binary(resolved.compile.output_dir)) as target:
-        with recorded() as diagnostics:
+    with recorded() as diagnostics:
+        _report_unknown(request, strict=resolved.session.strict_options)
+        if request.ignored:
+            text = "fields of CompileConfig without an effect on AIC: %s"
+            warn("config.no_effect", text, ", ".join(request.ignored), nodes=request.ignored)
+        content = model_content(source)
+        with _log_level(request.log_level), _writable(request.binary(resolved.compile.output_dir)) as target:
             path = compile_resolved(content, resolved)
-        if target is not None:
-            # A copy, not a link: an edit of the copy must not edit the cache.
-            write_replacing(target, lambda aside: _copy(path, aside))
-        qpc = Qpc(path if target is None else target)
-        qpc.diagnostics = tuple(diagnostics.items)
-        if request.is_aic and "convert_to_fp16" not in resolved.set_compile:
-            _hint_about_fp16(qpc)
+            if target is not None:
+                # A copy, not a link: an edit of the copy must not edit the cache.
+                write_replacing(target, lambda aside: _copy(path, aside))
+            qpc = Qpc(path if target is None else target)
+            if request.is_aic and "convert_to_fp16" not in resolved.set_compile:
+                _hint_about_fp16(qpc)
+    qpc.diagnostics = (*option_diagnostics(resolved), *diagnostics.items)
     return qpc
+
+
+def option_diagnostics(resolved: ResolvedOptions) -> tuple[Diagnostic, ...]:
+    """Return what the options' resolution has logged as diagnostics of the result."""
+    return tuple(Diagnostic("warning", "options", text) for text in resolved.warnings)
 
 
 @dataclass(slots=True)
@@ -157,8 +162,6 @@ def _of_extension_file(path: Path) -> _Request:
 
 
 def _of_extensions(data: Mapping[str, object], place: str) -> _Request:
-    from qaic.options.table import find
-
     known = {key: value for key, value in data.items() if find(key) is not None}
     unknown = tuple(key for key in data if key not in known)
     return _Request(known, unknown=unknown, place=place)
@@ -188,7 +191,7 @@ def _of_class(config: object) -> _Request:
     if config.debug:
         request.options["enable_debug"] = True
     if config.compiler_custom_configs is not None:
-        request.options = _merged(request.options, set_fields(config.compiler_custom_configs))
+        request.options = merge(request.options, set_fields(config.compiler_custom_configs))
     if config.data_format_config is not None:
         request.options["custom_io_list_file"] = mx_entries(config.data_format_config)
     if config.set_output_tensors:
@@ -218,20 +221,7 @@ def _refuse_backend(request: _Request, options: Mapping[str, object]) -> None:
     )
 
 
-def _merged(weaker: Mapping[str, object], stronger: Mapping[str, object]) -> dict[str, object]:
-    """Join two sets of options; an option of the second, however spelled, hides the one of the first."""
-    from qaic.options.table import find
-
-    hiding = {found.name for key, value in stronger.items() if value is not None and (found := find(key))}
-    kept = {
-        key: value for key, value in weaker.items() if not ((found := find(key)) and found.name in hiding)
-    }
-    return {**kept, **{key: value for key, value in stronger.items() if value is not None}}
-
-
 def _report_unknown(request: _Request, *, strict: bool) -> None:
-    from qaic.options.table import nearest_name
-
     if not request.unknown:
         return
     texts = []
@@ -241,7 +231,7 @@ def _report_unknown(request: _Request, *, strict: bool) -> None:
     text = f"{request.place}: {'; '.join(texts)}"
     if strict:
         raise UnknownOptionError(text, code="option.unknown", context={"options": list(request.unknown)})
-    _log.warning("ignored: %s", text)
+    warn("options.unknown", "ignored: %s", text, nodes=request.unknown)
 
 
 # --- the model ----------------------------------------------------------------------------------------------
@@ -267,7 +257,7 @@ def _single(model: object) -> object:
     )
 
 
-def _content(model: object) -> Path | bytes | onnx.ModelProto:
+def model_content(model: object) -> Path | bytes | onnx.ModelProto:
     """Return the model as the compiler takes it.
 
     Raises
@@ -275,6 +265,8 @@ def _content(model: object) -> Path | bytes | onnx.ModelProto:
     qaic.errors.InputTypeError
         It is compiled already, or no model.
     """
+    if isinstance(model, Qpc):
+        raise _compiled_already(repr(model))
     if isinstance(model, str | os.PathLike):
         found = find_model(model)
         if found.is_container:
@@ -285,8 +277,6 @@ def _content(model: object) -> Path | bytes | onnx.ModelProto:
         if data.startswith(QPC_MAGIC):
             raise _compiled_already("the model")
         return data
-    if isinstance(model, Qpc):
-        raise _compiled_already(repr(model))
     if type(model).__module__.split(".")[0] == "onnx" and hasattr(model, "SerializeToString"):
         from onnx import ModelProto
 
@@ -296,6 +286,7 @@ def _content(model: object) -> Path | bytes | onnx.ModelProto:
         f"model: found a {type(model).__name__}, expected a path, bytes or an onnx.ModelProto",
         code="option.model_type",
         context={"found": type(model).__name__},
+        hints=("qaic.Session takes a qaic.Qpc too",),
     )
 
 
@@ -360,7 +351,8 @@ def _log_level(level: int | None) -> Iterator[None]:
 def _hint_about_fp16(qpc: Qpc) -> None:
     """Say that the documented default of the class is not a request, where that makes a difference."""
     if any(mapping.data_type is DataType.FLOAT32 for mapping in qpc.buffer_mappings):
-        _log.warning(
+        warn(
+            "config.float32",
             "the model is compiled in float32: convert_to_fp16 is not set in the configuration, and the "
-            "default of AicCompilerConfig is not sent; set it to True or False to say which is meant"
+            "default of AicCompilerConfig is not sent; set it to True or False to say which is meant",
         )

@@ -5,6 +5,7 @@ is also a ``ValueError``). Every exception has a stable ``code``, a ``context`` 
 :class:`QaicError`.
 """
 
+from qaic import _core
 from qaic._core import (
     CompileError,
     DeviceBusyError,
@@ -34,6 +35,9 @@ from qaic._core import (
     UnknownOptionError,
     UnknownStatsLayoutError,
 )
+
+# What pickles name.
+_rebuild = vars(_core)["_rebuild"]
 
 __all__ = [
     "CompileError",

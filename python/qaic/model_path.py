@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from qaic.errors import InputTypeError, OptionError
+from qaic.errors import OptionError
 from qaic.support.open_regular import NotRegularError, open_regular
 from qaic.support.program_names import QPC_FILE_NAME
 
@@ -43,10 +43,6 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
     OptionError
         Several files match, or the file is neither a container nor an ONNX model, or no regular file.
     """
-    if isinstance(model_path, bytes | bytearray | memoryview):
-        message = f"model_path is {type(model_path).__name__}; a path is expected"
-        hint = "qaic.compile takes the bytes of a model, and its .path opens here; qaic.Qpc takes a container"
-        raise InputTypeError(message, code="input.model_path", hints=(hint,))
     path = Path(os.fspath(model_path))
     if not path.exists() and glob.has_magic(str(path)):
         path = _only_match(str(path))

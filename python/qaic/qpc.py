@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,9 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic import _core
-from qaic.errors import QpcError, QpcFormatError
+from qaic.errors import QpcError, QpcFormatError, StateError
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.qpc_initializers import CONSTANTS, Initializers, bad_plan, check_records
+from qaic.qpc_records import (
+    BufferMapping,
+    ConstantsInfo,
+    DataType,
+    Finding,
+    Header,
+    IoType,
+    Metadata,
+    ProgramInfo,
+    TensorSpec,
+)
+from qaic.support.atomic_io import replace_bytes
+from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,6 +44,23 @@ else:
     Buffer = bytes | bytearray | memoryview
     # The compiler costs more to import than a container costs to open.
     Diagnostic = Any
+
+__all__ = [
+    "BufferMapping",
+    "Constants",
+    "ConstantsInfo",
+    "DataType",
+    "Finding",
+    "Header",
+    "IoType",
+    "Metadata",
+    "ProgramInfo",
+    "Qpc",
+    "Segment",
+    "Slices",
+    "TensorSpec",
+    "validate",
+]
 
 PLAN_SECTION: Final = "openqaic_plan"
 GRAPH_SECTION: Final = "openqaic_graph"
@@ -43,85 +72,6 @@ _PIECE_BYTES: Final = 1 << 20
 
 #: what an empty payload is shown as; read-only as all views
 EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]
-
-
-class IoType(IntEnum):
-    """Role of a buffer."""
-
-    INPUT = 1
-    OUTPUT = 2
-
-
-class DataType(IntEnum):
-    """Element type of a buffer."""
-
-    FLOAT32 = 0
-    FLOAT16 = 1
-    INT8_Q = 2
-    UINT8_Q = 3
-    INT16_Q = 4
-    INT32_Q = 5
-    INT32 = 6
-    INT64 = 7
-    INT8 = 8
-    NONE = 9
-    """DMA buffers have no element type."""
-    BFLOAT16 = 11
-
-
-@dataclass(frozen=True, slots=True)
-class BufferMapping:
-    """A buffer the caller fills or reads, or a DMA buffer."""
-
-    name: str
-    index: int
-    io_type: IoType
-    size: int
-    """Bytes."""
-    is_partial_allowed: bool
-    data_type: DataType
-
-
-@dataclass(frozen=True, slots=True)
-class ConstantsInfo:
-    """A segment of constants."""
-
-    name: str
-    index: int
-    size: int
-    """Bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramInfo:
-    """Facts about the program."""
-
-    name: str
-    program_index: int
-    num_cores: int
-    size: int
-    """Always 0; the sizes of the segments tell the rest."""
-    batch_size: int
-    num_semaphores: int
-    num_mc_id: int
-    """Multicast ids."""
-    total_required_memory: int
-    """Device memory of one activation in bytes; 0 when the metadata cannot be read."""
-    stats_available: bool
-    buffer_mappings: tuple[BufferMapping, ...]
-    buffer_mappings_dma: tuple[BufferMapping, ...]
-    constants: tuple[ConstantsInfo, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong with a container."""
-
-    severity: str
-    """``"error"``: damaged or unusable; ``"warning"``: legal, and some reader will stumble."""
-    code: str
-    segment: str | None
-    message: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,8 +141,8 @@ class Qpc:
     Parameters
     ----------
     source
-        A container file, a directory that holds ``programqpc.bin``, a glob that matches one of these, or the
-        bytes of a container (which are copied).
+        A container file, a directory that holds ``programqpc.bin``, a glob that matches one of these, the
+        bytes of a container (which are copied), or another ``Qpc``, which is not read again.
     mmap
         Map files of 1 MiB and more instead of reading them. A mapped file must not be truncated while views
         of it are in use; ``False`` avoids that.
@@ -213,14 +163,25 @@ class Qpc:
 
     Examples
     --------
-    >>> qpc = qaic.Qpc("program/")  # doctest: +SKIP
-    >>> qpc.initializers["fc.weight"].mean()  # doctest: +SKIP
+    >>> import qaic
+    >>> qpc = qaic.Qpc(qaic.compile("model.onnx"))
+    >>> print(*qpc.inputs)
+    x float32[1, 16]
+    >>> qpc.initializers["dense.weight"].shape
+    (16, 16)
+    >>> qaic.Session(qpc.save("copy.qpc")).run(x=[[0.0] * 16])["y"].shape
+    (1, 16)
     """
 
-    def __init__(self, source: str | os.PathLike[str] | Buffer | _core.Qpc, *, mmap: bool = True) -> None:
+    def __init__(
+        self, source: str | os.PathLike[str] | Buffer | Qpc | _core.Qpc, *, mmap: bool = True
+    ) -> None:
         self.diagnostics: tuple[Diagnostic, ...] = ()
+        self._mmap = mmap
         if isinstance(source, _core.Qpc):
             self._core = source
+        elif isinstance(source, Qpc):
+            self._core, self.diagnostics = source._core, source.diagnostics  # noqa: SLF001 (the same class)
         elif isinstance(source, str | os.PathLike):
             self._core = _open_path(Path(os.fspath(source)), mmap=mmap)
         else:
@@ -242,6 +203,62 @@ class Qpc:
             f"{self._core.num_cores} cores, {size} bytes>"
         )
 
+    def _repr_html_(self) -> str:
+        from qaic.support.html_table import html_table
+
+        if not self.is_program:
+            sizes = [(name, self.segments[name].size) for name in self.slices]
+            return html_table(("slice", "bytes"), sizes, caption=repr(self))
+        tensors = [("input", spec) for spec in self.inputs] + [("output", spec) for spec in self.outputs]
+        rows = [(side, spec.name, spec.shape, spec.dtype) for side, spec in tensors]
+        return html_table(("", "name", "shape", "dtype"), rows, caption=repr(self))
+
+    def __fspath__(self) -> str:
+        """Return the file, so that a container goes where a path does.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            It came from bytes, or is a slice of another.
+        """
+        if self.path is None:
+            raise StateError(
+                "the container has no file: it came from bytes or is a part of another container",
+                code="qpc.no_file",
+                hints=("save(path) writes one",),
+            )
+        return str(self.path)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the path, or the bytes where there is no file."""
+        source = self.content.tobytes() if self.path is None else self.path.absolute()
+        return (_reopened, (source, self._mmap, self.diagnostics))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the container to a file. Blocking: writes every byte.
+
+        Parameters
+        ----------
+        path
+            File, or an existing folder, in which it is called ``programqpc.bin``. It is written aside, then
+            renamed: a file of this name is replaced at once or stays as it was.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        OSError
+            It cannot be written.
+        """
+        target = Path(path)
+        if target.is_dir():
+            target = target / QPC_FILE_NAME
+        replace_bytes(target, self._core.content())
+        return target
+
     # --- the container --------------------------------------------------------------------------------------
 
     @property
@@ -256,9 +273,14 @@ class Qpc:
         return None if path is None else Path(path)
 
     @property
-    def header(self) -> dict[str, int]:
-        """Header fields; ``images`` is the position of the segment table."""
-        return self._core.header
+    def content(self) -> NDArray[np.uint8]:
+        """Read-only view of the whole container."""
+        return _bytes_array(self._core.content())
+
+    @property
+    def header(self) -> Header:
+        """Header fields, as attributes or by key; ``images`` is the position of the segment table."""
+        return Header(self._core.header)
 
     @property
     def is_program(self) -> bool:
@@ -323,6 +345,16 @@ class Qpc:
 
     # --- the program ----------------------------------------------------------------------------------------
 
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, shape and dtype of each input that :class:`qaic.Session` takes, in order."""
+        return _tensor_specs(self._core.tensors()[0])
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, shape and dtype of each output, in order."""
+        return _tensor_specs(self._core.tensors()[1])
+
     @cached_property
     def program_info(self) -> ProgramInfo:
         """Name, cores, memory and buffers of the program."""
@@ -381,10 +413,10 @@ class Qpc:
         return Constants(decoded["descriptor"], payload[:split], payload[split:])
 
     @cached_property
-    def metadata(self) -> dict[str, Any] | None:
+    def metadata(self) -> Metadata | None:
         """Metadata: ``section`` (of the ELF), ``section_size``, ``encoding``, ``fields``; or ``None``."""
         text = self._core.metadata_json()
-        return None if text is None else _decode(text)
+        return None if text is None else Metadata(_decode(text))
 
     # --- what our compiler recorded -------------------------------------------------------------------------
 
@@ -442,6 +474,16 @@ def validate(source: str | os.PathLike[str] | Buffer) -> list[Finding]:
         path = _resolve(Path(os.fspath(source)))
         source = path if path.is_file() else _read_stream(path)
     return [Finding(*finding) for finding in _core.validate_container(source)]
+
+
+def _reopened(source: Path | bytes, mmap: bool, diagnostics: tuple[Diagnostic, ...]) -> Qpc:  # noqa: FBT001
+    qpc = Qpc(source, mmap=mmap)
+    qpc.diagnostics = diagnostics
+    return qpc
+
+
+def _tensor_specs(tensors: Sequence[_core.Tensor]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(one.name, one.shape, np.dtype(one.dtype)) for one in tensors if one.visible)
 
 
 def _resolve(path: Path) -> Path:

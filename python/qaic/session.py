@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -11,42 +10,50 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from qaic import _core
-from qaic.errors import DeviceTimeoutError, OptionConflictError, OptionError
-from qaic.model_path import find_model
-from qaic.options import resolve
+from qaic.errors import DeviceTimeoutError, InputError, OptionError, StateError
 from qaic.options.keywords import SessionKeywords
+from qaic.options.signature import with_options
+from qaic.qpc import Qpc
+from qaic.runtime.benchmark import BenchmarkResult, checked_count, random_inputs
 from qaic.runtime.futures import Collector
 from qaic.runtime.imap import MapProgress, imap
 from qaic.runtime.latency import CallProfile
 from qaic.runtime.metrics import Measurements
-from qaic.runtime.shapes import ShapeDict, coerce
+from qaic.runtime.opening import open_program
+from qaic.runtime.shapes import coerce, given_outputs, outputs_memory
+from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
+    import onnx
+
     # Importing them builds the table of options, which the first session needs and `import qaic` does not.
-    from qaic.options import ResolvedOptions, RuntimeOptions
+    from qaic.options import RuntimeOptions
+else:
+    onnx = LazyModule("onnx")
 
 _logger = logging.getLogger(__name__)
 
-_DEFAULT_BENCHMARK_INFERENCES = 40
-_LARGEST_COUNT = 2**64 - 1
+_NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
+#: codes of what is refused although another form of it can be used
+_OTHER_FORMS = frozenset({"input.not_a_dict", "output.array"})
 
 
+@with_options(SessionKeywords)
 class Session(Measurements):
     """A compiled model that can be run.
 
     Parameters
     ----------
     model_path
-        An ONNX model, which is compiled now; or a container file, a directory that holds ``programqpc.bin``,
-        or a glob that matches exactly one file.
+        An ONNX model, which is compiled now: a file, its bytes, or an ``onnx.ModelProto``. Or a container: a
+        file, a directory that holds ``programqpc.bin``, a glob that matches exactly one file, its bytes, or a
+        :class:`qaic.Qpc`, which is not read again.
     backend
         ``"aic"``; the only value, kept because documented calls pass it.
     options_path
@@ -55,10 +62,21 @@ class Session(Measurements):
         Run-time and compile options; ``docs/reference/options.md`` lists them. Compile options are ignored,
         with one warning, for a compiled container.
 
+    Attributes
+    ----------
+    inputs, outputs
+        Name, shape and dtype of each tensor.
+    path, qpc
+        The container's file, and the container to look into.
+    options, warnings
+        Options that count, and what was odd about options, model and container.
+
     Raises
     ------
     FileNotFoundError
         ``model_path`` or ``options_path`` does not exist.
+    qaic.errors.InputTypeError
+        ``model_path`` is nothing of the above.
     qaic.errors.UnknownOptionError
         An option does not exist; the message names the nearest one.
     qaic.errors.CompileError
@@ -69,49 +87,38 @@ class Session(Measurements):
     Notes
     -----
     Construction loads nothing on the device; the first ``run``, ``run_benchmark`` or ``setup`` does. All
-    methods may be called from any number of threads. Blocking calls release the GIL and answer Ctrl-C.
+    methods may be called from any number of threads. Blocking calls release the GIL and answer Ctrl-C. A
+    session is pickled as its container's path, or bytes where it has none, and its run-time options.
 
     Examples
     --------
     >>> import numpy as np, qaic
-    >>> with qaic.Session("model.onnx") as session:  # doctest: +SKIP
-    ...     out = session.run({"x": np.zeros((1, 16), np.float32)})
+    >>> session = qaic.Session("model.onnx", num_activations=2)
+    >>> print(*session.inputs)
+    x float32[1, 16]
+    >>> x = np.zeros((1, 16), np.float32)
+    >>> outputs = session.run({"x": x})
+    >>> outputs = session.run(x=x)
+    >>> outputs = session.run(x)
+    >>> outputs["y"].shape
+    (1, 16)
+    >>> session.close()
     """
 
     def __init__(
         self,
-        model_path: str | os.PathLike[str],
+        model_path: str | os.PathLike[str] | bytes | Qpc | onnx.ModelProto,
         *,
         backend: str = "aic",
         options_path: str | os.PathLike[str] | None = None,
         **options: Unpack[SessionKeywords],
     ) -> None:
-        model = find_model(model_path)
-        resolved = resolve(
-            {"backend": backend, **options}, options_path=options_path, model_is_container=model.is_container
-        )
-        path = model.path if model.is_container else _compile(model.path, resolved)
-        super().__init__(_core.Qpc(path), resolved.runtime)
-        inputs, outputs = self._qpc.tensors()
-        self._inputs = ShapeDict.of(inputs)
-        self._outputs = ShapeDict.of(outputs)
+        super().__init__(open_program(model_path, {"backend": backend, **options}, options_path))
         self._submit_limit = _submit_limit(self._runtime)
-        self._names_devices = "dev_id" in resolved.as_given
+        self._is_closed = False
         self._collector: Collector | None = None
         self._warm = False
         _sessions.add(self)
-
-    # --- what the model looks like --------------------------------------------------------------------------
-
-    @property
-    def model_input_shape_dict(self) -> ShapeDict:
-        """Name -> ``(shape, dtype)`` of the inputs, in order. May also be called."""
-        return self._inputs
-
-    @property
-    def model_output_shape_dict(self) -> ShapeDict:
-        """Name -> ``(shape, dtype)`` of the outputs, in order. May also be called."""
-        return self._outputs
 
     # --- life cycle -----------------------------------------------------------------------------------------
 
@@ -150,6 +157,14 @@ class Session(Measurements):
         """
         self._unload(timeout)
 
+    def close(self) -> None:
+        """Release the device, as :meth:`reset`, and for good: what needs the device is refused from now on.
+
+        What describes the program, and metrics, can still be asked. Closing again does nothing.
+        """
+        self._is_closed = True
+        self._unload()
+
     def _unload(self, timeout: float | None = None) -> None:
         with self._lock:
             loaded, self._loaded = self._loaded, None
@@ -181,11 +196,38 @@ class Session(Measurements):
                 raise
             _logger.warning("%s", error)
 
+    async def __aenter__(self) -> Self:
+        """Return the session; leaving the block resets it without blocking the event loop."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Reset the session."""
+        import asyncio
+
+        await asyncio.to_thread(self.__exit__, exc_type, exc, traceback)
+
+    def _state(self) -> str:
+        options = self._runtime
+        state = "closed" if self._is_closed else "loaded" if self._loaded is not None else "not loaded"
+        in_flight = options.num_activations * options.set_size
+        return f"{state}, {in_flight} inference{'' if in_flight == 1 else 's'} at a time"
+
     def _ensure_loaded(self) -> _core.InferenceSet:
         loaded = self._loaded
         if loaded is not None:
             return loaded
         with self._lock:
+            if self._is_closed:
+                raise StateError(
+                    "the session is closed",
+                    code="session.closed",
+                    hints=("make a new one; reset() gives a device back and keeps the session",),
+                )
             if self._loaded is None:
                 options = self._runtime
                 loaded = _core.InferenceSet(
@@ -206,22 +248,16 @@ class Session(Measurements):
                 self._loaded = loaded
             return self._loaded
 
-    def _device_ids(self) -> list[int] | None:
-        """Devices that the user named; ``None`` leaves the choice to the runtime."""
-        named = self._runtime.dev_id
-        if not self._names_devices:
-            return None
-        return [named] if isinstance(named, int) else list(named)
-
     # --- inference ------------------------------------------------------------------------------------------
 
     def run(
         self,
-        input_dict: Mapping[str, ArrayLike],
+        input_dict: Mapping[str, ArrayLike] | ArrayLike = _NO_INPUTS,
         *,
-        out: dict[str, NDArray[Any]] | None = None,
+        out: dict[str, Any] | None = None,
         output_names: Sequence[str] | None = None,
         timeout: float | None = None,
+        **inputs: ArrayLike,
     ) -> dict[str, NDArray[Any]]:
         """Run one inference and return its outputs.
 
@@ -231,19 +267,22 @@ class Session(Measurements):
         Parameters
         ----------
         input_dict
-            Name -> array. An array of the program's dtype and shape is used in place; others are converted
-            (``same_kind`` casts, integers in range, same number of elements). Where the program has several
-            combinations of shapes, the arrays decide which. An input whose state the device keeps may be left
-            out.
+            Name -> array; or the array itself where the program has one input. An array of the program's
+            dtype and shape is used in place; others are converted (``same_kind`` casts, integers in range,
+            same number of elements). Arrays of other libraries in host memory are taken by DLPack. Where the
+            program has several combinations of shapes, the arrays decide which. An input whose state the
+            device keeps may be left out.
         out
-            Name -> array that receives that output: exact shape and dtype, C-contiguous, writable. The result
-            holds the same array objects.
+            Name -> array that receives that output: exact shape and dtype, C-contiguous, writable; a numpy
+            array, or by DLPack one of another library. The result holds the same array objects.
         output_names
             Return only these outputs. Without it, all but the next values (``*_RetainedState``) of inputs
             that were left out.
         timeout
             Seconds for the whole call; ``None``: the options ``submit_timeout`` and ``submit_num_retries``
             decide, and without them there is no limit.
+        **inputs
+            Inputs by their names, where these are no parameters of this method.
 
         Returns
         -------
@@ -266,18 +305,29 @@ class Session(Measurements):
         qaic.errors.InferenceError
             The device failed.
         """
+        if inputs:
+            input_dict = {**self._named(input_dict), **inputs}
         if timeout is None:
             timeout = self._submit_limit
         if self._runtime.enable_metrics or self._runtime.enable_profiling:
-            return self._run_recorded(input_dict, out, output_names, timeout)
+            named, memory = self._named(input_dict), outputs_memory(out)
+            return given_outputs(self._run_recorded(named, memory, output_names, timeout), out)
         # No local variable for the loaded program, here and below: a kept exception keeps this frame,
         # and that must not keep the cores after reset().
-        return (self._loaded or self._ensure_loaded()).run(input_dict, out, output_names, timeout)
+        try:
+            return (self._loaded or self._ensure_loaded()).run(input_dict, out, output_names, timeout)
+        except InputError as error:
+            # What is common costs nothing to look for; what is not was refused before anything was done.
+            named, memory = self._named(input_dict), outputs_memory(out)
+            if error.code not in _OTHER_FORMS or (named is input_dict and memory is out):
+                raise
+        result = (self._loaded or self._ensure_loaded()).run(named, memory, output_names, timeout)
+        return given_outputs(result, out)
 
     def _run_recorded(
         self,
         input_dict: Mapping[str, ArrayLike],
-        out: dict[str, NDArray[Any]] | None,
+        out: dict[str, Any] | None,
         output_names: Sequence[str] | None,
         timeout: float | None,
     ) -> dict[str, NDArray[Any]]:
@@ -297,7 +347,7 @@ class Session(Measurements):
         return result
 
     def submit(
-        self, input_dict: Mapping[str, ArrayLike], *, timeout: float | None = None
+        self, input_dict: Mapping[str, ArrayLike] | ArrayLike, *, timeout: float | None = None
     ) -> Future[dict[str, NDArray[Any]]]:
         """Start one inference and return its future.
 
@@ -326,11 +376,11 @@ class Session(Measurements):
         qaic.errors.DeviceTimeoutError
             No exec object was free within ``timeout``.
         """
-        inference = self._ensure_loaded().prepare(input_dict, timeout)
+        inference = self._ensure_loaded().prepare(self._named(input_dict), timeout)
         return self._ensure_collector().submit(inference, wait=True)
 
     async def run_async(
-        self, input_dict: Mapping[str, ArrayLike], *, timeout: float | None = None
+        self, input_dict: Mapping[str, ArrayLike] | ArrayLike, *, timeout: float | None = None
     ) -> dict[str, NDArray[Any]]:
         """Run one inference without ever blocking the event loop, and return its outputs.
 
@@ -341,7 +391,7 @@ class Session(Measurements):
 
         if self._loaded is None:
             await asyncio.to_thread(self._ensure_loaded)
-        inference = self._ensure_loaded().prepare(input_dict, timeout)
+        inference = self._ensure_loaded().prepare(self._named(input_dict), timeout)
         future = self._ensure_collector().submit(inference, wait=False)
         try:
             return await asyncio.wrap_future(future)
@@ -351,7 +401,7 @@ class Session(Measurements):
 
     def map(
         self,
-        iterable: Iterable[Mapping[str, ArrayLike]],
+        iterable: Iterable[Mapping[str, ArrayLike] | ArrayLike],
         *,
         in_flight: int | None = None,
         timeout: float | None = None,
@@ -387,7 +437,8 @@ class Session(Measurements):
         Notes
         -----
         An exception - of an inference, of an input that cannot be used, of ``iterable`` itself - is raised in
-        its turn, after the results before it, and ends the map. Leaving early cancels what is under way.
+        its turn, after the results before it, and ends the map; a note in it, and ``context["item"]`` of our
+        own errors, says which item it was. Leaving early cancels what is under way.
         """
         options = self._runtime
         if in_flight is None:
@@ -398,7 +449,7 @@ class Session(Measurements):
                 code="map.in_flight",
             )
         return imap(
-            lambda inputs: self._ensure_loaded().prepare(inputs, timeout),
+            lambda inputs: self._ensure_loaded().prepare(self._named(inputs), timeout),
             iterable,
             in_flight,
             MapProgress(iterable, wanted=progress),
@@ -462,8 +513,8 @@ class Session(Measurements):
         self,
         num_inferences: int | None = None,
         inf_time: float | None = None,
-        input_dict: Mapping[str, ArrayLike] | None = None,
-    ) -> tuple[int, float, int, int]:
+        input_dict: Mapping[str, ArrayLike] | ArrayLike | None = None,
+    ) -> BenchmarkResult:
         """Run many inferences, as many at a time as the session may, without Python work between them.
 
         Parameters
@@ -473,50 +524,31 @@ class Session(Measurements):
         inf_time
             How long instead, in seconds.
         input_dict
-            Inputs of every inference; default random data.
+            Inputs of every inference, as for :meth:`run`; default random data.
 
         Returns
         -------
-        tuple
-            ``(inf_completed, inf_rate, inf_time, batch_size)``: inferences that ended, inferences per second
-            (without the batch factor), microseconds they took together, and the batch the model was compiled
-            for.
+        BenchmarkResult
+            A tuple with names, ``(inf_completed, inf_rate, inf_time, batch_size)``: inferences that ended,
+            inferences per second (without the batch factor), microseconds they took together, and the batch
+            the model was compiled for.
 
         Raises
         ------
         qaic.errors.OptionConflictError
             Both ``num_inferences`` and ``inf_time`` were given.
         """
-        if num_inferences is not None and inf_time is not None:
-            raise OptionConflictError(
-                "num_inferences and inf_time exclude each other", code="benchmark.conflict"
-            )
-        if inf_time is None and num_inferences is None:
-            num_inferences = _DEFAULT_BENCHMARK_INFERENCES
-        if num_inferences is not None and not 1 <= num_inferences <= _LARGEST_COUNT:
-            raise OptionError(
-                f"num_inferences is {num_inferences}; 1 to {_LARGEST_COUNT} is expected",
-                code="benchmark.count",
-            )
-        if inf_time is not None and not 0 < inf_time < math.inf:
-            raise OptionError(
-                f"inf_time is {inf_time}; a positive, finite number of seconds is expected",
-                code="benchmark.time",
-            )
+        num_inferences = checked_count(num_inferences, inf_time)
         inputs: Mapping[str, ArrayLike]
         if input_dict is None:
-            inputs = _random_inputs(self._inputs, self._ensure_loaded().input_shapes()[0])
+            inputs = random_inputs(self._inputs, self._ensure_loaded().input_shapes()[0])
         else:
-            inputs = input_dict
+            inputs = self._named(input_dict)
         completed, elapsed_ns = self._ensure_loaded().run_benchmark(inputs, num_inferences, inf_time)
         rate = completed / (elapsed_ns / 1e9) if elapsed_ns else 0.0
-        return completed, rate, round(elapsed_ns / 1000), self._qpc.batch_size
+        return BenchmarkResult(completed, rate, round(elapsed_ns / 1000), self._qpc.batch_size)
 
     # --- options that may change ----------------------------------------------------------------------------
-
-    def backend_options(self) -> dict[str, object]:
-        """Run-time options and their present values."""
-        return self._runtime.backend_options()
 
     def update_backend_options(self, **options: object) -> None:
         """Change run-time options. A loaded program is loaded again, with the new values, at the next use.
@@ -566,20 +598,3 @@ def _submit_limit(options: RuntimeOptions) -> float | None:
     if not options.submit_timeout:
         return None
     return float(options.submit_timeout * (1 + options.submit_num_retries))
-
-
-def _compile(path: Path, options: ResolvedOptions) -> Path:
-    from qaic.compiler import compile_resolved
-
-    return compile_resolved(path, options)
-
-
-def _random_inputs(inputs: ShapeDict, shapes: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
-    """Make data for a benchmark: floats in [0, 1); integers 0 or 1, valid indices of almost any model."""
-    generator = np.random.default_rng(0)
-    return {
-        name: (generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)).astype(
-            dtype
-        )
-        for (name, (_, dtype)), shape in zip(inputs.items(), shapes, strict=True)
-    }

@@ -6,7 +6,7 @@ from onnx import helper
 import qaic
 from qaic.cli.compile import main as compile_tool
 from qaic.cli.runner import main as runner_tool
-from qaic.errors import CompileError, InputTypeError, UnknownOptionError
+from qaic.errors import CompileError, UnknownOptionError
 from session_models import affine, model, save
 
 
@@ -60,15 +60,6 @@ def test_a_model_that_is_cut_off_is_called_so(path, tmp_path, size):
     with pytest.raises(CompileError, match=r"a whole ONNX model") as caught:
         qaic.Session(cut)
     assert "the file is cut off; copy or download it again" in caught.value.hints[0]
-
-
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_bytes_in_place_of_a_path_name_the_function_that_takes_them(path, kind):
-    with pytest.raises(InputTypeError, match=f"model_path is {kind.__name__}; a path is expected") as caught:
-        qaic.Session(kind(path.read_bytes()))
-    assert "qaic.compile takes the bytes of a model" in caught.value.hints[0]
-    with qaic.Session(qaic.compile(path.read_bytes()).path) as session:
-        assert session.model_input_shape_dict
 
 
 @pytest.mark.parametrize("name", ["modle.onnx", "model.onx", "Model.onnx"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 import emulated_cards
 import qaic
@@ -324,3 +325,41 @@ def test_nothing_is_shown_without_a_terminal_or_unasked(session, clock, monkeypa
     monkeypatch.setattr(sys, "stderr", stream)
     list(session.map([batch(number) for number in range(5)], progress=progress))
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("place", [0, 3, 9])
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_an_error_names_its_item(session, place, in_flight):
+    wrong = {"x": np.zeros((3, 3), np.float32)}
+    inputs = [batch(number) for number in range(10)]
+    inputs[place] = wrong
+    results = session.map(inputs, in_flight=in_flight)
+    with pytest.raises(InputShapeError) as caught:
+        list(results)
+    assert caught.value.context["item"] == place
+    assert f"item {place} of the map (the first is 0)" in caught.value.__notes__
+
+
+def test_an_error_of_the_inputs_themselves_names_its_item(session):
+    def broken():
+        yield batch(0)
+        yield batch(1)
+        raise LookupError("no third")
+
+    with pytest.raises(LookupError, match="no third") as caught:
+        list(session.map(broken()))
+    assert caught.value.__notes__ == ["item 2 of the map (the first is 0)"]
+
+
+@pytest.mark.virtual_card("an operator that fails takes the channel of a card with it, and all that is in flight")
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_an_error_of_an_inference_names_its_item(in_flight):
+    node = helper.make_node("Gather", ["table", "place"], ["y"])
+    built = session_models.model(
+        [node], [("place", "int64", [1])], [("y", "float32", [1])], {"table": np.ones(4, np.float32)}
+    )
+    with qaic.Session(built) as session:
+        results = session.map([[0], [1], [99], [2]], in_flight=in_flight)
+        with pytest.raises(InferenceError) as caught:
+            list(results)
+    assert caught.value.context["item"] == 2

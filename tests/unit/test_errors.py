@@ -6,6 +6,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_what_an_exception_carries(cls):
     assert str(error) == "the thing is wrong\nhint: do this\nhint: or that"
     assert error.args == ("the thing is wrong",)
     assert inspect.getdoc(cls)
-    assert cls.__module__ == "qaic._core"
+    assert cls.__module__ == "qaic.errors"
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
@@ -155,8 +156,20 @@ def test_context_and_hints_are_the_exceptions_own():
 
 def test_notes_are_shown_as_for_any_exception():
     error = make(errors.QpcError)
+    assert error.__notes__ == ["code: test.code"]
     error.add_note("while testing")
-    assert error.__notes__ == ["while testing"]
+    assert error.__notes__ == ["code: test.code", "while testing"]
+    shown = "".join(traceback.format_exception(error))
+    assert shown.startswith("qaic.errors.QpcError: the thing is wrong\n")
+    assert shown.endswith("\ncode: test.code\nwhile testing\n")
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert again.__notes__ == error.__notes__
+    assert not hasattr(QaicError("without a code"), "__notes__")
+
+
+def test_repr_names_the_public_class_and_the_code():
+    assert repr(make(errors.QpcError)) == "qaic.errors.QpcError('the thing is wrong', code='test.code')"
+    assert repr(QaicError("text")) == "qaic.errors.QaicError('text')"
 
 
 def test_the_stub_has_the_same_tree():

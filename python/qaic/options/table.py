@@ -8,7 +8,7 @@ from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, 
 from qaic.options.names import nearest, normalize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from qaic.options.spec import OptionSpec
 
@@ -48,6 +48,18 @@ _NAMES = tuple(spec.name for spec in SPECS)
 def find(key: str) -> OptionSpec | None:
     """Return the option that a user's spelling means, or None."""
     return _INDEX.get(normalize(key))
+
+
+def merge(weaker: Mapping[str, object], stronger: Mapping[str, object]) -> dict[str, object]:
+    """Join two sets of options; an option of the second, however spelled, hides the one of the first.
+
+    A value of None hides nothing.
+    """
+    hiding = {found.name for key, value in stronger.items() if value is not None and (found := find(key))}
+    kept = {
+        key: value for key, value in weaker.items() if not ((found := find(key)) and found.name in hiding)
+    }
+    return {**kept, **{key: value for key, value in stronger.items() if value is not None}}
 
 
 #: words of other runtimes, in their normal form -> options that do what they do there

@@ -6,24 +6,27 @@ import collections
 import contextlib
 import operator
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from qaic.errors import QaicError
 from qaic.support.status_line import StatusLine, has_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from qaic import _core
+
+T = TypeVar("T")
 
 #: seconds between two changes of the progress line
 _INTERVAL_S = 0.1
 
 
 def imap(
-    prepare: Callable[[Mapping[str, ArrayLike]], _core.Inference],
-    iterable: Iterable[Mapping[str, ArrayLike]],
+    prepare: Callable[[T], _core.Inference],
+    iterable: Iterable[T],
     most_in_flight: int,
     progress: MapProgress,
     detach: Callable[[_core.Inference], None],
@@ -41,6 +44,8 @@ def imap(
     prepared: Iterator[_core.Inference] | None = None
     failure: Exception | None = None
     has_more = True
+    # Numbers of the item that is prepared or started next, and of the one whose result is next.
+    starting = yielding = 0
     try:
         while True:
             try:
@@ -58,12 +63,19 @@ def imap(
                         break
                     in_flight.append(waiting)
                     waiting = None
+                    starting += 1
             except Exception as error:  # noqa: BLE001 (raised below, in its turn)
+                _name_item(error, starting)
                 failure, has_more = error, False
             if not in_flight:
                 break
-            result = in_flight[0].result()
+            try:
+                result = in_flight[0].result()
+            except Exception as error:
+                _name_item(error, yielding)
+                raise
             in_flight.popleft()
+            yielding += 1
             progress.count()
             yield result
         if failure is not None:
@@ -82,6 +94,13 @@ def imap(
                 if not inference.done():
                     detach(inference)
         progress.close()
+
+
+def _name_item(error: Exception, item: int) -> None:
+    """Say in an exception which item of the map it is about."""
+    error.add_note(f"item {item} of the map (the first is 0)")
+    if isinstance(error, QaicError):
+        error.context["item"] = item
 
 
 class MapProgress:

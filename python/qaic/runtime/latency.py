@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from qaic.errors import StateError
+from qaic.support.attribute_dict import AttributeDict
 
 if TYPE_CHECKING:
     import cProfile
@@ -20,6 +21,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PERCENTILES = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P999": 99.9}
+
+
+class Metrics(AttributeDict[float]):
+    """Figures of latencies, in seconds."""
+
+    num_of_inferences: int
+    min_latency: float
+    max_latency: float
+    P25: float
+    P50: float
+    P75: float
+    P90: float
+    P99: float
+    P999: float
+    total_inference_time: float
+    avg_latency: float
 
 
 class LatencyRecord:
@@ -36,7 +53,7 @@ class LatencyRecord:
         """Record one run. Appending to a list is atomic, so threads need no lock."""
         (self._warm_up if warm_up else self._latencies_s).append(latency_s)
 
-    def summary(self) -> dict[str, float | int]:
+    def summary(self) -> Metrics:
         """Count, extremes, mean, sum and percentiles (linear interpolation); times in seconds."""
         return summarize(self.seconds())
 
@@ -52,19 +69,19 @@ class LatencyRecord:
         return np.array(latencies)
 
 
-def summarize(latencies_s: NDArray[np.float64]) -> dict[str, float | int]:
+def summarize(latencies_s: NDArray[np.float64]) -> Metrics:
     """Count, extremes, mean, sum and percentiles (linear interpolation) of latencies, in seconds."""
-    return {
-        "num_of_inferences": len(latencies_s),
-        "min_latency": float(latencies_s.min()),
-        "max_latency": float(latencies_s.max()),
+    return Metrics(
+        num_of_inferences=len(latencies_s),
+        min_latency=float(latencies_s.min()),
+        max_latency=float(latencies_s.max()),
         **{name: float(np.percentile(latencies_s, rank)) for name, rank in PERCENTILES.items()},
-        "total_inference_time": float(latencies_s.sum()),
-        "avg_latency": float(latencies_s.mean()),
-    }
+        total_inference_time=float(latencies_s.sum()),
+        avg_latency=float(latencies_s.mean()),
+    )
 
 
-def format_summary(summary: dict[str, float | int]) -> str:
+def format_summary(summary: Metrics) -> str:
     """Lines of ``print_metrics``; the average appears twice, as documented."""
     average = f"Average latency / inference time observed is {summary['avg_latency']} s"
     percentiles = [

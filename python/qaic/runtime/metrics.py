@@ -17,30 +17,28 @@ from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import StateError
-from qaic.runtime.latency import CallProfile, LatencyRecord, format_summary
+from qaic.runtime.latency import CallProfile, LatencyRecord, Metrics, format_summary
+from qaic.runtime.opening import OpenedProgram
+from qaic.runtime.program_view import ProgramView
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from qaic import profile as profiles
-    from qaic.options import RuntimeOptions
 else:
     profiles = LazyModule("qaic.profile")
 
 
-class Measurements:
+class Measurements(ProgramView):
     """Metrics and call profiles of a session.
 
     Parameters
     ----------
-    qpc
-        The container.
-    runtime
-        Run-time options.
+    program
+        Container and options.
     """
 
-    def __init__(self, qpc: _core.Qpc, runtime: RuntimeOptions) -> None:
-        self._qpc = qpc
-        self._runtime = runtime
+    def __init__(self, program: OpenedProgram) -> None:
+        super().__init__(program)
         # Guards what changes with setup, reset and update_backend_options; never held while an inference
         # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
         self._lock = threading.RLock()
@@ -121,15 +119,16 @@ class Measurements:
                     if len(profile):
                         self._profiled_s = profile.latencies_s
 
-    def get_metrics(self) -> dict[str, float | int]:
+    def get_metrics(self) -> Metrics:
         """Latencies of ``run`` so far, in seconds.
 
         Returns
         -------
-        dict
-            ``num_of_inferences``, ``min_latency``, ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``,
-            ``P99``, ``P999``, ``total_inference_time``, ``avg_latency``. The first run after each load is
-            left out, unless it is the only one. Figures accumulate over the life of the session.
+        Metrics
+            A dictionary whose keys are attributes too: ``num_of_inferences``, ``min_latency``,
+            ``max_latency``, ``P25``, ``P50``, ``P75``, ``P90``, ``P99``, ``P999``, ``total_inference_time``,
+            ``avg_latency``. The first run after each load is left out, unless it is the only one. Figures
+            accumulate over the life of the session.
 
         Raises
         ------

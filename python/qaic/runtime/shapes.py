@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic import _core
+
+
+#: device types of DLPack: memory of the host, plain, pinned for devices of two kinds, or shared with them
+_HOST: Final = 1
+_HOST_MEMORY: Final = frozenset({_HOST, 3, 11, 13})
 
 
 class ShapeDict(dict[str, tuple[tuple[int, ...], "np.dtype[Any]"]]):
@@ -48,7 +53,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
     name
         Input name, for messages.
     value
-        Anything numpy makes an array of.
+        Anything numpy makes an array of, or an array of another library in host memory, by DLPack.
     dtype, shape
         What the program expects.
     partial
@@ -69,7 +74,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
         A number does not fit: an integer beyond the range, or a finite float that would become infinite.
     """
     expected_dtype, expected_shape = np.dtype(dtype), tuple(shape)
-    array = np.asarray(value)
+    array = _as_array(name, value)
     found = f"{array.dtype} of shape {array.shape}"
     expected = f"{expected_dtype} of shape {expected_shape}"
     context = {"name": name, "expected": expected, "found": found}
@@ -107,6 +112,53 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
     _check_overflow(name, array, converted, context)
     array = np.require(converted, requirements=["C", "A"])
     return array.reshape(expected_shape if array.size == count else -1)
+
+
+def _as_array(name: str, value: object) -> NDArray[Any]:
+    """Make an array of an input: that of another library without a copy, if DLPack can say what it is."""
+    if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
+        return np.asarray(value)
+    device_type = int(value.__dlpack_device__()[0]) if hasattr(value, "__dlpack_device__") else _HOST
+    if device_type not in _HOST_MEMORY:
+        raise InputTypeError(
+            f"input {name!r} is a {type(value).__name__} in the memory of another device; an array in host "
+            "memory is expected",
+            code="input.device",
+            context={"name": name, "found": device_type},
+            hints=("copy it to the host first, for instance with .cpu()",),
+        )
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError):
+        # What takes part in a gradient, or has a type that only the library itself converts.
+        return np.asarray(value)
+
+
+def _as_output(value: object) -> object:
+    """Return the array over the memory of an object that DLPack describes; what is none comes back itself."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        view = np.from_dlpack(value)
+        # Exports of the protocol's first version count as read-only; the library's own export may not be.
+        array = view if view.flags.writeable else np.asarray(value)
+    except (BufferError, RuntimeError, TypeError):
+        return value
+    is_same = array.ctypes.data == view.ctypes.data and array.strides == view.strides
+    return array if is_same and array.flags.writeable else value
+
+
+def outputs_memory(out: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Put arrays over the memory of what is no numpy array into the place of an ``out`` argument."""
+    if out is None:
+        return None
+    memory = {name: _as_output(value) for name, value in out.items()}
+    return out if all(memory[name] is value for name, value in out.items()) else memory
+
+
+def given_outputs(result: dict[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Put the objects of an ``out`` argument into the place of arrays over their memory."""
+    return result if out is None else {name: out.get(name, array) for name, array in result.items()}
 
 
 def _has_layout(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:

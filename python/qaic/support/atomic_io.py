@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from typing_extensions import Buffer
+
 
 def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside `path` and rename it. Blocking.
@@ -45,6 +47,6 @@ def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
+def replace_bytes(path: Path, content: Buffer) -> None:
     """Write a file of bytes that are there, as :func:`write_replacing`."""
     write_replacing(path, lambda aside: aside.write_bytes(content))

@@ -53,7 +53,7 @@ fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     MODULE
         .get_or_try_init(py, || {
             let source = CString::new(include_str!("exceptions.py"))?;
-            // The module name appears in tracebacks and in pickles, so it is the public one.
+            // The source runs in the compiled module, and names `qaic.errors` as the home of its classes.
             PyModule::from_code(py, &source, c"qaic/exceptions.py", c"qaic._core").map(Bound::unbind)
         })
         .map(|module| module.bind(py))
@@ -67,9 +67,10 @@ pub(crate) fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
 /// Adds every class, and the function that unpickles them, to the compiled module.
 pub(crate) fn register(target: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = target.py();
-    // Compiling source under this module's name also makes the module believe that the source is its file.
-    let file = target.getattr("__file__")?;
+    // The source is compiled in this module's place, so it also replaces what the module says of itself.
+    let (name, file) = (target.getattr("__name__")?, target.getattr("__file__")?);
     module(py)?;
+    target.setattr("__name__", name)?;
     target.setattr("__file__", file)?;
     for name in CLASSES {
         target.add(name, class(py, name)?)?;

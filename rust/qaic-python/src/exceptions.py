@@ -6,6 +6,9 @@ figures behind the message, and ``hints``, what the user may do. Texts may chang
 The compiled module runs this source once when it is imported and owns the classes; ``qaic.errors`` exports them.
 """
 
+# What tracebacks and pickles call the module of these classes: the public one.
+__name__ = "qaic.errors"
+
 
 class QaicError(Exception):
     """Base of every error openqaic raises on purpose.
@@ -28,13 +31,22 @@ class QaicError(Exception):
         self.code = code
         self.context = dict(context or {})
         self.hints = tuple(hints)
+        if code:
+            # Tracebacks show it below the message; `openqaic explain` takes it.
+            self.add_note(f"code: {code}")
+
+    def __repr__(self):
+        shown = f"{self.message!r}, code={self.code!r}" if self.code else repr(self.message)
+        return f"{type(self).__module__}.{type(self).__qualname__}({shown})"
 
     def __str__(self):
         # KeyError would show the repr of the message.
         return "\n".join([self.message, *(f"hint: {hint}" for hint in self.hints)])
 
     def __reduce__(self):
-        return (_rebuild, (type(self), self.message, self.code, self.context, self.hints))
+        # Others may have added notes, as `Session.map` does.
+        notes = {"__notes__": list(getattr(self, "__notes__", ()))}
+        return (_rebuild, (type(self), self.message, self.code, self.context, self.hints), notes)
 
 
 def _rebuild(cls, message, code, context, hints):

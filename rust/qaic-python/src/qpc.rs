@@ -129,6 +129,12 @@ impl PyQpc {
         self.image.network().num_cores
     }
 
+    /// The whole container.
+    fn content(&self) -> PyResult<BytesView> {
+        let all = BytesView::new(&self.image, 0..self.image.bytes().len());
+        all.ok_or_else(|| PyKeyError::new_err("content"))
+    }
+
     fn payload(&self, name: &str) -> PyResult<BytesView> {
         let segment = self.image.container().segment(name);
         segment

@@ -1,0 +1,110 @@
+"""``qaic.devices``: the devices of this process as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from qaic import _core
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device, as it was when :func:`qaic.devices` asked it."""
+
+    id: int
+    """What ``dev_id`` takes."""
+    kind: str
+    """``"cpu"``, ``"kmd"`` (a card) or ``"noop"``."""
+    name: str
+    family: str
+    """Hardware that it is or stands for, as ``aic_hw_version`` names it."""
+    status: str
+    """``"ready"`` or ``"error"``."""
+    reason: str | None
+    """Why the status is ``"error"``."""
+    dram_total_mb: int
+    dram_free_mb: int
+    nsp_total: int
+    """Cores."""
+    nsp_free: int
+    vc_total: int
+    """Virtual channels."""
+    vc_free: int
+    mcid_total: int
+    """Multicast ids."""
+    mcid_free: int
+    semaphore_total: int
+    semaphore_free: int
+    programs_loaded: int
+    programs_active: int
+    constants_loaded: int
+    constants_in_use: int
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether programs can be loaded."""
+        return self.status == "ready"
+
+    def __str__(self) -> str:
+        state = "ready" if self.is_ready else f"{self.status}: {self.reason}"
+        return (
+            f"device {self.id}: {self.name} ({self.kind}), {state}, {self.nsp_free} of {self.nsp_total} "
+            f"cores and {self.dram_free_mb} of {self.dram_total_mb} MB free, "
+            f"{self.programs_active} active programs"
+        )
+
+    def _repr_html_(self) -> str:
+        return DeviceList((self,))._repr_html_()
+
+
+class DeviceList(tuple[Device, ...]):
+    """Devices in the order of their ids."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no devices"
+
+    def _repr_html_(self) -> str:
+        from qaic.support.html_table import html_table
+
+        rows = [
+            (
+                one.id,
+                one.name,
+                one.kind,
+                one.status if one.reason is None else f"{one.status}: {one.reason}",
+                f"{one.nsp_free} of {one.nsp_total}",
+                f"{one.dram_free_mb} of {one.dram_total_mb}",
+                one.programs_active,
+            )
+            for one in self
+        ]
+        titles = ("id", "name", "kind", "status", "cores free", "MB free", "active programs")
+        return html_table(titles, rows)
+
+
+def devices() -> DeviceList:
+    """Ask every device of this process what it is and what of it is free.
+
+    Blocking, without the interpreter lock: each card is asked, a minute at most. ``QAIC_DEVICE`` and the
+    other variables of ``docs/guide/running.md`` decide which devices there are.
+
+    Returns
+    -------
+    tuple of Device
+        By id; a tuple that prints a line for each, and that notebooks show as a table.
+
+    Raises
+    ------
+    qaic.errors.DeviceNotFoundError
+        ``QAIC_DEVICE`` names no kind of device.
+
+    Examples
+    --------
+    >>> import qaic
+    >>> [device.id for device in qaic.devices() if device.is_ready][:1]
+    [0]
+    """
+    names = [field.name for field in fields(Device)]
+    return DeviceList(Device(**{name: found[name] for name in names}) for found in _core.Context().devices())

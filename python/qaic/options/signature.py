@@ -1,0 +1,50 @@
+"""Signatures that list every option, for the completion of notebooks and for ``inspect.signature``."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class _WithOptions:
+    """The signature of a class, made when it is asked for: a hundred options take longer than the class."""
+
+    def __init__(self, keywords: type) -> None:
+        self._keywords = keywords
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        own = list(inspect.signature(vars(owner)["__init__"]).parameters.values())
+        return inspect.Signature(_expanded(own[1:], self._keywords))
+
+
+def with_options(keywords: type) -> Callable[[type[T]], type[T]]:
+    """Let the signature of a class name the options that it takes as ``**options``.
+
+    Parameters
+    ----------
+    keywords
+        The ``TypedDict`` of the options.
+    """
+
+    def decorate(decorated: type[T]) -> type[T]:
+        decorated.__signature__ = _WithOptions(keywords)  # type: ignore[attr-defined]
+        return decorated
+
+    return decorate
+
+
+def _expanded(parameters: list[inspect.Parameter], keywords: type) -> list[inspect.Parameter]:
+    """Put the options in the place of ``**options``."""
+    named = [one for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    known = {one.name for one in named}
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in keywords.__annotations__.items()
+        if name not in known
+    ]
+    return [*named, *options]

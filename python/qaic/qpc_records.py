@@ -1,0 +1,127 @@
+"""Plain values that containers hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from qaic.support.attribute_dict import AttributeDict
+
+
+class IoType(IntEnum):
+    """Role of a buffer."""
+
+    INPUT = 1
+    OUTPUT = 2
+
+
+class DataType(IntEnum):
+    """Element type of a buffer."""
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    INT8_Q = 2
+    UINT8_Q = 3
+    INT16_Q = 4
+    INT32_Q = 5
+    INT32 = 6
+    INT64 = 7
+    INT8 = 8
+    NONE = 9
+    """DMA buffers have no element type."""
+    BFLOAT16 = 11
+
+
+@dataclass(frozen=True, slots=True)
+class BufferMapping:
+    """A buffer the caller fills or reads, or a DMA buffer."""
+
+    name: str
+    index: int
+    io_type: IoType
+    size: int
+    """Bytes."""
+    is_partial_allowed: bool
+    data_type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantsInfo:
+    """A segment of constants."""
+
+    name: str
+    index: int
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInfo:
+    """Facts about the program."""
+
+    name: str
+    program_index: int
+    num_cores: int
+    size: int
+    """Always 0; the sizes of the segments tell the rest."""
+    batch_size: int
+    num_semaphores: int
+    num_mc_id: int
+    """Multicast ids."""
+    total_required_memory: int
+    """Device memory of one activation in bytes; 0 when the metadata cannot be read."""
+    stats_available: bool
+    buffer_mappings: tuple[BufferMapping, ...]
+    buffer_mappings_dma: tuple[BufferMapping, ...]
+    constants: tuple[ConstantsInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output as an array of the host."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+class Header(AttributeDict[int]):
+    """Fields of the header."""
+
+    magic: int
+    major_version: int
+    minor_version: int
+    compression_type: int
+    size: int
+    """Bytes of the container."""
+    base: int
+    num_images: int
+    images: int
+    """Position of the segment table."""
+
+
+class Metadata(AttributeDict[Any]):
+    """What the compiler tells the device about a program."""
+
+    section: str
+    """Of the ELF."""
+    section_size: int
+    encoding: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with a container."""
+
+    severity: str
+    """``"error"``: damaged or unusable; ``"warning"``: legal, and some reader will stumble."""
+    code: str
+    segment: str | None
+    message: str

@@ -1,0 +1,69 @@
+"""What ``Session.run_benchmark`` takes and gives."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from qaic.errors import OptionConflictError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from qaic.runtime.shapes import ShapeDict
+
+_DEFAULT_INFERENCES: Final = 40
+_LARGEST_COUNT: Final = 2**64 - 1
+
+
+class BenchmarkResult(NamedTuple):
+    """What ``Session.run_benchmark`` measured."""
+
+    inf_completed: int
+    inf_rate: float
+    """Inferences per second."""
+    inf_time: int
+    """Microseconds."""
+    batch_size: int
+
+
+def checked_count(num_inferences: int | None, inf_time: float | None) -> int | None:
+    """Return how many inferences are wanted; None where a time is.
+
+    Raises
+    ------
+    OptionConflictError
+        Both were given.
+    OptionError
+        A number is out of range.
+    """
+    if num_inferences is not None and inf_time is not None:
+        raise OptionConflictError("num_inferences and inf_time exclude each other", code="benchmark.conflict")
+    if inf_time is None and num_inferences is None:
+        num_inferences = _DEFAULT_INFERENCES
+    if num_inferences is not None and not 1 <= num_inferences <= _LARGEST_COUNT:
+        raise OptionError(
+            f"num_inferences is {num_inferences}; 1 to {_LARGEST_COUNT} is expected",
+            code="benchmark.count",
+        )
+    if inf_time is not None and not 0 < inf_time < math.inf:
+        raise OptionError(
+            f"inf_time is {inf_time}; a positive, finite number of seconds is expected",
+            code="benchmark.time",
+        )
+    return num_inferences
+
+
+def random_inputs(inputs: ShapeDict, shapes: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
+    """Make data for a benchmark: floats in [0, 1); integers 0 or 1, valid indices of almost any model."""
+    generator = np.random.default_rng(0)
+    return {
+        name: (generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)).astype(
+            dtype
+        )
+        for (name, (_, dtype)), shape in zip(inputs.items(), shapes, strict=True)
+    }

@@ -1,0 +1,156 @@
+"""What a session runs, for its users to look at: tensors, container, options, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+from numpy.typing import ArrayLike
+
+from qaic.qpc import Qpc, TensorSpec
+from qaic.runtime.opening import OpenedProgram
+from qaic.runtime.shapes import ShapeDict
+
+if TYPE_CHECKING:
+    from qaic.compiler.diagnostics.record import Diagnostic
+else:
+    # The compiler costs more to import than a container costs to open.
+    Diagnostic = Any
+
+
+class ProgramView:
+    """The program of a session.
+
+    Parameters
+    ----------
+    program
+        Container and options.
+    """
+
+    def __init__(self, program: OpenedProgram) -> None:
+        self._qpc = program.qpc
+        self._runtime = program.options.runtime
+        self._names_devices = "dev_id" in program.options.as_given
+        inputs, outputs = self._qpc.tensors()
+        self._inputs = ShapeDict.of(inputs)
+        self._outputs = ShapeDict.of(outputs)
+        self.diagnostics: tuple[Diagnostic, ...] = program.diagnostics
+        self._option_warnings = program.options.warnings
+
+    @property
+    def model_input_shape_dict(self) -> ShapeDict:
+        """Name -> ``(shape, dtype)`` of the inputs, in order. May also be called."""
+        return self._inputs
+
+    @property
+    def model_output_shape_dict(self) -> ShapeDict:
+        """Name -> ``(shape, dtype)`` of the outputs, in order. May also be called."""
+        return self._outputs
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, shape and dtype of each input, in order; of several sets of shapes the largest."""
+        return _specs(self._inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, shape and dtype of each output, in order; of several sets of shapes the largest."""
+        return _specs(self._outputs)
+
+    @property
+    def path(self) -> Path | None:
+        """The container's file: the one that was opened, or the one that was compiled; None for bytes."""
+        return None if self._qpc.path is None else Path(self._qpc.path)
+
+    @cached_property
+    def qpc(self) -> Qpc:
+        """The container, to look into it; it is not read again."""
+        qpc = Qpc(self._qpc)
+        qpc.diagnostics = self.diagnostics
+        return qpc
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        """Compile options that the container records and present run-time options, by name; read-only."""
+        runtime = {field.name: getattr(self._runtime, field.name) for field in fields(self._runtime)}
+        return MappingProxyType({**self.qpc.options, **runtime})
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was odd about options, model and container; the same texts were logged.
+
+        Those of the compiler are there also where the container came out of the compile cache;
+        ``diagnostics`` has them with their codes and nodes.
+        """
+        compiled = (one.message for one in self.diagnostics if one.severity == "warning")
+        return (*self._option_warnings, *compiled, *self._qpc.warnings)
+
+    # --- what its methods ask
+
+    def backend_options(self) -> dict[str, object]:
+        """Run-time options and their present values."""
+        return self._runtime.backend_options()
+
+    def _device_ids(self) -> list[int] | None:
+        """Devices that the user named; ``None`` leaves the choice to the runtime."""
+        named = self._runtime.dev_id
+        if not self._names_devices:
+            return None
+        return [named] if isinstance(named, int) else list(named)
+
+    def _named(self, inputs: Mapping[str, ArrayLike] | ArrayLike) -> Mapping[str, ArrayLike]:
+        """Give the one array of a program with one input its name; all else is left as it is."""
+        is_array = hasattr(inputs, "__array__") or hasattr(inputs, "__dlpack__") or isinstance(inputs, list)
+        if is_array and len(self._inputs) == 1 and not isinstance(inputs, Mapping):
+            return dict.fromkeys(self._inputs, inputs)
+        # The device's side refuses what is no mapping, and says what is expected.
+        return cast("Mapping[str, ArrayLike]", inputs)
+
+    # --- copies and processes -------------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the container's path, or its bytes where it has none, and the run-time options.
+
+        What is loaded on a device, state, metrics and profiles stay behind.
+        """
+        runtime = {
+            field.name: value
+            for field in fields(self._runtime)
+            if (value := getattr(self._runtime, field.name)) != field.default
+        }
+        if self._names_devices:
+            runtime["dev_id"] = self._runtime.dev_id
+        return (_reopened, (type(self), self.qpc, runtime))
+
+    # --- for people -----------------------------------------------------------------------------------------
+
+    def _state(self) -> str:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        where = f" {str(self.path)!r}" if self.path else ""
+        inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
+        return f"<qaic.Session{where}: {inputs or 'nothing'} -> {outputs or 'nothing'}; {self._state()}>"
+
+    def _repr_html_(self) -> str:
+        from qaic.support.html_table import html_table
+
+        rows = [
+            (side, spec.name, spec.shape, spec.dtype)
+            for side, specs in (("input", self.inputs), ("output", self.outputs))
+            for spec in specs
+        ]
+        caption = f"Session {self.path or 'of bytes'}: {self._state()}"
+        return html_table(("", "name", "shape", "dtype"), rows, caption=caption)
+
+
+def _specs(shapes: ShapeDict) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name, shape, dtype) for name, (shape, dtype) in shapes.items())
+
+
+def _reopened(session: type, qpc: Qpc, options: dict[str, object]) -> object:
+    return session(qpc, **options)

@@ -1,0 +1,35 @@
+"""Dictionaries with a fixed set of keys, which are attributes too."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+V = TypeVar("V")
+
+
+class AttributeDict(dict[str, V]):
+    """A dictionary whose keys are attributes too; a subclass declares them.
+
+    It compares, prints as JSON and iterates as the plain dictionary it was before it had attributes.
+    """
+
+    def __getattr__(self, name: str) -> V:
+        """Return the value of a key."""
+        try:
+            return self[name]
+        except KeyError:
+            known = ", ".join(self)
+            message = f"{type(self).__name__} has no {name!r}; it has {known}"
+            raise AttributeError(message) from None
+
+    def __dir__(self) -> list[str]:
+        """Keys first of all, for completion."""
+        return [*self, *super().__dir__()]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.items())})"
+
+    def _repr_html_(self) -> str:
+        from qaic.support.html_table import html_table
+
+        return html_table(("", type(self).__name__), self.items())
