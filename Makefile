@@ -12,6 +12,11 @@ PINS_PYTHON ?= $(PYTHON)
 PINS_TESTS := tests/unit tests/api tests/compiler tests/configs tests/options tests/qaicrt tests/qpc tests/stats tests/support \
 	tests/conformance tests/property \
 	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_golden*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
+# Folders whose tests open no device say the same again on a card, and there a test that opens one fails (tests/device_free.py).
+# Tests named test_kmd_ choose emulated cards by themselves, in every run.
+DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/cli/transcript tests/compiler tests/configs tests/options \
+	tests/page tests/stats tests/support
+KMD_TESTS := tests $(addprefix --ignore=,$(DEVICE_FREE_TESTS)) --ignore-glob='*/test_kmd_*'
 WHEEL := target/wheel
 # The models of the lock-free structures, a workspace of their own.
 LOOM := rust/qaic-sync/loom
@@ -74,8 +79,8 @@ test-rust: setup
 test-py: setup
 	$(BIN)/python -m pytest -q
 
-test-kmd: setup ## Run the Python tests on an emulated card
-	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q
+test-kmd: setup ## Run the Python tests that open a device on an emulated card
+	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(KMD_TESTS)
 
 test-pins: $(PINS)/.installed ## Run the tests of compiling and running beside the versions that clients pin
 	$(PINS)/bin/python -m pytest -q $(PINS_TESTS)

@@ -1,12 +1,14 @@
 """What all Python tests share.
 
 A compile cache of their own, property tests without a stop-watch and without chance, emulated cards that are
-left as they were found, which tests are for virtual cards alone, and which for engines with profiles of runs.
+left as they were found, which tests are for virtual cards alone, which for engines with profiles of runs, and
+which open no device.
 """
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import device_free
 import emulated_cards
 import engine_version
 
@@ -39,6 +41,14 @@ def _compile_cache(tmp_path_factory):
         patch.setenv("QAIC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         # Every model is checked after every pass.
         patch.setenv("QAIC_VERIFY_PASSES", "1")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_device(request):
+    with pytest.MonkeyPatch.context() as patch:
+        if device_free.holds(request.path):
+            patch.setenv("QAIC_DEVICE", device_free.NO_DEVICE)
         yield
 
 

@@ -66,15 +66,15 @@ CHANGES = {
 
 # Those that need another model, a file, or are no matter of the container; their effect is shown there.
 ELSEWHERE = {
-    "aic_operator_list": "unit/test_support_report.py",
-    "allow_mxint8_mdp_io": "unit/test_partition_traffic.py",
+    "aic_operator_list": "compiler/reports/test_support_report.py",
+    "allow_mxint8_mdp_io": "compiler/passes/test_partition_traffic.py",
     "allow_profile_mismatch": "unit/test_calibration_files.py",
-    "allow_unknown_options": "unit/test_card_driver.py",
+    "allow_unknown_options": "compiler/backend/test_card_driver.py",
     "always_expand_onnx_functions": "unit/test_compiler_inlining.py",
     "compile_only": "cli/test_compile.py",
     "enable_channelwise": "compiler/quantization/test_quantize_insertion.py",
     "external_quantization_file": "unit/test_calibration_files.py",
-    "graph_names": "unit/test_compiler_specializations.py",
+    "graph_names": "compiler/frontend/test_compiler_specializations.py",
     "input_list_file": "unit/test_calibration_files.py",
     "io_crc": "qaicrt/test_io_crc.py",
     "io_crc_stride": "qaicrt/test_io_crc.py",
@@ -84,8 +84,8 @@ ELSEWHERE = {
     "register_custom_op": "api/test_custom_ops.py",
     "retained_state": "api/test_session_state.py",
     "split_retained_state_io": "api/test_session_state.py",
-    "strict_aic": "unit/test_support_report.py",
-    "target": "unit/test_card_driver.py",
+    "strict_aic": "compiler/reports/test_support_report.py",
+    "target": "compiler/backend/test_card_driver.py",
 }
 
 

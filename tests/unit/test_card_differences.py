@@ -1,7 +1,10 @@
-"""Which tests cards are spared, and that the guide says so (docs/guide/card.md)."""
+"""Which tests cards are spared, and that the guide and the Makefile say so (docs/guide/card.md)."""
 
 import ast
+import re
 from pathlib import Path
+
+import device_free
 
 TESTS = Path(__file__).parents[1]
 GUIDE = TESTS.parent / "docs" / "guide" / "card.md"
@@ -27,3 +30,10 @@ def test_the_guide_lists_what_is_not_tested_on_cards():
     section, _, _ = section.partition("\n#")
     listed = [line for line in section.splitlines() if line.startswith("| ")]
     assert listed[1:] == rows
+
+
+def test_what_opens_no_device_is_left_out_on_cards():
+    makefile = (TESTS.parent / "Makefile").read_text().replace("\\\n", " ")
+    (listed,) = re.findall(r"^DEVICE_FREE_TESTS := (.*)$", makefile, re.MULTILINE)
+    assert listed.split() == list(device_free.FOLDERS)
+    assert all(any((TESTS.parent / folder).rglob("test_*.py")) for folder in device_free.FOLDERS)

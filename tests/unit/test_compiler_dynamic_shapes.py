@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from compiler_oracle import info, lowered, model_of, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qaic
 import session_models
+from compiler_oracle import info, lowered, model_of, node
 from qaic.errors import OptionError, QaicError
 
 WEIGHT = np.random.default_rng(3).standard_normal((4, 5)).astype(np.float32)

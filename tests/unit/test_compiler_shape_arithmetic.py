@@ -4,10 +4,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from compiler_oracle import info, node
 from onnx import helper, numpy_helper
 
 import qaic
+from compiler_oracle import info, node
 from qaic.errors import CompileError
 
 

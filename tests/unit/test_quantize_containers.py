@@ -3,10 +3,10 @@
 import numpy as np
 import onnx
 import pytest
-from compiler_oracle import lowered, whole
 from onnx import helper, numpy_helper
 
 import qaic
+from compiler_oracle import lowered, whole
 from qaic.options import resolve
 from quantize_oracle import run
 

@@ -7,13 +7,13 @@ import logging
 import numpy as np
 import onnx
 import pytest
-from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import qaic
+from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
 from qaic.errors import CompileError
 from qaic.options.files.node_precision import NodePrecision
 

@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from compiler_oracle import info, model_of, node, run, whole
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
@@ -17,6 +16,7 @@ from onnx import TensorProto
 import qaic
 import safetensors_files
 import weight_free_models as models
+from compiler_oracle import info, model_of, node, run, whole
 from lowered_program import lower_program
 from qaic.cli.compile import main
 from qaic.compiler.diagnostics.progress import Progress

@@ -1,0 +1,39 @@
+"""Shapes that a model computes from shapes, in ways that onnx does not follow."""
+
+import numpy as np
+import pytest
+
+from compiler_oracle import FLOAT, info, lowered, model_of, node, run, whole
+from qaic.errors import CompileError
+
+
+def halved(reader):
+    """A Reshape to half as many columns; the sizes go through floats."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Cast", ["s"], ["f"], to=FLOAT),
+        node("Mul", ["f", "factors"], ["g"]),
+        node("Cast", ["g"], ["sizes"], to=7),
+        node("Reshape", ["x", "sizes"], ["r"]),
+        reader,
+    ]
+    return model_of(nodes, [info("x", [3, 4])], [info("y", None)], [("factors", np.float32([2, 0.5]))])
+
+
+def test_the_shape_of_an_output_is_computed_like_the_engine_does():
+    model = halved(node("Relu", ["r"], ["y"]))
+    program = lowered(model)
+    assert [spec.dims for spec in program.outputs] == [(6, 2)]
+    feeds = {"x": np.float32(np.arange(12).reshape(3, 4) - 5)}
+    assert np.array_equal(run(whole(program), feeds)["y"], run(model, feeds)["y"])
+
+
+def test_inner_values_of_unknown_rank_are_not_taken_for_scalars():
+    program = lowered(halved(node("ReduceMean", ["r"], ["y"], axes=[1])))
+    assert [spec.dims for spec in program.outputs] == [(6, 1)]
+
+
+def test_a_shape_that_depends_on_data_is_still_refused():
+    nodes = [node("NonZero", ["x"], ["n"]), node("Cast", ["n"], ["y"], to=FLOAT)]
+    with pytest.raises(CompileError, match="only known when the program runs"):
+        lowered(model_of(nodes, [info("x", [3, 4])], [info("y", None)]))
